@@ -1,0 +1,160 @@
+"""A case: one pytest item with what its markers and the command line say about it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.lanes import LANES, lane_named
+from harness.topology import Target, Topology
+
+MARKERS = (
+    "lanes(*names): the lanes the case can run on",
+    "topologies(*sizes): the topologies it can run on, as 4 or '2x4'; needs lanes(...)",
+    "upstream(*issues): the upstream issues it watches, as 'pytorch/xla#8854'",
+    "environment(**variables): variables set before the runtime starts; None unsets one",
+    "deadline(seconds): after which it counts as hung",
+    "share(group): may share a process with neighbours of that group, if all else is the same",
+)
+_ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+_READ_AT_IMPORT = {
+    "XLA_IR_DEBUG",
+    "XLA_USE_EAGER_DEBUG_MODE",
+    "TF_CPP_VMODULE",
+    "XLA_NO_SPECIAL_SCALARS",
+    "XLA_DYNAMO_DEBUG",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the harness knows of a pytest item before it runs."""
+
+    id: str
+    target: Target
+    upstream: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str | None], ...] = ()
+    deadline: float = 60.0
+    share: str | None = None
+
+    @property
+    def area(self) -> str:
+        """The folder below ``suites/``, or the file when it is somewhere else."""
+        parts = self.id.split("::", 1)[0].split("/")
+        if "suites" in parts[:-2]:
+            return parts[parts.index("suites") + 1]
+        return parts[-1]
+
+    def may_share_with(self, other: Case | None) -> bool:
+        """Whether both declare that they may run in one process."""
+        return (
+            other is not None
+            and self.share is not None
+            and (self.share, self.target, self.environment)
+            == (other.share, other.target, other.environment)
+        )
+
+
+def declared_targets(item: pytest.Item) -> list[Target]:
+    """Lane × topology of the closest ``lanes`` and ``topologies`` markers; [] without ``lanes``.
+
+    Raises BadInputError for an unknown lane or a topology that can't be read.
+    """
+    _refuse_keywords(item, "lanes", "topologies", "upstream")
+    lanes, topologies = item.get_closest_marker("lanes"), item.get_closest_marker("topologies")
+    if lanes is None:
+        if topologies is not None:
+            raise BadInputError(f"{item.nodeid}: topologies(...) needs lanes(...)")
+        return []
+    if not lanes.args:
+        raise BadInputError(f"{item.nodeid}: lanes(): expected the name of a lane")
+    try:
+        sizes = [Topology.parse(str(size)) for size in (topologies.args if topologies else ())]
+        targets = [
+            Target(lane.name, size)
+            for lane in map(lane_named, lanes.args)
+            for size in sizes or [lane.default_topology]
+        ]
+    except BadInputError as error:
+        raise BadInputError(f"{item.nodeid}: {error}") from None
+    return list(dict.fromkeys(targets))
+
+
+def case_of(item: pytest.Item, target: Target, deadline: float) -> Case:
+    """Read the item's markers; ``deadline`` in seconds is the default.
+
+    Raises BadInputError for an issue that is not ``owner/repo#number`` and for a variable that was
+    read before the fork.
+    """
+    issues = dict.fromkeys(
+        str(issue) for mark in item.iter_markers("upstream") for issue in mark.args
+    )
+    for issue in issues:
+        if not _ISSUE.fullmatch(issue):
+            raise BadInputError(f"{item.nodeid}: upstream({issue!r}): expected 'owner/repo#number'")
+    for mark in item.iter_markers("environment"):
+        if mark.args:
+            raise BadInputError(f"{item.nodeid}: environment{mark.args!r}: expected NAME=value")
+    environment = {
+        name: None if value is None else str(value)
+        for mark in reversed(list(item.iter_markers("environment")))
+        for name, value in mark.kwargs.items()
+    }
+    for name in environment:
+        if name in _READ_AT_IMPORT or name.startswith("JAX_"):
+            raise BadInputError(
+                f"{item.nodeid}: environment({name}=...) has no effect: it is read when the "
+                "framework is imported, before a case's process exists. Set it for the whole "
+                "pytest run, or use jax.config in the test."
+            )
+    own_deadline, share = _argument(item, "deadline"), _argument(item, "share")
+    return Case(
+        id=item.nodeid,
+        target=target,
+        upstream=tuple(issues),
+        environment=tuple(sorted(environment.items())),
+        deadline=deadline if own_deadline is None else _seconds(item, own_deadline),
+        share=None if share is None else str(share),
+    )
+
+
+def _argument(item: pytest.Item, name: str) -> Any:
+    """The one argument of the closest marker of that name, None without one."""
+    mark = item.get_closest_marker(name)
+    if mark is None:
+        return None
+    if len(mark.args) != 1 or mark.kwargs:
+        raise BadInputError(f"{item.nodeid}: {name}(...): expected one argument")
+    return mark.args[0]
+
+
+def _refuse_keywords(item: pytest.Item, *names: str) -> None:
+    for name in names:
+        for mark in item.iter_markers(name):
+            for keyword in mark.kwargs:
+                raise BadInputError(f"{item.nodeid}: {name}({keyword}=...): expected no keyword")
+
+
+def _seconds(item: pytest.Item, value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise BadInputError(f"{item.nodeid}: deadline({value!r}): expected seconds above 0")
+    return float(value)
+
+
+def full_environment(case: Case) -> dict[str, str | None]:
+    """What differs from the parent's environment in the case's process.
+
+    ``XLA_FLAGS`` and ``LIBTPU_INIT_ARGS`` are lists of flags: the case's are added to those that
+    torch_xla sets at import, since replacing them would change the numbers.
+    """
+    merged: dict[str, str | None] = dict(LANES[case.target.lane].environment(case.target.topology))
+    for name, value in case.environment:
+        adds = name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") and value is not None
+        merged[name] = f"{os.environ.get(name, '')} {value}".strip() if adds else value
+    return merged

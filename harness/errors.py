@@ -1,0 +1,8 @@
+"""The one error that a user caused and can mend."""
+
+
+class BadInputError(Exception):
+    """A file, option or marker that can't be used; the message names it and what was expected.
+
+    Commands and pytest end with exit code 2 on it.
+    """

@@ -1,0 +1,47 @@
+"""The pytest fixtures that a case asks for."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from harness.case import Case
+from harness.isolation.pytest_child import RUNTIME_START
+from harness.lanes import LANES
+from harness.topology import Target, Topology
+
+CASE = pytest.StashKey[Case]()
+
+
+@pytest.fixture
+def xla_target(request: pytest.FixtureRequest) -> Target:
+    """The lane and topology that the case runs on."""
+    case: Case | None = request.node.stash.get(CASE, None)
+    if case is None:
+        pytest.fail("not a case: mark it with lanes(...), or run it with --lane", pytrace=False)
+    return case.target
+
+
+@pytest.fixture
+def topology(xla_target: Target) -> Topology:
+    """The topology that the case runs on."""
+    return xla_target.topology
+
+
+@pytest.fixture
+def spmd(request: pytest.FixtureRequest, xla_target: Target) -> None:
+    """torch_xla's runtime, started in SPMD mode with all devices of the topology."""
+    _start(request, xla_target, spmd=True)
+
+
+@pytest.fixture
+def replica(request: pytest.FixtureRequest, xla_target: Target) -> None:
+    """torch_xla's runtime, started without SPMD: one device a replica."""
+    _start(request, xla_target, spmd=False)
+
+
+def _start(request: pytest.FixtureRequest, target: Target, *, spmd: bool) -> None:
+    start = time.perf_counter()
+    LANES[target.lane].start(target.topology, spmd=spmd)
+    request.node.stash[RUNTIME_START] = time.perf_counter() - start

@@ -1,0 +1,138 @@
+"""Parsing and verifying StableHLO with jaxlib's MLIR bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import stablehlo as _stablehlo
+
+from harness.ir.facts import Collective, Group, Program, TensorType
+
+stablehlo: Any = _stablehlo  # its stub leaves out the functions of the C++ module
+
+_DIALECT = "stablehlo."
+_DIMENSIONS = {
+    "all_reduce": (),
+    "all_gather": ("all_gather_dim",),
+    "reduce_scatter": ("scatter_dimension",),
+    "all_to_all": ("split_dimension", "concat_dimension"),
+    "collective_broadcast": (),
+    "collective_permute": (),
+}
+_PADDING = -1  # fills the rows of replica_groups when groups are uneven
+
+
+class InvalidProgramError(ValueError):
+    """The text or artifact is not a module that MLIR's verifier accepts."""
+
+
+@cache
+def _context() -> ir.Context:
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context = ir.Context()
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    stablehlo.register_dialect(context)
+    return context
+
+
+def parse(source: str | bytes) -> Program:
+    """The facts of a StableHLO module given as text or as a portable artifact.
+
+    Parsing verifies: the result is a valid module.
+
+    Raises:
+        InvalidProgramError: it doesn't parse, doesn't verify, or has no public function `main`.
+    """
+    module = _module(source)
+    main = _entry(module)
+    signature = ir.FunctionType(main.attributes["function_type"].value)
+    return Program(
+        inputs=tuple(map(_tensor, signature.inputs)),
+        outputs=tuple(map(_tensor, signature.results)),
+        collectives=tuple(_collectives(module.operation)),
+        text=str(module),
+        artifact=stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version()),
+    )
+
+
+def _module(source: str | bytes) -> Any:
+    try:
+        if isinstance(source, bytes):
+            return stablehlo.deserialize_portable_artifact(_context(), source)
+        return ir.Module.parse(source, _context())
+    except Exception as error:  # MLIRError has no importable class, ValueError is not promised
+        raise InvalidProgramError(str(error)) from error
+
+
+def _entry(module: Any) -> Any:
+    for operation in module.body.operations:
+        if operation.attributes["sym_name"].value == "main":
+            return operation
+    raise InvalidProgramError("the module has no function main")
+
+
+def _collectives(operation: Any) -> Iterator[Collective]:
+    for region in operation.regions:
+        for block in region:
+            for inner in block:
+                kind = inner.operation.name.removeprefix(_DIALECT)
+                if kind in _DIMENSIONS:
+                    yield _collective(kind, inner.operation)
+                else:
+                    yield from _collectives(inner.operation)
+
+
+def _collective(kind: str, operation: Any) -> Collective:
+    attributes = operation.attributes
+    return Collective(
+        kind=kind,
+        operands=tuple(_tensor(operand.type) for operand in operation.operands),
+        results=tuple(_tensor(result.type) for result in operation.results),
+        reducer=_reducer(operation),
+        groups=_groups(attributes),
+        pairs=_pairs(attributes),
+        dimensions=tuple(attributes[name].value for name in _DIMENSIONS[kind]),
+        split_count=attributes["split_count"].value if kind == "all_to_all" else None,
+    )
+
+
+def _tensor(type_: Any) -> TensorType:
+    ranked = ir.RankedTensorType(type_)
+    return TensorType(tuple(ranked.shape), str(ranked.element_type))
+
+
+def _reducer(operation: Any) -> str | None:
+    if len(operation.regions) == 0:
+        return None
+    (block,) = operation.regions[0]
+    *body, end = block
+    if (
+        len(body) == 1
+        and list(body[0].operands) == list(block.arguments)
+        and list(end.operands) == list(body[0].results)
+    ):
+        return str(body[0].operation.name).removeprefix(_DIALECT)
+    return "other"
+
+
+def _matrix(attributes: Any, name: str) -> np.ndarray:
+    if name not in attributes:
+        return np.empty((0, 0), np.int64)
+    return np.asarray(attributes[name])
+
+
+def _groups(attributes: Any) -> tuple[Group, ...]:
+    rows = _matrix(attributes, "replica_groups").tolist()
+    return tuple(tuple(rank for rank in row if rank != _PADDING) for row in rows)
+
+
+def _pairs(attributes: Any) -> tuple[tuple[int, int], ...]:
+    rows = _matrix(attributes, "source_target_pairs").tolist()
+    return tuple((source, target) for source, target in rows)

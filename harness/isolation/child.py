@@ -1,0 +1,144 @@
+"""What runs in a forked child: cases, one after the other, until its supervisor says enough."""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from harness.isolation import libc
+from harness.isolation.messages import Decoder, Message, send
+
+FATAL_SIGNALS = (
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGILL,
+    signal.SIGFPE,
+)
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """The child's ends of the pipes to its supervisor."""
+
+    stdout: int
+    stderr: int
+    crash: int
+    messages: int
+    commands: int
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a child is given before its first case."""
+
+    environment: dict[str, str | None]
+    memory_bytes: int | None
+    parent: int
+
+
+Serve = Callable[[Message, Callable[[Message], None]], None]
+
+
+def run_child(ends: Endpoints, setup: Setup, prepare: Callable[[], None], serve: Serve) -> NoReturn:
+    """Become a case's process, call ``serve`` for each command, and end without clean-up.
+
+    Interpreter shutdown is skipped: it takes a second, and runs hooks of the parent's.
+    """
+    status = 70  # os.EX_SOFTWARE
+    try:
+        os.setsid()
+        libc.die_with_parent(setup.parent)
+        libc.allow_tracing_by(setup.parent)
+        _redirect(ends)
+        _catch_crashes(ends.crash)
+        _limit(setup.memory_bytes)
+        _set_environment(setup.environment)
+        prepare()
+        line = _Line(ends)
+        while (command := line.receive()) is not None:
+            serve(command, line.tell)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(status)
+
+
+def _redirect(ends: Endpoints) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (ends.stdout, 1), (ends.stderr, 2)):
+        os.dup2(source, target)
+    libc.line_buffer_stdout()
+    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc]
+
+
+def _text_stream(descriptor: int) -> io.TextIOWrapper:
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), errors="backslashreplace", line_buffering=True, write_through=True
+    )
+
+
+def _catch_crashes(descriptor: int) -> None:
+    faulthandler.disable()
+    libc.pause_on(FATAL_SIGNALS)
+    faulthandler.enable(file=descriptor, all_threads=True)
+
+
+def _limit(memory_bytes: int | None) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+
+
+def _set_environment(environment: dict[str, str | None]) -> None:
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # a case closed it
+            continue
+    libc.flush_all()
+
+
+class _Line:
+    """The child's side of the conversation."""
+
+    def __init__(self, ends: Endpoints) -> None:
+        self._messages, self._commands = ends.messages, ends.commands
+        self._decoder = Decoder()
+        self._received: deque[Message] = deque()
+
+    def receive(self) -> Message | None:
+        """The next command; None when there is none to come."""
+        while not self._received:
+            data = os.read(self._commands, 65536)
+            if not data:
+                return None
+            self._received += self._decoder.feed(data)
+        return self._received.popleft()
+
+    def tell(self, message: Message) -> None:
+        """Send and wait until it was taken: what is written next belongs to the next message."""
+        _flush()
+        send(self._messages, message)
+        self.receive()

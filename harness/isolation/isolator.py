@@ -1,0 +1,235 @@
+"""Runs pytest items in forked children: one each, or one for neighbours that say so."""
+
+from __future__ import annotations
+
+import builtins
+import faulthandler
+import gc
+import importlib
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from harness import reports
+from harness.case import Case, full_environment
+from harness.errors import BadInputError
+from harness.isolation import evidence, libc, pytest_child
+from harness.isolation.child import Endpoints, Setup, run_child
+from harness.isolation.evidence import Death, KernelOomKills
+from harness.isolation.messages import Message
+from harness.isolation.supervisor import GRACE, Child, Result
+from harness.isolation.threads import ForkGuard
+from harness.lanes import LANES
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a case may use: bytes of private memory beyond the parent's, bytes of output kept."""
+
+    memory_bytes: int | None
+    output_bytes: int
+
+
+@dataclass
+class Run:
+    """What is known of a case after it ran. Times in seconds."""
+
+    reports: list[pytest.TestReport] = field(default_factory=list)
+    death: Death | None = None
+    runtime_start: float | None = None
+    wall: float = 0.0
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Import what cases need, once, and keep its memory shared with every child.
+
+    A name with ``?`` behind it may be missing: the attempt alone spares every child most of its
+    cost. Raises BadInputError when another one can't be imported.
+    """
+    for name in modules:
+        try:
+            importlib.import_module(name.removesuffix("?"))
+        except ImportError as error:
+            if name.endswith("?"):
+                continue
+            raise BadInputError(f"xla_preload: {name} can't be imported: {error}") from error
+    gc.collect()
+    gc.freeze()  # the collector would otherwise write to, and so copy, every page
+
+
+class Isolator:
+    """The one place where a pytest process forks."""
+
+    def __init__(self, session: pytest.Session, limits: Limits, modules: Sequence[str]) -> None:
+        self._session = session
+        self._limits = limits
+        self._modules = modules
+        self._warning_filters = list(warnings.filters)
+        self._guard = ForkGuard()
+        self._oom_kills = KernelOomKills()
+        self._child: Child | None = None
+        self._index: dict[pytest.Item, int] = {}
+        libc.adopt_orphans()
+
+    def run(self, item: pytest.Item, case: Case, following: tuple[pytest.Item, Case] | None) -> Run:
+        """Run ``item``; ``following`` is the next item if it may come into the same process.
+
+        Raises NotForkableError, KeyboardInterrupt and pytest.exit.Exception.
+        """
+        start = time.monotonic()
+        stays = following is not None and case.may_share_with(following[1])
+        try:
+            child = self._child or self._fork(case)
+            command: Message = {
+                "index": self._position(item),
+                "next": self._position(following[0]) if following and stays else None,
+            }
+            self._oom_kills.mark()
+            result = child.run(command, case.deadline)
+            self._child = child if stays and result.death is None else None
+            if self._child is None:
+                child.close()
+        except BaseException:
+            self.close(grace=0)
+            raise
+        run = self._interpret(item, result)
+        run.wall = time.monotonic() - start
+        return run
+
+    def close(self, grace: float = GRACE) -> None:
+        """Leave no process behind; a shared one gets ``grace`` seconds to leave by itself."""
+        if self._child is not None:
+            child, self._child = self._child, None
+            child.close(grace)
+
+    def _position(self, item: pytest.Item) -> int:
+        if not self._index:  # the first case
+            preload(self._modules)
+            self._index = {item: number for number, item in enumerate(self._session.items)}
+        return self._index[item]
+
+    def _fork(self, case: Case) -> Child:
+        faulthandler.cancel_dump_traceback_later()  # pytest's own, a thread: deadlines replace it
+        self._guard.check()
+        memory = self._limits.memory_bytes
+        setup = Setup(
+            environment=full_environment(case),
+            memory_bytes=None if memory is None else memory + _private_bytes(),
+            parent=os.getpid(),
+        )
+        self._child = Child(
+            partial(_child_main, self._session, self._warning_filters, case, setup),
+            output_bytes=self._limits.output_bytes,
+        )
+        return self._child
+
+    def _interpret(self, item: pytest.Item, result: Result) -> Run:
+        run = Run(death=result.death and self._explained(result.death, result.stderr))
+        stdout = stderr = ""
+        sections: list[tuple[str, str]] = []  # a report has its phase's and all before, as pytest's
+        for phase in result.phases:
+            message, stdout, stderr = phase.message, stdout + phase.stdout, stderr + phase.stderr
+            match message["type"]:
+                case "report":
+                    report = self._report(message)
+                    sections += _sections(report, stdout, stderr)
+                    report.sections += sections
+                    run.reports.append(report)
+                    stdout = stderr = ""
+                case "warning":
+                    self._warn(message)
+                case "done":
+                    run.runtime_start = message["runtime_start"]
+                    _act_on(message)
+        if run.death is not None:
+            report = reports.of_death(item, run.death, run.reports)
+            sections += _sections(report, stdout + result.stdout, stderr + result.stderr)
+            report.sections += sections
+            run.reports.append(report)
+        return run
+
+    def _explained(self, death: Death, stderr: str) -> Death:
+        """Add what only the log and the kernel know: XLA's fatal message, and lost memory."""
+        reason = evidence.fatal_line(stderr)
+        if evidence.out_of_memory_text(stderr):
+            reason = f"out of memory: {reason}" if reason else "out of memory"
+        if death.signal == "SIGKILL" and self._oom_kills.happened():
+            reason = "out of memory: killed by the kernel at the cgroup's limit"
+        return replace(death, message=f"{death.message}: {reason}") if reason else death
+
+    def _report(self, message: Message) -> pytest.TestReport:
+        config = self._session.config
+        report = config.hook.pytest_report_from_serializable(config=config, data=message["report"])
+        assert isinstance(report, pytest.TestReport)
+        if isinstance(report.longrepr, list):  # a skip's place and reason, a tuple before JSON
+            report.longrepr = tuple(report.longrepr)
+        return report
+
+    def _warn(self, message: Message) -> None:
+        name, text = message["category"], message["text"]
+        category = getattr(builtins, name, UserWarning)
+        if category.__name__ != name:  # one that perhaps only the child knows
+            text = f"{name}: {text}"
+        warning = warnings.WarningMessage(
+            category(text), category, message["filename"], message["lineno"]
+        )
+        self._session.config.hook.pytest_warning_recorded.call_historic(
+            kwargs={
+                "warning_message": warning,
+                "when": message["when"],
+                "nodeid": message["nodeid"],
+                "location": None,
+            }
+        )
+
+
+def _sections(report: pytest.TestReport, stdout: str, stderr: str) -> list[tuple[str, str]]:
+    named = (("stdout", stdout), ("stderr", stderr))
+    return [(f"Captured {name} {report.when}", text) for name, text in named if text]
+
+
+def _act_on(done: Message) -> None:
+    """A test that asks for the end of the run gets it."""
+    if done.get("interrupted"):
+        raise KeyboardInterrupt
+    if "exit" in done:
+        pytest.exit(done["exit"], done["returncode"])
+
+
+def _private_bytes() -> int:
+    """This process's private writable memory: what RLIMIT_DATA counts."""
+    status = Path("/proc/self/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) * 1024
+
+
+def _child_main(
+    session: pytest.Session,
+    warning_filters: list[Any],
+    case: Case,
+    setup: Setup,
+    ends: Endpoints,
+) -> NoReturn:
+    reporter: pytest_child.Reporter
+
+    def prepare() -> None:
+        nonlocal reporter
+        LANES[case.target.lane].prepare(case.target.topology)
+        reporter = pytest_child.prepare(session)
+        # A shared process is forked under the first case's own filters, which end with that case.
+        warnings.resetwarnings()
+        warnings.filters[:] = warning_filters  # type: ignore[index]
+
+    run_child(
+        ends,
+        setup,
+        prepare,
+        lambda command, tell: pytest_child.serve(session, reporter, command, tell),
+    )

@@ -1,0 +1,73 @@
+"""The few C library calls that Python does not offer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
+_SA_ONSTACK, _SA_NODEFER, _SA_RESETHAND = 0x08000000, 0x40000000, 0x80000000
+_IOLBF = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _SigAction(ctypes.Structure):
+    """glibc's ``struct sigaction`` on 64-bit Linux."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0 and option != _PR_SET_PTRACER:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), f"prctl({option})")
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent died."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent dies; exits at once if it already has."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def allow_tracing_by(pid: int) -> None:
+    """Let that process and its children read this one's stacks where Yama would forbid it."""
+    _prctl(_PR_SET_PTRACER, pid)  # fails with EINVAL without Yama, where nothing is forbidden
+
+
+def pause_on(signals: tuple[signal.Signals, ...]) -> None:
+    """On the first of each of ``signals`` wait in ``pause(2)``; die of the second.
+
+    Installed below faulthandler, which hands a fatal signal on to the handler that stood before
+    it: the crashed thread then keeps its stack until somebody has read it.
+    """
+    action = _SigAction()
+    action.handler = ctypes.cast(_libc.pause, ctypes.c_void_p).value
+    action.flags = ctypes.c_int(_SA_ONSTACK | _SA_NODEFER | _SA_RESETHAND).value
+    for number in signals:
+        _libc.sigaction(int(number), ctypes.byref(action), None)
+
+
+def line_buffer_stdout() -> None:
+    """Have C's ``printf`` written line by line, so that a crash loses no line."""
+    stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
+    _libc.setvbuf(stdout, None, _IOLBF, ctypes.c_size_t(0))
+
+
+def flush_all() -> None:
+    """Write out every C stream."""
+    _libc.fflush(None)

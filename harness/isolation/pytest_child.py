@@ -1,0 +1,123 @@
+"""pytest inside a forked child: runs one item and tells each phase's report as it is made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest.config import create_terminal_writer
+
+from harness.isolation.messages import Message
+
+if TYPE_CHECKING:
+    import warnings
+
+Tell = Callable[[Message], None]
+_PARENTS_HOOKS = (
+    "pytest_runtest_logstart",
+    "pytest_runtest_logreport",
+    "pytest_runtest_logfinish",
+    "pytest_warning_recorded",
+)
+RUNTIME_START = pytest.StashKey[float]()
+
+
+class Reporter:
+    """Sends what a case reports up the pipe; registered in the child only."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        # To a new plugin pytest repeats the warnings of before the fork; the parent has had them.
+        self.tell: Tell = _ignore
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self.tell({"type": "report", "report": data})
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, when: str, nodeid: str
+    ) -> None:
+        self.tell(
+            {
+                "type": "warning",
+                "category": warning_message.category.__name__,
+                "text": str(warning_message.message),
+                "filename": warning_message.filename,
+                "lineno": warning_message.lineno,
+                "when": when,
+                "nodeid": nodeid,
+            }
+        )
+
+
+def _ignore(message: Message) -> None:
+    del message
+
+
+def prepare(session: pytest.Session) -> Reporter:
+    """Make the forked pytest session this child's own."""
+    manager = session.config.pluginmanager
+    session.config.option.capture = "no"  # for subtests, which would capture by themselves
+    if session.config.option.tbstyle == "auto":
+        # Long tracebacks print arguments, and printing a lazy tensor executes its program.
+        session.config.option.tbstyle = "short"
+    capture = manager.getplugin("capturemanager")
+    if capture is not None:
+        # pytest's capture would keep output where nobody finds it after a crash. Stopping it
+        # restores the descriptors it had saved, so the child's own are put back behind it.
+        streams = sys.stdout, sys.stderr
+        _without_moving_descriptors(capture.stop_global_capturing)
+        sys.stdout, sys.stderr = streams
+        capture._method = "no"
+        capture.start_global_capturing()
+    _leave_to_the_parent(session)
+    reporter = Reporter(session.config)
+    manager.register(reporter)
+    return reporter
+
+
+def _leave_to_the_parent(session: pytest.Session) -> None:
+    """What plugins write, to the terminal, a file or pytest-xdist's controller, they write there.
+
+    Only the session hears of its reports here too: with -x it then ends wider fixtures.
+    """
+    config = session.config
+    for name in _PARENTS_HOOKS:
+        hook = getattr(config.hook, name)
+        for implementation in hook.get_hookimpls():
+            if implementation.plugin is not session:
+                hook._remove_plugin(implementation.plugin)
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    if terminal is not None:
+        terminal._tw = create_terminal_writer(config, Path(os.devnull).open("w"))  # noqa: SIM115
+
+
+def _without_moving_descriptors(action: Callable[[], None]) -> None:
+    saved = [os.dup(descriptor) for descriptor in (0, 1, 2)]
+    action()
+    for target, source in enumerate(saved):
+        os.dup2(source, target)
+        os.close(source)
+
+
+def serve(session: pytest.Session, reporter: Reporter, command: Message, tell: Tell) -> None:
+    """Run the item at ``command['index']``; ``command['next']`` is the item after it in this child.
+
+    ``pytest.exit`` and Ctrl-C in a test are told to the supervisor, which acts on them.
+    """
+    reporter.tell = tell
+    item = session.items[command["index"]]
+    following = None if command["next"] is None else session.items[command["next"]]
+    done: Message = {"type": "done"}
+    try:
+        # The whole hook, since other plugins wrap it: warnings, fault handlers, tracebacks.
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+    except pytest.exit.Exception as stop:
+        done |= {"exit": stop.msg, "returncode": stop.returncode}
+    except KeyboardInterrupt:
+        done |= {"interrupted": True}
+    tell(done | {"runtime_start": item.stash.get(RUNTIME_START, None)})

@@ -1,0 +1,218 @@
+"""The parent's side of one child: forks it, reads all it says, and sees how it ends."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from harness.isolation import evidence, libc
+from harness.isolation.child import Endpoints
+from harness.isolation.evidence import Death
+from harness.isolation.messages import Decoder, Message, send
+from harness.isolation.streams import BoundedBuffer
+
+GRACE = 2.0  # seconds a process gets to write its stacks, or to die of its signal
+_QUIET = 0.05  # a crash dump is over when nothing came for this long
+_DUMP_BYTES = 1 << 20
+_READERS = ("stdout", "stderr", "crash", "messages")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A message of the child's with the output that came before it."""
+
+    message: Message
+    stdout: str
+    stderr: str
+
+
+@dataclass
+class Result:
+    """All that came of one command: the child's messages, and its death if it died."""
+
+    phases: list[Phase] = field(default_factory=list)
+    death: Death | None = None
+    stdout: str = ""
+    stderr: str = ""
+
+
+class Child:
+    """A forked process with its own pipes: ``run`` for each case, ``close`` at the end."""
+
+    def __init__(self, main: Callable[[Endpoints], NoReturn], *, output_bytes: int) -> None:
+        pipes = [os.pipe() for _ in _READERS]
+        readers, writers = [r for r, _ in pipes], [w for _, w in pipes]
+        command_reader, self._commands = os.pipe()
+        self._others = _children()
+        self.pid = _fork()
+        if self.pid == 0:
+            for descriptor in (*readers, self._commands):
+                os.close(descriptor)
+            main(Endpoints(**dict(zip(_READERS, writers, strict=True)), commands=command_reader))
+        for descriptor in (*writers, command_reader):
+            os.close(descriptor)
+        self._pidfd = os.pidfd_open(self.pid)
+        self._fds = dict(zip(_READERS, readers, strict=True))
+        self._output = {name: BoundedBuffer(output_bytes) for name in ("stdout", "stderr")}
+        self._dump = BoundedBuffer(_DUMP_BYTES)
+        self._decoder = Decoder()
+        self._crashed = self._exited = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pidfd, selectors.EVENT_READ)
+        for descriptor in readers:
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def run(self, command: Message, deadline: float) -> Result:
+        """Have the child do ``command``; returns when it says ``done``, has died, or was found
+        hanging after ``deadline`` seconds. After a death only ``close`` may be called.
+        """
+        self._send(command)
+        result = Result()
+        end = time.monotonic() + deadline
+        while True:
+            for message in self._pump(end - time.monotonic()):
+                result.phases.append(Phase(message, *self._take_output()))
+                self._send({"type": "ack"})
+                if message["type"] == "done" and not self._crashed:
+                    return result
+            if self._crashed or self._exited or time.monotonic() >= end:
+                result.death = self._autopsy(deadline)
+                result.stdout, result.stderr = self._take_output()
+                return result
+
+    def close(self, grace: float = GRACE) -> None:
+        """End the child with everything it started, and wait until all are gone.
+
+        ``grace`` is how many seconds it gets to leave by itself.
+        """
+        if self._commands >= 0:
+            os.close(self._commands)
+            self._commands = -1
+            self._pump_until(lambda: self._exited, grace)
+        if self._pidfd >= 0:
+            _kill_group(self.pid)
+            self._signal(signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            _kill_orphans(self._others)
+            self._selector.close()
+            for descriptor in (*self._fds.values(), self._pidfd):
+                os.close(descriptor)
+            self._pidfd = -1
+
+    def _send(self, command: Message) -> None:
+        with suppress(BrokenPipeError):  # it has died, which the next look at it will tell
+            send(self._commands, command)
+
+    def _take_output(self) -> tuple[str, str]:
+        return self._output["stdout"].take(), self._output["stderr"].take()
+
+    def _pump(self, timeout: float) -> list[Message]:
+        """Wait at most ``timeout`` seconds for news and read all there is."""
+        for key, _ in self._selector.select(max(timeout, 0)):
+            if key.fd == self._pidfd:
+                self._exited = True
+                self._selector.unregister(self._pidfd)
+        messages = self._decoder.feed(self._drain("messages"))
+        for name, buffer in self._output.items():
+            buffer.feed(self._drain(name))
+        if dump := self._drain("crash"):
+            self._dump.feed(dump)
+            self._crashed = True
+        return messages
+
+    def _drain(self, name: str) -> bytes:
+        data = bytearray()
+        try:
+            while chunk := os.read(self._fds[name], 1 << 18):
+                data += chunk
+                if len(data) > _DUMP_BYTES:  # a flood: let the deadline be looked at
+                    return bytes(data)
+            if self._fds[name] in self._selector.get_map():
+                self._selector.unregister(self._fds[name])
+        except BlockingIOError:
+            pass
+        return bytes(data)
+
+    def _pump_until(self, condition: Callable[[], bool], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not condition() and (left := end - time.monotonic()) > 0:
+            self._pump(left)
+
+    def _autopsy(self, deadline: float) -> Death:
+        """Read the stacks of a process that crashed or hangs, and let it die."""
+        hung = not (self._crashed or self._exited)
+        native = evidence.native_stack(self.pid) if hung else ""
+        if hung:
+            self._signal(signal.SIGABRT)
+            self._pump_until(lambda: self._crashed or self._exited, GRACE)
+        self._read_rest_of_dump()
+        if self._crashed and not self._exited and not hung:
+            native = evidence.native_stack(self.pid)
+        dump = self._dump.take()
+        number = self._die(evidence.signal_of_dump(dump) or signal.SIGABRT)
+        if hung:
+            return evidence.hung(deadline, dump, native)
+        return evidence.crashed(number, dump, native)
+
+    def _read_rest_of_dump(self) -> None:
+        end = time.monotonic() + GRACE
+        while not self._exited and (start := time.monotonic()) < end:
+            self._pump(_QUIET)
+            if time.monotonic() - start >= _QUIET:
+                return
+
+    def _die(self, number: signal.Signals) -> int:
+        """Let the waiting process die of its own signal; its exit status, or -signal."""
+        if self._crashed and not self._exited:  # one that ignored the first signal gets no second
+            self._signal(number)
+            self._pump_until(lambda: self._exited, GRACE)
+        if not self._exited:
+            self._signal(signal.SIGKILL)
+        info = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
+        assert info is not None
+        return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+
+def _fork() -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    libc.flush_all()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of any second thread; ForkGuard has checked which there are.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _children() -> set[int]:
+    """Direct children of this process, zombies and adopted orphans included."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _kill_orphans(others: set[int]) -> None:
+    """Kill what left its process group; each death may bring its own children to us."""
+    while orphans := _children() - others:
+        for orphan in orphans:
+            os.kill(orphan, signal.SIGKILL)
+            os.waitpid(orphan, 0)

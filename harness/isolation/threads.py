@@ -1,0 +1,44 @@
+"""The process that forks must have started nothing: a fork copies only one thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+
+class NotForkableError(RuntimeError):
+    """The process has threads that a child would miss; the message names them."""
+
+
+def native_threads() -> dict[int, str]:
+    """Every thread of this process by kernel id, with its name."""
+    tasks = Path("/proc/self/task")
+    return {int(task.name): (task / "comm").read_text().strip() for task in tasks.iterdir()}
+
+
+class ForkGuard:
+    """Remembers the threads there were at the start and refuses a fork when there are more.
+
+    Those of the start are the main thread and, in a pytest-xdist worker, execnet's receiver. The
+    receiver only ever blocks in ``read`` without a lock that a child needs.
+    """
+
+    def __init__(self) -> None:
+        self._known = set(native_threads())
+
+    def check(self) -> None:
+        """Raise NotForkableError if a thread was started since."""
+        names = {thread.native_id: thread.name for thread in threading.enumerate()}
+        new = {
+            number: names.get(number, comm)
+            for number, comm in native_threads().items()
+            if number not in self._known
+        }
+        if new:
+            listed = ", ".join(sorted(new.values()))
+            raise NotForkableError(
+                f"process {os.getpid()} has started threads, so a case can't be forked from it: "
+                f"{listed}. Something touched a device, a thread pool or a process group while "
+                "tests were imported or collected; move it into the test or a fixture."
+            )

@@ -1,0 +1,177 @@
+"""The command line and ini settings, read once and checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.isolation.isolator import Limits
+from harness.lanes import lane_named
+from harness.topology import Target, Topology
+
+_MIB, _KIB = 1 << 20, 1 << 10
+_PRELOAD = [
+    "torch_xla.core.xla_model?",
+    "torch_xla.distributed.spmd?",
+    "jax.numpy?",
+    "jax.extend?",
+    "torchax?",  # the first mark_sharding of every process tries it
+]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Where cases run, how each is kept apart, and what is expected of them."""
+    where = parser.getgroup("xla-harness: where cases run")
+    where.addoption("--lane", metavar="NAMES", help="lanes to run on, as cpu (default: cpu)")
+    where.addoption(
+        "--topology",
+        metavar="SIZES",
+        default="all",
+        help="topologies to run on, as 4 or 1,8 or 2x4 (default: all that a case names)",
+    )
+    apart = parser.getgroup("xla-harness: a process for each case")
+    apart.addoption(
+        "--isolation",
+        metavar="WAY",
+        default="fork",
+        help="fork, or none: run cases in pytest's own process, as --pdb does",
+    )
+    apart.addoption(
+        "--deadline",
+        default="60",
+        metavar="SECONDS",
+        help="after which a case counts as hung, unless it names its own (default: 60)",
+    )
+    apart.addoption(
+        "--memory-limit",
+        default="8192",
+        metavar="MIB",
+        help="memory a case may allocate (default: 8192; 0: no limit)",
+    )
+    apart.addoption(
+        "--output-limit",
+        default="128",
+        metavar="KIB",
+        help="output kept of each phase and stream, the middle is cut (default: 128)",
+    )
+    known = parser.getgroup("xla-harness: what upstream is known to get wrong")
+    known.addoption(
+        "--expectations",
+        metavar="DIR",
+        help="folder of expectation files (default: ini xla_expectations)",
+    )
+    parser.addini("xla_expectations", "folder of expectation files, from the root", default="")
+    parser.addini("xla_upstream", "file of upstream rows for the summary", default="")
+    parser.addini(
+        "xla_preload",
+        "modules imported once, before the first case; one with ? behind it may be missing",
+        type="args",
+        default=_PRELOAD,
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The checked options; ``topologies`` is empty for all."""
+
+    lanes: tuple[str, ...]
+    lane_given: bool
+    topologies: tuple[Topology, ...]
+    in_process: str  # why there is no isolation, or ""
+    deadline: float
+    limits: Limits
+    expectations: Path | None
+    upstream: Path | None
+    preload: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Settings:
+        """Read ``config``; raises BadInputError naming the option."""
+        lanes = _split(config.getoption("lane") or "cpu")
+        for lane in lanes:
+            lane_named(lane)
+        sizes = config.getoption("topology")
+        return cls(
+            lanes=lanes,
+            lane_given=config.getoption("lane") is not None,
+            topologies=() if sizes == "all" else tuple(map(Topology.parse, _split(sizes))),
+            in_process=_why_in_process(config),
+            deadline=_number(config, "--deadline", above=0),
+            limits=Limits(
+                memory_bytes=int(_number(config, "--memory-limit", above=-1)) * _MIB or None,
+                output_bytes=int(_number(config, "--output-limit", above=0) * _KIB),
+            ),
+            expectations=_expectations(config),
+            upstream=_from_root(config, config.getini("xla_upstream")),
+            preload=tuple(config.getini("xla_preload")),
+        )
+
+    def chooses(self, target: Target) -> bool:
+        """Whether the command line wants cases run there."""
+        return not self.why_not(target)
+
+    def why_not(self, target: Target) -> str:
+        """Which option leaves the target out, and how to have it; ``""`` if none does."""
+        if target.lane not in self.lanes:
+            return f"lane {target.lane}: run with --lane {target.lane}"
+        if self.topologies and target.topology not in self.topologies:
+            return f"topology {target.topology}: run with --topology {target.topology}"
+        return ""
+
+    def plain_target(self) -> Target | None:
+        """Where tests without ``lanes`` run: nowhere of ours unless ``--lane`` is given.
+
+        Raises BadInputError when several lanes or topologies are chosen.
+        """
+        if not self.lane_given:
+            return None
+        if len(self.lanes) > 1 or len(self.topologies) > 1:
+            raise BadInputError(
+                "tests without a lanes marker: expected one --lane and one --topology"
+            )
+        default = lane_named(self.lanes[0]).default_topology
+        return Target(self.lanes[0], self.topologies[0] if self.topologies else default)
+
+
+def _why_in_process(config: pytest.Config) -> str:
+    for option, spelling in (("usepdb", "--pdb"), ("trace", "--trace")):
+        if config.getoption(option, False):
+            return spelling
+    isolation = config.getoption("isolation")
+    if isolation not in ("fork", "none"):
+        raise BadInputError(f"--isolation {isolation!r}: expected fork or none")
+    return "--isolation none" if isolation == "none" else ""
+
+
+def _expectations(config: pytest.Config) -> Path | None:
+    given = config.getoption("expectations")
+    if given is not None:
+        return Path(given)
+    return _from_root(config, config.getini("xla_expectations"))
+
+
+def _from_root(config: pytest.Config, text: str) -> Path | None:
+    """``text`` from the root folder, written from the current one where that is shorter."""
+    if not text:
+        return None
+    path = config.rootpath / text
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _number(config: pytest.Config, option: str, *, above: int) -> float:
+    text = config.getoption(option)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not above < value < math.inf:
+        raise BadInputError(f"{option} {text!r}: expected a number above {above}")
+    return value

@@ -1,0 +1,159 @@
+"""Forked processes that compute one value each, and a clear error when one of them doesn't."""
+
+import ctypes
+import faulthandler
+import os
+import pickle
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_STACK_GRACE = 1.0  # seconds a rank has to write its stack after SIGABRT
+
+
+class RankError(RuntimeError):
+    """A rank raised, died, or was still running at the deadline. The message names the rank."""
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """A forked process, and the memory files that its result and its stack go to."""
+
+    number: int
+    pid: int
+    pidfd: int
+    result: int
+    stack: int
+
+    def close(self) -> None:
+        for descriptor in (self.pidfd, self.result, self.stack):
+            os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a rank ended. One that died can't say when: it counts as the first."""
+
+    failure: str
+    value: Any = None
+    time: float = 0.0
+
+
+def fork_ranks(fn: Callable[[int], Any], count: int, *, deadline: float) -> list[Any]:
+    """Return ``[fn(0), ..., fn(count - 1)]``, each from a forked process.
+
+    Raises:
+        RankError: the first rank to fail, with its traceback or stack, or all that still run after
+            ``deadline`` seconds. The others are killed; none outlives this call, nor the caller.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    end = time.monotonic() + deadline
+    ranks: list[_Rank] = []
+    try:
+        for number in range(count):  # one by one: if a fork fails, the earlier ones must end
+            ranks.append(_fork(fn, number))  # noqa: PERF401
+        return _results(ranks, end, deadline)
+    finally:
+        _kill(ranks)
+
+
+def _fork(fn: Callable[[int], Any], number: int) -> _Rank:
+    result = os.memfd_create(f"rank-{number}-result")
+    stack = os.memfd_create(f"rank-{number}-stack")
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _die_with(parent)
+            faulthandler.enable(stack)
+            _report(result, lambda: fn(number))
+        finally:
+            os._exit(1)
+    return _Rank(number, pid, os.pidfd_open(pid), result, stack)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, and notice a parent dead by now."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _report(descriptor: int, call: Callable[[], Any]) -> NoReturn:
+    """Write (value, time, traceback or None) to the descriptor and end the process."""
+    try:
+        message = pickle.dumps((call(), time.monotonic(), None))
+    except BaseException:
+        message = pickle.dumps((None, time.monotonic(), traceback.format_exc()))
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(message)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _results(ranks: list[_Rank], end: float, deadline: float) -> list[Any]:
+    """Wait for all ranks. The first to fail is the cause: the others only lost a peer."""
+    outcomes: dict[int, _Outcome] = {}
+    running = {rank.pidfd: rank for rank in ranks}
+    poll = select.poll()
+    for descriptor in running:
+        poll.register(descriptor, select.POLLIN)
+    while running:
+        ready = poll.poll(max(0.0, end - time.monotonic()) * 1000)
+        if not ready:
+            raise RankError(_late(list(running.values()), len(ranks), deadline))
+        for descriptor, _ in ready:
+            poll.unregister(descriptor)
+            rank = running.pop(descriptor)
+            outcomes[rank.number] = _outcome(rank, len(ranks))
+        if failed := [outcome for outcome in outcomes.values() if outcome.failure]:
+            raise RankError(min(failed, key=lambda outcome: outcome.time).failure)
+    return [outcomes[rank.number].value for rank in ranks]
+
+
+def _outcome(rank: _Rank, count: int) -> _Outcome:
+    who = f"rank {rank.number} of {count}"
+    _, status = os.waitpid(rank.pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        name = signal.Signals(-code).name
+        return _Outcome(f"{who} was killed by {name}\n{_content(rank.stack).decode()}")
+    if not (message := _content(rank.result)):
+        return _Outcome(f"{who} left with exit status {code} and no result")
+    value, at, raised = pickle.loads(message)  # noqa: S301
+    return _Outcome(f"{who} raised\n{raised}" if raised else "", value, at)
+
+
+def _late(running: list[_Rank], count: int, deadline: float) -> str:
+    numbers = ", ".join(str(rank.number) for rank in running)
+    for rank in running:
+        with suppress(ProcessLookupError):
+            os.kill(rank.pid, signal.SIGABRT)
+    for rank in running:
+        select.select([rank.pidfd], [], [], _STACK_GRACE)
+    stacks = "\n".join(f"rank {r.number}:\n{_content(r.stack).decode()}" for r in running)
+    return f"rank {numbers} of {count} still running after {deadline:g} s\n{stacks}"
+
+
+def _content(descriptor: int) -> bytes:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with open(descriptor, "rb", closefd=False) as file:
+        return file.read()
+
+
+def _kill(ranks: list[_Rank]) -> None:
+    for rank in ranks:
+        with suppress(ChildProcessError):
+            if os.waitpid(rank.pid, os.WNOHANG) == (0, 0):
+                os.kill(rank.pid, signal.SIGKILL)
+                os.waitpid(rank.pid, 0)
+        rank.close()

@@ -1,0 +1,94 @@
+"""Executes a StableHLO program over several replicas with jaxlib's own CPU client.
+
+This is a second XLA, apart from the one inside torch_xla: torch_xla 2.9.0 can't run a multi-replica
+program on its CPU device (pytorch/xla#9089), and numbers from the code under test prove nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import jax  # noqa: F401  (jaxlib's arrays need it; imported here so that no case pays for it)
+import ml_dtypes
+import numpy as np
+from jaxlib import xla_client
+
+from harness.ir import Program
+
+_DTYPES = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f16": np.dtype(np.float16),
+    "i8": np.dtype(np.int8),
+    "i16": np.dtype(np.int16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "ui8": np.dtype(np.uint8),
+    "ui16": np.dtype(np.uint16),
+    "ui32": np.dtype(np.uint32),
+    "ui64": np.dtype(np.uint64),
+    "i1": np.dtype(np.bool_),
+}
+
+
+class ExecutionError(RuntimeError):
+    """XLA refused to compile or to run the program."""
+
+
+def execute(program: Program, arguments: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+    """Runs `program` with one replica per entry of `arguments`.
+
+    `arguments[replica][i]` is the replica's i-th input: shape and dtype as in `program.inputs`
+    (bfloat16 through ml_dtypes). The answer is `results[replica][i]`, likewise.
+
+    Raises:
+        ValueError: the arguments don't fit the program's signature.
+        ExecutionError: XLA's message, when it doesn't compile or run.
+    """
+    for replica, values in enumerate(arguments):
+        _check(program, replica, values)
+    client = _client(len(arguments))
+    try:
+        executable = client.compile_and_load(
+            program.artifact,
+            xla_client.DeviceList(tuple(client.local_devices())),
+            _options(len(arguments)),
+        )
+        outcome = executable.execute_sharded(_sharded(client, arguments))
+        columns = outcome.disassemble_into_single_device_arrays()
+        return [[np.asarray(column[r]) for column in columns] for r in range(len(arguments))]
+    except (RuntimeError, ValueError) as error:
+        raise ExecutionError(str(error)) from error
+
+
+@cache
+def _client(replicas: int) -> Any:
+    return xla_client.make_cpu_client(num_devices=replicas)
+
+
+def _options(replicas: int) -> Any:
+    options = xla_client.CompileOptions()
+    options.num_replicas = replicas
+    options.num_partitions = 1
+    assignment = np.arange(replicas).reshape(replicas, 1)
+    options.device_assignment = xla_client.DeviceAssignment.create(assignment)
+    return options
+
+
+def _sharded(client: Any, arguments: Sequence[Sequence[np.ndarray]]) -> list[list[Any]]:
+    """Argument-major buffers, as `execute_sharded` takes them, each on its replica's device."""
+    placed = [
+        [client.buffer_from_pyval(np.ascontiguousarray(value), device) for value in values]
+        for values, device in zip(arguments, client.local_devices(), strict=True)
+    ]
+    return [list(column) for column in zip(*placed, strict=True)]
+
+
+def _check(program: Program, replica: int, values: Sequence[np.ndarray]) -> None:
+    given = [(tuple(value.shape), value.dtype) for value in values]
+    expected = [(type_.shape, _DTYPES.get(type_.dtype)) for type_ in program.inputs]
+    if given != expected:
+        raise ValueError(f"replica {replica}: the program takes {expected}, got {given}")

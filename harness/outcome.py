@@ -1,0 +1,35 @@
+"""What became of a case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """The outcomes; the values are what reports and files say."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    SKIPPED = "skipped"
+    EXPECTED_FAILURE = "expected failure"
+    UNEXPECTED_PASS = "unexpected pass"
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it makes the run red."""
+        return self in (Kind.FAILED, Kind.CRASHED, Kind.HUNG, Kind.UNEXPECTED_PASS)
+
+
+BROKEN = (Kind.FAILED, Kind.CRASHED, Kind.HUNG)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A case's outcome with the text that an expectation's signature is searched in."""
+
+    kind: Kind
+    message: str = ""
+    signal: str = ""

@@ -1,0 +1,53 @@
+"""The pytest plugin: hands pytest's hooks to the modules that do the work."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from harness import options, upstream
+from harness.case import MARKERS
+from harness.errors import BadInputError
+from harness.expectations import Expectations
+from harness.fixtures import replica, spmd, topology, xla_target
+from harness.session import Cases
+from harness.terminal import Terminal
+
+__all__ = ["replica", "spmd", "topology", "xla_target"]  # fixtures, found here by pytest
+_TERMINAL = pytest.StashKey[Terminal]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    # OpenBLAS starts its threads when NumPy is imported, and a fork would lose them.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    try:
+        settings = options.Settings.of(config)
+        expectations = Expectations.load_optional(settings.expectations)
+        config.stash[_TERMINAL] = Terminal(
+            config, settings.in_process, upstream.load_optional(settings.upstream)
+        )
+    except BadInputError as error:
+        pytest.exit(f"xla-harness: {error}", returncode=2)
+    config.pluginmanager.register(Cases(config, settings, expectations))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # pytest's terminal reporter is registered after every plugin was configured.
+    manager = session.config.pluginmanager
+    reporter = manager.getplugin("terminalreporter")
+    if reporter is not None:  # a pytest-xdist worker has none
+        terminal = session.config.stash[_TERMINAL]
+        terminal.attach(reporter)
+        manager.register(terminal)

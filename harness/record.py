@@ -1,0 +1,135 @@
+"""One case's record: what its reports carry to the terminal, to pytest-xdist and to JUnit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pytest
+
+from harness import reports
+from harness.case import Case
+from harness.expectations import Expectation, judge
+from harness.isolation.isolator import Run
+from harness.outcome import Kind, Outcome
+from harness.versions import stack_versions
+
+_ATTRIBUTE = "xla_record"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The facts of one case that ran. Durations in seconds."""
+
+    id: str
+    area: str
+    lane: str
+    topology: str
+    isolation: str
+    upstream: str  # issues, separated by spaces
+    expectation: str  # the cause it names, or ""
+    outcome: str
+    outcome_detail: str
+    signal: str
+    duration_setup: float
+    duration_runtime_start: float | None
+    duration_body: float
+    duration_isolation: float
+
+    @property
+    def kind(self) -> Kind:
+        """The outcome as its enumeration."""
+        return Kind(self.outcome)
+
+    def properties(self) -> list[tuple[str, str]]:
+        """Flat JUnit properties, the stack's versions included; empty ones are left out."""
+        facts = {
+            name: f"{value:.6f}" if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+            if name != "id"
+        }
+        return [(k, v) for k, v in {**facts, **stack_versions()}.items() if v]
+
+
+def settle(
+    item: pytest.Item, case: Case, run: Run, expectation: Expectation | None, isolation: str
+) -> list[pytest.TestReport]:
+    """The reports to log for ``run``: judged, closed with a teardown, and carrying the record."""
+    raw = reports.outcome_of(run.reports, run.death)
+    outcome = judge(raw, expectation)
+    failed = [report for report in run.reports if report.failed]
+    if outcome.kind == Kind.EXPECTED_FAILURE and len(failed) > 1:
+        # Only one failure is declared; what fails in teardown besides is news.
+        outcome = reports.outcome_of(failed[1:], None)
+    _rewrite(item, run.reports, raw, outcome)
+    known = sum(report.duration for report in run.reports)
+    if run.death is not None:
+        run.reports[-1].duration = max(run.wall - known, 0.0)
+    if not run.reports or run.reports[-1].when != "teardown":
+        run.reports.append(reports.passed_teardown(item, run.reports))
+    record = _record(case, run, outcome, expectation, isolation)
+    last = run.reports[-1]
+    for report in run.reports:
+        setattr(report, _ATTRIBUTE, asdict(record) if report is last else None)
+        if report is last or report.failed:  # JUnit gets a second test case for a second failure
+            report.user_properties.extend(record.properties())
+    return run.reports
+
+
+def is_ours(report: pytest.TestReport) -> bool:
+    """Whether the report is a phase of a case."""
+    return hasattr(report, _ATTRIBUTE)
+
+
+def record_of(report: pytest.TestReport) -> Record | None:
+    """The record that a case's last report carries, also after pytest-xdist's transport."""
+    data: dict[str, Any] | None = getattr(report, _ATTRIBUTE, None)
+    return None if data is None else Record(**data)
+
+
+def _rewrite(
+    item: pytest.Item, phases: list[pytest.TestReport], raw: Outcome, outcome: Outcome
+) -> None:
+    """Show in pytest's own terms what the expectation made of the outcome."""
+    if outcome.kind == Kind.UNEXPECTED_PASS and raw.kind == Kind.PASSED:
+        *_, call = (report for report in phases if report.when == "call")  # after its subtests
+        call.outcome = "failed"
+        call.longrepr = reports.longrepr(
+            item, f"unexpected pass: {outcome.message}", f"unexpected pass: {outcome.message}\n"
+        )
+        return
+    for report in phases:
+        if report.failed and raw.kind != Kind.SKIPPED:
+            _explain_failure(report, raw, outcome)
+            return
+
+
+def _explain_failure(report: pytest.TestReport, raw: Outcome, outcome: Outcome) -> None:
+    if raw.kind != outcome.kind and outcome.kind == Kind.EXPECTED_FAILURE:
+        report.outcome = "skipped"
+        report.wasxfail = outcome.message
+    elif outcome.message != raw.message:
+        report.sections.append(("expectation", outcome.message.removeprefix(raw.message).strip()))
+
+
+def _record(
+    case: Case, run: Run, outcome: Outcome, expectation: Expectation | None, isolation: str
+) -> Record:
+    durations = {report.when: report.duration for report in run.reports}
+    setup = durations.get("setup", 0.0)
+    return Record(
+        id=case.id,
+        area=case.area,
+        lane=case.target.lane,
+        topology=str(case.target.topology),
+        isolation=isolation,
+        upstream=" ".join(case.upstream),
+        expectation=expectation.cause if expectation else "",
+        outcome=str(outcome.kind),
+        outcome_detail=outcome.message,
+        signal=outcome.signal,
+        duration_setup=max(setup - (run.runtime_start or 0.0), 0.0),
+        duration_runtime_start=run.runtime_start,
+        duration_body=durations.get("call", 0.0),
+        duration_isolation=max(run.wall - sum(durations.values()), 0.0),
+    )

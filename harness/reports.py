@@ -1,0 +1,111 @@
+"""From what a case's process left to pytest's reports, and from reports to one outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest._code.code import (
+    ExceptionChainRepr,
+    ReprEntryNative,
+    ReprFileLocation,
+    ReprTraceback,
+)
+
+from harness.isolation.evidence import out_of_memory_text, without_runner
+from harness.outcome import Kind, Outcome
+
+if TYPE_CHECKING:
+    from harness.isolation.evidence import Death
+
+_NEXT_PHASE = {"": "setup", "setup": "call", "call": "teardown", "teardown": "teardown"}
+_STACK_LINES = 400
+
+
+def longrepr(item: pytest.Item, message: str, text: str) -> ExceptionChainRepr:
+    """A failure text with ``message`` as its one-line summary, in the shape that pytest-xdist and
+    pytest's JUnit writer know.
+    """
+    file, line, _ = item.location
+    entries = ReprTraceback([ReprEntryNative([text])], extraline=None, style="native")
+    return ExceptionChainRepr([(entries, ReprFileLocation(file, (line or 0) + 1, message), None)])
+
+
+def of_death(
+    item: pytest.Item, death: Death, before: Sequence[pytest.TestReport]
+) -> pytest.TestReport:
+    """The failed report of the phase that a case died in, given the reports ``before`` it."""
+    parts = [f"{death.kind}: {death.message}"]
+    for title, stack in (("Python", death.python_stack), ("Native", death.native_stack)):
+        if stack:
+            parts.append(f"{title} stack:\n{_first_lines(without_runner(stack))}")
+    over = [report.when or "" for report in filter(_is_phase, before)]
+    return _report(
+        item,
+        _NEXT_PHASE[over[-1] if over else ""],
+        "failed",
+        longrepr(item, parts[0], "\n\n".join(parts) + "\n"),
+    )
+
+
+def passed_teardown(item: pytest.Item, before: Sequence[pytest.TestReport]) -> pytest.TestReport:
+    """Closes the record of a case whose teardown never ran, with the output of all its phases."""
+    report = _report(item, "teardown", "passed", None)
+    report.sections += before[-1].sections if before else []
+    return report
+
+
+def outcome_of(reports: Sequence[pytest.TestReport], death: Death | None) -> Outcome:
+    """The one outcome of all phases; the first failure counts."""
+    if death is not None:
+        return Outcome(death.kind, death.message, death.signal)
+    for report in reports:
+        if report.failed:
+            message = _message(report)
+            if out_of_memory_text(message):
+                message = f"out of memory: {message}"
+            return Outcome(Kind.FAILED, message)
+    for report in filter(_is_phase, reports):
+        if hasattr(report, "wasxfail"):
+            kind = Kind.EXPECTED_FAILURE if report.skipped else Kind.UNEXPECTED_PASS
+            return Outcome(kind, report.wasxfail)
+        if report.skipped:
+            return Outcome(Kind.SKIPPED, skip_reason(report))
+    return Outcome(Kind.PASSED)
+
+
+def skip_reason(report: pytest.TestReport) -> str:
+    """Why a skipped report says it was skipped."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return report.longreprtext
+
+
+def _is_phase(report: pytest.TestReport) -> bool:
+    """Whether the report ends a phase, as a subtest's does not."""
+    return type(report) is pytest.TestReport
+
+
+def _message(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash.message if crash is not None else report.longreprtext
+
+
+def _first_lines(text: str) -> str:
+    lines = text.strip().splitlines()
+    more = len(lines) - _STACK_LINES
+    return "\n".join(lines[:_STACK_LINES] + ([f"[... {more} lines cut ...]"] if more > 0 else []))
+
+
+def _report(
+    item: pytest.Item, when: str, outcome: str, representation: ExceptionChainRepr | None
+) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome=outcome,  # type: ignore[arg-type]
+        longrepr=representation,
+        when=when,  # type: ignore[arg-type]
+    )

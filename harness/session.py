@@ -1,0 +1,229 @@
+"""A pytest session with cases in it: which run, where, and what becomes of each."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from _pytest.junitxml import xml_key
+from _pytest.runner import runtestprotocol
+
+from harness.case import Case, case_of, declared_targets, full_environment
+from harness.errors import BadInputError
+from harness.expectations import Expectation, Expectations
+from harness.fixtures import CASE
+from harness.isolation.isolator import Isolator, Run
+from harness.isolation.pytest_child import RUNTIME_START
+from harness.isolation.threads import NotForkableError
+from harness.lanes import LANES
+from harness.options import Settings
+from harness.record import settle
+from harness.topology import Target
+
+_OUTPUT_KEY = "xla_harness"
+
+
+@dataclass
+class Collected:
+    """What collection found out; a pytest-xdist worker sends it to the controller."""
+
+    left_out: Counter[str] = field(default_factory=Counter)
+    unmatched: list[str] = field(default_factory=list)
+
+
+_EXPECTATION = pytest.StashKey[Expectation | None]()
+COLLECTED = pytest.StashKey[Collected]()
+
+
+class Cases:
+    """Turns items with a target into cases, and runs each through the isolator."""
+
+    def __init__(
+        self, config: pytest.Config, settings: Settings, expectations: Expectations
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._expectations = expectations
+        self._isolator: Isolator | None = None
+        self._in_process: Target | None = None
+        self._pid = os.getpid()
+        self._collected = config.stash.setdefault(COLLECTED, Collected())
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        # Before any test module is imported: what is started later can't be forked.
+        if not self._settings.in_process:
+            self._isolator = Isolator(session, self._settings.limits, self._settings.preload)
+
+    @pytest.hookimpl(tryfirst=True)  # so that lane and topology come first in the id
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        try:
+            targets = declared_targets(metafunc.definition)
+        except BadInputError as error:
+            raise pytest.Collector.CollectError(str(error)) from None
+        if targets:
+            metafunc.fixturenames.append("xla_target")
+            metafunc.parametrize("xla_target", targets, ids=str, indirect=True, scope="function")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        self._collected.unmatched = self._unmatched_expectations(items)
+        yield
+        # After -k, -m and the like, so that only what they left is counted as left out.
+        try:
+            self._choose(items)
+        except BadInputError as error:
+            items.clear()
+            self._stop(session, str(error))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        case = item.stash.get(CASE, None)
+        if case is None or os.getpid() != self._pid:  # in a case's own process pytest runs it
+            return None
+        hook = item.ihook
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in self._run(item, case, nextitem):
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._isolator is not None:
+            self._isolator.close()
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[_OUTPUT_KEY] = {
+                "left_out": dict(self._collected.left_out),
+                "unmatched": self._collected.unmatched,
+            }
+            return
+        junit = self._config.stash.get(xml_key, None)
+        if junit is not None:
+            for cause, count in sorted(self._collected.left_out.items()):
+                junit.add_global_property(f"left out: {cause}", str(count))
+        if self._collected.unmatched and session.exitstatus in (0, 5):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        output = getattr(node, "workeroutput", {}).get(_OUTPUT_KEY)
+        if output:  # every worker collects the same, so the last one's word is enough
+            self._collected.left_out = Counter(output["left_out"])
+            self._collected.unmatched = output["unmatched"]
+
+    def _unmatched_expectations(self, items: list[pytest.Item]) -> list[str]:
+        selected = any("::" in argument for argument in self._config.args)
+        if selected or self._config.getoption("lf", False):
+            return []  # part of a file was collected: what is missing says nothing
+        return self._expectations.unmatched((item.nodeid for item in items), self._config.rootpath)
+
+    def _choose(self, items: list[pytest.Item]) -> None:
+        chosen, left_out = [], []
+        for item in items:
+            target = self._target_of(item)
+            if target is not None and (reason := self._settings.why_not(target)):
+                self._collected.left_out[reason] += 1
+                left_out.append(item)
+                continue
+            if target is not None:
+                item.stash[CASE] = case_of(item, target, self._settings.deadline)
+                item.stash[_EXPECTATION] = self._expectations.find(item.nodeid)
+            chosen.append(item)
+        if left_out:
+            self._config.hook.pytest_deselected(items=left_out)
+            items[:] = chosen
+
+    def _target_of(self, item: pytest.Item) -> Target | None:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and "xla_target" in callspec.params:
+            target = callspec.params["xla_target"]
+            assert isinstance(target, Target)
+            return target
+        declared = declared_targets(item)  # unittest's methods can't be parametrized
+        if not declared:
+            return self._settings.plain_target()
+        target = next(filter(self._settings.chooses, declared), declared[0])
+        for other in declared:
+            if other != target:
+                reason = self._settings.why_not(other) or f"unittest, one target: run {other} alone"
+                self._collected.left_out[reason] += 1
+        return target
+
+    def _run(
+        self, item: pytest.Item, case: Case, nextitem: pytest.Item | None
+    ) -> list[pytest.TestReport]:
+        expectation = item.stash[_EXPECTATION]
+        if self._isolator is None:
+            return settle(item, case, self._run_here(item, case, nextitem), expectation, "none")
+        if failed := _tear_down_plain_fixtures(item):
+            return settle(item, case, Run(reports=[failed]), expectation, "fork")
+        next_case = nextitem.stash.get(CASE, None) if nextitem else None
+        following = (nextitem, next_case) if nextitem and next_case else None
+        try:
+            run = self._isolator.run(item, case, following)
+        except (BadInputError, NotForkableError) as error:
+            self._stop(item.session, f"{item.nodeid}: {error}")
+            return []
+        return settle(item, case, run, expectation, "fork")
+
+    def _stop(self, session: pytest.Session, message: str) -> None:
+        """End the run with exit code 2 and ``message``."""
+        message = f"xla-harness: {message}"
+        if not hasattr(self._config, "workeroutput"):
+            pytest.exit(message, returncode=2)
+        session.shouldstop = message  # pytest-xdist's controller says it and ends with 2
+
+    def _run_here(self, item: pytest.Item, case: Case, nextitem: pytest.Item | None) -> Run:
+        """Without isolation only one target can be had: a started runtime can't be undone."""
+        if self._in_process not in (None, case.target):
+            reason = f"this process runs {self._in_process}: run alone, or without"
+            item.add_marker(pytest.mark.skip(reason=f"{reason} {self._settings.in_process}"))
+        else:
+            self._in_process = case.target
+        start = time.monotonic()
+        with _environment(case):
+            LANES[case.target.lane].prepare(case.target.topology)
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        return Run(
+            reports=reports,
+            runtime_start=item.stash.get(RUNTIME_START, None),
+            wall=time.monotonic() - start,
+        )
+
+
+def _tear_down_plain_fixtures(item: pytest.Item) -> pytest.TestReport | None:
+    """End what plain tests before ``item`` have set up; the report if that fails.
+
+    A case's process would inherit the fixtures, and end them a second time.
+    """
+    state = item.session._setupstate
+    if not state.stack:
+        return None
+    call = pytest.CallInfo.from_call(lambda: state.teardown_exact(None), when="setup")
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    return report if report.failed else None
+
+
+@contextmanager
+def _environment(case: Case) -> Iterator[None]:
+    before = dict(os.environ)
+    for name, value in full_environment(case).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,38 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from harness.topology import Topology
+
+
+@pytest.fixture
+def world(topology: Topology, replica: None) -> int:
+    """The number of ranks, one per device, with the runtime started."""
+    return topology.total
+
+
+@pytest.fixture
+def group(world: int) -> Iterator[str]:
+    """The name of the default process group, of as many ranks as devices."""
+    with _fake_group(world) as name:
+        yield name
+
+
+@pytest.fixture
+def group_of_four(replica: None) -> Iterator[str]:
+    """The name of the default process group, of four ranks whatever the devices."""
+    with _fake_group(4) as name:
+        yield name
+
+
+@contextmanager
+def _fake_group(ranks: int) -> Iterator[str]:
+    """PyTorch's group without peers, this process as rank 0: exporting needs no more."""
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        yield dist.group.WORLD.group_name
+    finally:
+        dist.destroy_process_group()

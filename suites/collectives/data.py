@@ -1,0 +1,129 @@
+"""The space the cases range over: reducers, dtypes, group layouts, shapes and input values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+Groups = tuple[tuple[int, ...], ...]
+
+DTYPES = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+    "int32": np.dtype(np.int32),
+    "int64": np.dtype(np.int64),
+    "uint8": np.dtype(np.uint8),
+    "bool": np.dtype(np.bool_),
+}
+MLIR_NAMES = {
+    "float32": "f32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "ui8",
+    "bool": "i1",
+}
+SHAPES = {
+    "scalar": (),
+    "empty": (0,),
+    "empty2d": (0, 3),
+    "one": (1,),
+    "odd": (7,),
+    "ragged": (3, 5),
+    "rank4": (2, 1, 3, 5),
+    "large": (513, 257),
+}
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """A reduction under each of its names: in `xm`, in `torch.distributed`, and in StableHLO."""
+
+    name: str
+    c10d: str
+    operation: str
+
+
+REDUCERS = {
+    reducer.name: reducer
+    for reducer in (
+        Reducer("sum", "SUM", "add"),
+        Reducer("mul", "PRODUCT", "multiply"),
+        Reducer("min", "MIN", "minimum"),
+        Reducer("max", "MAX", "maximum"),
+        Reducer("and", "BAND", "and"),
+        Reducer("or", "BOR", "or"),
+    )
+}
+ARITHMETIC = ("sum", "mul", "min", "max")
+BITWISE = ("and", "or")
+NUMERIC = ("float32", "bfloat16", "float16", "int32", "int64", "uint8")
+INTEGRAL = ("int32", "int64", "uint8", "bool")
+
+REDUCTIONS = [(reducer, dtype) for reducer in ARITHMETIC for dtype in NUMERIC] + [
+    (reducer, dtype) for reducer in BITWISE for dtype in INTEGRAL
+]
+
+
+def executable(reducer: str, dtype: str) -> bool:
+    """Whether XLA's CPU client can reduce so: it has no bitwise all-reduce of integers."""
+    return reducer in ARITHMETIC or dtype == "bool"
+
+
+def layout(name: str, world: int) -> Groups:
+    """The replica groups of that name over `world` ranks; `()` is the API's own default."""
+    ranks = tuple(range(world))
+    half = max(world // 2, 1)
+    groups: dict[str, Groups] = {
+        "default": (),
+        "all": (ranks,),
+        "reversed": (ranks[::-1],),
+        "pairs": tuple(ranks[i : i + 2] for i in range(0, world, 2)),
+        "strided": tuple(ranks[i::half] for i in range(half)),
+        "uneven": (ranks[:-1], ranks[-1:]) if world > 1 else (ranks,),
+        "singletons": tuple((rank,) for rank in ranks),
+    }
+    return groups[name]
+
+
+LAYOUTS = ("default", "all", "reversed", "pairs", "strided", "uneven", "singletons")
+EVEN_LAYOUTS = tuple(name for name in LAYOUTS if name != "uneven")
+
+
+def values(dtype: str, shape: tuple[int, ...], rank: int, reducer: str = "sum") -> np.ndarray:
+    """The input of `rank`: of any magnitude that every order of reduction keeps exact.
+
+    Sums are of small integers and products of powers of two, so that eight ranks stay exact even in
+    bfloat16 and results can be compared bit for bit; uint8 covers its range, and wraps.
+    """
+    random = np.random.default_rng([rank, len(shape)])
+    if shape == ():  # lazy tensors inline a 0-d zero or one: the ranks' programs would differ
+        return np.asarray(2 * (rank % 3) + 2, DTYPES[dtype])
+    if dtype == "bool":
+        return np.asarray(random.integers(0, 2, shape), np.bool_)
+    if dtype == "uint8":
+        return np.asarray(random.integers(0, 256, shape), np.uint8)
+    if reducer == "mul" and DTYPES[dtype].kind not in "iu":
+        return np.asarray(random.choice([-2.0, -1.0, -0.5, 0.5, 1.0, 2.0], shape), DTYPES[dtype])
+    return np.asarray(random.integers(-8, 9, shape), DTYPES[dtype])
+
+
+def ranks_of(
+    world: int, shape: tuple[int, ...], dtype: str = "float32", reducer: str = "sum"
+) -> list[np.ndarray]:
+    """One input per rank."""
+    return [values(dtype, shape, rank, reducer) for rank in range(world)]
+
+
+def columns(*inputs: list[np.ndarray]) -> list[tuple[np.ndarray, ...]]:
+    """Inputs given per tensor, as inputs per rank."""
+    return list(zip(*inputs, strict=True))
+
+
+def lists(groups: Groups) -> list[list[int]] | None:
+    """Groups as the API wants them."""
+    return [list(ranks) for ranks in groups] or None

@@ -1,0 +1,82 @@
+"""Collectives in a manually sharded region under SPMD, which torch_xla executes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+from torch_xla.distributed import spmd as xs
+
+from harness.oracles import collectives as oracle
+from harness.topology import Topology
+from suites.collectives.checks import check_numbers
+from suites.collectives.data import (
+    ARITHMETIC,
+    EVEN_LAYOUTS,
+    layout,
+    lists,
+    ranks_of,
+)
+from suites.collectives.programs import to_numpy, to_torch
+
+pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#9089")]
+
+_ROWS = ("ranks", None)
+
+
+def _run(
+    collective: Callable[[torch.Tensor], torch.Tensor], inputs: list[np.ndarray], rows: int
+) -> list[list[np.ndarray]]:
+    """`collective` on each device's own part; `rows` are the rows of its result on one device."""
+    world = len(inputs)
+    mesh = xs.Mesh(np.arange(world), (world,), ("ranks",))
+    whole = to_torch(np.concatenate(inputs)).to(torch_xla.device())
+    part = xs.enable_manual_sharding(whole, _ROWS, mesh=mesh).global_tensor
+    shape = torch.Size([rows * world, *whole.shape[1:]])
+    result = xs.disable_manual_sharding(collective(part), _ROWS, shape, mesh=mesh)
+    return [[part] for part in np.split(to_numpy(result.global_tensor), world)]
+
+
+@pytest.mark.topologies(2, 4, 8)
+@pytest.mark.parametrize("name", [name for name in EVEN_LAYOUTS if name != "default"])
+def test_all_reduce_groups(topology: Topology, spmd: None, name: str) -> None:
+    groups, inputs = layout(name, topology.total), ranks_of(topology.total, (3, 2))
+    results = _run(
+        lambda x: torch_xla._XLAC._xla_spmd_all_reduce("max", x, 1.0, lists(groups)), inputs, 3
+    )
+    check_numbers(results, oracle.all_reduce(inputs, "max", groups))
+
+
+@pytest.mark.topologies(4)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("reducer", ARITHMETIC)
+def test_all_reduce_reducer_and_dtype(
+    topology: Topology, spmd: None, reducer: str, dtype: str
+) -> None:
+    groups = layout("all", topology.total)
+    inputs = ranks_of(topology.total, (3, 2), dtype, reducer)
+    results = _run(
+        lambda x: torch_xla._XLAC._xla_spmd_all_reduce(reducer, x, 1.0, lists(groups)), inputs, 3
+    )
+    check_numbers(results, oracle.all_reduce(inputs, reducer))
+
+
+@pytest.mark.topologies(2, 8)
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize("name", ["all", "pairs", "strided"])
+def test_reduce_scatter(topology: Topology, spmd: None, name: str, scale: float) -> None:
+    world = topology.total
+    groups, inputs = layout(name, world), ranks_of(world, (world, 2))
+    shards = len(groups[0])
+    results = _run(
+        lambda x: torch_xla._XLAC._xla_spmd_reduce_scatter(
+            "sum", x, scale, 0, shards, lists(groups)
+        ),
+        inputs,
+        world // shards,
+    )
+    expected = oracle.reduce_scatter(inputs, "sum", 0, groups)
+    check_numbers(results, [value * np.float32(scale) for value in expected])

@@ -1,0 +1,80 @@
+"""``distribute_module`` on an "xla" mesh does what it does in DTensor."""
+
+import pytest
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import distribute_module, distribute_tensor
+
+from harness.oracles import dtensor as oracle
+from suites.dtensor.layouts import FUNCTIONALIZATION, S0, R, quiet_upstream, ranks
+from suites.dtensor.models import seeded_batch, seeded_model
+from suites.dtensor.shards import assert_functionalization, assert_held, assert_value
+
+pytestmark = [
+    pytest.mark.lanes("cpu"),
+    pytest.mark.upstream("pytorch/xla#8534"),
+    quiet_upstream,
+]
+
+
+def shard_rows(name, module, mesh):
+    """Shard every parameter of a layer by rows: a partition_fn."""
+    for key, parameter in list(module.named_parameters(recurse=False)):
+        module.register_parameter(key, nn.Parameter(distribute_tensor(parameter, mesh, (S0,))))
+
+
+@pytest.mark.topologies(1, 4)
+def test_partition_fn(topology, start_spmd):
+    def program(mesh):
+        module = distribute_module(seeded_model().to(mesh.device_type), mesh, shard_rows)
+        return dict(module.named_parameters())
+
+    held = oracle.run_program(program, ranks((topology.total,)))
+    start_spmd()
+    parameters = program(DeviceMesh("xla", ranks((topology.total,))))
+    assert set(parameters) == set(held)
+    for name, expected in held.items():
+        assert_held(parameters[name], expected, name)
+
+
+@pytest.mark.topologies(1, 4)
+def test_replicates_by_default(topology, start_spmd):
+    def program(mesh):
+        module = distribute_module(seeded_model().to(mesh.device_type), mesh)
+        result = module(distribute_tensor(seeded_batch(), mesh, (R,)))
+        return {"output": result.full_tensor() if mesh.device_type == "cpu" else result}
+
+    expected = oracle.run_program(program, ranks((topology.total,)))["output"]
+    start_spmd()
+    placed = program(DeviceMesh("xla", ranks((topology.total,))))["output"]
+    assert_value(placed, expected.shards[0], "the output")
+
+
+@pytest.mark.topologies(4)
+@FUNCTIONALIZATION
+def test_input_fn_and_output_fn(topology, start_spmd, functionalization):
+    """input_fn shards the batch before the module, output_fn changes what leaves it."""
+
+    def shard_batch(module, inputs, mesh):
+        return distribute_tensor(inputs[0], mesh, (S0,))
+
+    def negate(module, outputs, mesh):
+        return -outputs
+
+    def program(mesh):
+        module = distribute_module(nn.ReLU(), mesh, None, input_fn=shard_batch, output_fn=negate)
+        result = module(seeded_batch())
+        return {"output": result.full_tensor() if mesh.device_type == "cpu" else result}
+
+    expected = oracle.run_program(program, ranks((4,)))["output"]
+    start_spmd()
+    assert_functionalization(on=functionalization)
+    placed = program(DeviceMesh("xla", ranks((4,))))["output"]
+    assert_value(placed, expected.shards[0], "the output")
+
+
+@pytest.mark.topologies(4)
+@pytest.mark.parametrize("hook", ["input_fn", "output_fn"])
+def test_hook_with_too_few_arguments(topology, spmd, hook):
+    with pytest.raises(ValueError, match=f"{hook} should take in 3 arguments, but got 1"):
+        distribute_module(nn.ReLU(), DeviceMesh("xla", ranks((4,))), **{hook: lambda one: one})

@@ -1,0 +1,100 @@
+"""Meshes and specs to enumerate, and how to mark a tensor with one."""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+
+from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, check_placement
+from harness.topology import Topology
+
+# Every rank has a mesh of all devices on one axis and, where there are enough, one that splits
+# them. The rest of the space is left to hypothesis.
+_SHAPES: dict[tuple[int, int], list[Shape]] = {
+    (2, 3): [(1, 2, 1)],
+    (4, 2): [(2, 2), (4, 1)],
+    (4, 3): [(2, 1, 2), (1, 4, 1)],
+    (8, 2): [(2, 4), (4, 2), (1, 8)],
+    (8, 3): [(2, 2, 2), (4, 1, 2)],
+}
+NAMES = ("x", "y", "z")
+
+
+def mesh_shapes(devices: int, rank: int) -> list[Shape]:
+    """A few mesh shapes of `rank` dimensions that use all `devices`."""
+    return _SHAPES.get((devices, rank), [(1,) * (rank - 1) + (devices,)])
+
+
+def all_mesh_shapes(devices: int, rank: int) -> list[Shape]:
+    """Every mesh shape of `rank` dimensions that uses all `devices`."""
+    divisors = [d for d in range(1, devices + 1) if devices % d == 0]
+    shapes = itertools.product(divisors, repeat=rank)
+    return [shape for shape in shapes if math.prod(shape) == devices]
+
+
+def shuffled(devices: int, seed: int = 1) -> tuple[int, ...]:
+    """Device ids in an order of their own; with two devices or more, never 0, 1, 2, ..."""
+    ids = tuple(int(i) for i in np.random.default_rng(seed).permutation(devices))
+    return ids if ids != tuple(range(devices)) else ids[::-1]
+
+
+def layouts(devices: int, rank: int) -> list[Layout]:
+    """The meshes of :func:`mesh_shapes`, with named axes, over shuffled devices."""
+    return [Layout(s, shuffled(devices), NAMES[:rank]) for s in mesh_shapes(devices, rank)]
+
+
+def every_spec(layout: Layout, tensor_rank: int) -> Iterator[Spec]:
+    """All specs of a tensor: each axis shards one dimension or none, a tuple's order counts."""
+    axes: tuple[int | str, ...] = layout.names or tuple(range(len(layout.shape)))
+    for homes in itertools.product((None, *range(tensor_rank)), repeat=len(axes)):
+        members = [
+            [a for a, h in zip(axes, homes, strict=True) if h == d] for d in range(tensor_rank)
+        ]
+        for orders in itertools.product(*(itertools.permutations(m) for m in members)):
+            yield tuple(_entry(order) for order in orders)
+
+
+def _entry(axes: tuple[int | str, ...]) -> int | str | tuple[int | str, ...] | None:
+    return None if not axes else axes[0] if len(axes) == 1 else axes
+
+
+def xla_mesh(layout: Layout) -> xs.Mesh:
+    """torch_xla's mesh of a layout."""
+    return xs.Mesh(np.array(layout.device_ids), layout.shape, layout.names)
+
+
+def numbered(shape: Shape, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A host tensor of `shape` in which every element differs (modulo the dtype's range)."""
+    return torch.arange(math.prod(shape)).reshape(shape).to(dtype)
+
+
+def marked(value: torch.Tensor, layout: Layout, spec: Spec) -> torch.Tensor:
+    """`value` on the device, sharded by `spec`."""
+    tensor = value.to("xla")
+    xs.mark_sharding(tensor, xla_mesh(layout), spec)
+    return tensor
+
+
+def check_marked(value: torch.Tensor, layout: Layout, spec: Spec) -> None:
+    """Mark `value` and raise AssertionError when its shards are not JAX's."""
+    check_placement(marked(value, layout, spec), as_numpy(value), layout, spec)
+
+
+def grid(topology: Topology) -> Layout:
+    """A mesh of two rows (one, on one device) over shuffled devices."""
+    rows = min(2, topology.devices)
+    return Layout((rows, topology.devices // rows), shuffled(topology.devices), ("x", "y"))
+
+
+def sharding_of(tensor: torch.Tensor) -> str:
+    """What torch_xla says of it; the empty string when it is not sharded."""
+    return torch_xla._XLAC._get_xla_sharding_spec(tensor)
+
+
+def settle() -> None:
+    """Execute what is pending and wait: until then, shards can't be read."""
+    torch_xla.sync(wait=True)
