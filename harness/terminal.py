@@ -10,6 +10,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from harness import summary, upstream
+from harness.fixtures import CASE
 from harness.outcome import Kind
 from harness.record import Record, is_ours, record_of
 from harness.session import COLLECTED
@@ -32,6 +33,7 @@ class Terminal:
         self._rows = rows
         self._records: list[Record] = []
         self._total = self._percent = 0
+        self._mixed = False  # with plain tests in it, whose letters pytest prints
         self._start = self._drawn = time.monotonic()
 
     def attach(self, reporter: TerminalReporter) -> None:
@@ -45,7 +47,8 @@ class Terminal:
         return None
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._total = len(session.items)
+        self._total = sum(CASE in item.stash for item in session.items)
+        self._mixed = self._total < len(session.items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
@@ -63,7 +66,8 @@ class Terminal:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        if not (self._quiet and is_ours(report)):
+        self._mixed = self._mixed or not is_ours(report)
+        if not self._quiet:
             return None
         # pytest's categories and words, without the letter that it would print at once.
         if hasattr(report, "wasxfail"):
@@ -90,7 +94,7 @@ class Terminal:
 
     @property
     def _quiet(self) -> bool:
-        return self._reporter.verbosity == 0
+        return self._reporter.verbosity == 0 and not self._mixed
 
     def _announce(self, record: Record) -> None:
         if record.kind.is_bad:
@@ -114,8 +118,6 @@ class Terminal:
             if now - self._drawn >= _REDRAW_SECONDS or done == self._total:
                 self._drawn = now
                 self._reporter.rewrite(text, erase=True)
-                if done == self._total:
-                    self._reporter.write_line("")
         elif percent // 10 > self._percent // 10 or now - self._drawn >= _LINE_SECONDS:
             self._drawn, self._percent = now, percent
             self._reporter.write_line(text)

@@ -62,6 +62,7 @@ def preload(modules: Sequence[str]) -> None:
             raise BadInputError(f"xla_preload: {name} can't be imported: {error}") from error
     gc.collect()
     gc.freeze()  # the collector would otherwise write to, and so copy, every page
+    libc.use_huge_pages()
 
 
 class Isolator:

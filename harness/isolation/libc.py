@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
 _SA_ONSTACK, _SA_NODEFER, _SA_RESETHAND = 0x08000000, 0x40000000, 0x80000000
 _IOLBF = 1
+_MADV_COLLAPSE = 25
+_HUGE_PAGE = 2 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -66,6 +69,21 @@ def line_buffer_stdout() -> None:
     """Have C's ``printf`` written line by line, so that a crash loses no line."""
     stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
     _libc.setvbuf(stdout, None, _IOLBF, ctypes.c_size_t(0))
+
+
+def use_huge_pages() -> None:
+    """Gather this process's private memory in huge pages, as far as the kernel is able to.
+
+    A fork copies, and an exit tears down, one page table entry a page: with 2 MiB pages there are
+    far fewer. A kernel before 6.1, or one without huge pages, refuses, and nothing changes.
+    """
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, access, _, _, inode, *_ = line.split()
+        start, end = (int(address, 16) for address in span.split("-"))
+        start = -(-start // _HUGE_PAGE) * _HUGE_PAGE
+        length = end // _HUGE_PAGE * _HUGE_PAGE - start
+        if access.startswith("rw") and inode == "0" and length > 0:
+            _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_COLLAPSE)
 
 
 def flush_all() -> None:
