@@ -132,6 +132,14 @@ def test_a_thread_in_a_case_is_no_harm_to_the_next(project: Project) -> None:
     assert set(project.run().outcomes.values()) == {"passed"}
 
 
+def test_modules_are_preloaded_before_the_first_fork(project: Project) -> None:
+    body = "@pytest.mark.lanes('cpu')\ndef test_x(): assert 'sched' in sys.modules, sys.modules"
+    project.write("test_inner.py", body)
+    ran = project.run("-o", "xla_preload=sched no_such_module?")
+    assert ran.outcomes == {"test_x": "passed"}
+    assert ran.code == 0
+
+
 def test_a_missing_module_to_preload_is_named(project: Project) -> None:
     project.write("test_inner.py", "@pytest.mark.lanes('cpu')\ndef test_x(): pass")
     ran = project.run("-o", "xla_preload=json no_such_module")

@@ -89,8 +89,8 @@ class Isolator:
         try:
             child = self._child or self._fork(case)
             command: Message = {
-                "index": self._position(item),
-                "next": self._position(following[0]) if following and stays else None,
+                "index": self._index[item],
+                "next": self._index[following[0]] if following and stays else None,
             }
             self._oom_kills.mark()
             result = child.run(command, case.deadline)
@@ -110,13 +110,10 @@ class Isolator:
             child, self._child = self._child, None
             child.close(grace)
 
-    def _position(self, item: pytest.Item) -> int:
+    def _fork(self, case: Case) -> Child:
         if not self._index:  # the first case
             preload(self._modules)
             self._index = {item: number for number, item in enumerate(self._session.items)}
-        return self._index[item]
-
-    def _fork(self, case: Case) -> Child:
         faulthandler.cancel_dump_traceback_later()  # pytest's own, a thread: deadlines replace it
         self._guard.check()
         memory = self._limits.memory_bytes

@@ -1,6 +1,5 @@
 """Forked processes that compute one value each, and a clear error when one of them doesn't."""
 
-import ctypes
 import faulthandler
 import os
 import pickle
@@ -14,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-_PR_SET_PDEATHSIG = 1
+from harness.isolation import libc
+
 _STACK_GRACE = 1.0  # seconds a rank has to write its stack after SIGABRT
 
 
@@ -72,19 +72,12 @@ def _fork(fn: Callable[[int], Any], number: int) -> _Rank:
     pid = os.fork()
     if pid == 0:
         try:
-            _die_with(parent)
+            libc.die_with_parent(parent)
             faulthandler.enable(stack)
             _report(result, lambda: fn(number))
         finally:
             os._exit(1)
     return _Rank(number, pid, os.pidfd_open(pid), result, stack)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, and notice a parent dead by now."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _report(descriptor: int, call: Callable[[], Any]) -> NoReturn:
