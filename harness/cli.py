@@ -40,7 +40,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _list(options: argparse.Namespace) -> int:
     print(f"collecting {' '.join(options.paths)} ...", file=sys.stderr)  # noqa: T201
-    cases = listing.collect(options.paths)
-    text = json.dumps(listing.as_data(cases), indent=1) if options.json else listing.table(cases)
+    cases, titles = listing.collect(options.paths)
+    data = listing.as_data(cases)
+    text = json.dumps(data, indent=1) if options.json else listing.table(cases, titles)
     print(text)  # noqa: T201
     return 0

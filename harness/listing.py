@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +24,7 @@ class _Collector:
 
     def __init__(self) -> None:
         self.cases: list[Case] = []
+        self.titles: dict[str, str] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -30,11 +32,25 @@ class _Collector:
             callspec = getattr(item, "callspec", None)
             target = callspec.params.get("xla_target") if callspec else None
             if isinstance(target, Target):
-                self.cases.append(case_of(item, target, deadline=60.0))
+                case = case_of(item, target, deadline=60.0)
+                self.cases.append(case)
+                self.titles.setdefault(case.area, _title(item))
 
 
-def collect(paths: Sequence[str]) -> list[Case]:
-    """All cases below ``paths``; raises BadInputError with pytest's words if they can't be read."""
+def _title(item: pytest.Item) -> str:
+    """The first line of the docstring of the suite's package."""
+    package = item.getparent(pytest.Package)
+    if package is None:
+        return ""
+    text = (package.path / "__init__.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def collect(paths: Sequence[str]) -> tuple[list[Case], dict[str, str]]:
+    """All cases below ``paths``, and the title of each area.
+
+    Raises BadInputError with pytest's words when they can't be collected.
+    """
     collector = _Collector()
     output = io.StringIO()
     # The plugin is this very package, imported before pytest could rewrite its assertions.
@@ -44,7 +60,7 @@ def collect(paths: Sequence[str]) -> list[Case]:
         status = pytest.main(arguments, [collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise BadInputError(f"{' '.join(paths)} can't be collected:\n{output.getvalue().strip()}")
-    return collector.cases
+    return collector.cases, collector.titles
 
 
 def as_data(cases: Sequence[Case]) -> list[dict[str, Any]]:
@@ -61,7 +77,7 @@ def as_data(cases: Sequence[Case]) -> list[dict[str, Any]]:
     ]
 
 
-def table(cases: Sequence[Case]) -> str:
+def table(cases: Sequence[Case], titles: Mapping[str, str]) -> str:
     """A paragraph for each area, at most 80 columns wide."""
     lines = []
     for area, group in groupby(sorted(cases, key=lambda case: case.area), lambda case: case.area):
@@ -71,6 +87,7 @@ def table(cases: Sequence[Case]) -> str:
         topologies = sorted({case.target.topology for case in members})
         lines += [
             f"{area}: {len(members)} cases",
+            *textwrap.wrap(titles[area], _WIDTH, initial_indent="  ", subsequent_indent="  "),
             f"  lanes       {' '.join(lanes)}",
             f"  topologies  {' '.join(map(str, topologies))}",
             *textwrap.wrap(

@@ -57,7 +57,15 @@ def _unexpected(bad: Sequence[Record], width: int) -> Iterator[Line]:
     if len(bad) > _SHOWN:
         yield f"... and {len(bad) - _SHOWN} more", {}
     yield "reproduce the first with:", {"bold": True}
-    yield f"  pytest {shlex.quote(bad[0].id)}", {"bold": True}
+    yield f"  {_command(bad[0])}", {"bold": True}
+
+
+def _command(record: Record) -> str:
+    """What to type to run the case again, where it ran."""
+    command = ["pytest", record.id]
+    if f"[{record.lane}-{record.topology}" not in record.id:  # the options placed it
+        command[1:1] = ["--lane", record.lane, "--topology", record.topology]
+    return shlex.join(command)
 
 
 def _stale(unmatched: Sequence[str], width: int) -> Iterator[Line]:

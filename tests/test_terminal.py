@@ -115,3 +115,9 @@ def test_the_command_reproduces_the_first(project: Project) -> None:
     again = project.run(*arguments)
     assert list(again.cases) == ["test_fails[cpu-4-it's]"]
     assert again.code == 1
+
+
+def test_the_command_names_the_place_of_a_plain_test(project: Project) -> None:
+    project.write("test_plain.py", "def test_x(): assert os.environ.get('CPU_NUM_DEVICES') != '2'")
+    ran = project.run("--lane=cpu", "--topology=2")
+    assert ran.shows("pytest --lane cpu --topology 2 test_plain.py::test_x")
