@@ -152,3 +152,15 @@ def test_capture_fixtures_work(project: Project) -> None:
         "    assert caplog.messages == ['w']",
     )
     assert set(project.run().outcomes.values()) == {"passed"}
+
+
+@pytest.mark.parametrize(("option", "shown"), [("-s", True), ("--capture=fd", False)])
+def test_output_is_shown_live_without_capture(
+    project: Project, option: str, *, shown: bool
+) -> None:
+    project.write("test_inner.py", WRITER + "def test_x(around): say('call')")
+    ran = project.run(option, "-q")
+    for what in ("setup", "call", "teardown"):
+        assert (f"{what} by C" in ran.stdout) == shown
+        assert (f"{what} by write" in ran.stderr) == shown
+    assert ran.outcomes == {"test_x": "passed"}

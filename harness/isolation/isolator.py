@@ -125,6 +125,7 @@ class Isolator:
         self._child = Child(
             partial(_child_main, self._session, self._warning_filters, case, setup),
             output_bytes=self._limits.output_bytes,
+            echo=self._session.config.getoption("capture") == "no",
         )
         return self._child
 

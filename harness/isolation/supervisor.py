@@ -48,7 +48,9 @@ class Result:
 class Child:
     """A forked process with its own pipes: ``run`` for each case, ``close`` at the end."""
 
-    def __init__(self, main: Callable[[Endpoints], NoReturn], *, output_bytes: int) -> None:
+    def __init__(
+        self, main: Callable[[Endpoints], NoReturn], *, output_bytes: int, echo: bool
+    ) -> None:
         pipes = [os.pipe() for _ in _READERS]
         readers, writers = [r for r, _ in pipes], [w for _, w in pipes]
         command_reader, self._commands = os.pipe()
@@ -63,6 +65,7 @@ class Child:
         self._pidfd = os.pidfd_open(self.pid)
         self._fds = dict(zip(_READERS, readers, strict=True))
         self._output = {name: BoundedBuffer(output_bytes) for name in ("stdout", "stderr")}
+        self._echo = echo
         self._dump = BoundedBuffer(_DUMP_BYTES)
         self._decoder = Decoder()
         self._crashed = self._exited = False
@@ -124,7 +127,12 @@ class Child:
                 self._selector.unregister(self._pidfd)
         messages = self._decoder.feed(self._drain("messages"))
         for name, buffer in self._output.items():
-            buffer.feed(self._drain(name))
+            data = self._drain(name)
+            buffer.feed(data)
+            if self._echo and data:
+                stream = getattr(sys, name)
+                stream.write(data.decode(errors="replace"))
+                stream.flush()
         if dump := self._drain("crash"):
             self._dump.feed(dump)
             self._crashed = True
