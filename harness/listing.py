@@ -34,7 +34,8 @@ class _Collector:
             if isinstance(target, Target):
                 case = case_of(item, target, deadline=60.0)
                 self.cases.append(case)
-                self.titles.setdefault(case.area, _title(item))
+                if case.area not in self.titles:
+                    self.titles[case.area] = _title(item)
 
 
 def _title(item: pytest.Item) -> str:

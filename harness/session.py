@@ -18,6 +18,7 @@ from harness.case import Case, case_of, declared_targets, full_environment
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations
 from harness.fixtures import CASE
+from harness.isolation.child import set_environment
 from harness.isolation.isolator import Isolator, Run
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.isolation.threads import NotForkableError
@@ -217,11 +218,7 @@ def _tear_down_plain_fixtures(item: pytest.Item) -> pytest.TestReport | None:
 @contextmanager
 def _environment(case: Case) -> Iterator[None]:
     before = dict(os.environ)
-    for name, value in full_environment(case).items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    set_environment(full_environment(case))
     try:
         yield
     finally:

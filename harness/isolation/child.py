@@ -62,7 +62,7 @@ def run_child(ends: Endpoints, setup: Setup, prepare: Callable[[], None], serve:
         _redirect(ends)
         _catch_crashes(ends.crash)
         _limit(setup.memory_bytes)
-        _set_environment(setup.environment)
+        set_environment(setup.environment)
         prepare()
         line = _Line(ends)
         while (command := line.receive()) is not None:
@@ -103,7 +103,8 @@ def _limit(memory_bytes: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
-def _set_environment(environment: dict[str, str | None]) -> None:
+def set_environment(environment: dict[str, str | None]) -> None:
+    """Change this process's environment; None unsets a variable."""
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)
