@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.errors import BadInputError
-from harness.lanes import LANES, lane_named
+from harness.lanes import LANES, lane_can, lane_named
 from harness.topology import Target, Topology
 
 MARKERS = (
@@ -77,7 +77,7 @@ def declared_targets(item: pytest.Item) -> list[Target]:
     try:
         sizes = [Topology.parse(str(size)) for size in (topologies.args if topologies else ())]
         targets = [
-            Target(lane.name, size)
+            Target(lane.name, lane_can(lane, size))
             for lane in map(lane_named, lanes.args)
             for size in sizes or [lane.default_topology]
         ]
@@ -153,7 +153,7 @@ def full_environment(case: Case) -> dict[str, str | None]:
     ``XLA_FLAGS`` and ``LIBTPU_INIT_ARGS`` are lists of flags: the case's are added to those that
     torch_xla sets at import, since replacing them would change the numbers.
     """
-    merged: dict[str, str | None] = dict(LANES[case.target.lane].environment(case.target.topology))
+    merged = dict(LANES[case.target.lane].environment(case.target.topology))
     for name, value in case.environment:
         adds = name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") and value is not None
         merged[name] = f"{os.environ.get(name, '')} {value}".strip() if adds else value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from harness.case import Case
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.lanes import LANES
 from harness.topology import Target, Topology
+from harness.virtual_tpu.events import VARIABLE, EventLog
 
 CASE = pytest.StashKey[Case]()
 
@@ -39,6 +42,14 @@ def spmd(request: pytest.FixtureRequest, xla_target: Target) -> None:
 def replica(request: pytest.FixtureRequest, xla_target: Target) -> None:
     """torch_xla's runtime, started without SPMD: one device a replica."""
     _start(request, xla_target, spmd=False)
+
+
+@pytest.fixture
+def tpu_events(xla_target: Target) -> EventLog:
+    """What torch_xla and JAX ask of the virtual TPU from here on: clients, compilations, ..."""
+    if xla_target.lane != "virtual-tpu":
+        pytest.fail(f"tpu_events: lane {xla_target.lane} counts nothing", pytrace=False)
+    return EventLog(Path(os.environ[VARIABLE]))
 
 
 def _start(request: pytest.FixtureRequest, target: Target, *, spmd: bool) -> None:

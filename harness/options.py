@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.isolation.isolator import Limits
-from harness.lanes import lane_named
+from harness.lanes import lane_can, lane_named
 from harness.topology import Target, Topology
 
 _MIB, _KIB = 1 << 20, 1 << 10
@@ -26,12 +27,16 @@ _PRELOAD = [
 def add_options(parser: pytest.Parser) -> None:
     """Where cases run, how each is kept apart, and what is expected of them."""
     where = parser.getgroup("xla-harness: where cases run")
-    where.addoption("--lane", metavar="NAMES", help="lanes to run on, as cpu (default: cpu)")
+    where.addoption(
+        "--lane",
+        metavar="NAMES",
+        help="lanes to run on, as cpu or cpu,virtual-tpu (default: the first that a case names)",
+    )
     where.addoption(
         "--topology",
         metavar="SIZES",
         default="all",
-        help="topologies to run on, as 4 or 1,8 or 2x4 (default: all that a case names)",
+        help="topologies to run on, as 4 or 1,8 or 2x4, v4:2x4 (default: all that a case names)",
     )
     apart = parser.getgroup("xla-harness: a process for each case")
     apart.addoption(
@@ -78,8 +83,7 @@ def add_options(parser: pytest.Parser) -> None:
 class Settings:
     """The checked options; ``topologies`` is empty for all."""
 
-    lanes: tuple[str, ...]
-    lane_given: bool
+    lanes: tuple[str, ...]  # () for the first that a case names
     topologies: tuple[Topology, ...]
     in_process: str  # why there is no isolation, or ""
     deadline: float
@@ -91,14 +95,15 @@ class Settings:
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
         """Read ``config``; raises BadInputError naming the option."""
-        lanes = _split(config.getoption("lane") or "cpu")
-        for lane in lanes:
-            lane_named(lane)
-        sizes = config.getoption("topology")
+        given, sizes = config.getoption("lane"), config.getoption("topology")
+        lanes = () if given is None else _split(given)
+        topologies = () if sizes == "all" else tuple(map(Topology.parse, _split(sizes)))
+        for lane in map(lane_named, lanes):
+            for size in topologies if len(lanes) == 1 else ():
+                lane_can(lane, size)
         return cls(
             lanes=lanes,
-            lane_given=config.getoption("lane") is not None,
-            topologies=() if sizes == "all" else tuple(map(Topology.parse, _split(sizes))),
+            topologies=topologies,
             in_process=_why_in_process(config),
             deadline=_number(config, "--deadline", above=0),
             limits=Limits(
@@ -110,13 +115,12 @@ class Settings:
             preload=tuple(config.getini("xla_preload")),
         )
 
-    def chooses(self, target: Target) -> bool:
-        """Whether the command line wants cases run there."""
-        return not self.why_not(target)
+    def why_not(self, target: Target, declared: Sequence[Target]) -> str:
+        """Which option leaves the target out, and how to have it; ``""`` if none does.
 
-    def why_not(self, target: Target) -> str:
-        """Which option leaves the target out, and how to have it; ``""`` if none does."""
-        if target.lane not in self.lanes:
+        ``declared`` are all targets of the case: without ``--lane`` it runs on the first one's.
+        """
+        if target.lane not in (self.lanes or (declared[0].lane,)):
             return f"lane {target.lane}: run with --lane {target.lane}"
         if self.topologies and target.topology not in self.topologies:
             return f"topology {target.topology}: run with --topology {target.topology}"
@@ -127,14 +131,15 @@ class Settings:
 
         Raises BadInputError when several lanes or topologies are chosen.
         """
-        if not self.lane_given:
+        if not self.lanes:
             return None
         if len(self.lanes) > 1 or len(self.topologies) > 1:
             raise BadInputError(
                 "tests without a lanes marker: expected one --lane and one --topology"
             )
-        default = lane_named(self.lanes[0]).default_topology
-        return Target(self.lanes[0], self.topologies[0] if self.topologies else default)
+        lane = lane_named(self.lanes[0])
+        size = self.topologies[0] if self.topologies else lane.default_topology
+        return Target(lane.name, lane_can(lane, size))
 
 
 def _why_in_process(config: pytest.Config) -> str:

@@ -10,11 +10,17 @@ from harness import options, upstream
 from harness.case import MARKERS
 from harness.errors import BadInputError
 from harness.expectations import Expectations
-from harness.fixtures import replica, spmd, topology, xla_target
+from harness.fixtures import replica, spmd, topology, tpu_events, xla_target
 from harness.session import Cases
 from harness.terminal import Terminal
 
-__all__ = ["replica", "spmd", "topology", "xla_target"]  # fixtures, found here by pytest
+__all__ = [
+    "replica",
+    "spmd",
+    "topology",
+    "tpu_events",
+    "xla_target",
+]  # fixtures, found here by pytest
 _TERMINAL = pytest.StashKey[Terminal]()
 
 
@@ -26,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests() -> None:
     # OpenBLAS starts its threads when NumPy is imported, and a fork would lose them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # The same for torch 2.7 and 2.8, whose inductor starts its compile workers.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:

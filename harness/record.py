@@ -11,6 +11,7 @@ from harness import reports
 from harness.case import Case
 from harness.expectations import Expectation, judge
 from harness.isolation.isolator import Run
+from harness.lanes import LANES
 from harness.outcome import Kind, Outcome
 from harness.versions import stack_versions
 
@@ -35,6 +36,7 @@ class Record:
     duration_runtime_start: float | None
     duration_body: float
     duration_isolation: float
+    facts: dict[str, str]  # what the lane measured
 
     @property
     def kind(self) -> Kind:
@@ -43,12 +45,12 @@ class Record:
 
     def properties(self) -> list[tuple[str, str]]:
         """Flat JUnit properties, the stack's versions included; empty ones are left out."""
-        facts = {
+        own = {
             name: f"{value:.6f}" if isinstance(value, float) else value
             for name, value in asdict(self).items()
-            if name != "id"
+            if name not in ("id", "facts")
         }
-        return [(k, v) for k, v in {**facts, **stack_versions()}.items() if v]
+        return [(k, v) for k, v in {**own, **self.facts, **stack_versions()}.items() if v]
 
 
 def settle(
@@ -56,6 +58,8 @@ def settle(
 ) -> list[pytest.TestReport]:
     """The reports to log for ``run``: judged, closed with a teardown, and carrying the record."""
     raw = reports.outcome_of(run.reports, run.death)
+    if hung := run.events.hung:
+        raw = reports.hung_in_discovery(item, run.reports, hung.stack or "")
     outcome = judge(raw, expectation)
     failed = [report for report in run.reports if report.failed]
     if outcome.kind == Kind.EXPECTED_FAILURE and len(failed) > 1:
@@ -132,4 +136,5 @@ def _record(
         duration_runtime_start=run.runtime_start,
         duration_body=durations.get("call", 0.0),
         duration_isolation=max(run.wall - sum(durations.values()), 0.0),
+        facts={k: v for k, v in LANES[case.target.lane].facts(run.events).items() if v},
     )

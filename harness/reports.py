@@ -75,6 +75,22 @@ def outcome_of(reports: Sequence[pytest.TestReport], death: Death | None) -> Out
     return Outcome(Kind.PASSED)
 
 
+def hung_in_discovery(item: pytest.Item, before: list[pytest.TestReport], stack: str) -> Outcome:
+    """Make a second discovery the one cause of all that came of it, and say who made it."""
+    message = "hung in a second discovery"
+    texts = [report.longreprtext for report in before if report.failed]
+    text = "\n\n".join([f"{message}, made by:\n{stack}", *texts])
+    phase = next((r for r in before if r.failed), before[-1] if before else None)
+    when = phase.when if phase and phase.when else "call"
+    report = _report(item, when, "failed", longrepr(item, message, text))
+    if phase is not None:
+        report.sections, report.duration = phase.sections, phase.duration
+        before[before.index(phase)] = report
+    else:
+        before.append(report)
+    return Outcome(Kind.HUNG, message)
+
+
 def skip_reason(report: pytest.TestReport) -> str:
     """Why a skipped report says it was skipped."""
     if isinstance(report.longrepr, tuple):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from harness.case import Case, case_of, declared_targets, full_environment
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations
 from harness.fixtures import CASE
+from harness.foreign import ForeignFile, MainBlock
 from harness.isolation.child import set_environment
 from harness.isolation.isolator import Isolator, Run
 from harness.isolation.pytest_child import RUNTIME_START
@@ -26,6 +29,7 @@ from harness.lanes import LANES
 from harness.options import Settings
 from harness.record import settle
 from harness.topology import Target
+from harness.virtual_tpu.events import VARIABLE, EventLog
 
 _OUTPUT_KEY = "xla_harness"
 
@@ -60,6 +64,27 @@ class Cases:
         # Before any test module is imported: what is started later can't be forked.
         if not self._settings.in_process:
             self._isolator = Isolator(session, self._settings.limits, self._settings.preload)
+        elif len(self._settings.lanes) == 1:
+            session.config.pluginmanager.register(MainBlock())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makemodule(
+        self, module_path: Path, parent: pytest.Collector
+    ) -> ForeignFile | None:
+        """A file without cases of ours is imported by forked processes only."""
+        if self._isolator is None or os.getpid() != self._pid or len(self._settings.lanes) != 1:
+            return None
+        if "mark.lanes(" in module_path.read_text(errors="replace"):
+            return None
+        try:
+            target = self._settings.plain_target()
+        except BadInputError:  # said of its tests, like of any other
+            return None
+        assert target is not None
+        file = ForeignFile.from_parent(parent, path=module_path)
+        file.case = Case(file.nodeid, target, deadline=self._settings.deadline)
+        file.isolator = self._isolator
+        return file
 
     @pytest.hookimpl(tryfirst=True)  # so that lane and topology come first in the id
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -131,8 +156,9 @@ class Cases:
     def _choose(self, items: list[pytest.Item]) -> None:
         chosen, left_out = [], []
         for item in items:
-            target = self._target_of(item)
-            if target is not None and (reason := self._settings.why_not(target)):
+            target, declared = self._target_of(item), declared_targets(item)
+            reason = declared and target and self._settings.why_not(target, declared)
+            if reason:
                 self._collected.left_out[reason] += 1
                 left_out.append(item)
                 continue
@@ -153,12 +179,13 @@ class Cases:
         declared = declared_targets(item)  # unittest's methods can't be parametrized
         if not declared:
             return self._settings.plain_target()
-        target = next(filter(self._settings.chooses, declared), declared[0])
+        why_not = {target: self._settings.why_not(target, declared) for target in declared}
+        chosen = next((target for target in declared if not why_not[target]), declared[0])
         for other in declared:
-            if other != target:
-                reason = self._settings.why_not(other) or f"unittest, one target: run {other} alone"
+            if other != chosen:
+                reason = why_not[other] or f"unittest, one target: run {other} alone"
                 self._collected.left_out[reason] += 1
-        return target
+        return chosen
 
     def _run(
         self, item: pytest.Item, case: Case, nextitem: pytest.Item | None
@@ -192,11 +219,14 @@ class Cases:
         else:
             self._in_process = case.target
         start = time.monotonic()
-        with _environment(case):
+        with tempfile.TemporaryDirectory() as folder, _environment(case, Path(folder)) as log:
+            LANES[case.target.lane].preload()
             LANES[case.target.lane].prepare(case.target.topology)
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
+            events = log.read()
         return Run(
             reports=reports,
+            events=events,
             runtime_start=item.stash.get(RUNTIME_START, None),
             wall=time.monotonic() - start,
         )
@@ -216,11 +246,11 @@ def _tear_down_plain_fixtures(item: pytest.Item) -> pytest.TestReport | None:
 
 
 @contextmanager
-def _environment(case: Case) -> Iterator[None]:
-    before = dict(os.environ)
-    set_environment(full_environment(case))
+def _environment(case: Case, folder: Path) -> Iterator[EventLog]:
+    before, events = dict(os.environ), folder / "events.jsonl"
+    set_environment(full_environment(case) | {VARIABLE: str(events)})
     try:
-        yield
+        yield EventLog(events)
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -35,6 +35,7 @@ def lines(
         yield from _skipped(records, collected, width)
         return
     yield from _areas(records, width)
+    yield from _interpreted(records, width)
     yield from _rows(records, rows, width)
     yield from _expected([r for r in records if r.kind == Kind.EXPECTED_FAILURE], width)
     yield from _skipped(records, collected, width)
@@ -62,10 +63,10 @@ def _unexpected(bad: Sequence[Record], width: int) -> Iterator[Line]:
 
 def _command(record: Record) -> str:
     """What to type to run the case again, where it ran."""
-    command = ["pytest", record.id]
-    if f"[{record.lane}-{record.topology}" not in record.id:  # the options placed it
-        command[1:1] = ["--lane", record.lane, "--topology", record.topology]
-    return shlex.join(command)
+    placed = f"[{record.lane}-{record.topology}" not in record.id  # by the options
+    where = ["--lane", record.lane] if placed or record.lane != "cpu" else []
+    where += ["--topology", record.topology] if placed else []
+    return shlex.join(["pytest", *where, record.id])
 
 
 def _stale(unmatched: Sequence[str], width: int) -> Iterator[Line]:
@@ -84,6 +85,17 @@ def _areas(records: Sequence[Record], width: int) -> Iterator[Line]:
         bad = any(counts[k] for k in Kind if k.is_bad)
         style = {"red": True} if bad else {}
         yield f"{area[:16]:<17}" + "".join(f"{counts[k] or '.':>9}" for k in kinds), style
+
+
+def _interpreted(records: Sequence[Record], width: int) -> Iterator[Line]:
+    """A kernel that was interpreted must not be taken for one that was compiled."""
+    kernels = [
+        int(r.facts["pallas_interpreted"]) for r in records if "pallas_interpreted" in r.facts
+    ]
+    if kernels:
+        yield _title("interpreted, not compiled", width)
+        text = f"Pallas kernels, by JAX on the CPU, in {len(kernels)} cases: no Mosaic, no TPU"
+        yield from _counted(sum(kernels), text, width)
 
 
 def _rows(records: Sequence[Record], rows: Sequence[Row], width: int) -> Iterator[Line]:

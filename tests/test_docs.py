@@ -17,9 +17,11 @@ from _pytest.config.argparsing import Parser
 from harness import cli, upstream
 from harness.case import MARKERS
 from harness.expectations import Expectations, glob_pattern
+from harness.lanes import LANES
 from harness.options import add_options
 from harness.record import Record
 from harness.versions import COMPONENTS
+from harness.virtual_tpu.events import Events
 
 ROOT = Path(__file__).parent.parent
 DOCS = {path.name: path.read_text() for path in ROOT.glob("docs/*.md")}
@@ -60,7 +62,9 @@ def test_every_marker_is_documented(marker: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [field.name for field in dataclasses.fields(Record) if field.name != "id"] + [*COMPONENTS],
+    [field.name for field in dataclasses.fields(Record) if field.name not in ("id", "facts")]
+    + [name for lane in LANES.values() for name in lane.facts(Events())]
+    + [*COMPONENTS],
 )
 def test_every_junit_property_is_documented(name: str) -> None:
     assert f"`{name}`" in DOCS["outcomes.md"]

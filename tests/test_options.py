@@ -12,9 +12,9 @@ xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--lane=gpu", "lane 'gpu': expected one of cpu"),
-        ("--lane=cpu,gpu", "lane 'gpu': expected one of cpu"),
-        ("--lane=cpu,", "lane '': expected one of cpu"),
+        ("--lane=gpu", "lane 'gpu': expected one of cpu, virtual-tpu"),
+        ("--lane=cpu,gpu", "lane 'gpu': expected one of cpu, virtual-tpu"),
+        ("--lane=cpu,", "lane '': expected one of cpu, virtual-tpu"),
         ("--topology=0", "topology '0': expected DEVICES or SLICESxDEVICES, as 4 or 2x4"),
         ("--topology=4,x", "topology 'x': expected"),
         ("--topology=2x", "topology '2x': expected"),
@@ -36,10 +36,10 @@ def test_bad_option(project: Project, option: str, message: str) -> None:
 
 
 BAD_MARKERS = {
-    "lanes('gpu')": "lane 'gpu': expected one of cpu",
+    "lanes('gpu')": "lane 'gpu': expected one of cpu, virtual-tpu",
     "lanes()": "lanes(): expected the name of a lane",
     "lanes(name='cpu')": "lanes(name=...): expected no keyword",
-    "lanes('gpu')\n@pytest.mark.topologies(4)": "lane 'gpu': expected one of cpu",
+    "lanes('gpu')\n@pytest.mark.topologies(4)": "lane 'gpu': expected one of cpu, virtual-tpu",
     "lanes('cpu')\n@pytest.mark.topologies('4x')": "topology '4x': expected DEVICES or",
     "lanes('cpu')\n@pytest.mark.topologies(0)": "topology '0': expected DEVICES or",
     "topologies(4)": "topologies(...) needs lanes(...)",
@@ -68,7 +68,7 @@ def test_bad_marker_of_a_unittest_class(project: Project, xdist: tuple[str, ...]
     project.write("test_inner.py", body)
     ran = project.run(*xdist)
     assert ran.code == 2
-    assert ran.shows("TestX::test_x: lane 'gpu': expected one of cpu")
+    assert ran.shows("TestX::test_x: lane 'gpu': expected one of cpu, virtual-tpu")
 
 
 def test_two_lanes_are_no_place_for_a_plain_test(project: Project) -> None:

@@ -7,26 +7,29 @@ import faulthandler
 import gc
 import importlib
 import os
+import tempfile
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from harness import reports
 from harness.case import Case, full_environment
 from harness.errors import BadInputError
+from harness.foreign import ForeignFile, Found, found
 from harness.isolation import evidence, libc, pytest_child
 from harness.isolation.child import Endpoints, Setup, run_child
 from harness.isolation.evidence import Death, KernelOomKills
 from harness.isolation.messages import Message
 from harness.isolation.supervisor import GRACE, Child, Result
-from harness.isolation.threads import ForkGuard
+from harness.isolation.threads import ForkGuard, NotForkableError
 from harness.lanes import LANES
+from harness.virtual_tpu.events import VARIABLE, EventLog, Events
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Run:
 
     reports: list[pytest.TestReport] = field(default_factory=list)
     death: Death | None = None
+    events: Events = field(default_factory=Events)
     runtime_start: float | None = None
     wall: float = 0.0
 
@@ -77,6 +81,9 @@ class Isolator:
         self._oom_kills = KernelOomKills()
         self._child: Child | None = None
         self._index: dict[pytest.Item, int] = {}
+        self._lanes: set[str] = set()
+        self._folder = tempfile.TemporaryDirectory(prefix="xla-harness-")
+        self._events = Path(self._folder.name)  # of the last child's file in it
         libc.adopt_orphans()
 
     def run(self, item: pytest.Item, case: Case, following: tuple[pytest.Item, Case] | None) -> Run:
@@ -88,6 +95,9 @@ class Isolator:
         stays = following is not None and case.may_share_with(following[1])
         try:
             child = self._child or self._fork(case)
+            if not self._index:
+                self._index = {item: number for number, item in enumerate(self._session.items)}
+            log = EventLog(self._events)
             command: Message = {
                 "index": self._index[item],
                 "next": self._index[following[0]] if following and stays else None,
@@ -101,8 +111,32 @@ class Isolator:
             self.close(grace=0)
             raise
         run = self._interpret(item, result)
+        run.events = log.read()
         run.wall = time.monotonic() - start
         return run
+
+    def collect(self, file: ForeignFile) -> list[Found]:
+        """The tests of a file that this process must not import.
+
+        Raises CollectError, or Skipped, as the import in a forked process ended.
+        """
+        try:
+            child = self._fork(file.case, file)
+            result = child.run({}, file.case.deadline)
+        except (BadInputError, NotForkableError) as error:
+            raise file.CollectError(f"xla-harness: {error}") from error
+        finally:
+            self.close(grace=0)
+        if result.death is not None:
+            death = self._explained(result.death, result.stderr)
+            stacks = f"{death.python_stack}\n{death.native_stack}"
+            raise file.CollectError(f"{death.kind} in its import: {death.message}\n{stacks}")
+        (done,) = (p.message for p in result.phases if p.message["type"] == "done")
+        if "skipped" in done:
+            pytest.skip(done["skipped"], allow_module_level=True)
+        if "error" in done:
+            raise file.CollectError(done["error"])
+        return found(done["found"])
 
     def close(self, grace: float = GRACE) -> None:
         """Leave no process behind; a shared one gets ``grace`` seconds to leave by itself."""
@@ -110,20 +144,23 @@ class Isolator:
             child, self._child = self._child, None
             child.close(grace)
 
-    def _fork(self, case: Case) -> Child:
-        if not self._index:  # the first case
+    def _fork(self, case: Case, file: ForeignFile | None = None) -> Child:
+        if not self._lanes:  # the first one
             preload(self._modules)
-            self._index = {item: number for number, item in enumerate(self._session.items)}
+        if case.target.lane not in self._lanes:
+            LANES[case.target.lane].preload()
+            self._lanes.add(case.target.lane)
+        self._events = Path(self._folder.name) / f"{time.monotonic_ns()}.jsonl"
         faulthandler.cancel_dump_traceback_later()  # pytest's own, a thread: deadlines replace it
         self._guard.check()
         memory = self._limits.memory_bytes
         setup = Setup(
-            environment=full_environment(case),
+            environment=full_environment(case) | {VARIABLE: str(self._events)},
             memory_bytes=None if memory is None else memory + _private_bytes(),
             parent=os.getpid(),
         )
         self._child = Child(
-            partial(_child_main, self._session, self._warning_filters, case, setup),
+            partial(_child_main, self, case, setup, file),
             output_bytes=self._limits.output_bytes,
             echo=self._session.config.getoption("capture") == "no",
         )
@@ -210,25 +247,22 @@ def _private_bytes() -> int:
 
 
 def _child_main(
-    session: pytest.Session,
-    warning_filters: list[Any],
-    case: Case,
-    setup: Setup,
-    ends: Endpoints,
+    isolator: Isolator, case: Case, setup: Setup, file: ForeignFile | None, ends: Endpoints
 ) -> NoReturn:
     reporter: pytest_child.Reporter
 
     def prepare() -> None:
         nonlocal reporter
         LANES[case.target.lane].prepare(case.target.topology)
-        reporter = pytest_child.prepare(session)
+        reporter = pytest_child.prepare(isolator._session)
         # A shared process is forked under the first case's own filters, which end with that case.
         warnings.resetwarnings()
-        warnings.filters[:] = warning_filters  # type: ignore[index]
+        warnings.filters[:] = isolator._warning_filters  # type: ignore[index]
 
-    run_child(
-        ends,
-        setup,
-        prepare,
-        lambda command, tell: pytest_child.serve(session, reporter, command, tell),
-    )
+    def serve(command: Message, tell: pytest_child.Tell) -> None:
+        if file is not None:
+            pytest_child.collect(file, tell)
+        else:
+            pytest_child.serve(isolator._session, reporter, command, tell)
+
+    run_child(ends, setup, prepare, serve)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.config import create_terminal_writer
 
+from harness.foreign import ForeignFile, ForeignItem, describe, import_items, materialize
 from harness.isolation.messages import Message
 
 if TYPE_CHECKING:
@@ -104,6 +105,15 @@ def _without_moving_descriptors(action: Callable[[], None]) -> None:
         os.close(source)
 
 
+def collect(file: ForeignFile, tell: Tell) -> None:
+    """Import ``file`` and tell which tests it has, or why that can't be known."""
+    try:
+        tell({"type": "done", "found": describe(import_items(file))})
+    except (pytest.Collector.CollectError, pytest.skip.Exception) as error:
+        skipped = isinstance(error, pytest.skip.Exception)
+        tell({"type": "done", "skipped" if skipped else "error": str(error)})
+
+
 def serve(session: pytest.Session, reporter: Reporter, command: Message, tell: Tell) -> None:
     """Run the item at ``command['index']``; ``command['next']`` is the item after it in this child.
 
@@ -112,6 +122,8 @@ def serve(session: pytest.Session, reporter: Reporter, command: Message, tell: T
     reporter.tell = tell
     item = session.items[command["index"]]
     following = None if command["next"] is None else session.items[command["next"]]
+    if isinstance(item, ForeignItem):
+        item = materialize(item)
     done: Message = {"type": "done"}
     try:
         # The whole hook, since other plugins wrap it: warnings, fault handlers, tracebacks.

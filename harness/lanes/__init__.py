@@ -7,7 +7,9 @@ from typing import Protocol
 
 from harness.errors import BadInputError
 from harness.lanes.cpu import CpuLane
+from harness.lanes.virtual_tpu import VirtualTpuLane
 from harness.topology import Topology
+from harness.virtual_tpu.events import Events
 
 
 class Lane(Protocol):
@@ -16,8 +18,17 @@ class Lane(Protocol):
     name: str
     default_topology: Topology
 
-    def environment(self, topology: Topology) -> Mapping[str, str]:
-        """What must stand in the environment before the runtime starts."""
+    def check(self, topology: Topology) -> None:
+        """Raise BadInputError if the lane can't have that topology."""
+
+    def preload(self) -> None:
+        """Load what every case of the lane needs, once, before the first is forked.
+
+        Raises BadInputError when it is missing. Starts no thread: none would survive the fork.
+        """
+
+    def environment(self, topology: Topology) -> Mapping[str, str | None]:
+        """What must stand in the environment before the runtime starts; None unsets."""
 
     def prepare(self, topology: Topology) -> None:
         """Set in this process what the environment no longer reaches; starts nothing."""
@@ -25,8 +36,11 @@ class Lane(Protocol):
     def start(self, topology: Topology, *, spmd: bool) -> None:
         """Start the runtime in this process; raises RuntimeError if it is not the topology's."""
 
+    def facts(self, events: Events) -> Mapping[str, str]:
+        """What the lane measured in a case, as JUnit properties; empty ones are left out."""
 
-LANES: Mapping[str, Lane] = {lane.name: lane for lane in (CpuLane(),)}
+
+LANES: Mapping[str, Lane] = {lane.name: lane for lane in (CpuLane(), VirtualTpuLane())}
 
 
 def lane_named(name: str) -> Lane:
@@ -35,3 +49,9 @@ def lane_named(name: str) -> Lane:
         return LANES[name]
     except KeyError:
         raise BadInputError(f"lane {name!r}: expected one of {', '.join(LANES)}") from None
+
+
+def lane_can(lane: Lane, topology: Topology) -> Topology:
+    """``topology``, if the lane can have it; raises BadInputError otherwise."""
+    lane.check(topology)
+    return topology

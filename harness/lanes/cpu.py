@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+from harness.errors import BadInputError
+from harness.lanes import torch_runtime
 from harness.topology import Topology
+from harness.virtual_tpu.events import Events
 
 
 class CpuLane:
@@ -14,7 +17,14 @@ class CpuLane:
     name = "cpu"
     default_topology = Topology(1, 4)
 
-    def environment(self, topology: Topology) -> Mapping[str, str]:
+    def check(self, topology: Topology) -> None:
+        if topology.generation:
+            raise BadInputError(f"topology {topology}: lane cpu has no TPU generation")
+
+    def preload(self) -> None:
+        """Everything is in the frameworks themselves."""
+
+    def environment(self, topology: Topology) -> Mapping[str, str | None]:
         count = str(topology.total)
         return {
             "PJRT_DEVICE": "CPU",
@@ -33,12 +43,8 @@ class CpuLane:
             jax.config.update("jax_num_cpu_devices", topology.total)
 
     def start(self, topology: Topology, *, spmd: bool) -> None:
-        import torch_xla
-        import torch_xla.runtime as xr
+        torch_runtime.start(topology, spmd=spmd)
 
-        if spmd:
-            xr.use_spmd()
-        torch_xla.device()
-        found = xr.global_runtime_device_count()
-        if found != topology.total:
-            raise RuntimeError(f"the CPU client has {found} devices, expected {topology.total}")
+    def facts(self, events: Events) -> Mapping[str, str]:
+        del events
+        return {}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harness.oracles.ranks import RankError, fork_ranks
+from harness.isolation.ranks import RankError, fork_ranks
 
 __all__ = ["RankError", "run_ranks"]
 

@@ -81,7 +81,7 @@ class PlacedShard:
 def cpu_devices(count: int) -> list[Any]:
     """JAX's CPU devices, at least `count`; raises RuntimeError if JAX started with fewer."""
     configure: Callable[[str, object], None] = jax.config.update
-    configure("jax_platforms", "cpu")
+    configure("jax_platforms", "cpu")  # a virtual TPU is under test: the oracle is no client of it
     with contextlib.suppress(RuntimeError):  # JAX has started: its number of devices is settled
         configure("jax_num_cpu_devices", count)
     devices: list[Any] = jax.devices("cpu")

@@ -1,0 +1,48 @@
+#include <stdlib.h>
+
+#include "plugin.h"
+
+// A client is written down before it discovers: who hangs there must have been seen.
+static PJRT_Error *create(PJRT_Client_Create_Args *args) {
+  PJRT_Error *error = identity_read();
+  if (error != NULL) return error;
+  const void *caller = __builtin_return_address(0);
+  const int discovers = megascale_discovers();
+  char *stack = python_stack();
+  event_write("client", caller, stack,
+              ", \"slices\": %d, \"slice\": %d, \"discovery\": %s, \"waits\": %s", identity.slices,
+              identity.first_slice, discovers ? "true" : "false",
+              discovers && identity.slices_here < identity.slices ? "true" : "false");
+  free(stack);
+  if (discovers) {
+    error = megascale_discover();
+    event_write(error == NULL ? "discovered" : "undiscovered", caller, NULL, "%s", "");
+    if (error != NULL) return error;
+  }
+  static const char NAME[] = "cpu_device_count";
+  const PJRT_NamedValue count = {.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                                 .name = NAME,
+                                 .name_size = sizeof NAME - 1,
+                                 .type = PJRT_NamedValue_kInt64,
+                                 .int64_value = identity_total(),
+                                 .value_size = 1};
+  // The caller's options are libtpu's.
+  const PJRT_NamedValue *options = args->create_options;
+  const size_t options_count = args->num_options;
+  args->create_options = &count;
+  args->num_options = 1;
+  error = bridge_PJRT_Client_Create(args);
+  args->create_options = options;
+  args->num_options = options_count;
+  return error;
+}
+
+static PJRT_Error *destroy(PJRT_Client_Destroy_Args *args) {
+  programs_forget(args->client);
+  return bridge_PJRT_Client_Destroy(args);
+}
+
+void clients_fill(PJRT_Api *api) {
+  api->PJRT_Client_Create = create;
+  api->PJRT_Client_Destroy = destroy;
+}

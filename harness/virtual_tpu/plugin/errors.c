@@ -1,0 +1,61 @@
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin.h"
+
+// The backend's PJRT_Error starts with an absl::Status: a pointer or small tag, never these bytes.
+static const uint64_t OURS = 0x7674707520657272;  // "vtpu err"
+
+typedef struct {
+  uint64_t mark;
+  PJRT_Error_Code code;
+  size_t size;
+  char message[];
+} OwnError;
+
+static const OwnError *own(const PJRT_Error *error) {
+  const OwnError *candidate = (const OwnError *)error;
+  return candidate != NULL && candidate->mark == OURS ? candidate : NULL;
+}
+
+PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...) {
+  va_list arguments, again;
+  va_start(arguments, format);
+  va_copy(again, arguments);
+  const int size = vsnprintf(NULL, 0, format, arguments);
+  va_end(arguments);
+  OwnError *error = malloc(sizeof *error + (size_t)size + 1);
+  if (error == NULL) abort();  // there is no way to tell, and NULL would mean success
+  *error = (OwnError){.mark = OURS, .code = code, .size = (size_t)size};
+  vsnprintf(error->message, (size_t)size + 1, format, again);
+  va_end(again);
+  return (PJRT_Error *)error;
+}
+
+// The structs of these three calls have never changed, so no size is adapted.
+void error_destroy(PJRT_Error_Destroy_Args *args) {
+  if (own(args->error) != NULL) {
+    free(args->error);
+  } else if (backend != NULL) {
+    backend->PJRT_Error_Destroy(args);
+  }
+}
+
+void error_message(PJRT_Error_Message_Args *args) {
+  const OwnError *error = own(args->error);
+  if (error != NULL) {
+    args->message = error->message;
+    args->message_size = error->size;
+  } else if (backend != NULL) {
+    backend->PJRT_Error_Message(args);
+  }
+}
+
+PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args) {
+  const OwnError *error = own(args->error);
+  if (error == NULL) return backend == NULL ? backend_missing() : backend->PJRT_Error_GetCode(args);
+  args->code = error->code;
+  return NULL;
+}

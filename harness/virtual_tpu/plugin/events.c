@@ -1,0 +1,111 @@
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "plugin.h"
+
+enum { NAME = 64, LINE = 32768 };
+
+const char *event_quote(char *out, size_t size, const char *text) {
+  if (text == NULL) return strcpy(out, "null");
+  size_t used = 0;
+  out[used++] = '"';
+  for (; *text != '\0' && used + 9 < size; ++text) {
+    const unsigned char c = (unsigned char)*text;
+    if (c == '"' || c == '\\') {
+      out[used++] = '\\';
+      out[used++] = *text;
+    } else if (c < 0x20) {
+      used += (size_t)sprintf(out + used, "\\u%04x", c);
+    } else {
+      out[used++] = *text;
+    }
+  }
+  // Not in the middle of a character of several bytes.
+  if (*text != '\0') {
+    while (((unsigned char)out[used - 1] & 0xC0) == 0x80) --used;
+    if ((unsigned char)out[used - 1] >= 0xC0) --used;
+  }
+  out[used++] = '"';
+  out[used] = '\0';
+  return out;
+}
+
+// dladdr looks through all symbols of a library, so each place that calls is looked up once.
+static const char *library_of(const void *caller) {
+  static struct {
+    _Atomic(const void *) caller;
+    char name[NAME];
+  } known[64];
+  static atomic_size_t count;
+  const size_t filled = atomic_load_explicit(&count, memory_order_acquire);
+  for (size_t i = 0; i < filled && i < 64; ++i) {
+    if (atomic_load_explicit(&known[i].caller, memory_order_acquire) == caller) {
+      return known[i].name;
+    }
+  }
+  static _Thread_local char name[NAME];
+  Dl_info info;
+  const char *path = dladdr(caller, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "?";
+  const char *base = strrchr(path, '/');
+  base = base == NULL ? path : base + 1;
+  if (strncmp(base, "_XLAC", 5) == 0) base = "torch_xla";
+  if (strstr(path, "/jaxlib/") != NULL) base = "jax";
+  snprintf(name, sizeof name, "%s", base);
+  const size_t slot = atomic_fetch_add(&count, 1);
+  if (slot < 64) {
+    memcpy(known[slot].name, name, sizeof name);
+    atomic_store_explicit(&known[slot].caller, caller, memory_order_release);
+  }
+  return name;
+}
+
+int event_wants_stack(const char *event) {
+  const char *wanted = getenv("XLA_HARNESS_STACKS");
+  return wanted != NULL && strstr(wanted, event) != NULL;
+}
+
+void event_write(const char *event, const void *caller, const char *stack, const char *format,
+                 ...) {
+  const char *path = getenv("XLA_HARNESS_EVENTS");
+  if (path == NULL || *path == '\0') return;
+  char members[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(members, sizeof members, format, arguments);
+  va_end(arguments);
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  char by[2 * NAME], guard[256];
+  char small[1024], *large = stack == NULL ? NULL : malloc(LINE), *line;
+  char *quoted = large == NULL ? small : large;
+  const size_t room = large == NULL ? sizeof small : LINE;
+  const int size = asprintf(
+      &line,
+      "{\"event\": \"%s\", \"process\": %d, \"thread\": %ld, \"time\": %lld.%09ld, \"by\": %s, "
+      "\"guard\": %s, \"stack\": %s%s}\n",
+      event, (int)getpid(), syscall(SYS_gettid), (long long)now.tv_sec, now.tv_nsec,
+      event_quote(by, sizeof by, library_of(caller)),
+      event_quote(guard, sizeof guard, getenv("SKIP_MEGASCALE_PJRT_CLIENT")),
+      event_quote(quoted, room, stack), members);
+  free(large);
+  if (size < 0) return;
+  // Opened each time: a case may close every descriptor it finds. One write, so that processes
+  // never mix lines, and nothing that was written is lost in a crash.
+  const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+  if (file >= 0) {
+    if (write(file, line, (size_t)size) != size) fprintf(stderr, "virtual TPU: %s is full\n", path);
+    close(file);
+  } else {
+    fprintf(stderr, "virtual TPU: XLA_HARNESS_EVENTS=%s can't be written: %m\n", path);
+  }
+  free(line);
+}

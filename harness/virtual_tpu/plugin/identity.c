@@ -1,0 +1,201 @@
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin.h"
+
+enum { MOST_DEVICES = 4096 };
+
+typedef struct {
+  int64_t coordinates[3];
+  PJRT_NamedValue attributes[4];
+  char text[80];
+} Device;
+
+Identity identity;
+static Device *devices;
+
+static PJRT_Error *wrong(const char *name, const char *value, const char *expected) {
+  return error_new(PJRT_Error_Code_INVALID_ARGUMENT, "virtual TPU: %s=%s: expected %s", name,
+                   value == NULL ? "(unset)" : value, expected);
+}
+
+static const char *variable(const char *name) {
+  const char *value = getenv(name);
+  return value != NULL && *value != '\0' ? value : NULL;
+}
+
+int identity_total(void) { return identity.slices_here * identity.devices; }
+
+static PJRT_NamedValue number(const char *name, int64_t value) {
+  return (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                           .name = name,
+                           .name_size = strlen(name),
+                           .type = PJRT_NamedValue_kInt64,
+                           .int64_value = value,
+                           .value_size = 1};
+}
+
+static void describe(Device *device, int id) {
+  const int local = id % identity.devices;
+  const int slice = identity.first_slice + id / identity.devices;
+  const int *bounds = identity.bounds;
+  int64_t *at = device->coordinates;
+  at[0] = local % bounds[0];
+  at[1] = local / bounds[0] % bounds[1];
+  at[2] = local / (bounds[0] * bounds[1]);
+  device->attributes[0] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                                            .name = "coords",
+                                            .name_size = strlen("coords"),
+                                            .type = PJRT_NamedValue_kInt64List,
+                                            .int64_array_value = at,
+                                            .value_size = 3};
+  device->attributes[1] = number("core_on_chip", 0);
+  device->attributes[2] = number("num_cores", identity.cores);
+  device->attributes[3] = number("slice_index", slice);
+  snprintf(device->text, sizeof device->text, "TPU_%d(process=0,(%d,%d,%d,0))", id, (int)at[0],
+           (int)at[1], (int)at[2]);
+}
+
+// In a job of several processes each has one slice, and MEGASCALE_SLICE_ID says which.
+static PJRT_Error *read_slices(void) {
+  const char *count = variable("MEGASCALE_NUM_SLICES");
+  if (count != NULL && atoi(count) != identity.slices) {
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                     "virtual TPU: MEGASCALE_NUM_SLICES=%s, but VIRTUAL_TPU_TOPOLOGY=%s has %d",
+                     count, getenv("VIRTUAL_TPU_TOPOLOGY"), identity.slices);
+  }
+  identity.slices_here = identity.slices;
+  identity.first_slice = 0;
+  if (variable("MEGASCALE_COORDINATOR_ADDRESS") == NULL || identity.slices == 1) return NULL;
+  const char *id = variable("MEGASCALE_SLICE_ID");
+  char *end = NULL;
+  const long slice = id == NULL ? -1 : strtol(id, &end, 10);
+  if (id == NULL || *end != '\0' || slice < 0 || slice >= identity.slices) {
+    char expected[64];
+    snprintf(expected, sizeof expected, "a slice from 0 to %d", identity.slices - 1);
+    return wrong("MEGASCALE_SLICE_ID", id, expected);
+  }
+  identity.slices_here = 1;
+  identity.first_slice = (int)slice;
+  return NULL;
+}
+
+static PJRT_Error *read_environment(void) {
+  const char *topology = variable("VIRTUAL_TPU_TOPOLOGY");
+  int end = 0;
+  int *bounds = identity.bounds;
+  if (topology == NULL ||
+      sscanf(topology, "%dx%d%n", &identity.slices, &identity.devices, &end) != 2 ||
+      topology[end] != '\0' || identity.slices < 1 || identity.devices < 1 ||
+      identity.devices > MOST_DEVICES / identity.slices) {
+    return wrong("VIRTUAL_TPU_TOPOLOGY", topology, "SLICESxDEVICES, as 2x4");
+  }
+  const char *chips = variable("VIRTUAL_TPU_BOUNDS");
+  end = 0;
+  if (chips == NULL ||
+      sscanf(chips, "%d,%d,%d%n", &bounds[0], &bounds[1], &bounds[2], &end) != 3 ||
+      chips[end] != '\0' || bounds[0] < 1 || bounds[1] < 1 || bounds[2] < 1 ||
+      (int64_t)bounds[0] * bounds[1] * bounds[2] != identity.devices) {
+    return wrong("VIRTUAL_TPU_BOUNDS", chips, "X,Y,Z with as many chips as a slice has devices");
+  }
+  const char *kind = variable("VIRTUAL_TPU_KIND"), *version = variable("VIRTUAL_TPU_PLATFORM");
+  const char *cores = variable("VIRTUAL_TPU_CORES");
+  if (kind == NULL) return wrong("VIRTUAL_TPU_KIND", kind, "a device kind, as TPU v6 lite");
+  if (version == NULL) return wrong("VIRTUAL_TPU_PLATFORM", version, "a platform version");
+  if (cores == NULL || atoi(cores) < 1) return wrong("VIRTUAL_TPU_CORES", cores, "1 or 2");
+  snprintf(identity.kind, sizeof identity.kind, "%s", kind);
+  snprintf(identity.version, sizeof identity.version, "%s", version);
+  identity.cores = atoi(cores);
+  return read_slices();
+}
+
+// Once: a second client of this process must have the devices of the first.
+PJRT_Error *identity_read(void) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
+  PJRT_Error *error = devices == NULL ? read_environment() : NULL;
+  if (error == NULL && devices == NULL) {
+    devices = calloc((size_t)identity_total(), sizeof *devices);
+    if (devices == NULL) abort();
+    for (int id = 0; id < identity_total(); ++id) describe(&devices[id], id);
+  }
+  pthread_mutex_unlock(&lock);
+  return error;
+}
+
+static const Device *device_of(PJRT_DeviceDescription *description) {
+  PJRT_DeviceDescription_Id_Args args = {.struct_size = PJRT_DeviceDescription_Id_Args_STRUCT_SIZE,
+                                         .device_description = description};
+  backend->PJRT_DeviceDescription_Id(&args);
+  return &devices[args.id];
+}
+
+static PJRT_Error *platform_name(PJRT_Client_PlatformName_Args *args) {
+  args->platform_name = "tpu";
+  args->platform_name_size = 3;
+  return NULL;
+}
+
+static PJRT_Error *platform_version(PJRT_Client_PlatformVersion_Args *args) {
+  args->platform_version = identity.version;
+  args->platform_version_size = strlen(identity.version);
+  return NULL;
+}
+
+static PJRT_Error *topology_name(PJRT_TopologyDescription_PlatformName_Args *args) {
+  args->platform_name = "tpu";
+  args->platform_name_size = 3;
+  return NULL;
+}
+
+static PJRT_Error *topology_version(PJRT_TopologyDescription_PlatformVersion_Args *args) {
+  args->platform_version = identity.version;
+  args->platform_version_size = strlen(identity.version);
+  return NULL;
+}
+
+// libtpu says slice_index only when there is more than one slice.
+static PJRT_Error *attributes(PJRT_DeviceDescription_Attributes_Args *args) {
+  args->attributes = device_of(args->device_description)->attributes;
+  args->num_attributes = identity.slices > 1 ? 4 : 3;
+  return NULL;
+}
+
+static PJRT_Error *kind(PJRT_DeviceDescription_Kind_Args *args) {
+  args->device_kind = identity.kind;
+  args->device_kind_size = strlen(identity.kind);
+  return NULL;
+}
+
+static PJRT_Error *debug_string(PJRT_DeviceDescription_DebugString_Args *args) {
+  args->debug_string = device_of(args->device_description)->text;
+  args->debug_string_size = strlen(args->debug_string);
+  return NULL;
+}
+
+static PJRT_Error *to_string(PJRT_DeviceDescription_ToString_Args *args) {
+  args->to_string = device_of(args->device_description)->text;
+  args->to_string_size = strlen(args->to_string);
+  return NULL;
+}
+
+// All descriptions are those of a client's devices: the CPU plugin would describe CPUs here.
+static PJRT_Error *no_topology(PJRT_TopologyDescription_Create_Args *args) {
+  return error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                   "virtual TPU: topology %.*s: it has no compiler for a TPU that is not there",
+                   (int)args->topology_name_size, args->topology_name);
+}
+
+void identity_fill(PJRT_Api *api) {
+  api->PJRT_TopologyDescription_Create = no_topology;
+  api->PJRT_Client_PlatformName = platform_name;
+  api->PJRT_Client_PlatformVersion = platform_version;
+  api->PJRT_TopologyDescription_PlatformName = topology_name;
+  api->PJRT_TopologyDescription_PlatformVersion = topology_version;
+  api->PJRT_DeviceDescription_Attributes = attributes;
+  api->PJRT_DeviceDescription_Kind = kind;
+  api->PJRT_DeviceDescription_DebugString = debug_string;
+  api->PJRT_DeviceDescription_ToString = to_string;
+}

@@ -1,0 +1,80 @@
+#define _GNU_SOURCE
+#include "plugin.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const PJRT_Api *backend;
+static PJRT_Api table;
+static char missing[1024];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+PJRT_Error *backend_missing(void) {
+  return error_new(PJRT_Error_Code_FAILED_PRECONDITION, "virtual TPU: %s", missing);
+}
+
+// Loading takes longer than all else here, so a process that forks many does it once, before.
+static const PJRT_Api *load(const char *path) {
+  if (path == NULL || *path == '\0') {
+    snprintf(missing, sizeof missing,
+             "VIRTUAL_TPU_BACKEND is not set: expected the path of xla_cpu_pjrt.so");
+    return NULL;
+  }
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    snprintf(missing, sizeof missing, "VIRTUAL_TPU_BACKEND can't be loaded: %s", dlerror());
+    return NULL;
+  }
+  const PJRT_Api *(*get)(void);
+  *(void **)&get = dlsym(library, "GetPjrtApi");
+  if (get == NULL) {
+    snprintf(missing, sizeof missing, "VIRTUAL_TPU_BACKEND=%s exports no GetPjrtApi", path);
+    return NULL;
+  }
+  const PJRT_Api *api = get();
+  const PJRT_Api_Version *version = &api->pjrt_api_version;
+  if (version->major_version != PJRT_API_MAJOR || version->minor_version != PJRT_API_MINOR) {
+    snprintf(missing, sizeof missing,
+             "VIRTUAL_TPU_BACKEND=%s is PJRT %d.%d; this plugin was compiled for %d.%d", path,
+             version->major_version, version->minor_version, PJRT_API_MAJOR, PJRT_API_MINOR);
+    return NULL;
+  }
+  return api;
+}
+
+// Load the backend ahead of its first use; 0, or -1 when it can't be.
+VIRTUAL_TPU_EXPORT int virtual_tpu_preload(const char *path) {
+  pthread_mutex_lock(&lock);
+  if (backend == NULL) backend = load(path);
+  pthread_mutex_unlock(&lock);
+  return backend == NULL ? -1 : 0;
+}
+
+VIRTUAL_TPU_EXPORT const char *virtual_tpu_why_missing(void) { return missing; }
+
+VIRTUAL_TPU_EXPORT const char *virtual_tpu_version(void) { return VIRTUAL_TPU_VERSION; }
+
+VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
+  virtual_tpu_preload(getenv("VIRTUAL_TPU_BACKEND"));
+  pthread_mutex_lock(&lock);
+  if (table.struct_size == 0) {
+    table = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
+                       .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
+                                            .major_version = PJRT_API_MAJOR,
+                                            .minor_version = PJRT_API_MINOR}};
+    if (backend != NULL) table.extension_start = backend->extension_start;
+    bridge_fill(&table);
+    if (backend != NULL) {
+      identity_fill(&table);
+      clients_fill(&table);
+      programs_fill(&table);
+      profiler_fill(&table);
+    }
+  }
+  pthread_mutex_unlock(&lock);
+  python_start();
+  return &table;
+}

@@ -1,0 +1,105 @@
+// The virtual TPU: a PJRT plugin that presents the devices of OpenXLA's CPU plugin as TPUs.
+//
+// plugin.c    GetPjrtApi: the table of entries, and the backend behind it
+// bridge.c    one trampoline an entry, for callers whose structs are smaller than ours
+// identity.c  what makes a CPU device a TPU: kind, coordinates, slice
+// clients.c   creating a client: what a discovery is
+// programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
+// megascale.c the discovery of all slices by all slices
+// errors.c    errors of our own among the backend's
+// protos.c    what old and new XLA disagree on inside of programs and options
+// events.c    one line an event, in a file that all processes of a case append to
+// profiler.c  a profiler that records nothing, for frameworks that start one unasked
+// python.c    the Python half, when the process is a Python one
+#ifndef XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
+#define XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
+
+#include "pjrt_c_api.h"
+
+#define VIRTUAL_TPU_EXPORT __attribute__((visibility("default")))
+
+// The CPU plugin's own entries; NULL when it could not be loaded, and then every entry of ours
+// returns an error that says why.
+extern const PJRT_Api *backend;
+
+// --- errors.c
+// An error of our own, printf-like; the backend's errors are a different kind of object.
+PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void error_destroy(PJRT_Error_Destroy_Args *args);
+void error_message(PJRT_Error_Message_Args *args);
+PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
+
+// --- plugin.c
+// Why there is no backend.
+PJRT_Error *backend_missing(void);
+
+// --- bridge.c
+// Fill `api` with one trampoline for each entry that the backend has.
+void bridge_fill(PJRT_Api *api);
+// A copy at this plugin's size; an error if `from` can't be an older caller's.
+PJRT_Error *widen_PJRT_ExecuteOptions(PJRT_ExecuteOptions *wide, const PJRT_ExecuteOptions *from);
+// The trampoline of each entry, for the calls that add something of their own.
+#define ENTRY(call, ...) PJRT_Error *bridge_##call(call##_Args *args);
+#define VOID_ENTRY(call, ...)
+#define STRUCT(name, ...)
+#include "entries.inc"
+#undef ENTRY
+#undef VOID_ENTRY
+#undef STRUCT
+
+// --- identity.c
+typedef struct {
+  int slices, devices;           // of the whole job, and of one slice
+  int slices_here, first_slice;  // all from 0, or this process's own in a job of several
+  int bounds[3];                 // of one slice's mesh of chips
+  int cores;                     // of one chip, all behind one device
+  char kind[64], version[512];
+} Identity;
+extern Identity identity;
+// Read the environment; NULL, or what is wrong with it.
+PJRT_Error *identity_read(void);
+int identity_total(void);
+void identity_fill(PJRT_Api *api);
+
+// --- megascale.c
+// Whether a client created now makes this slice discover all others.
+int megascale_discovers(void);
+// Do so: returns when all slices have come, or an error at the deadline.
+PJRT_Error *megascale_discover(void);
+
+// --- events.c
+// Append an event. `caller` is an address in the library that called; `format` makes the JSON
+// members that only this event has, with a leading comma, or is "".
+void event_write(const char *event, const void *caller, const char *stack, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+// `text` as a JSON string, in quotes, cut to `size`; NULL is null.
+const char *event_quote(char *out, size_t size, const char *text);
+int event_wants_stack(const char *event);
+
+// --- clients.c
+void clients_fill(PJRT_Api *api);
+
+// --- programs.c
+void programs_fill(PJRT_Api *api);
+void programs_forget(const PJRT_Client *client);
+
+// --- protos.c
+// Give the instructions of an HloModuleProto, or of one in an HloModuleProtoWithConfig, ids that
+// fit in 32 bits, each in the bytes that it had.
+void renumber_instructions(char *program, size_t size, int with_config);
+// A CompileOptionsProto with what an old caller can't have said, to be freed, and its size; NULL
+// when nothing is missing.
+char *options_completed(const char *options, size_t *size);
+
+// --- profiler.c
+// Put a profiler before the extensions that `api` has.
+void profiler_fill(PJRT_Api *api);
+
+// --- python.c
+// Import the Python half, once; does nothing in a process without Python.
+void python_start(void);
+// The Python stack of this thread, to be freed; NULL where there is none.
+char *python_stack(void);
+
+#endif  // XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_

@@ -1,0 +1,245 @@
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin.h"
+
+// What the Python half makes of a program that calls a Pallas kernel. The memory is its own and
+// lives until its next call in the same thread.
+typedef struct {
+  const char *format, *code, *kernels, *error;  // kernels: one name a line
+  size_t code_size;
+} Interpreted;
+typedef int (*Interpreter)(const char *format, size_t format_size, const char *code,
+                           size_t code_size, Interpreted *out);
+static Interpreter interpreter;
+
+VIRTUAL_TPU_EXPORT void virtual_tpu_set_interpreter(Interpreter function) {
+  interpreter = function;
+}
+
+static const char KERNEL[] = "tpu_custom_call";
+
+// --- Equal programs are one executable.
+// Replicas in threads of one process each compile the same program, and XLA's CPU runtime lets only
+// runs of the same executable meet in a collective: as two they would wait for each other forever.
+typedef struct Shared {
+  struct Shared *next;
+  PJRT_Client *client;
+  PJRT_LoadedExecutable *executable;  // NULL while the first caller compiles it
+  char *code;                         // the program, then the options
+  size_t code_size, options_size;
+  int users, deleted;
+} Shared;
+
+static Shared *shared;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t compiled = PTHREAD_COND_INITIALIZER;
+
+static Shared *find_program(const PJRT_Client_Compile_Args *args) {
+  const PJRT_Program *program = args->program;
+  for (Shared *one = shared; one != NULL; one = one->next) {
+    if (one->client == args->client && one->code_size == program->code_size &&
+        one->options_size == args->compile_options_size && !one->deleted &&
+        memcmp(one->code, program->code, one->code_size) == 0 &&
+        memcmp(one->code + one->code_size, args->compile_options, one->options_size) == 0) {
+      return one;
+    }
+  }
+  return NULL;
+}
+
+static Shared *add_program(const PJRT_Client_Compile_Args *args) {
+  const size_t code = args->program->code_size, options = args->compile_options_size;
+  Shared *one = calloc(1, sizeof *one);
+  if (one == NULL || (one->code = malloc(code + options)) == NULL) abort();
+  one->client = args->client;
+  one->code_size = code;
+  one->options_size = options;
+  memcpy(one->code, args->program->code, code);
+  memcpy(one->code + code, args->compile_options, options);
+  one->next = shared;
+  return shared = one;
+}
+
+static void remove_program(Shared *one) {
+  Shared **link = &shared;
+  while (*link != one) link = &(*link)->next;
+  *link = one->next;
+  free(one->code);
+  free(one);
+}
+
+static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args) {
+  const char *given = args->compile_options;
+  const size_t given_size = args->compile_options_size;
+  char *completed = options_completed(given, &args->compile_options_size);
+  if (completed != NULL) args->compile_options = completed;
+  PJRT_Error *error = bridge_PJRT_Client_Compile(args);
+  args->compile_options = given;
+  args->compile_options_size = given_size;
+  free(completed);
+  return error;
+}
+
+static PJRT_Error *compile_once(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted) {
+  PJRT_Client_Compile_Args key = *args;
+  key.program = submitted;
+  pthread_mutex_lock(&lock);
+  Shared *one;
+  while ((one = find_program(&key)) != NULL && one->executable == NULL) {
+    pthread_cond_wait(&compiled, &lock);
+  }
+  PJRT_Error *error = NULL;
+  if (one == NULL) {
+    one = add_program(&key);
+    pthread_mutex_unlock(&lock);
+    error = compile_for_caller(args);
+    pthread_mutex_lock(&lock);
+    if (error != NULL) {
+      remove_program(one);
+    } else {
+      one->executable = args->executable;
+    }
+    pthread_cond_broadcast(&compiled);
+  }
+  if (error == NULL) {
+    ++one->users;
+    args->executable = one->executable;
+  }
+  pthread_mutex_unlock(&lock);
+  return error;
+}
+
+static Shared *find_executable(const PJRT_LoadedExecutable *executable) {
+  Shared *one = shared;
+  while (one != NULL && one->executable != executable) one = one->next;
+  return one;
+}
+
+static PJRT_Error *destroy(PJRT_LoadedExecutable_Destroy_Args *args) {
+  pthread_mutex_lock(&lock);
+  Shared *one = find_executable(args->executable);
+  const int last = one == NULL || --one->users == 0;
+  if (one != NULL && last) remove_program(one);
+  pthread_mutex_unlock(&lock);
+  return last ? bridge_PJRT_LoadedExecutable_Destroy(args) : NULL;
+}
+
+// Deleting frees the program while the object lives on; the other users still need it.
+static PJRT_Error *delete(PJRT_LoadedExecutable_Delete_Args *args) {
+  pthread_mutex_lock(&lock);
+  Shared *one = find_executable(args->executable);
+  const int only = one == NULL || one->users == 1;
+  if (one != NULL && only) one->deleted = 1;
+  pthread_mutex_unlock(&lock);
+  return only ? bridge_PJRT_LoadedExecutable_Delete(args) : NULL;
+}
+
+// --- Compile and execute
+
+static uint64_t fingerprint(const char *bytes, size_t size) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (size_t i = 0; i < size; ++i) hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001B3u;
+  return hash;
+}
+
+static void write_compilation(const char *event, const void *caller, const PJRT_Program *program) {
+  char *stack = event_wants_stack(event) ? python_stack() : NULL;
+  char format[64], quoted[128];
+  snprintf(format, sizeof format, "%.*s", (int)program->format_size, program->format);
+  event_write(event, caller, stack,
+              ", \"format\": %s, \"bytes\": %zu, \"fingerprint\": \"%016llx\"",
+              event_quote(quoted, sizeof quoted, format), program->code_size,
+              (unsigned long long)fingerprint(program->code, program->code_size));
+  free(stack);
+}
+
+static void write_kernels(const void *caller, const char *names) {
+  while (*names != '\0') {
+    const size_t size = strcspn(names, "\n");
+    char name[256], quoted[512];
+    snprintf(name, sizeof name, "%.*s", (int)size, names);
+    event_write("kernel", caller, NULL, ", \"kernel\": %s",
+                event_quote(quoted, sizeof quoted, name));
+    names += size + (names[size] == '\n');
+  }
+}
+
+static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
+  const void *caller = __builtin_return_address(0);
+  const PJRT_Program *submitted = args->program;
+  write_compilation("compile", caller, submitted);
+  if (memmem(submitted->code, submitted->code_size, KERNEL, sizeof KERNEL - 1) == NULL) {
+    return compile_once(args, submitted);
+  }
+  if (interpreter == NULL) {
+    return error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                     "virtual TPU: the program calls a Pallas kernel, and this process has no "
+                     "Python half of the virtual TPU to interpret it");
+  }
+  Interpreted out = {0};
+  const int changed = interpreter(submitted->format, submitted->format_size, submitted->code,
+                                  submitted->code_size, &out);
+  if (out.error != NULL) {
+    return error_new(PJRT_Error_Code_UNIMPLEMENTED, "virtual TPU: %s", out.error);
+  }
+  if (!changed) return compile_once(args, submitted);
+  write_kernels(caller, out.kernels);
+  PJRT_Program program = *submitted;
+  program.format = out.format;
+  program.format_size = strlen(out.format);
+  program.code = (char *)out.code;
+  program.code_size = out.code_size;
+  args->program = &program;
+  PJRT_Error *error = compile_once(args, submitted);
+  args->program = submitted;
+  return error;
+}
+
+static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
+  char *stack = event_wants_stack("execute") ? python_stack() : NULL;
+  event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu",
+              args->num_devices);
+  free(stack);
+  PJRT_ExecuteOptions wide, *given = args->options;
+  PJRT_Error *error = widen_PJRT_ExecuteOptions(&wide, given);
+  if (error != NULL) return error;
+  args->options = &wide;
+  error = bridge_PJRT_LoadedExecutable_Execute(args);
+  args->options = given;
+  return error;
+}
+
+// The caller asks twice: for the size, then for the program.
+static PJRT_Error *optimized_program(PJRT_Executable_OptimizedProgram_Args *args) {
+  const int filled = args->program->code != NULL;
+  PJRT_Error *error = bridge_PJRT_Executable_OptimizedProgram(args);
+  const PJRT_Program *program = args->program;
+  if (error == NULL && filled && program->format_size >= 3 &&
+      memcmp(program->format, "hlo", 3) == 0) {
+    const int with_config = program->format_size > 3;  // hlo_with_config
+    renumber_instructions(program->code, program->code_size, with_config);
+  }
+  return error;
+}
+
+// The executables of a client end with it, and another client may get its address.
+void programs_forget(const PJRT_Client *client) {
+  pthread_mutex_lock(&lock);
+  for (Shared *one = shared, *next; one != NULL; one = next) {
+    next = one->next;
+    if (one->client == client) remove_program(one);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void programs_fill(PJRT_Api *api) {
+  api->PJRT_Client_Compile = compile;
+  api->PJRT_LoadedExecutable_Destroy = destroy;
+  api->PJRT_LoadedExecutable_Delete = delete;
+  api->PJRT_LoadedExecutable_Execute = execute;
+  api->PJRT_Executable_OptimizedProgram = optimized_program;
+}

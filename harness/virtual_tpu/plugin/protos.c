@@ -1,0 +1,184 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin.h"
+
+// Serialised protos that older and newer XLA read differently, changed on the wire: the fields and
+// their numbers are those of xla/service/hlo.proto, xla/xla.proto and compile_options.proto.
+
+// XLA of 2025 makes an instruction's unique id of its computation's id and its own, 64 bits wide;
+// older XLA refuses ids above INT_MAX. The caller has asked for the program's size before it asks for
+// the program, so each of those is replaced in the bytes that it had, five at least: a varint may
+// have leading zeros. Narrower ids, as in a computation whose id is 0, stay what they are.
+
+typedef struct {
+  uint64_t *from;
+  uint32_t *to;  // 0 is an empty slot
+  size_t slots, used;
+  uint64_t narrow;  // the highest id that fits, known after a first walk
+  int replacing;    // the second one
+} Ids;
+
+typedef enum { WITH_CONFIG, MODULE, COMPUTATION, INSTRUCTION, SCHEDULE, ENTRY, SEQUENCE, NONE } Kind;
+
+static size_t slot_of(const Ids *ids, uint64_t id) {
+  size_t slot = (size_t)(id * 0x9E3779B97F4A7C15u >> 20) % ids->slots;
+  while (ids->to[slot] != 0 && ids->from[slot] != id) slot = (slot + 1) % ids->slots;
+  return slot;
+}
+
+static int grow(Ids *ids) {
+  const Ids old = *ids;
+  ids->slots = old.slots == 0 ? 1024 : 2 * old.slots;
+  ids->from = calloc(ids->slots, sizeof *ids->from);
+  ids->to = calloc(ids->slots, sizeof *ids->to);
+  if (ids->from == NULL || ids->to == NULL) return 0;
+  for (size_t i = 0; i < old.slots; ++i) {
+    if (old.to[i] == 0) continue;
+    const size_t slot = slot_of(ids, old.from[i]);
+    ids->from[slot] = old.from[i];
+    ids->to[slot] = old.to[i];
+  }
+  free(old.from);
+  free(old.to);
+  return 1;
+}
+
+// The small id of a wide one, in the order in which they are met.
+static uint32_t small(Ids *ids, uint64_t id) {
+  if (2 * (ids->used + 1) > ids->slots && !grow(ids)) abort();
+  const size_t slot = slot_of(ids, id);
+  if (ids->to[slot] == 0) {
+    ids->from[slot] = id;
+    ids->to[slot] = (uint32_t)(ids->narrow + ++ids->used);
+  }
+  return ids->to[slot];
+}
+
+static uint64_t read_varint(unsigned char **at, const unsigned char *end) {
+  uint64_t value = 0;
+  for (int shift = 0; *at < end && shift < 64; shift += 7) {
+    const unsigned char byte = *(*at)++;
+    value |= (uint64_t)(byte & 0x7F) << shift;
+    if (byte < 0x80) break;
+  }
+  return value;
+}
+
+static void replace(unsigned char **at, const unsigned char *end, Ids *ids) {
+  unsigned char *first = *at;
+  uint64_t id = read_varint(at, end);
+  if (id <= INT32_MAX) {
+    if (id > ids->narrow) ids->narrow = id;
+    return;
+  }
+  if (!ids->replacing) return;
+  id = small(ids, id);
+  for (unsigned char *byte = first; byte < *at; ++byte, id >>= 7) {
+    *byte = (unsigned char)((id & 0x7F) | (byte + 1 < *at ? 0x80 : 0));
+  }
+}
+
+static int is_id(Kind kind, unsigned field) {
+  switch (kind) {
+    case INSTRUCTION:
+      return field >= 35 && field <= 37;  // id, operand_ids, control_predecessor_ids
+    case COMPUTATION:
+      return field == 6;  // root_id
+    case SEQUENCE:
+      return field == 1;  // instruction_ids
+    default:
+      return 0;
+  }
+}
+
+static Kind inside(Kind kind, unsigned field) {
+  if (kind == WITH_CONFIG && field == 1) return MODULE;
+  if (kind == MODULE && field == 3) return COMPUTATION;
+  if (kind == MODULE && field == 7) return SCHEDULE;
+  if (kind == COMPUTATION && field == 2) return INSTRUCTION;
+  if (kind == SCHEDULE && field == 1) return ENTRY;
+  if (kind == ENTRY && field == 2) return SEQUENCE;
+  return NONE;
+}
+
+static void walk(unsigned char *at, unsigned char *end, Kind kind, Ids *ids) {
+  while (at < end) {
+    const uint64_t tag = read_varint(&at, end);
+    const unsigned field = (unsigned)(tag >> 3), wire = tag & 7;
+    if (wire == 0) {
+      if (is_id(kind, field)) {
+        replace(&at, end, ids);
+      } else {
+        read_varint(&at, end);
+      }
+    } else if (wire == 1 || wire == 5) {
+      const size_t size = wire == 1 ? 8 : 4;
+      if ((size_t)(end - at) < size) return;
+      at += size;
+    } else if (wire == 2) {
+      const uint64_t size = read_varint(&at, end);
+      if (size > (uint64_t)(end - at)) return;
+      unsigned char *last = at + size;
+      if (is_id(kind, field)) {
+        while (at < last) replace(&at, last, ids);
+      } else if (inside(kind, field) != NONE) {
+        walk(at, last, inside(kind, field), ids);
+      }
+      at = last;
+    } else {
+      return;
+    }
+  }
+}
+
+void renumber_instructions(char *program, size_t size, int with_config) {
+  Ids ids = {0};
+  unsigned char *first = (unsigned char *)program;
+  const Kind kind = with_config ? WITH_CONFIG : MODULE;
+  walk(first, first + size, kind, &ids);
+  ids.replacing = 1;
+  walk(first, first + size, kind, &ids);
+  free(ids.from);
+  free(ids.to);
+}
+
+// The bytes of message `field` inside of `at`..`end`, the last of them; NULL when it is not there.
+static unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned wanted,
+                                 unsigned char **found_end) {
+  unsigned char *found = NULL;
+  while (at < end) {
+    const uint64_t tag = read_varint(&at, end);
+    unsigned char *value = at;
+    uint64_t size = (tag & 7) == 1 ? 8 : (tag & 7) == 5 ? 4 : 0;
+    if ((tag & 7) == 0) read_varint(&at, end);
+    if ((tag & 7) == 2) {
+      size = read_varint(&at, end);
+      value = at;
+    }
+    if (size > (uint64_t)(end - at)) return NULL;
+    at += size;
+    if (tag >> 3 == wanted) {
+      found = value;
+      *found_end = at;
+    }
+  }
+  return found;
+}
+
+// A caller's debug options that do not know parallel code generation say by that 0 parts, which XLA
+// refuses. A proto is merged with what is appended to it, so XLA's own default goes to its end.
+char *options_completed(const char *options, size_t *size) {
+  enum { BUILD = 3, DEBUG = 3, SPLIT = 323 };
+  static const unsigned char DEFAULT[] = {BUILD << 3 | 2, 5, DEBUG << 3 | 2, 3, 0x98, 0x14, 32};
+  unsigned char *at = (unsigned char *)options, *end = at + *size;
+  if ((at = find_field(at, end, BUILD, &end)) == NULL) return NULL;
+  if ((at = find_field(at, end, DEBUG, &end)) == NULL) return NULL;
+  if (find_field(at, end, SPLIT, &end) != NULL) return NULL;
+  char *completed = malloc(*size + sizeof DEFAULT);
+  if (completed == NULL) abort();
+  memcpy(completed, options, *size);
+  memcpy(completed + *size, DEFAULT, sizeof DEFAULT);
+  *size += sizeof DEFAULT;
+  return completed;
+}

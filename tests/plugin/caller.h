@@ -1,0 +1,54 @@
+// A caller of PJRT in C, for tests of the plugin: linked with its sources, in a sanitized program.
+#ifndef XLA_HARNESS_TESTS_PLUGIN_CALLER_H_
+#define XLA_HARNESS_TESTS_PLUGIN_CALLER_H_
+
+#include <stdlib.h>
+
+#include "plugin.h"
+
+// One test: a function that runs in a process of its own.
+#define TEST(name)                                                       \
+  static void name(void);                                                \
+  __attribute__((constructor)) static void register_##name(void) {       \
+    add_test(#name, name);                                               \
+  }                                                                      \
+  static void name(void)
+
+void add_test(const char *name, void (*run)(void));
+_Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define EXPECT(condition) \
+  if (!(condition)) fail("%s:%d: expected %s", __FILE__, __LINE__, #condition)
+
+const PJRT_Api *GetPjrtApi(void);
+extern const PJRT_Api *api;
+
+// Call an entry with a struct that begins as `args` does and is exactly `size` bytes of the heap,
+// so that the sanitizer sees who looks beyond; what was written is copied back.
+#define CALL_SIZED(call, args, size) \
+  call_sized((PJRT_Error * (*)(void *)) api->call, args, sizeof *(args), size)
+PJRT_Error *call_sized(PJRT_Error *(*entry)(void *), void *args, size_t whole, size_t size);
+// The same at this header's size; the call must succeed.
+#define CALL(call, args) ok(CALL_SIZED(call, args, call##_Args_STRUCT_SIZE), #call)
+void ok(PJRT_Error *error, const char *call);
+
+// The error's text, which lives until the next; the error is destroyed. Fails without one.
+const char *text_of(PJRT_Error *error);
+PJRT_Error_Code code_of(PJRT_Error *error);
+
+PJRT_Client *create_client(void);
+void destroy_client(PJRT_Client *client);
+// Compile StableHLO text for one device; an error, or the executable.
+PJRT_Error *try_compile(PJRT_Client *client, const char *text, PJRT_LoadedExecutable **out);
+PJRT_LoadedExecutable *compile_program(PJRT_Client *client, const char *text);
+void destroy_executable(PJRT_LoadedExecutable *executable);
+// Run a program of one float[4] with `options_size` bytes of execute options.
+void run(PJRT_Client *client, PJRT_LoadedExecutable *executable, size_t options_size,
+         const float *in, float *out);
+PJRT_Device *first_device(PJRT_Client *client);
+
+// out = in + in
+#define DOUBLE                                                                        \
+  "module @double { func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {"     \
+  " %0 = stablehlo.add %a, %a : tensor<4xf32> return %0 : tensor<4xf32> } }"
+
+#endif  // XLA_HARNESS_TESTS_PLUGIN_CALLER_H_

@@ -1,0 +1,92 @@
+// The devices of a job of 2x4 TPU v6e, through PJRT's own calls.
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "caller.h"
+
+static void expect_number(PJRT_NamedValue value, const char *name, int64_t expected) {
+  EXPECT(value.type == PJRT_NamedValue_kInt64 && value.int64_value == expected);
+  EXPECT(strlen(name) == value.name_size && memcmp(value.name, name, value.name_size) == 0);
+}
+
+static void expect_device(PJRT_Device *device, int id) {
+  PJRT_Device_GetDescription_Args of = {.device = device};
+  CALL(PJRT_Device_GetDescription, &of);
+  PJRT_DeviceDescription_Attributes_Args args = {.device_description = of.device_description};
+  CALL(PJRT_DeviceDescription_Attributes, &args);
+  EXPECT(args.num_attributes == 4);
+  const PJRT_NamedValue coords = args.attributes[0];
+  EXPECT(strcmp(coords.name, "coords") == 0 && coords.value_size == 3);
+  EXPECT(coords.int64_array_value[0] == id % 2);
+  EXPECT(coords.int64_array_value[1] == id / 2 % 2);
+  EXPECT(coords.int64_array_value[2] == 0);
+  expect_number(args.attributes[1], "core_on_chip", 0);
+  expect_number(args.attributes[2], "num_cores", 1);
+  expect_number(args.attributes[3], "slice_index", id / 4);
+  PJRT_DeviceDescription_Kind_Args kind = {.device_description = of.device_description};
+  CALL(PJRT_DeviceDescription_Kind, &kind);
+  EXPECT(kind.device_kind_size == 11 && memcmp(kind.device_kind, "TPU v6 lite", 11) == 0);
+  PJRT_DeviceDescription_ToString_Args text = {.device_description = of.device_description};
+  CALL(PJRT_DeviceDescription_ToString, &text);
+  EXPECT(text.to_string_size == strlen(text.to_string) && strstr(text.to_string, "TPU_") != NULL);
+  PJRT_DeviceDescription_DebugString_Args debug = {.device_description = of.device_description};
+  CALL(PJRT_DeviceDescription_DebugString, &debug);
+  EXPECT(strcmp(debug.debug_string, text.to_string) == 0);
+}
+
+TEST(devices_are_those_of_the_topology) {
+  PJRT_Client *client = create_client();
+  PJRT_Client_Devices_Args args = {.client = client};
+  CALL(PJRT_Client_Devices, &args);
+  EXPECT(args.num_devices == 8);
+  for (int id = 0; id < 8; ++id) expect_device(args.devices[id], id);
+  destroy_client(client);
+}
+
+TEST(a_second_client_has_the_same_devices) {
+  PJRT_Client *first = create_client(), *second = create_client();
+  PJRT_Client_Devices_Args args = {.client = second};
+  CALL(PJRT_Client_Devices, &args);
+  for (int id = 0; id < 8; ++id) expect_device(args.devices[id], id);
+  destroy_client(second);
+  destroy_client(first);
+}
+
+TEST(the_platform_is_a_tpu) {
+  PJRT_Client *client = create_client();
+  PJRT_Client_PlatformName_Args name = {.client = client};
+  CALL(PJRT_Client_PlatformName, &name);
+  EXPECT(name.platform_name_size == 3 && memcmp(name.platform_name, "tpu", 3) == 0);
+  PJRT_Client_PlatformVersion_Args version = {.client = client};
+  CALL(PJRT_Client_PlatformVersion, &version);
+  EXPECT(strstr(version.platform_version, "Built on ") != NULL);
+  EXPECT(strlen(version.platform_version) == version.platform_version_size);
+  PJRT_Client_TopologyDescription_Args of = {.client = client};
+  CALL(PJRT_Client_TopologyDescription, &of);
+  PJRT_TopologyDescription_PlatformName_Args topology = {.topology = of.topology};
+  CALL(PJRT_TopologyDescription_PlatformName, &topology);
+  EXPECT(memcmp(topology.platform_name, "tpu", topology.platform_name_size) == 0);
+  PJRT_TopologyDescription_PlatformVersion_Args its = {.topology = of.topology};
+  CALL(PJRT_TopologyDescription_PlatformVersion, &its);
+  EXPECT(memcmp(its.platform_version, version.platform_version, its.platform_version_size) == 0);
+  destroy_client(client);
+}
+
+// A topology of its own, without a client, as ahead-of-time compilation asks for.
+TEST(a_topology_without_a_client_is_no_crash) {
+  PJRT_TopologyDescription_Create_Args args = {.topology_name = "v6e:2x4", .topology_name_size = 7};
+  PJRT_Error *error = CALL_SIZED(PJRT_TopologyDescription_Create, &args,
+                                 PJRT_TopologyDescription_Create_Args_STRUCT_SIZE);
+  if (error != NULL) {
+    EXPECT(strlen(text_of(error)) > 0);
+    return;
+  }
+  PJRT_TopologyDescription_GetDeviceDescriptions_Args found = {.topology = args.topology};
+  CALL(PJRT_TopologyDescription_GetDeviceDescriptions, &found);
+  for (size_t i = 0; i < found.num_descriptions; ++i) {
+    PJRT_DeviceDescription_Attributes_Args of = {.device_description = found.descriptions[i]};
+    CALL(PJRT_DeviceDescription_Attributes, &of);
+  }
+  PJRT_TopologyDescription_Destroy_Args destroy = {.topology = args.topology};
+  CALL(PJRT_TopologyDescription_Destroy, &destroy);
+}

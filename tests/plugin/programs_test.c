@@ -1,0 +1,163 @@
+// Compiling and executing: numbers, and executables that callers share.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "caller.h"
+
+static const float IN[] = {1, -2, 0.5, 4};
+
+static void expect_doubles(PJRT_Client *client, PJRT_LoadedExecutable *executable) {
+  float out[4] = {0};
+  run(client, executable, PJRT_ExecuteOptions_STRUCT_SIZE, IN, out);
+  for (int i = 0; i < 4; ++i) EXPECT(out[i] == 2 * IN[i]);
+}
+
+static void delete_executable(PJRT_LoadedExecutable *executable) {
+  PJRT_LoadedExecutable_Delete_Args args = {.executable = executable};
+  CALL(PJRT_LoadedExecutable_Delete, &args);
+}
+
+TEST(equal_programs_are_one_executable_until_the_last_is_destroyed) {
+  PJRT_Client *client = create_client();
+  PJRT_LoadedExecutable *first = compile_program(client, DOUBLE);
+  PJRT_LoadedExecutable *second = compile_program(client, DOUBLE);
+  EXPECT(first == second);
+  destroy_executable(first);
+  expect_doubles(client, second);
+  destroy_executable(second);
+  PJRT_LoadedExecutable *third = compile_program(client, DOUBLE);
+  expect_doubles(client, third);
+  destroy_executable(third);
+  destroy_client(client);
+}
+
+TEST(deleting_waits_for_the_other_users) {
+  PJRT_Client *client = create_client();
+  PJRT_LoadedExecutable *first = compile_program(client, DOUBLE);
+  PJRT_LoadedExecutable *second = compile_program(client, DOUBLE);
+  delete_executable(first);
+  expect_doubles(client, second);
+  destroy_executable(first);
+  delete_executable(second);  // the only user: nobody else gets it from now on
+  PJRT_LoadedExecutable *third = compile_program(client, DOUBLE);
+  EXPECT(third != second);
+  expect_doubles(client, third);
+  destroy_executable(third);
+  destroy_executable(second);
+  destroy_client(client);
+}
+
+TEST(other_programs_and_other_clients_have_executables_of_their_own) {
+  PJRT_Client *one = create_client(), *other = create_client();
+  PJRT_LoadedExecutable *first = compile_program(one, DOUBLE);
+  PJRT_LoadedExecutable *second = compile_program(other, DOUBLE);
+  EXPECT(first != second);
+  static char named_otherwise[sizeof DOUBLE];
+  memcpy(named_otherwise, DOUBLE, sizeof DOUBLE);
+  *strchr(named_otherwise, 'd') = 't';  // modtle: no program
+  PJRT_LoadedExecutable *none;
+  EXPECT(strlen(text_of(try_compile(one, named_otherwise, &none))) > 0);
+  expect_doubles(one, first);
+  destroy_executable(first);
+  destroy_client(one);
+  expect_doubles(other, second);
+  destroy_executable(second);
+  destroy_client(other);
+}
+
+// What a client leaves behind when it ends is not found by the next one at its address.
+TEST(a_client_takes_its_programs_along) {
+  PJRT_Client *old = create_client();
+  PJRT_LoadedExecutable *left = compile_program(old, DOUBLE);
+  destroy_client(old);
+  for (int i = 0; i < 100; ++i) {
+    PJRT_Client *client = create_client();
+    if (client == old) {
+      PJRT_LoadedExecutable *executable = compile_program(client, DOUBLE);
+      EXPECT(executable != left);
+      expect_doubles(client, executable);
+      destroy_executable(executable);
+      fprintf(stderr, "at the same address\n");
+      i = 100;
+    }
+    destroy_client(client);
+  }
+}
+
+enum { THREADS = 8 };
+typedef struct {
+  PJRT_Client *client;
+  const char *text;
+  PJRT_LoadedExecutable *executable;
+  PJRT_Error *error;
+} Compilation;
+static pthread_barrier_t start;
+
+static void *compile_in_thread(void *of) {
+  Compilation *one = of;
+  pthread_barrier_wait(&start);
+  one->error = try_compile(one->client, one->text, &one->executable);
+  return NULL;
+}
+
+static void compile_at_once(Compilation *all) {
+  pthread_t threads[THREADS];
+  pthread_barrier_init(&start, NULL, THREADS);
+  for (int i = 0; i < THREADS; ++i) pthread_create(&threads[i], NULL, compile_in_thread, &all[i]);
+  for (int i = 0; i < THREADS; ++i) pthread_join(threads[i], NULL);
+}
+
+TEST(threads_share_the_executable_that_one_of_them_compiles) {
+  PJRT_Client *client = create_client();
+  Compilation all[THREADS];
+  for (int i = 0; i < THREADS; ++i) all[i] = (Compilation){.client = client, .text = DOUBLE};
+  compile_at_once(all);
+  for (int i = 0; i < THREADS; ++i) {
+    ok(all[i].error, "PJRT_Client_Compile");
+    EXPECT(all[i].executable == all[0].executable);
+  }
+  expect_doubles(client, all[0].executable);
+  for (int i = 0; i < THREADS; ++i) destroy_executable(all[i].executable);
+  destroy_client(client);
+}
+
+TEST(threads_compile_different_programs_at_once) {
+  PJRT_Client *client = create_client();
+  Compilation all[THREADS];
+  char texts[THREADS][sizeof DOUBLE + 1];
+  for (int i = 0; i < THREADS; ++i) {
+    memcpy(texts[i], DOUBLE, sizeof DOUBLE);
+    memset(texts[i] + strlen("module @"), 'a' + i, 1);
+    all[i] = (Compilation){.client = client, .text = texts[i]};
+  }
+  compile_at_once(all);
+  for (int i = 0; i < THREADS; ++i) {
+    ok(all[i].error, "PJRT_Client_Compile");
+    EXPECT(i == 0 || all[i].executable != all[0].executable);
+    expect_doubles(client, all[i].executable);
+    destroy_executable(all[i].executable);
+  }
+  destroy_client(client);
+}
+
+TEST(threads_each_hear_that_their_program_is_none) {
+  PJRT_Client *client = create_client();
+  Compilation all[THREADS];
+  for (int i = 0; i < THREADS; ++i) all[i] = (Compilation){.client = client, .text = "no module"};
+  compile_at_once(all);
+  for (int i = 0; i < THREADS; ++i) {
+    EXPECT(strstr(text_of(all[i].error), "no module") == NULL && all[i].executable == NULL);
+  }
+  destroy_client(client);
+}
+
+TEST(a_kernel_needs_the_python_half) {
+  PJRT_Client *client = create_client();
+  PJRT_LoadedExecutable *none;
+  PJRT_Error *error = try_compile(client, "module @tpu_custom_call {}", &none);
+  EXPECT(code_of(error) == PJRT_Error_Code_UNIMPLEMENTED);
+  EXPECT(strstr(text_of(error), "no Python half of the virtual TPU to interpret it") != NULL);
+  destroy_client(client);
+}

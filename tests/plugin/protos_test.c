@@ -1,0 +1,168 @@
+// Protos changed on the wire: real ones right, broken ones without a look beyond their end.
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "caller.h"
+
+enum { MUTATIONS = 20000 };
+
+static char *read_file(const char *path, size_t *size) {
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) fail("%s is missing", path);
+  fseek(file, 0, SEEK_END);
+  *size = (size_t)ftell(file);
+  rewind(file);
+  char *content = calloc(1, *size + 1);
+  EXPECT(fread(content, 1, *size, file) == *size);
+  fclose(file);
+  return content;
+}
+
+static void write_file(const char *path, const char *content, size_t size) {
+  FILE *file = fopen(path, "wb");
+  fwrite(content, 1, size, file);
+  fclose(file);
+}
+
+static char *optimized(const PJRT_Api *from, PJRT_Executable *executable, size_t *size) {
+  PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE};
+  PJRT_Executable_OptimizedProgram_Args args = {
+      .struct_size = PJRT_Executable_OptimizedProgram_Args_STRUCT_SIZE,
+      .executable = executable,
+      .program = &program};
+  ok(from->PJRT_Executable_OptimizedProgram(&args), "PJRT_Executable_OptimizedProgram");
+  program.code = malloc(program.code_size);
+  ok(from->PJRT_Executable_OptimizedProgram(&args), "PJRT_Executable_OptimizedProgram");
+  EXPECT(strncmp(program.format, "hlo_with_config", program.format_size) == 0);
+  *size = program.code_size;
+  return program.code;
+}
+
+typedef struct {
+  char *before, *after;  // as the backend gives it, and as the plugin does
+  size_t size;
+} Optimized;
+
+static Optimized compile_file(const char *path) {
+  size_t size;
+  char *text = read_file(path, &size);
+  PJRT_Client *client = create_client();
+  PJRT_LoadedExecutable *loaded = compile_program(client, text);
+  PJRT_LoadedExecutable_GetExecutable_Args of = {.loaded_executable = loaded};
+  CALL(PJRT_LoadedExecutable_GetExecutable, &of);
+  Optimized both = {.before = optimized(backend, of.executable, &both.size)};
+  both.after = optimized(api, of.executable, &size);
+  EXPECT(size == both.size);
+  PJRT_Executable_Destroy_Args destroy = {.executable = of.executable};
+  CALL(PJRT_Executable_Destroy, &destroy);
+  destroy_executable(loaded);
+  destroy_client(client);
+  free(text);
+  return both;
+}
+
+// Leaves before.pb and after.pb for the test in Python.
+TEST(an_optimized_program_gets_small_ids) {
+  const Optimized both = compile_file("large.mlir");
+  write_file("before.pb", both.before, both.size);
+  write_file("after.pb", both.after, both.size);
+  free(both.before);
+  free(both.after);
+}
+
+static uint32_t next_random(void) {
+  static uint64_t state = 1;
+  state = state * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)(state >> 33);
+}
+
+static void renumber(const char *program, size_t size) {
+  for (int with_config = 0; with_config < 2; ++with_config) {
+    char *own = malloc(size + (size == 0));
+    memcpy(own, program, size);
+    renumber_instructions(own, size, with_config);
+    free(own);
+  }
+}
+
+static void complete(const char *options, size_t size) {
+  char *own = malloc(size + (size == 0));
+  memcpy(own, options, size);
+  size_t completed = size;
+  char *made = options_completed(own, &completed);
+  EXPECT(made == NULL ? completed == size : completed > size && memcmp(made, own, size) == 0);
+  free(made);
+  free(own);
+}
+
+static void break_in_all_ways(const char *proto, size_t size, void (*use)(const char *, size_t)) {
+  for (size_t end = 0; end <= size; end += 1 + size / 2000) use(proto, end);
+  char *broken = malloc(size);
+  for (int i = 0; i < MUTATIONS; ++i) {
+    memcpy(broken, proto, size);
+    for (uint32_t n = 1 + next_random() % 4; n > 0; --n) {
+      const uint32_t at = next_random() % size, kind = next_random() % 3;
+      broken[at] = (char)(kind == 0 ? 0xFF : kind == 1 ? broken[at] ^ 1 << next_random() % 8
+                                                       : (int)next_random());
+    }
+    use(broken, size - next_random() % 2);
+  }
+  free(broken);
+}
+
+TEST(broken_programs_are_not_read_beyond_their_end) {
+  const Optimized both = compile_file("small.mlir");
+  break_in_all_ways(both.before, both.size, renumber);
+  free(both.before);
+  free(both.after);
+}
+
+TEST(broken_options_are_not_read_beyond_their_end) {
+  size_t size;
+  char *options = read_file("options.pb", &size);
+  break_in_all_ways(options, size, complete);
+  free(options);
+}
+
+// Debug options that do not know xla_cpu_parallel_codegen_split_count get XLA's default for it.
+TEST(options_of_an_old_caller_are_completed) {
+  static const char OLD[] = {26, 5, 26, 3, 0x50, 1, 0x18}, NO_DEBUG[] = {26, 2, 32, 1};
+  size_t size = 7;
+  char *made = options_completed(OLD, &size);
+  static const char ADDED[] = {26, 5, 26, 3, (char)0x98, 0x14, 32};
+  EXPECT(made != NULL && size == sizeof OLD + sizeof ADDED);
+  EXPECT(memcmp(made + sizeof OLD, ADDED, sizeof ADDED) == 0);
+  const size_t completed = size;
+  EXPECT(options_completed(made, &size) == NULL && size == completed);
+  free(made);
+  size = sizeof NO_DEBUG;
+  EXPECT(options_completed(NO_DEBUG, &size) == NULL && size == sizeof NO_DEBUG);
+}
+
+// One instruction in all places that name it; each keeps its five bytes.
+TEST(every_field_with_an_id_is_renumbered) {
+#define WIDE "\x81\x80\x80\x80\x10"  // 2^32 + 1
+#define SMALL "\x81\x80\x80\x80\x00"
+#define MODULE(id) "\x1a\x1f\x12\x17\x98\x02" id "\xa2\x02\x05" id "\xaa\x02\x05" id "\x30" id
+  static const char GIVEN[] = MODULE(WIDE), EXPECTED[] = MODULE(SMALL);
+  char *program = malloc(sizeof GIVEN - 1);
+  memcpy(program, GIVEN, sizeof GIVEN - 1);
+  renumber_instructions(program, sizeof GIVEN - 1, 0);
+  EXPECT(memcmp(program, EXPECTED, sizeof EXPECTED - 1) == 0);
+  free(program);
+}
+
+// Ids that fit stay, and no wide one gets the number of one of them.
+TEST(narrow_ids_stay) {
+  static const char GIVEN[] =
+      "\x1a\x0f\x12\x04\x98\x02\x81\x01\x12\x07\x98\x02" WIDE;
+  static const char EXPECTED[] =
+      "\x1a\x0f\x12\x04\x98\x02\x81\x01\x12\x07\x98\x02\x82\x81\x80\x80\x00";
+  char *program = malloc(sizeof GIVEN - 1);
+  memcpy(program, GIVEN, sizeof GIVEN - 1);
+  renumber_instructions(program, sizeof GIVEN - 1, 0);
+  EXPECT(memcmp(program, EXPECTED, sizeof EXPECTED - 1) == 0);
+  free(program);
+}
