@@ -6,6 +6,7 @@ tracing, the saved bundle, dynamo), and holds the program against three independ
 verifier and the facts that jaxlib's bindings read from the parsed module (signature, operation,
 reducer, replica groups, operand and result counts); the program executed over as many replicas as
 there are ranks by jaxlib's own XLA; and NumPy's account of the collective, itself held against
-gloo on a sample. Export, verification, signature, facts and numbers are asserted apart, so that a
-failure names its layer.
+gloo on a sample. On a virtual TPU, torch_xla itself also executes groups inside slices and across
+them. Export, verification, signature, facts and numbers are asserted apart, so that a failure names
+its layer.
 """

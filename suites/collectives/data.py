@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from harness.topology import Topology
+
 Groups = tuple[tuple[int, ...], ...]
 
 DTYPES = {
@@ -92,6 +94,17 @@ def layout(name: str, world: int) -> Groups:
 
 LAYOUTS = ("default", "all", "reversed", "pairs", "strided", "uneven", "singletons")
 EVEN_LAYOUTS = tuple(name for name in LAYOUTS if name != "uneven")
+
+
+def slice_groups(name: str, topology: Topology) -> Groups:
+    """Replica groups of a multi-slice job, whose ranks are numbered slice by slice.
+
+    Each slice by itself (`within`), or each chip with those of its place in the other slices
+    (`across`).
+    """
+    ranks = np.arange(topology.total).reshape(topology.slices, topology.devices)
+    groups: dict[str, np.ndarray] = {"within": ranks, "across": ranks.T}
+    return tuple(map(tuple, groups[name].tolist()))
 
 
 def values(dtype: str, shape: tuple[int, ...], rank: int, reducer: str = "sum") -> np.ndarray:

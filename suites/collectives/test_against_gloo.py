@@ -16,7 +16,7 @@ from suites.collectives.checks import check_numbers
 from suites.collectives.data import REDUCERS, columns, executable, ranks_of
 from suites.collectives.programs import to_numpy, to_torch, trace
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#8854")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 
 Collective = Callable[[torch.Tensor], torch.Tensor]
 

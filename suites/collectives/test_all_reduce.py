@@ -29,7 +29,7 @@ from suites.collectives.data import (
 )
 from suites.collectives.programs import to_numpy, to_torch, trace
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#8854")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 
 FRACTIONS = (0.5, -1.5, 2.75)
 

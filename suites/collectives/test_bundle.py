@@ -22,7 +22,7 @@ from suites.collectives.checks import check_numbers, check_reducer
 from suites.collectives.data import columns, ranks_of
 from suites.collectives.programs import Model, export, job_of, to_numpy, to_torch
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#5544")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5544")]
 
 functional = torch.ops._c10d_functional
 

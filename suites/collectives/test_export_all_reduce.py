@@ -29,7 +29,7 @@ from suites.collectives.data import (
 )
 from suites.collectives.programs import Job, export
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#8854")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 
 functional = torch.ops._c10d_functional
 Spell = Callable[[str, str], Callable[[torch.Tensor], Any]]

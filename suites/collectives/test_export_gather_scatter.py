@@ -15,7 +15,7 @@ from suites.collectives.checks import check_groups, check_numbers, check_operand
 from suites.collectives.data import columns, layout, ranks_of
 from suites.collectives.programs import export
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#3412")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#3412")]
 
 functional = torch.ops._c10d_functional
 Spell = Callable[[torch.Tensor, str, int], torch.Tensor]

@@ -22,7 +22,7 @@ from suites.collectives.data import columns, ranks_of
 from suites.collectives.dynamo import compile_graphs
 from suites.collectives.programs import export, job_of, to_numpy, to_torch
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#8854")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 
 functional = torch.ops._c10d_functional
 

@@ -28,7 +28,7 @@ from suites.collectives.data import (
 )
 from suites.collectives.programs import trace, trace_each
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#3412")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#3412")]
 
 functional = torch.ops._c10d_functional
 grouped = pytest.mark.parametrize("name", EVEN_LAYOUTS)

@@ -19,10 +19,11 @@ from suites.collectives.data import (
     layout,
     lists,
     ranks_of,
+    slice_groups,
 )
 from suites.collectives.programs import to_numpy, to_torch
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#9089")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#9089")]
 
 _ROWS = ("ranks", None)
 
@@ -48,6 +49,18 @@ def test_all_reduce_groups(topology: Topology, spmd: None, name: str) -> None:
         lambda x: torch_xla._XLAC._xla_spmd_all_reduce("max", x, 1.0, lists(groups)), inputs, 3
     )
     check_numbers(results, oracle.all_reduce(inputs, "max", groups))
+
+
+@pytest.mark.lanes("virtual-tpu")
+@pytest.mark.topologies("2x2", "2x4", "4x2")
+@pytest.mark.parametrize("name", ["within", "across"])
+def test_all_reduce_of_slices(topology: Topology, spmd: None, name: str) -> None:
+    """A group's numbers are device numbers, and those of a slice follow one another."""
+    groups, inputs = slice_groups(name, topology), ranks_of(topology.total, (3, 2))
+    results = _run(
+        lambda x: torch_xla._XLAC._xla_spmd_all_reduce("sum", x, 1.0, lists(groups)), inputs, 3
+    )
+    check_numbers(results, oracle.all_reduce(inputs, "sum", groups))
 
 
 @pytest.mark.topologies(4)

@@ -15,7 +15,7 @@ from suites.collectives.data import columns, ranks_of
 from suites.collectives.programs import trace
 
 pytestmark = [
-    pytest.mark.lanes("cpu"),
+    pytest.mark.lanes("cpu", "virtual-tpu"),
     pytest.mark.topologies(4),
     pytest.mark.upstream("pytorch/xla#8969", "openxla/xla#8724"),
 ]

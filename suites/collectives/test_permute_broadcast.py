@@ -14,7 +14,7 @@ from suites.collectives.checks import check_groups, check_numbers
 from suites.collectives.data import DTYPES, EVEN_LAYOUTS, columns, layout, lists, ranks_of
 from suites.collectives.programs import export, to_numpy, to_torch, trace
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#8815")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8815")]
 
 functional = torch.ops._c10d_functional
 

@@ -26,7 +26,7 @@ from suites.dtensor.layouts import (
 from suites.dtensor.shards import assert_held, host
 
 pytestmark = [
-    pytest.mark.lanes("cpu"),
+    pytest.mark.lanes("cpu", "virtual-tpu"),
     pytest.mark.upstream("pytorch/xla#8534"),
     quiet_upstream,
 ]

@@ -22,7 +22,7 @@ from suites.spmd_specs.meshes import (
 )
 from suites.spmd_specs.twins import fsdp_layout
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#5264")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
 
 
 @pytest.mark.topologies(4, 8)
@@ -106,7 +106,7 @@ def test_scalar_operand(topology: Topology, spmd: None, operation: str) -> None:
     check_placement(result, compute(x, s).numpy(), layout, ("fsdp", "data"))
 
 
-def _product_error(layout: Layout, specs: tuple[Spec, Spec, Spec]) -> float:
+def product_error(layout: Layout, specs: tuple[Spec, Spec, Spec]) -> float:
     """Largest error of a matrix product with specs of its operands and its result."""
     generator = torch.Generator().manual_seed(0)
     left, right = torch.randn(2, 8, 8, generator=generator)
@@ -123,7 +123,7 @@ ORDERS = tuple(itertools.permutations(range(4)))
 def test_product_over_device_order(topology: Topology, spmd: None, ids: tuple[int, ...]) -> None:
     """The order of the devices in a mesh may cost time; it must not change a number."""
     layout = Layout((2, 2), ids, ("x", "y"))
-    error = _product_error(layout, ((None, "x"), ("x", "y"), ("y", "x")))
+    error = product_error(layout, ((None, "x"), ("x", "y"), ("y", "x")))
     assert error < 1e-5, f"the product over devices {ids} is wrong by {error:.3}"
 
 
@@ -136,7 +136,7 @@ def test_random_products(topology: Topology, spmd: None) -> None:
     @settings(derandomize=True, deadline=None, database=None, max_examples=20)
     @given(specs=st.tuples(specs, specs, specs))
     def check(specs: tuple[Spec, Spec, Spec]) -> None:
-        error = _product_error(layout, specs)
+        error = product_error(layout, specs)
         assert error < 1e-5, f"the product with specs {specs} is wrong by {error:.3}"
 
     check()

@@ -8,7 +8,7 @@ from harness.oracles.sharding import Shape, Spec, as_numpy, check_placement
 from harness.topology import Topology
 from suites.spmd_specs.meshes import grid, marked, numbered, settle, xla_mesh
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#5264")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
 
 
 @pytest.mark.topologies(4, 8)

@@ -10,14 +10,18 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 
 from harness.oracles.sharding import Layout, check_placement
-from harness.topology import Topology
+from harness.topology import Target, Topology
 from suites.spmd_specs.meshes import marked, numbered, settle, shuffled, xla_mesh
 
 pytestmark = [
-    pytest.mark.lanes("cpu"),
+    pytest.mark.lanes("cpu", "virtual-tpu"),
     pytest.mark.upstream("pytorch/xla#8973", "pytorch/xla#9735"),
     pytest.mark.filterwarnings("ignore:Replicating tensors already initialized"),
 ]
+
+# What the runtime says of the lane's devices: their type, and their kind. A TPU's kind is what
+# libtpu says of a v6e.
+DEVICES = {"cpu": ("CPU", "cpu"), "virtual-tpu": ("TPU", "TPU v6 lite")}
 
 
 def _beginnings() -> dict[str, Callable[[], object]]:
@@ -81,14 +85,15 @@ def test_late_old_tensor(topology: Topology, use: str) -> None:
 
 @pytest.mark.upstream("pytorch/xla#9535")
 @pytest.mark.topologies(1, 4)
-def test_device_type(topology: Topology, spmd: None) -> None:
-    assert xr.device_type() == "CPU"
-    assert xm.xla_device_hw(torch_xla.device()) == "CPU"
+def test_device_type(xla_target: Target, spmd: None) -> None:
+    expected, _ = DEVICES[xla_target.lane]
+    assert xr.device_type() == expected
+    assert xm.xla_device_hw(torch_xla.device()) == expected
 
 
 @pytest.mark.upstream("pytorch/xla#9535")
 @pytest.mark.topologies(1, 8)
-def test_device_counts(topology: Topology, spmd: None) -> None:
+def test_device_counts(topology: Topology, xla_target: Target, spmd: None) -> None:
     """One virtual device for the program, all real ones behind it (pytorch/xla#5129)."""
     assert xr.is_spmd()
     assert str(torch_xla.device()) == "xla:0"
@@ -96,14 +101,16 @@ def test_device_counts(topology: Topology, spmd: None) -> None:
     assert xr.global_device_count() == xr.local_device_count() == 1
     assert xr.global_runtime_device_count() == topology.devices
     names = [attributes["name"] for attributes in xr.global_runtime_device_attributes()]
-    assert names == [f"CPU:{i}" for i in range(topology.devices)]
+    type_, _ = DEVICES[xla_target.lane]
+    assert names == [f"{type_}:{i}" for i in range(topology.devices)]
 
 
 @pytest.mark.upstream("pytorch/xla#9535")
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("mode", ["spmd", "replica"])
-def test_device_kind(topology: Topology, mode: str) -> None:
+def test_device_kind(xla_target: Target, mode: str) -> None:
     """The kind of hardware does not depend on SPMD."""
     if mode == "spmd":
         xr.use_spmd()
-    assert xm.xla_device_kind() == "cpu"
+    _, expected = DEVICES[xla_target.lane]
+    assert xm.xla_device_kind() == expected

@@ -12,7 +12,7 @@ from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, expected_til
 from harness.topology import Topology
 from suites.spmd_specs.meshes import grid, numbered, shuffled, xla_mesh
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#5279")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5279")]
 
 
 def _groups(devices: int) -> dict[str, list[list[int]]]:

@@ -10,7 +10,7 @@ from harness.oracles.sharding import Shape, Spec, check_placement
 from harness.topology import Topology
 from suites.spmd_specs.meshes import grid, marked, numbered, settle, sharding_of, xla_mesh
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#5264")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
 
 
 @pytest.mark.topologies(1, 4)

@@ -10,7 +10,7 @@ from harness.oracles.sharding import Layout, Spec, check_placement
 from harness.topology import Topology
 from suites.spmd_specs.meshes import marked, numbered, settle, shuffled, xla_mesh
 
-pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#8662")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8662")]
 
 
 def _view_cases() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Spec]]:

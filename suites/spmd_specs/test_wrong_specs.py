@@ -18,7 +18,7 @@ from harness.topology import Topology
 from suites.spmd_specs.meshes import check_marked, numbered
 
 pytestmark = [
-    pytest.mark.lanes("cpu"),
+    pytest.mark.lanes("cpu", "virtual-tpu"),
     pytest.mark.topologies(4),
     pytest.mark.upstream("pytorch/xla#8522"),
 ]

@@ -1,0 +1,173 @@
+"""HybridMesh: slices along some axes, the chips of a slice along the others.
+
+Only a TPU has slices, and chips with coordinates. A CPU has neither (HybridMesh asserts that the
+hardware is a TPU), so these cases run on lane virtual-tpu only. The oracles are the topology,
+NumPy's Kronecker product, and JAX's mesh_utils, which HybridMesh was copied from.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
+    SpmdFullyShardedDataParallel as FSDPv2,
+)
+
+from harness.oracles.sharding import Layout, Shape, check_placement, placed_shards
+from harness.topology import Topology
+from suites.spmd_specs.meshes import NAMES, all_mesh_shapes, numbered
+from suites.spmd_specs.test_computed_placements import product_error
+from suites.spmd_specs.twins import AXES, SGD, Twins, models
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.upstream("pytorch/xla#5478", "pytorch/xla#7102"),
+]
+
+
+def _shapes(topology: Topology, rank: int) -> Iterator[tuple[Shape, Shape]]:
+    """Every mesh shape of a slice with every mesh shape of the slices."""
+    inner, outer = (all_mesh_shapes(size, rank) for size in (topology.devices, topology.slices))
+    return itertools.product(inner, outer)
+
+
+def _hybrid(inner: Shape, outer: Shape, names: tuple[str, ...] | None = None) -> xs.HybridMesh:
+    return xs.HybridMesh(ici_mesh_shape=inner, dcn_mesh_shape=outer, axis_names=names)
+
+
+def _layout(mesh: xs.HybridMesh) -> Layout:
+    return Layout(mesh.mesh_shape, tuple(int(i) for i in mesh.device_ids), mesh.axis_names)
+
+
+@pytest.mark.topologies(4, "2x2", "2x4", "4x2", "v4:2x8")
+def test_devices_know_their_place(topology: Topology, spmd: None) -> None:
+    """A chip has coordinates in its slice; on several slices, also the slice's number."""
+    devices = xr.global_runtime_device_attributes()
+    assert [device["name"] for device in devices] == [f"TPU:{i}" for i in range(topology.total)]
+    slices = [device.get("slice_index") for device in devices]
+    if topology.slices == 1:
+        assert slices == [None] * topology.devices
+    else:
+        assert slices == [i // topology.devices for i in range(topology.total)]
+    for first in range(0, topology.total, topology.devices):
+        chips = {tuple(d["coords"]) for d in devices[first : first + topology.devices]}
+        bounds = np.max(list(chips), axis=0) + 1
+        assert len(chips) == topology.devices == bounds.prod(), f"no box of chips: {chips}"
+
+
+@pytest.mark.topologies("2x2", "2x4", "4x2", "v4:2x8")
+@pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
+def test_blocks_are_slices(topology: Topology, spmd: None, rank: int) -> None:
+    """Along each axis the slice changes once per block of chips, slices in row-major order."""
+    for inner, outer in _shapes(topology, rank):
+        mesh = _hybrid(inner, outer)
+        expected = np.kron(np.arange(topology.slices).reshape(outer), np.ones(inner, int))
+        got = mesh.get_logical_mesh()
+        assert sorted(got.flat) == list(range(topology.total))
+        np.testing.assert_array_equal(got // topology.devices, expected, f"{inner} in {outer}")
+
+
+@pytest.mark.topologies(4, 8, "v4:8")
+@pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
+def test_one_slice(topology: Topology, spmd: None, rank: int) -> None:
+    for inner, _ in _shapes(topology, rank):
+        mesh = xs.HybridMesh(ici_mesh_shape=inner)
+        assert mesh.get_logical_mesh().shape == inner
+        assert sorted(mesh.device_ids) == list(range(topology.devices))
+
+
+@pytest.mark.topologies("v4:2x4", "v4:2x8", "v5p:4x4")
+@pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
+def test_order_is_that_of_jax(topology: Topology, spmd: None, rank: int) -> None:
+    """On a torus of three dimensions; for v5e and v6e JAX has learnt to go round in a ring."""
+    from jax.experimental import mesh_utils
+
+    for inner, outer in _shapes(topology, rank):
+        devices = mesh_utils.create_hybrid_device_mesh(inner, outer, allow_split_physical_axes=True)
+        expected = np.vectorize(lambda device: device.id)(devices)
+        got = _hybrid(inner, outer).get_logical_mesh()
+        np.testing.assert_array_equal(got, expected, f"{inner} in {outer}")
+
+
+@pytest.mark.topologies("2x2", "2x4", "4x2")
+def test_shards_stay_in_their_slice(topology: Topology, spmd: None) -> None:
+    """Rows over the slices, columns over the chips: slice k holds the k-th rows, and no others."""
+    mesh = _hybrid((1, topology.devices), (topology.slices, 1), ("data", "model"))
+    value = numbered((2 * topology.slices, 8))
+    tensor = value.to("xla")
+    xs.mark_sharding(tensor, mesh, ("data", "model"))
+    for device, shard in placed_shards(tensor).items():
+        first = 2 * (device // topology.devices)
+        assert shard.bounds[0] == (first, first + 2)
+    check_placement(tensor, value.numpy(), _layout(mesh), ("data", "model"))
+
+
+@pytest.mark.topologies("2x2", "2x4", "4x2")
+@pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
+def test_placement(topology: Topology, spmd: None, rank: int) -> None:
+    """All axes on one dimension, in either order, and each on its own."""
+    names = NAMES[:rank]
+    value = numbered((16, 3, 8))
+    for inner, outer in _shapes(topology, rank):
+        mesh = _hybrid(inner, outer, names)
+        for spec in ((names, None, None), (None, None, names[::-1]), (names[0], None, names[1:])):
+            tensor = value.to("xla")
+            xs.mark_sharding(tensor, mesh, tuple(entry or None for entry in spec))
+            check_placement(tensor, value.numpy(), _layout(mesh), spec)
+
+
+MESHES: dict[str, Callable[[int, int], tuple[Shape, Shape]]] = {
+    # The mesh of HybridMesh's own docstring: x over the slices, y over the chips of a slice.
+    "x-across-y-within": lambda slices, chips: ((1, chips), (slices, 1)),
+    "x-within-y-across": lambda slices, chips: ((chips, 1), (1, slices)),
+    "y-within-and-across": lambda slices, chips: ((1, chips), (1, slices)),
+    "both-within": lambda slices, chips: ((2, chips // 2), (slices, 1)),
+}
+
+
+@pytest.mark.topologies("2x2", "2x4", "4x2", "v4:2x8")
+@pytest.mark.parametrize("mesh", MESHES)
+def test_product(topology: Topology, spmd: None, mesh: str) -> None:
+    """A matrix product whose sum goes over x has the same numbers on every mesh."""
+    layout = _layout(_hybrid(*MESHES[mesh](topology.slices, topology.devices), ("x", "y")))
+    error = product_error(layout, ((None, "x"), ("x", "y"), ("y", "x")))
+    assert error < 1e-5, f"the product over devices {layout.device_ids} is wrong by {error:.3}"
+
+
+@pytest.mark.topologies("2x2", "2x4", "4x2")
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # FSDPv2's own hook
+@pytest.mark.parametrize("across", ["data", "fsdp"])
+def test_train_step(topology: Topology, spmd: None, across: str) -> None:
+    """FSDPv2 in each slice and data parallel across them, or FSDPv2 over all chips."""
+    outer = (topology.slices, 1) if across == "data" else (1, topology.slices)
+    mesh = _hybrid((1, topology.devices), outer, AXES)
+    inner, reference = models()
+    twins = Twins(FSDPv2(inner, mesh=mesh, extra_data_axis="data"), reference, _layout(mesh))
+    twins.check()
+    twins.train(SGD)
+    twins.check()
+
+
+WRONG = {
+    "no-slices": ((1, 4), None, "Provide dcn_mesh_shape to create a mesh for multislice"),
+    "one-slice": ((1, 4), (1, 1), "Provide dcn_mesh_shape to create a mesh for multislice"),
+    "too-many-slices": ((1, 2), (4, 1), "Number of slices 2 must equal the product"),
+    "too-few-chips": ((1, 2), (2, 1), "Number of devices 4 must equal the product"),
+}
+
+
+@pytest.mark.topologies("2x4")
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_shape(topology: Topology, spmd: None, case: str) -> None:
+    inner, outer, message = WRONG[case]
+    with pytest.raises(ValueError, match=message):
+        _hybrid(inner, outer)
+
+
+@pytest.mark.topologies(4)
+def test_slices_that_are_not_there(topology: Topology, spmd: None) -> None:
+    with pytest.raises(ValueError, match="Invalid dcn_mesh_shape for single slice mesh"):
+        _hybrid((1, 2), (2, 1))
