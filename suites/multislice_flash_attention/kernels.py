@@ -1,0 +1,91 @@
+"""What a user runs on a TPU that makes torch_xla ask JAX for a kernel; numbers aside."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch_xla
+
+from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
+
+
+def _forward(problem: Problem, **sharding) -> None:
+    leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(problem).items()}
+    _execute(flash(problem, leaves, **sharding))
+
+
+def _execute(result: torch.Tensor) -> None:
+    torch_xla.sync(wait=True)
+    del result  # until here: what nobody holds is not computed
+
+
+def backward(**sharding) -> None:
+    """Both passes, traced and not executed: JAX before 0.6 can't interpret the second."""
+    problem = Problem(batch=2)
+    leaves = leaves_on_tpu(problem)
+    flash(problem, leaves, **sharding).backward(leaves["do"])
+
+
+def forward(**sharding) -> None:
+    """Flash attention, executed."""
+    _forward(Problem(batch=2), **sharding)
+
+
+def causal() -> None:
+    """With the future masked out."""
+    _forward(Problem(causal=True))
+
+
+def segments() -> None:
+    """With segment ids, traced: as backward()."""
+    problem = Problem(segments=True)
+    flash(problem, leaves_on_tpu(problem))
+
+
+def bias() -> None:
+    """With an additive bias."""
+    _forward(Problem(bias=True))
+
+
+def bfloat16() -> None:
+    """Of the dtype that is trained in."""
+    _forward(Problem(dtype=torch.bfloat16))
+
+
+def paged() -> None:
+    """Paged attention, traced."""
+    from torch_xla.experimental.custom_kernel import paged_attention
+
+    q, pages = torch.randn(1, 8, 128), torch.randn(1, 2, 16, 128)
+    lengths, indices = torch.tensor([20]).int(), torch.tensor([[0, 1]]).int()
+    paged_attention(*(t.to("xla") for t in (q, pages, pages, lengths, indices)), 1)
+
+
+def of_ones_own() -> None:
+    """A Pallas kernel that the user wrote."""
+    from torch_xla.experimental.custom_kernel import jax_import_guard, make_kernel_from_pallas
+
+    jax_import_guard()  # as upstream documents it: before JAX is imported
+    add = make_kernel_from_pallas(_pallas_add(), lambda x, y: [(x.shape, x.dtype)])
+    _execute(add(*(torch.randn(8, 128).to("xla") for _ in range(2))))
+
+
+def _pallas_add() -> Callable:
+    import jax
+    from jax.experimental import pallas as pl
+
+    def kernel(x, y, out):
+        out[...] = x[...] + y[...]
+
+    return lambda x, y: pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, y)
+
+
+KERNELS: Mapping[str, Callable[[], None]] = {
+    "flash": forward,
+    "flash-backward": backward,
+    "flash-causal": causal,
+    "flash-segments": segments,
+    "flash-bias": bias,
+    "flash-bf16": bfloat16,
+    "paged": paged,
+    "own-kernel": of_ones_own,
+}

@@ -1,0 +1,112 @@
+"""Attention problems: their inputs, what torch_xla makes of them, and the float64 answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+# float32: the kernel sums blocks in another order than the oracle. bfloat16: results, and the
+# probabilities before they meet the values, are rounded to 8 bits, so to 2**-9 of each; a gradient
+# sums such errors over 128 keys.
+TOLERANCE = {
+    torch.float32: {"rtol": 1e-4, "atol": 2e-5},
+    torch.bfloat16: {"rtol": 2e-2, "atol": 4e-2},
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention to compute: tensors of [batch, heads, queries or keys, width]."""
+
+    batch: int = 1
+    heads: int = 2
+    queries: int = 128
+    keys: int = 128
+    width: int = 128
+    dtype: torch.dtype = torch.float32
+    causal: bool = False
+    scale: float = 0.1
+    segments: bool = False
+    bias: bool = False
+
+
+def inputs(problem: Problem) -> dict[str, torch.Tensor]:
+    """Host tensors ``q``, ``k``, ``v``, the result's gradient ``do``, and perhaps ``bias``."""
+    p = problem
+    random = torch.Generator().manual_seed(8812)
+    shapes = {
+        "q": (p.batch, p.heads, p.queries, p.width),
+        "k": (p.batch, p.heads, p.keys, p.width),
+        "v": (p.batch, p.heads, p.keys, p.width),
+        "do": (p.batch, p.heads, p.queries, p.width),
+    }
+    if p.bias:
+        shapes["bias"] = (p.batch, p.heads, p.queries, p.keys)
+    return {n: torch.randn(s, generator=random).to(p.dtype) for n, s in shapes.items()}
+
+
+def segment_ids(problem: Problem, length: int) -> torch.Tensor:
+    """int32 [batch, length]: four segments of uneven length, others in each batch element."""
+    ends = torch.tensor([0.2, 0.45, 0.7]) * length
+    position = torch.arange(length)[None] + 5 * torch.arange(problem.batch)[:, None]
+    return (position[..., None] > ends).sum(-1).int()
+
+
+def softmax_attention(problem: Problem, host: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """softmax((q @ k.T + bias) * scale) @ v in float64, with what may not be seen masked out."""
+    scores = host["q"].double() @ host["k"].double().mT
+    if problem.bias:  # before the scale, as in JAX's mha_reference
+        scores = scores + host["bias"].double()
+    scores = scores * problem.scale
+    if problem.causal:
+        hidden = torch.ones(problem.queries, problem.keys, dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    if problem.segments:
+        mine = segment_ids(problem, problem.queries)[:, None, :, None]
+        theirs = segment_ids(problem, problem.keys)[:, None, None, :]
+        scores = scores.masked_fill(mine != theirs, -torch.inf)
+    return torch.softmax(scores, dim=-1) @ host["v"].double()
+
+
+def expected(problem: Problem) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The result and the gradients of its inputs, in float64."""
+    host = inputs(problem)
+    leaves = {n: t.double().requires_grad_() for n, t in host.items() if n != "do"}
+    out = softmax_attention(problem, leaves)
+    out.backward(host["do"].double())
+    return out.detach(), {name: leaf.grad for name, leaf in leaves.items()}
+
+
+def leaves_on_tpu(problem: Problem) -> dict[str, torch.Tensor]:
+    """The inputs on the device; all but ``do`` want a gradient."""
+    host = inputs(problem)
+    return {name: t.to("xla").requires_grad_(name != "do") for name, t in host.items()}
+
+
+def flash(problem: Problem, leaves: Mapping[str, torch.Tensor], **sharding) -> torch.Tensor:
+    """torch_xla's flash attention of the leaves; not executed yet."""
+    from torch_xla.experimental.custom_kernel import flash_attention
+
+    segments = [None, None]
+    if problem.segments:
+        lengths = problem.queries, problem.keys
+        segments = [segment_ids(problem, length).to("xla") for length in lengths]
+    return flash_attention(
+        *(leaves[name] for name in "qkv"),
+        problem.causal,
+        *segments,
+        problem.scale,
+        ab=leaves.get("bias"),
+        **sharding,
+    )
+
+
+def assert_close(value: torch.Tensor, oracle: torch.Tensor, dtype: torch.dtype, name: str) -> None:
+    """Compare with the tolerance of ``dtype``, in which the value must be."""
+    assert value.dtype == dtype, f"{name}: dtype {value.dtype}, expected {dtype}"
+    torch.testing.assert_close(
+        value.detach().cpu().double(),
+        oracle,
+        **TOLERANCE[dtype],
+        msg=lambda text: f"{name}: {text}",
+    )

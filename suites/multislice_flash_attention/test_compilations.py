@@ -1,0 +1,79 @@
+"""Equal shapes are compiled once."""
+
+import pytest
+import torch_xla
+
+from suites.multislice_flash_attention.kernels import KERNELS
+from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
+from suites.multislice_flash_attention.test_discovery import over_slices
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.upstream("pytorch/xla#8812"),
+]
+
+
+def step(problem, **sharding):
+    """A training step over fresh tensors."""
+    leaves = leaves_on_tpu(problem)
+    flash(problem, leaves, **sharding).backward(leaves["do"])
+    torch_xla.sync(wait=True)
+
+
+def in_the_second(tpu_events, *calls):
+    """Events of the last call. All come from one line: a kernel's payload holds its callers'."""
+    for call in calls:
+        before = tpu_events.read()
+        call()
+    return tpu_events.read().after(before)
+
+
+@pytest.mark.topologies("2x1")
+@pytest.mark.parametrize("kernel", ["flash", "flash-bias", "own-kernel"])
+def test_second_call_compiles_nothing(tpu_events, replica, kernel):
+    again = in_the_second(tpu_events, KERNELS[kernel], KERNELS[kernel])
+    assert again.of("execute"), "the second call ran"
+    assert not again.of("compile")
+    assert not again.of("client")
+
+
+@pytest.mark.topologies("2x1")
+@pytest.mark.parametrize("mask", ["causal", "segments"])
+def test_second_step_compiles_nothing(tpu_events, replica, mask):
+    problem = Problem(**{mask: True})
+    again = in_the_second(tpu_events, lambda: step(problem), lambda: step(problem))
+    assert again.of("execute"), "the second step ran"
+    assert not again.of("compile")
+    assert not again.of("client")
+
+
+@pytest.mark.topologies("2x2")
+def test_second_sharded_step_compiles_nothing(tpu_events, topology, spmd):
+    problem, sharding = Problem(batch=2), over_slices(topology)
+    again = in_the_second(
+        tpu_events, lambda: step(problem, **sharding), lambda: step(problem, **sharding)
+    )
+    assert again.of("execute"), "the second step ran"
+    assert not again.of("compile")
+    assert not again.of("client")
+
+
+@pytest.mark.topologies("2x1")
+def test_payload_of_equal_shapes_is_cached(replica):
+    """The kernel is traced by JAX once: torch_xla keeps its payload."""
+    from torch_xla.debug import metrics
+
+    KERNELS["flash"]()
+    assert metrics.counter_value("trace_pallas_cache_hit") is None
+    KERNELS["flash"]()
+    assert metrics.counter_value("trace_pallas_cache_hit") == 1
+
+
+@pytest.mark.topologies("2x1")
+def test_control_other_shapes_compile(tpu_events, replica):
+    """The counter counts: another head count is another program, by torch_xla and not by JAX."""
+    again = in_the_second(
+        tpu_events, lambda: step(Problem(heads=1)), lambda: step(Problem(heads=3))
+    )
+    assert again.of("compile", by="torch_xla")
+    assert not again.of("compile", by="jax")

@@ -1,0 +1,119 @@
+"""A job of several slices discovers them once, whatever kernel it runs."""
+
+import pytest
+import torch
+import torch_xla.distributed.spmd as xs
+
+from harness.virtual_tpu.slices import run_slices
+from suites.multislice_flash_attention.kernels import KERNELS, backward, forward
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.upstream("pytorch/xla#8812", "pytorch/xla#8954", "pytorch/xla#8850"),
+]
+KERNEL = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+PASSES = pytest.mark.parametrize("kernel", [forward, backward], ids=["forward", "backward"])
+# A second discovery waits for slices that never come: seconds until that is the outcome.
+SOON = pytest.mark.environment(VIRTUAL_TPU_DEADLINE="5")
+
+
+def over_slices(topology):
+    """Flash attention's arguments that shard the batch over slices and the heads inside of them."""
+    mesh = xs.HybridMesh(
+        ici_mesh_shape=(1, topology.devices),
+        dcn_mesh_shape=(topology.slices, 1),
+        axis_names=("data", "model"),
+    )
+    return {"partition_spec": ("data", "model", None, None), "mesh": mesh}
+
+
+@KERNEL
+@pytest.mark.topologies("2x1", "4x2")
+def test_one_discovery(tpu_events, replica, kernel):
+    kernel()
+    tpu_events.expect_discoveries(1)
+
+
+@PASSES
+@pytest.mark.topologies("2x2", "2x1", "v4:2x2", "v5e:2x2", "v5p:2x2")
+def test_one_discovery_when_sharded(tpu_events, topology, spmd, kernel):
+    """Sharded over slices and devices, on each generation."""
+    kernel(**over_slices(topology))
+    tpu_events.expect_discoveries(1)
+
+
+@SOON
+@pytest.mark.parametrize("kernel", [forward, backward, KERNELS["own-kernel"]])
+@pytest.mark.topologies("2x1", "2x2", "3x1")
+def test_one_discovery_of_processes(tpu_events, topology, kernel):
+    """A process for each slice: their first clients are one discovery together."""
+    run_slices(lambda number: kernel(), topology, deadline=40)
+    tpu_events.expect_discoveries(1)
+
+
+@PASSES
+@pytest.mark.topologies("2x2")
+def test_no_discovery_in_the_second_step(tpu_events, topology, spmd, kernel):
+    kernel(**over_slices(topology))
+    first = tpu_events.read()
+    kernel(**over_slices(topology))
+    again = tpu_events.read().after(first)
+    assert not again.of("client"), f"clients in the second step: {again.of('client')}"
+    tpu_events.expect_discoveries(1)
+
+
+@pytest.mark.topologies("2x1")
+def test_one_discovery_by_all_kernels(tpu_events, replica):
+    for kernel in KERNELS.values():
+        kernel()
+    tpu_events.expect_discoveries(1)
+
+
+@pytest.mark.topologies("2x1")
+def test_one_discovery_with_a_global_mesh(tpu_events, topology, spmd):
+    """The mesh is the job's, set once."""
+    sharding = over_slices(topology)
+    xs.set_global_mesh(sharding.pop("mesh"))
+    forward(**sharding)
+    tpu_events.expect_discoveries(1)
+
+
+@pytest.mark.topologies("2x1")
+def test_one_discovery_when_jax_was_imported_first(tpu_events, replica):
+    """Importing JAX creates no client; only using it does."""
+    import jax.numpy  # noqa: F401
+
+    assert not tpu_events.read().of("client", by="jax")
+    forward()
+    tpu_events.expect_discoveries(1)
+
+
+@KERNEL
+@pytest.mark.topologies("1x4")
+def test_one_slice_discovers_nothing(tpu_events, replica, kernel):
+    kernel()
+    tpu_events.expect_discoveries(0)
+
+
+@pytest.mark.topologies("2x1", "4x2")
+def test_control_unguarded_jax_discovers_again(tpu_events, replica):
+    """The counter counts: JAX used by itself, next to torch_xla, makes a second discovery."""
+    import jax
+
+    jax.devices()
+    tpu_events.expect_discoveries(2)
+    first, second = tpu_events.read().discoveries
+    assert (first.by, second.by) == ("torch_xla", "jax")
+    assert "jax.devices()" in (second.stack or ""), "the second discovery's stack names its cause"
+
+
+@pytest.mark.topologies("2x1")
+def test_control_guarded_jax_discovers_nothing(tpu_events, replica, monkeypatch):
+    """What a user can do about it: set the guard around the first use of JAX."""
+    monkeypatch.setenv("SKIP_MEGASCALE_PJRT_CLIENT", "true")
+    import jax
+
+    jax.devices()
+    assert len(tpu_events.read().of("client", by="jax")) == 1
+    tpu_events.expect_discoveries(1)
+    assert torch.ones(2).to("xla").sum().item() == 2

@@ -1,0 +1,90 @@
+"""Grouped matmul by torch_xla: gmm, tgmm and the autograd function over both."""
+
+import pytest
+import torch
+import torch_xla
+
+from suites.multislice_flash_attention.grouped import (
+    GROUPS,
+    OUT,
+    ROWS,
+    TILING,
+    assert_close,
+    expected,
+    expected_transposed,
+    matrices,
+)
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies("2x1"),
+    pytest.mark.upstream("pytorch/xla#8334"),
+]
+SIZES = pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+
+
+def on_tpu(groups):
+    return [t.to("xla") for t in matrices(groups)]
+
+
+def test_as_released(replica):
+    """What pip install torch_xla==2.9.0 jax==0.7.1 gives can multiply groups."""
+    from torch_xla.experimental.custom_kernel import gmm
+
+    groups = GROUPS["even"]
+    lhs, rhs, _ = matrices(groups)
+    result = gmm(*on_tpu(groups), tiling=TILING)
+    assert_close(result, expected(lhs.double(), rhs.double(), groups), "gmm")
+
+
+@SIZES
+def test_gmm(replica, torchax, groups):
+    from torch_xla.experimental.custom_kernel import gmm
+
+    lhs, rhs, _ = matrices(groups)
+    result = gmm(*on_tpu(groups), tiling=TILING)
+    assert_close(result, expected(lhs.double(), rhs.double(), groups), "gmm")
+
+
+def test_gmm_with_transposed_matrices(replica, torchax):
+    from torch_xla.experimental.custom_kernel import gmm
+
+    groups = GROUPS["uneven"]
+    lhs, rhs, sizes = on_tpu(groups)
+    result = gmm(lhs, rhs.mT.contiguous(), sizes, tiling=TILING, transpose_rhs=True)
+    host = matrices(groups)
+    assert_close(result, expected(host[0].double(), host[1].double(), groups), "gmm")
+
+
+def test_tgmm(replica, torchax):
+    from torch_xla.experimental.custom_kernel import tgmm
+
+    groups = GROUPS["uneven"]
+    lhs, _, sizes = matrices(groups)
+    grad = torch.randn(ROWS, OUT, generator=torch.Generator().manual_seed(1))
+    result = tgmm(lhs.mT.contiguous().to("xla"), grad.to("xla"), sizes.to("xla"), tiling=TILING)
+    assert_close(result, expected_transposed(lhs.double(), grad.double(), groups), "tgmm")
+
+
+def test_gradients(replica, torchax):
+    from torch_xla.experimental.custom_kernel import GMM
+
+    groups = GROUPS["uneven"]
+    lhs, rhs, sizes = on_tpu(groups)
+    leaves = lhs.requires_grad_(), rhs.requires_grad_()
+    hosts = [t.double().requires_grad_() for t in matrices(groups)[:2]]
+    GMM.apply(*leaves, sizes, TILING).sin().sum().backward()
+    torch_xla.sync()
+    expected(*hosts, groups).sin().sum().backward()
+    for name, leaf, host in zip(("lhs", "rhs"), leaves, hosts, strict=True):
+        assert_close(leaf.grad, host.grad, f"gradient of {name}")
+
+
+def test_one_discovery(tpu_events, replica, torchax):
+    """By way of torchax too."""
+    from torch_xla.experimental.custom_kernel import gmm
+
+    result = gmm(*on_tpu(GROUPS["even"]), tiling=TILING)
+    torch_xla.sync()
+    assert result.shape == (ROWS, OUT)
+    tpu_events.expect_discoveries(1)

@@ -1,0 +1,96 @@
+"""SKIP_MEGASCALE_PJRT_CLIENT is the user's: torch_xla sets it for JAX's client and puts it back."""
+
+import os
+
+import numpy as np
+import pytest
+import torch_xla.distributed.spmd as xs
+
+from suites.multislice_flash_attention.kernels import KERNELS, backward, forward
+from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies("2x1"),
+    pytest.mark.upstream("pytorch/xla#8954", "pytorch/xla#8850"),
+]
+GUARD = "SKIP_MEGASCALE_PJRT_CLIENT"
+USERS = pytest.mark.parametrize(
+    "value", [None, "true", "false", ""], ids=["unset", "true", "false", "empty"]
+)
+
+
+def convert_mesh():
+    """Make JAX's mesh of torch_xla's."""
+    xs.Mesh(np.arange(2), (2,), ("x",)).get_jax_mesh()
+
+
+def enter_trace():
+    """Name a part of the program for the profiler."""
+    from torch_xla.debug.profiler import Trace
+
+    with Trace("attention"):
+        pass
+
+
+CALLS = {
+    "flash": forward,
+    "flash-backward": backward,
+    "own-kernel": KERNELS["own-kernel"],
+    "jax-mesh": convert_mesh,
+    "trace": enter_trace,
+}
+
+
+@pytest.fixture
+def users_value(value, monkeypatch):
+    """The guard as the user has it, set after the runtime has started."""
+    if value is None:
+        monkeypatch.delenv(GUARD, raising=False)
+    else:
+        monkeypatch.setenv(GUARD, value)
+    return value
+
+
+def assert_left_as(value):
+    found = os.environ.get(GUARD)
+    assert found == value, f"{GUARD}={found!r}, the user had {value!r}"
+
+
+@USERS
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_left_as_found(replica, users_value, call):
+    call()
+    assert_left_as(users_value)
+
+
+@USERS
+def test_left_as_found_after_a_failure(replica, users_value):
+    problem = Problem()
+    leaves = leaves_on_tpu(problem)
+    with pytest.raises(Exception, match=r"(?i)shape|incompatible|dimension|size"):
+        flash(problem, leaves | {"k": leaves["k"][..., :64]})
+    assert_left_as(users_value)
+
+
+@USERS
+def test_client_of_jax_is_guarded(tpu_events, replica, users_value):
+    """Whatever the user's value, JAX's client is created under "true"."""
+    forward()
+    (client,) = tpu_events.read().of("client", by="jax")
+    assert client.guard == "true"
+
+
+@pytest.mark.environment(SKIP_MEGASCALE_PJRT_CLIENT="true")
+def test_set_from_the_start(tpu_events, replica):
+    """Then torch_xla's own client is guarded too, and nobody discovers the slices."""
+    forward()
+    tpu_events.expect_discoveries(0)
+    assert os.environ[GUARD] == "true"
+
+
+@pytest.mark.environment(SKIP_MEGASCALE_PJRT_CLIENT="false")
+def test_false_is_no_guard(tpu_events, replica):
+    forward()
+    tpu_events.expect_discoveries(1)
+    assert os.environ[GUARD] == "false"

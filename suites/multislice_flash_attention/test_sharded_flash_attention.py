@@ -1,0 +1,125 @@
+"""Flash attention sharded over the slices and devices of a mesh computes what one device does."""
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+
+from suites.multislice_flash_attention.problems import (
+    Problem,
+    assert_close,
+    expected,
+    flash,
+    leaves_on_tpu,
+)
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.upstream("pytorch/xla#8812", "pytorch/xla#8850"),
+]
+SPECS = {
+    "batch": ("data", None, None, None),
+    "heads": (None, "model", None, None),
+    "batch-heads": ("data", "model", None, None),
+    "batch-over-both": (("data", "model"), None, None, None),
+}
+SPEC = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+
+
+def hybrid_mesh(topology):
+    """Slices along "data", each slice's devices along "model"."""
+    return xs.HybridMesh(
+        ici_mesh_shape=(1, topology.devices),
+        dcn_mesh_shape=(topology.slices, 1),
+        axis_names=("data", "model"),
+    )
+
+
+def assert_step(problem, **sharding):
+    """Forward and backward pass, each tensor against the oracle."""
+    leaves = leaves_on_tpu(problem)
+    result = flash(problem, leaves, **sharding)
+    result.backward(leaves["do"])
+    torch_xla.sync()
+    out, gradients = expected(problem)
+    assert_close(result, out, problem.dtype, "output")
+    for name, oracle in gradients.items():
+        assert_close(leaves[name].grad, oracle, problem.dtype, f"gradient of {name}")
+
+
+@SPEC
+@pytest.mark.topologies("2x2")
+def test_backward(topology, spmd, spec):
+    assert_step(Problem(batch=4), partition_spec=spec, mesh=hybrid_mesh(topology))
+
+
+@pytest.mark.parametrize("mask", ["causal", "segments", "bias"])
+@pytest.mark.topologies("2x2")
+def test_masks(topology, spmd, mask):
+    mesh = hybrid_mesh(topology)
+    assert_step(Problem(batch=2, **{mask: True}), partition_spec=SPECS["batch-heads"], mesh=mesh)
+
+
+@pytest.mark.topologies("2x1", "4x2", "1x4")
+def test_topologies(topology, spmd):
+    problem = Problem(batch=topology.slices, heads=topology.devices, causal=True)
+    assert_step(problem, partition_spec=SPECS["batch-heads"], mesh=hybrid_mesh(topology))
+
+
+@pytest.mark.topologies("2x2")
+def test_bfloat16(topology, spmd):
+    problem = Problem(batch=2, dtype=torch.bfloat16, causal=True)
+    assert_step(problem, partition_spec=SPECS["batch-heads"], mesh=hybrid_mesh(topology))
+
+
+@pytest.mark.topologies("2x2")
+def test_global_mesh(topology, spmd):
+    xs.set_global_mesh(hybrid_mesh(topology))
+    assert_step(Problem(batch=2), partition_spec=SPECS["batch-heads"])
+
+
+@pytest.mark.topologies("2x2")
+def test_own_mesh_beside_a_global_one(topology, spmd):
+    """The mesh that the call names counts."""
+    xs.set_global_mesh(xs.Mesh(np.arange(4), (4,), ("all",)))
+    assert_step(Problem(batch=2), partition_spec=SPECS["batch-heads"], mesh=hybrid_mesh(topology))
+
+
+@pytest.mark.topologies("2x2")
+def test_mesh_in_another_order(topology, spmd):
+    """Devices of both slices along each axis."""
+    mesh = xs.Mesh(np.array([3, 0, 2, 1]), (2, 2), ("data", "model"))
+    assert_step(Problem(batch=2, causal=True), partition_spec=SPECS["batch-heads"], mesh=mesh)
+
+
+@pytest.mark.topologies("2x2")
+def test_result_is_sharded(topology, spmd):
+    """The result has the shards of the partition spec."""
+    problem = Problem(batch=2)
+    leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(problem).items()}
+    sharding = {"partition_spec": SPECS["batch-heads"], "mesh": hybrid_mesh(topology)}
+    result = flash(problem, leaves, **sharding)
+    torch_xla.sync()
+    assert "devices=[2,2,1,1]" in torch_xla._XLAC._get_xla_sharding_spec(result)
+
+
+@pytest.mark.topologies("2x2")
+def test_inputs_sharded_before(topology, spmd):
+    """Inputs that already have the spec's sharding, as a model's activations do."""
+    mesh, problem = hybrid_mesh(topology), Problem(batch=2, causal=True)
+    leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(problem).items()}
+    for name in "qkv":
+        xs.mark_sharding(leaves[name], mesh, SPECS["batch-heads"])
+    result = flash(problem, leaves, partition_spec=SPECS["batch-heads"], mesh=mesh)
+    assert_close(result, expected(problem)[0], problem.dtype, "output")
+
+
+@pytest.mark.topologies("2x1")
+def test_batch_that_does_not_divide(topology, spmd):
+    """Three batch elements over two slices: their attention, and no fourth one."""
+    problem = Problem(batch=3)
+    leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(problem).items()}
+    sharding = {"partition_spec": SPECS["batch"], "mesh": hybrid_mesh(topology)}
+    result = flash(problem, leaves, **sharding)
+    assert_close(result, expected(problem)[0], problem.dtype, "output")

@@ -1,0 +1,57 @@
+"""torch_xla's splash attention, over a mesh of two slices."""
+
+import pytest
+import torch_xla
+import torch_xla.distributed.spmd as xs
+
+from suites.multislice_flash_attention.problems import (
+    Problem,
+    assert_close,
+    expected,
+    leaves_on_tpu,
+)
+
+splash = pytest.importorskip("torch_xla.experimental.splash_attention")  # since 2.8
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies("2x1"),
+    pytest.mark.upstream("pytorch/xla#8954", "pytorch/xla#8850"),
+]
+
+
+def run(problem):
+    """Leaves, and their splash attention; scaled outside, as splash attention has no scale."""
+    mesh = xs.HybridMesh(ici_mesh_shape=(1, 1), dcn_mesh_shape=(2, 1), axis_names=("data", "fsdp"))
+    xs.set_global_mesh(mesh)
+    leaves = leaves_on_tpu(problem)
+    config = splash.SplashAttentionConfig(mesh=str(mesh))
+    q = leaves["q"] * problem.scale
+    result = splash.splash_attention(
+        q, leaves["k"], leaves["v"], config.to_json(), causal=problem.causal
+    )
+    return leaves, result
+
+
+def test_as_released(spmd):
+    """What pip install torch_xla==2.9.0 jax==0.7.1 gives has splash attention."""
+    problem = Problem(batch=2, causal=True)
+    _, result = run(problem)
+    assert_close(result, expected(problem)[0], problem.dtype, "output")
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
+def test_backward(tpu_events, spmd, torchax, causal):
+    problem = Problem(batch=2, causal=causal)
+    leaves, result = run(problem)
+    result.backward(leaves["do"])
+    torch_xla.sync()
+    out, gradients = expected(problem)
+    assert_close(result, out, problem.dtype, "output")
+    for name, oracle in gradients.items():
+        assert_close(leaves[name].grad, oracle, problem.dtype, f"gradient of {name}")
+
+
+def test_one_discovery(tpu_events, spmd, torchax):
+    run(Problem(batch=2, causal=True))
+    tpu_events.expect_discoveries(1)

@@ -1,0 +1,117 @@
+"""Training with flash attention on two slices: one discovery, and one slice's loss curve."""
+
+import os
+from datetime import timedelta
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch_xla.distributed.spmd as xs
+
+from harness.virtual_tpu.slices import run_slices
+from suites.multislice_flash_attention.training import (
+    BATCH,
+    TOLERANCE,
+    batch,
+    block,
+    expected_losses,
+    flash,
+    train,
+)
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.upstream("pytorch/xla#8812", "pytorch/xla#8954", "pytorch/xla#8971"),
+]
+
+
+def over_slices(topology):
+    """The model on the device, its attention's batch sharded over slices, and the data."""
+    mesh = xs.HybridMesh(
+        ici_mesh_shape=(1, topology.devices),
+        dcn_mesh_shape=(topology.slices, 1),
+        axis_names=("data", "model"),
+    )
+    spec = ("data", None, None, None)
+    model = block(partial(flash, partition_spec=spec, mesh=mesh)).to("xla")
+    data = [t.to("xla") for t in batch()]
+    for tensor in data:
+        xs.mark_sharding(tensor, mesh, ("data", None, None))
+    return model, *data
+
+
+def assert_curve(losses):
+    torch.testing.assert_close(losses, expected_losses(), **TOLERANCE)
+
+
+@pytest.mark.topologies("1x1")
+def test_losses_of_one_device(replica):
+    assert_curve(train(block(flash).to("xla"), *(t.to("xla") for t in batch())))
+
+
+@pytest.mark.topologies("2x1", "2x2", "1x4")
+def test_losses_of_one_process(topology, spmd):
+    if topology.slices == 1:
+        assert topology.devices == BATCH
+        model = block(flash).to("xla")
+        assert_curve(train(model, *(t.to("xla") for t in batch())))
+    else:
+        assert_curve(train(*over_slices(topology)))
+
+
+@pytest.mark.topologies("2x2")
+def test_one_process_meets_the_slices_once(tpu_events, topology, spmd):
+    losses = train(*over_slices(topology))
+    tpu_events.expect_discoveries(1)
+    assert losses == sorted(losses, reverse=True), f"the loss does not go down: {losses}"
+
+
+def slice_of(store, slices, number):
+    """One slice's training of its part of the batch; gradients are averaged over the host."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(str(store), slices),
+        rank=number,
+        world_size=slices,
+        timeout=timedelta(seconds=40),
+    )
+
+    def average(model):
+        for parameter in model.parameters():
+            gradient = parameter.grad.cpu()
+            dist.all_reduce(gradient)
+            parameter.grad.copy_(gradient / slices)
+
+    data = (t.chunk(slices)[number].to("xla") for t in batch())
+    losses = torch.tensor(train(block(flash).to("xla"), *data, average), dtype=torch.float64)
+    dist.all_reduce(losses)
+    return (losses / slices).tolist()
+
+
+@pytest.mark.topologies("2x1")
+def test_losses_of_two_processes(topology, tmp_path):
+    (first, second) = run_slices(partial(slice_of, tmp_path / "store", 2), topology)
+    assert first == second
+    assert_curve(first)
+
+
+@pytest.mark.topologies("2x1", "2x2")
+def test_two_processes_meet_once(tpu_events, topology, tmp_path):
+    losses, _ = run_slices(partial(slice_of, tmp_path / "store", 2), topology)
+    tpu_events.expect_discoveries(1)
+    assert losses == sorted(losses, reverse=True), f"the loss does not go down: {losses}"
+
+
+@pytest.mark.topologies("2x2")
+def test_steps_after_the_first_compile_nothing(tpu_events, topology, spmd):
+    """The second training's steps have the first one's shapes."""
+    model, x, y = over_slices(topology)
+    for _ in range(2):
+        before = tpu_events.read()
+        train(model, x, y)
+    again = tpu_events.read().after(before)
+    assert again.of("execute"), "the second training ran"
+    assert not again.of("compile")
+    assert not again.of("client")
