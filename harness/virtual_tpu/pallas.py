@@ -81,10 +81,19 @@ class Kernel:
             for shape, o in zip(given, self.operands, strict=True)
         ]
         with enable_x64(self.x64):
-            traced = jax.jit(interpreted, keep_unused=True).trace(*shapes)
-            lowered = traced.lower(lowering_platforms=("cpu",))
+            lowered = _lower_for_cpu(jax.jit(interpreted, keep_unused=True), shapes)
         module: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
         return module
+
+
+def _lower_for_cpu(function: Any, shapes: Sequence[Any]) -> Any:
+    import jax
+    from jax.interpreters import mlir
+
+    if jax.__version_info__ >= (0, 4, 31):
+        return function.trace(*shapes).lower(lowering_platforms=("cpu",))
+    parameters = mlir.LoweringParameters(platforms=("cpu",))
+    return function.lower(*shapes, _experimental_lowering_parameters=parameters)
 
 
 def _raiser(error: Exception) -> str:

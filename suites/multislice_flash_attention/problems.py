@@ -91,13 +91,10 @@ def flash(problem: Problem, leaves: Mapping[str, torch.Tensor], **sharding) -> t
     if problem.segments:
         lengths = problem.queries, problem.keys
         segments = [segment_ids(problem, length).to("xla") for length in lengths]
+    if problem.bias:  # torch_xla 2.4 does not know the argument
+        sharding["ab"] = leaves["bias"]
     return flash_attention(
-        *(leaves[name] for name in "qkv"),
-        problem.causal,
-        *segments,
-        problem.scale,
-        ab=leaves.get("bias"),
-        **sharding,
+        *(leaves[name] for name in "qkv"), problem.causal, *segments, problem.scale, **sharding
     )
 
 
