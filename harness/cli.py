@@ -3,23 +3,49 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 
-from harness import __version__, listing
+from harness import __version__
+from harness.commands import (
+    bisect,
+    durations,
+    expectations,
+    history_of,
+    list_,
+    matrix,
+    qualify,
+    repro,
+    stacks,
+)
 from harness.errors import BadInputError
 from harness.versions import stack_versions
 
+_COMMANDS = (list_, stacks, matrix, qualify, bisect, history_of, expectations, durations, repro)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 when it did what was asked, 2 for input that can't be used."""
-    options = _parser().parse_args(arguments)
+    """Run one command; 2 for input that can't be used, else what the command says."""
+    own = list(sys.argv[1:] if arguments is None else arguments)
+    own, pytest_arguments = _split(own)
+    parser = _parser()
+    options = parser.parse_args(own)
+    if pytest_arguments and "arguments" not in options:
+        parser.error(f"{own[0]} runs no pytest: expected nothing behind --")
+    options.arguments = pytest_arguments
     try:
         return int(options.run(options))
     except BadInputError as error:
-        print(f"xla-harness: {error}", file=sys.stderr)  # noqa: T201
+        print(f"xla-harness: {error}", file=sys.stderr)
         return 2
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The command's own arguments, and those behind ``--``, which are pytest's."""
+    if "--" not in arguments:
+        return arguments, []
+    index = arguments.index("--")
+    return arguments[:index], arguments[index + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -29,19 +55,6 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"xla-harness {__version__} ({stack})"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    show = commands.add_parser(
-        "list", help="areas with their cases, lanes, topologies and upstream issues"
-    )
-    show.add_argument("paths", nargs="*", default=["suites"], metavar="PATH")
-    show.add_argument("--json", action="store_true", help="one object for each case")
-    show.set_defaults(run=_list)
+    for command in _COMMANDS:
+        command.add(commands)
     return parser
-
-
-def _list(options: argparse.Namespace) -> int:
-    print(f"collecting {' '.join(options.paths)} ...", file=sys.stderr)  # noqa: T201
-    cases, titles = listing.collect(options.paths)
-    data = listing.as_data(cases)
-    text = json.dumps(data, indent=1) if options.json else listing.table(cases, titles)
-    print(text)  # noqa: T201
-    return 0

@@ -12,6 +12,7 @@ import pytest
 from harness.errors import BadInputError
 from harness.isolation.isolator import Limits
 from harness.lanes import lane_can, lane_named
+from harness.selection import Durations, Shard, read_cases, read_durations
 from harness.topology import Target, Topology
 
 _MIB, _KIB = 1 << 20, 1 << 10
@@ -20,7 +21,7 @@ _PRELOAD = [
     "torch_xla.distributed.spmd?",
     "jax.numpy?",
     "jax.extend?",
-    "torchax?",  # the first mark_sharding of every process tries it
+    # Not torchax: it renames PyTorch's PrivateUse1 backend, and then torch.distributed raises.
 ]
 
 
@@ -38,6 +39,13 @@ def add_options(parser: pytest.Parser) -> None:
         default="all",
         help="topologies to run on, as 4 or 1,8 or 2x4, v4:2x4 (default: all that a case names)",
     )
+    which = parser.getgroup("xla-harness: which cases run")
+    which.addoption(
+        "--shard",
+        metavar="NUMBER/COUNT",
+        help="one part of several that take equally long by recorded durations, as 2/5",
+    )
+    which.addoption("--cases", metavar="FILE", help="only the cases whose ids are its lines")
     apart = parser.getgroup("xla-harness: a process for each case")
     apart.addoption(
         "--isolation",
@@ -70,6 +78,8 @@ def add_options(parser: pytest.Parser) -> None:
         help="folder of expectation files (default: ini xla_expectations)",
     )
     parser.addini("xla_expectations", "folder of expectation files, from the root", default="")
+    parser.addini("xla_stacks", "folder of stacks, which expectations may name", default="")
+    parser.addini("xla_durations", "file of recorded durations, for --shard", default="")
     parser.addini("xla_upstream", "file of upstream rows for the summary", default="")
     parser.addini(
         "xla_preload",
@@ -86,9 +96,13 @@ class Settings:
     lanes: tuple[str, ...]  # () for the first that a case names
     topologies: tuple[Topology, ...]
     in_process: str  # why there is no isolation, or ""
+    shard: Shard | None
+    durations: Durations
+    cases: frozenset[str] | None  # None for all
     deadline: float
     limits: Limits
     expectations: Path | None
+    stacks: Path | None
     upstream: Path | None
     preload: tuple[str, ...]
 
@@ -105,12 +119,16 @@ class Settings:
             lanes=lanes,
             topologies=topologies,
             in_process=_why_in_process(config),
+            shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
+            durations=read_durations(_from_root(config, config.getini("xla_durations"))),
+            cases=read_cases(Path(path)) if (path := config.getoption("cases")) else None,
             deadline=_number(config, "--deadline", above=0),
             limits=Limits(
                 memory_bytes=int(_number(config, "--memory-limit", above=-1)) * _MIB or None,
                 output_bytes=int(_number(config, "--output-limit", above=0) * _KIB),
             ),
             expectations=_expectations(config),
+            stacks=_from_root(config, config.getini("xla_stacks")),
             upstream=_from_root(config, config.getini("xla_upstream")),
             preload=tuple(config.getini("xla_preload")),
         )

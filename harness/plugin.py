@@ -12,6 +12,7 @@ from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.fixtures import replica, spmd, topology, tpu_events, xla_target
 from harness.session import Cases
+from harness.stacks.catalogue import known_versions
 from harness.terminal import Terminal
 
 __all__ = [
@@ -41,7 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     try:
         settings = options.Settings.of(config)
-        expectations = Expectations.load_optional(settings.expectations)
+        known = known_versions(settings.stacks)
+        expectations = Expectations.load_optional(settings.expectations, known)
         config.stash[_TERMINAL] = Terminal(
             config, settings.in_process, upstream.load_optional(settings.upstream)
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,16 @@ from harness.case import Case
 from harness.expectations import Expectation, judge
 from harness.isolation.isolator import Run
 from harness.lanes import LANES
-from harness.outcome import Kind, Outcome
+from harness.layers import layer_of
+from harness.outcome import BROKEN, Kind, Outcome
 from harness.versions import stack_versions
 
 _ATTRIBUTE = "xla_record"
+# torch_xla up to 2.7 writes one in the middle of a message: what went wrong stands behind it.
+_NATIVE_TRACE = re.compile(
+    r"\*\*\* Begin stack trace \*\*\*.*?\*\*\* End stack trace \*\*\*\s*", re.DOTALL
+)
+_MOST_OF_A_FAILURE = 2000  # characters: enough for every signature, little for a report
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,8 @@ class Record:
     expectation: str  # the cause it names, or ""
     outcome: str
     outcome_detail: str
+    failure: str  # the message of what went wrong, expected or not
+    layer: str  # where it went wrong, one of harness.layers
     signal: str
     duration_setup: float
     duration_runtime_start: float | None
@@ -48,7 +57,7 @@ class Record:
         own = {
             name: f"{value:.6f}" if isinstance(value, float) else value
             for name, value in asdict(self).items()
-            if name not in ("id", "facts")
+            if name != "facts"
         }
         return [(k, v) for k, v in {**own, **self.facts, **stack_versions()}.items() if v]
 
@@ -61,6 +70,8 @@ def settle(
     if hung := run.events.hung:
         raw = reports.hung_in_discovery(item, run.reports, hung.stack or "")
     outcome = judge(raw, expectation)
+    broken = raw if raw.kind in BROKEN else Outcome(raw.kind)
+    layer = layer_of(broken, run.reports)
     failed = [report for report in run.reports if report.failed]
     if outcome.kind == Kind.EXPECTED_FAILURE and len(failed) > 1:
         # Only one failure is declared; what fails in teardown besides is news.
@@ -72,6 +83,9 @@ def settle(
     if not run.reports or run.reports[-1].when != "teardown":
         run.reports.append(reports.passed_teardown(item, run.reports))
     record = _record(case, run, outcome, expectation, isolation)
+    record = replace(
+        record, failure=_NATIVE_TRACE.sub("", broken.message)[:_MOST_OF_A_FAILURE], layer=layer
+    )
     last = run.reports[-1]
     for report in run.reports:
         setattr(report, _ATTRIBUTE, asdict(record) if report is last else None)
@@ -131,6 +145,8 @@ def _record(
         expectation=expectation.cause if expectation else "",
         outcome=str(outcome.kind),
         outcome_detail=outcome.message,
+        failure="",
+        layer="",
         signal=outcome.signal,
         duration_setup=max(setup - (run.runtime_start or 0.0), 0.0),
         duration_runtime_start=run.runtime_start,

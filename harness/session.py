@@ -28,7 +28,16 @@ from harness.isolation.threads import NotForkableError
 from harness.lanes import LANES
 from harness.options import Settings
 from harness.record import settle
+from harness.results.report import (
+    FORMAT,
+    FORMAT_PROPERTY,
+    LEFT_OUT,
+    STACK_PROPERTY,
+    STACK_VARIABLE,
+)
+from harness.selection import Shard, shards
 from harness.topology import Target
+from harness.versions import stack_versions
 from harness.virtual_tpu.events import VARIABLE, EventLog
 
 _OUTPUT_KEY = "xla_harness"
@@ -135,8 +144,11 @@ class Cases:
             return
         junit = self._config.stash.get(xml_key, None)
         if junit is not None:
-            for cause, count in sorted(self._collected.left_out.items()):
-                junit.add_global_property(f"left out: {cause}", str(count))
+            own = {FORMAT_PROPERTY: FORMAT, STACK_PROPERTY: os.environ.get(STACK_VARIABLE, "")}
+            causes = sorted(self._collected.left_out.items())
+            left_out = {f"{LEFT_OUT}{cause}": str(count) for cause, count in causes}
+            for name, value in {**own, **stack_versions(), **left_out}.items():
+                junit.add_global_property(name, value)
         if self._collected.unmatched and session.exitstatus in (0, 5):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -149,6 +161,7 @@ class Cases:
 
     def _unmatched_expectations(self, items: list[pytest.Item]) -> list[str]:
         selected = any("::" in argument for argument in self._config.args)
+        selected = selected or self._settings.cases is not None
         if selected or self._config.getoption("lf", False):
             return []  # part of a file was collected: what is missing says nothing
         return self._expectations.unmatched((item.nodeid for item in items), self._config.rootpath)
@@ -156,6 +169,9 @@ class Cases:
     def _choose(self, items: list[pytest.Item]) -> None:
         chosen, left_out = [], []
         for item in items:
+            if self._settings.cases is not None and item.nodeid not in self._settings.cases:
+                left_out.append(item)
+                continue
             target, declared = self._target_of(item), declared_targets(item)
             reason = declared and target and self._settings.why_not(target, declared)
             if reason:
@@ -166,9 +182,23 @@ class Cases:
                 item.stash[CASE] = case_of(item, target, self._settings.deadline)
                 item.stash[_EXPECTATION] = self._expectations.find(item.nodeid)
             chosen.append(item)
+        if self._settings.shard is not None:
+            mine = self._shard(chosen, self._settings.shard)
+            left_out += [item for item in chosen if item.nodeid not in mine]
+            chosen = [item for item in chosen if item.nodeid in mine]
         if left_out:
             self._config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
+
+    def _shard(self, items: list[pytest.Item], shard: Shard) -> dict[str, float]:
+        cases = [
+            (item.nodeid, item.stash[CASE].target.lane if CASE in item.stash else "")
+            for item in items
+        ]
+        parts = shards(cases, self._settings.durations, shard.count)
+        others = len(cases) - len(parts[shard.number - 1])
+        self._collected.left_out[f"other shards than {shard}"] += others
+        return parts[shard.number - 1]
 
     def _target_of(self, item: pytest.Item) -> Target | None:
         callspec = getattr(item, "callspec", None)

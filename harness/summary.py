@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from harness.outcome import Kind
 from harness.record import Record
 from harness.session import Collected
-from harness.upstream import Row, verdict
+from harness.upstream import Row
 
 Line = tuple[str, dict[str, bool]]
 _COLUMNS = {
@@ -104,10 +104,9 @@ def _rows(records: Sequence[Record], rows: Sequence[Row], width: int) -> Iterato
         return
     yield _title("what this stack gets right", width)
     for row, chosen in found:
-        result = verdict(chosen)
-        count = f"{sum(r.kind == Kind.PASSED for r in chosen)}/{len(chosen)}"
-        style = {"green": True} if result == "ok" else {"yellow": True}
-        line, issues = f"{result:<11}{count:>7}  {row.title}", " ".join(row.issues)
+        answer = row.answer(chosen)
+        style = {"green": True} if answer.verdict == "ok" else {"yellow": True}
+        line, issues = f"{answer.verdict:<11}{answer.count:>7}  {row.title}", " ".join(row.issues)
         if len(line) + 2 + len(issues) <= width:
             yield f"{line}{issues:>{width - len(line)}}", style
         else:

@@ -3,38 +3,90 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from harness.errors import BadInputError
 from harness.expectations import glob_pattern
+from harness.layers import LAYERS
 from harness.outcome import Kind
-from harness.record import Record
 
-_KEYS = {"title", "issues", "cases"}
+_REQUIRED = {"title", "issues", "cases"}
+_KEYS = _REQUIRED | {"layer"}
+_ORDER = list(LAYERS)
+
+
+class Measured(Protocol):
+    """One case of a run, as its record or its report has it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def layer(self) -> str: ...
+
+
+M = TypeVar("M", bound=Measured)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the cases of a row say: how many of them passed, did not, and could not tell."""
+
+    passed: int
+    wrong: int
+    unmeasured: int
+
+    @property
+    def verdict(self) -> str:
+        """``ok``, ``wrong`` or ``unmeasured``: a row is ok if every case that could tell passed."""
+        if not self.passed + self.wrong:
+            return "unmeasured"
+        return "wrong" if self.wrong else "ok"
+
+    @property
+    def count(self) -> str:
+        """Passed of all, as in ``10/12``."""
+        return f"{self.passed}/{self.passed + self.wrong + self.unmeasured}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A statement about the stack, and the cases that prove or refute it."""
+    """A statement about the stack, and the cases that prove or refute it.
+
+    With a ``layer``, a case that broke at an earlier one never came to what the row is about.
+    """
 
     title: str
     issues: tuple[str, ...]
     cases: tuple[str, ...]
+    layer: str = "trace"  # so that only a release without the API says nothing
 
-    def select(self, records: Sequence[Record]) -> list[Record]:
-        """The records of its cases."""
-        patterns = [glob_pattern(case) for case in self.cases]
-        return [r for r in records if any(pattern.fullmatch(r.id) for pattern in patterns)]
+    @cached_property
+    def _patterns(self) -> list[Any]:
+        return [glob_pattern(case) for case in self.cases]
 
+    def names(self, case_id: str) -> bool:
+        """Whether the case is one of its cases."""
+        return any(pattern.fullmatch(case_id) for pattern in self._patterns)
 
-def verdict(records: Sequence[Record]) -> str:
-    """``ok``, ``wrong`` or ``unmeasured``: a row is ok only if every measured case passed."""
-    kinds = {record.kind for record in records} - {Kind.SKIPPED}
-    if not kinds:
-        return "unmeasured"
-    return "ok" if kinds <= {Kind.PASSED, Kind.UNEXPECTED_PASS} else "wrong"
+    def select(self, results: Iterable[M]) -> list[M]:
+        """Those of its cases."""
+        return [result for result in results if self.names(result.id)]
+
+    def answer(self, results: Sequence[Measured]) -> Answer:
+        """What its cases say of the stack, given the results that ``select`` gave."""
+        passed = sum(r.outcome in (Kind.PASSED, Kind.UNEXPECTED_PASS) for r in results)
+        silent = sum(r.outcome == Kind.SKIPPED or self.is_before(r.layer) for r in results)
+        return Answer(passed, len(results) - passed - silent, silent)
+
+    def is_before(self, layer: str) -> bool:
+        """Whether a case that broke at ``layer`` broke before what the row is about."""
+        return layer in LAYERS and _ORDER.index(layer) < _ORDER.index(self.layer)
 
 
 def load_optional(path: Path | None) -> tuple[Row, ...]:
@@ -45,9 +97,16 @@ def load_optional(path: Path | None) -> tuple[Row, ...]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInputError(f"{path}: {error}") from error
-    rows = []
-    for number, row in enumerate(data.get("row", []), 1):
-        if row.keys() != _KEYS:
-            raise BadInputError(f"{path}#{number}: expected the keys {', '.join(sorted(_KEYS))}")
-        rows.append(Row(row["title"], tuple(row["issues"]), tuple(row["cases"])))
-    return tuple(rows)
+    rows = data.get("row", [])
+    return tuple(_row(f"{path}#{number}", row) for number, row in enumerate(rows, 1))
+
+
+def _row(where: str, row: dict[str, Any]) -> Row:
+    if not _REQUIRED <= row.keys() <= _KEYS:
+        raise BadInputError(
+            f"{where}: expected the keys {', '.join(sorted(_REQUIRED))}, and perhaps layer"
+        )
+    layer = row.get("layer", Row.layer)
+    if layer not in LAYERS:
+        raise BadInputError(f"{where}: key 'layer': {layer!r}: expected {', '.join(LAYERS)}")
+    return Row(row["title"], tuple(row["issues"]), tuple(row["cases"]), layer)

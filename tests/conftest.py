@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+from drift import GOOD, NO_DOUBLE, NO_HALF, WITH_NEW, Drift
+from drift import project as drift_project
 from junitparser.xunit2 import JUnitXml, TestCase
 
 HEADER = """\
@@ -115,3 +117,27 @@ def project(tmp_path: Path) -> Project:
 def shared_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A folder for a whole module, whose tests look at one run."""
     return Project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="session")
+def environments_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache for environments, as they take seconds to make."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def drift(tmp_path: Path, environments_cache: Path) -> Drift:
+    """A project of stacks for one test."""
+    return drift_project(tmp_path, environments_cache)
+
+
+@pytest.fixture(scope="module")
+def shared_drift(tmp_path_factory: pytest.TempPathFactory, environments_cache: Path) -> Drift:
+    """A project of stacks for a whole module: 1 and 2 work, 3 and 4 do not
+    double, 5 does not halve, 6 is good and has new()."""
+    made = drift_project(tmp_path_factory.mktemp("drift"), environments_cache)
+    for name, code in (("1", GOOD), ("2", GOOD), ("3", NO_DOUBLE), ("4", NO_DOUBLE)):
+        made.stack(name, code)
+    made.stack("5", NO_HALF)
+    made.stack("6", WITH_NEW)
+    return made

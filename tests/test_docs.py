@@ -20,6 +20,7 @@ from harness.expectations import Expectations, glob_pattern
 from harness.lanes import LANES
 from harness.options import add_options
 from harness.record import Record
+from harness.stacks.catalogue import known_versions
 from harness.versions import COMPONENTS
 from harness.virtual_tpu.events import Events
 
@@ -70,7 +71,9 @@ def test_every_junit_property_is_documented(name: str) -> None:
     assert f"`{name}`" in DOCS["outcomes.md"]
 
 
-@pytest.mark.parametrize("command", re.findall(r"^uv run xla-harness (\w+)", README, re.MULTILINE))
+@pytest.mark.parametrize(
+    "command", re.findall(r"^uv run xla-harness ([\w-]+)", README, re.MULTILINE)
+)
 def test_every_command_in_the_readme_exists(command: str) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main([command, "--help"])
@@ -129,3 +132,12 @@ def test_every_upstream_row_has_cases(cases: list[dict[str, object]]) -> None:
 def test_every_suite_says_what_it_proves(suite: str) -> None:
     text = (ROOT / "suites" / suite / "__init__.py").read_text()
     assert "oracle" in text.lower()
+
+
+def test_no_case_has_two_entries_on_any_stack(cases: list[dict[str, object]]) -> None:
+    known = known_versions(ROOT / "fixtures" / "stacks")
+    entries = Expectations.load(ROOT / "fixtures" / "expectations", known).entries
+    for stack in known:
+        expectations = Expectations(entries, stack)
+        for case in cases:
+            expectations.find(str(case["id"]))  # raises for two

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import Project
 
+from harness.versions import stack_versions
+
 xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
 OPTION = "--expectations=expected"
 CASES = """\
@@ -66,6 +68,14 @@ BAD_FILES = {
     "bad issue": (entry(issue="8854"), "area.toml#1: expected either key 'issue'"),
     "neither cause": (entry(issue=None), "area.toml#1: expected either key 'issue'"),
     "both causes": (entry(finding="a-b"), "area.toml#1: expected either key 'issue'"),
+    "bad stack": (
+        entry() + 'stack = { torch-xla = "<2.8" }\n',
+        "area.toml#1: key 'stack.torch-xla': unknown component: did you mean 'torch_xla'?",
+    ),
+    "bad range": (
+        entry() + 'stack.python = "<3,>3"\n',
+        "area.toml#1: key 'stack.python': '<3,>3': can never match",
+    ),
     "bad finding": (entry(issue=None, finding="A b"), "or key 'finding', a section of"),
 }
 
@@ -109,6 +119,12 @@ JUDGED = {
     ),
     "any of several": (
         entry(cases=cases("f?ils", "crashes"), signature="sums|SIGABRT"),
+        "fails",
+        "expected failure",
+        "pytorch/xla#8854: the sum is wrong",
+    ),
+    "any file": (
+        entry(cases=["test_*.py::test_f?ils[*"]),
         "fails",
         "expected failure",
         "pytorch/xla#8854: the sum is wrong",
@@ -230,3 +246,48 @@ def test_an_entry_without_a_file_is_red(project: Project) -> None:
     ran = project.run(OPTION, "-k", "passes")
     assert ran.code == 1
     assert ran.shows("expected/area.toml#1: test_gone.py::test_x[cpu-4] matches no case")
+
+
+def for_python(operator: str) -> str:
+    """A condition on the Python that runs, as the key of an entry."""
+    return f"stack = {{ python = '{operator}{stack_versions()['python']}' }}\n"
+
+
+@xdist
+def test_only_the_entry_for_this_stack_counts(project: Project, xdist: tuple[str, ...]) -> None:
+    project.write("test_inner.py", CASES)
+    here, elsewhere = entry() + for_python("=="), entry(reason="another") + for_python("!=")
+    project.write("expected/area.toml", elsewhere + here)
+    both = project.run(OPTION, "-k", "test_fails and not twice", *xdist)
+    assert both.code == 0
+    assert both.shows("1 pytorch/xla#8854: the sum is wrong")
+    project.write("expected/area.toml", elsewhere)
+    absent = project.run(OPTION, "-k", "test_fails and not twice", *xdist)
+    assert absent.code == 1
+    assert absent.properties("test_fails")["outcome_detail"] == (
+        "ValueError: sums differ: 3 instead of 4"
+    )
+
+
+def test_pass_names_the_condition_that_holds(project: Project) -> None:
+    project.write("test_inner.py", CASES)
+    project.write("expected/area.toml", entry(cases=cases("passes")) + for_python(">="))
+    ran = project.run(OPTION, "-k", "test_passes")
+    assert ran.code == 1
+    assert ran.shows(f"can go from python >={stack_versions()['python']}")
+
+
+def test_two_entries_for_this_stack_are_refused(project: Project) -> None:
+    project.write("test_inner.py", CASES)
+    project.write("expected/area.toml", entry() + for_python("==") + entry() + for_python(">="))
+    ran = project.run(OPTION)
+    assert ran.code == 2
+    assert ran.shows("expected/area.toml#1 and expected/area.toml#2 match test_inner.py::")
+
+
+def test_misspelt_case_of_another_stack_is_red(project: Project) -> None:
+    project.write("test_inner.py", CASES)
+    project.write("expected/area.toml", entry(cases=cases("gone")) + for_python("!="))
+    ran = project.run(OPTION, "-k", "passes")
+    assert ran.code == 1
+    assert ran.shows("expected/area.toml#1: test_inner.py::test_gone[cpu-*] matches no case")

@@ -91,7 +91,19 @@ mesh = torch.tensor([[0, 1], [2, 3]])
 moved = dtensor.redistribute(
     torch.arange(8), mesh, (Shard(0), Replicate()), (Replicate(), Shard(0))
 )
+rows, backwards = torch.arange(10).reshape(5, 2), torch.tensor([3, 1, 2, 0])
+
+def own_rows(ranks):
+    return {"rows": dtensor.own_shard(rows, ranks, (Shard(0),))}
+
+def lists(held):
+    return [shard.tolist() for shard in held.shards], str(held.placements)
+
 results = {
+    "own": lists(dtensor.run_program(own_rows, backwards)["rows"]),
+    "own, by PyTorch": lists(
+        dtensor.distribute(rows, backwards, (Shard(0),), source_rank=None)
+    ),
     "values": run_ranks(total, 4, 10),
     "alone": run_ranks(lambda rank: dist.get_world_size(), 1),
     "large": [len(value) for value in run_ranks(lambda rank: bytes(10_000_000), 2)],
@@ -186,3 +198,11 @@ def test_dtensor_replicates_without_placements(results):
 
 def test_dtensor_redistributes(results):
     assert results["redistributed"] == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
+
+
+def test_dtensor_shard_of_a_ranks_own_copy(results):
+    """As old releases cut it, and by PyTorch's own argument."""
+    shards, placements = results["own"]
+    assert shards == [[], [[4, 5], [6, 7]], [[8, 9]], [[0, 1], [2, 3]]]
+    assert placements == "(Shard(dim=0),)"
+    assert results["own"] == results["own, by PyTorch"]

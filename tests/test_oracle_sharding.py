@@ -156,6 +156,22 @@ def test_too_few_devices(result):
     )
 
 
+def test_devices_for_jax_that_has_no_option_for_them():
+    """Before JAX 0.5 a flag of XLA's says how many, which nothing else is to see."""
+    program = """
+import os
+from jaxlib import xla_client
+from harness.oracles import jax_cpu
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+with jax_cpu._host_devices(20):
+    client = xla_client.make_cpu_client()
+print(len(client.local_devices()), os.environ["XLA_FLAGS"])
+"""
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.split() == ["20", "--xla_force_host_platform_device_count=2"]
+
+
 def test_right_placements_pass(result):
     assert result["good"] == result["wrapped"] == []
     assert result["bfloat16"] == [1.5]

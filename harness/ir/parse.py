@@ -7,13 +7,21 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from jaxlib import xla_client
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import stablehlo as _stablehlo
 
 from harness.ir.facts import Collective, Group, Program, TensorType
 
+try:
+    from jaxlib.mlir._mlir_libs._jax_mlir_ext import register_dialects
+except ImportError:  # its name before jaxlib 0.7
+    from jaxlib.mlir._mlir_libs.register_jax_dialects import register_dialects
+
 stablehlo: Any = _stablehlo  # its stub leaves out the functions of the C++ module
+# Portable artifacts by way of XLA and text: StableHLO's own functions, given a context, abort in
+# jaxlib 0.4.29, which has linked MLIR twice.
+_artifacts: Any = xla_client._xla.mlir
 
 _DIALECT = "stablehlo."
 _DIMENSIONS = {
@@ -34,7 +42,7 @@ class InvalidProgramError(ValueError):
 @cache
 def _context() -> ir.Context:
     registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
+    register_dialects(registry)
     context = ir.Context()
     context.append_dialect_registry(registry)
     context.load_all_available_dialects()
@@ -53,19 +61,20 @@ def parse(source: str | bytes) -> Program:
     module = _module(source)
     main = _entry(module)
     signature = ir.FunctionType(main.attributes["function_type"].value)
+    text = str(module)
     return Program(
         inputs=tuple(map(_tensor, signature.inputs)),
         outputs=tuple(map(_tensor, signature.results)),
         collectives=tuple(_collectives(module.operation)),
-        text=str(module),
-        artifact=stablehlo.serialize_portable_artifact(module, stablehlo.get_current_version()),
+        text=text,
+        artifact=_artifacts.serialize_portable_artifact(text, stablehlo.get_current_version()),
     )
 
 
 def _module(source: str | bytes) -> Any:
     try:
         if isinstance(source, bytes):
-            return stablehlo.deserialize_portable_artifact(_context(), source)
+            source = _artifacts.deserialize_portable_artifact(source)
         return ir.Module.parse(source, _context())
     except Exception as error:  # MLIRError has no importable class, ValueError is not promised
         raise InvalidProgramError(str(error)) from error

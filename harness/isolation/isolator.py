@@ -54,8 +54,8 @@ class Run:
 def preload(modules: Sequence[str]) -> None:
     """Import what cases need, once, and keep its memory shared with every child.
 
-    A name with ``?`` behind it may be missing: the attempt alone spares every child most of its
-    cost. Raises BadInputError when another one can't be imported.
+    A name with ``?`` behind it may be missing. Raises BadInputError when another one can't be
+    imported.
     """
     for name in modules:
         try:

@@ -47,6 +47,16 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+class DieWithParent:
+    """For ``preexec_fn``: the new process ends with the thread that started it."""
+
+    def __init__(self) -> None:
+        self._parent = os.getpid()
+
+    def __call__(self) -> None:
+        die_with_parent(self._parent)
+
+
 def allow_tracing_by(pid: int) -> None:
     """Let that process and its children read this one's stacks where Yama would forbid it."""
     _prctl(_PR_SET_PTRACER, pid)  # fails with EINVAL without Yama, where nothing is forbidden

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 
@@ -40,7 +41,11 @@ class CpuLane:
             import jax
 
             jax.config.update("jax_platforms", "cpu")
-            jax.config.update("jax_num_cpu_devices", topology.total)
+            if hasattr(jax.config, "jax_num_cpu_devices"):
+                jax.config.update("jax_num_cpu_devices", topology.total)
+            else:  # before JAX 0.5
+                flag = f"--xla_force_host_platform_device_count={topology.total}"
+                os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
 
     def start(self, topology: Topology, *, spmd: bool) -> None:
         torch_runtime.start(topology, spmd=spmd)

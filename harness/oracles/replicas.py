@@ -7,15 +7,16 @@ program on its CPU device (pytorch/xla#9089), and numbers from the code under te
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
-import jax  # noqa: F401  (jaxlib's arrays need it; imported here so that no case pays for it)
+import jax
 import ml_dtypes
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib import xla_client
 
 from harness.ir import Program
+from harness.oracles.jax_cpu import cpu_client
 
 _DTYPES = {
     "f32": np.dtype(np.float32),
@@ -50,23 +51,24 @@ def execute(program: Program, arguments: Sequence[Sequence[np.ndarray]]) -> list
     """
     for replica, values in enumerate(arguments):
         _check(program, replica, values)
-    client = _client(len(arguments))
+    client = cpu_client(len(arguments))
+    devices = client.local_devices()[: len(arguments)]
     try:
-        executable = client.compile_and_load(
-            program.artifact,
-            xla_client.DeviceList(tuple(client.local_devices())),
-            _options(len(arguments)),
-        )
-        outcome = executable.execute_sharded(_sharded(client, arguments))
+        executable = _compiled(client, program, devices)
+        outcome = executable.execute_sharded(_sharded(client, devices, arguments))
         columns = outcome.disassemble_into_single_device_arrays()
         return [[np.asarray(column[r]) for column in columns] for r in range(len(arguments))]
     except (RuntimeError, ValueError) as error:
         raise ExecutionError(str(error)) from error
 
 
-@cache
-def _client(replicas: int) -> Any:
-    return xla_client.make_cpu_client(num_devices=replicas)
+def _compiled(client: Any, program: Program, devices: Sequence[Any]) -> Any:
+    options = _options(len(devices))
+    if hasattr(client, "compile_and_load"):
+        return client.compile_and_load(
+            program.artifact, xla_client.DeviceList(tuple(devices)), options
+        )
+    return client.compile(program.artifact, options)  # before jaxlib 0.6.1
 
 
 def _options(replicas: int) -> Any:
@@ -78,13 +80,26 @@ def _options(replicas: int) -> Any:
     return options
 
 
-def _sharded(client: Any, arguments: Sequence[Sequence[np.ndarray]]) -> list[list[Any]]:
-    """Argument-major buffers, as `execute_sharded` takes them, each on its replica's device."""
-    placed = [
-        [client.buffer_from_pyval(np.ascontiguousarray(value), device) for value in values]
-        for values, device in zip(arguments, client.local_devices(), strict=True)
+def _sharded(
+    client: Any, devices: Sequence[Any], arguments: Sequence[Sequence[np.ndarray]]
+) -> list[jax.Array]:
+    """An array for each argument, each replica's value on its device.
+
+    JAX calls them replicated, which is how it names one value of the full shape on every device;
+    it does not look whether they are equal.
+    """
+    sharding = NamedSharding(Mesh(np.array(devices), "replica"), PartitionSpec())
+    return [
+        jax.make_array_from_single_device_arrays(
+            column[0].shape,
+            sharding,
+            [
+                client.buffer_from_pyval(np.asarray(value, order="C"), device)
+                for value, device in zip(column, devices, strict=True)
+            ],
+        )
+        for column in zip(*arguments, strict=True)
     ]
-    return [list(column) for column in zip(*placed, strict=True)]
 
 
 def _check(program: Program, replica: int, values: Sequence[np.ndarray]) -> None:

@@ -9,16 +9,17 @@ rounded-up shape, and its answer is cut at the array's real size.
 Use it only in a case's child process: it starts JAX's CPU client there.
 """
 
-import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+
+from harness.oracles.jax_cpu import cpu_devices
 
 Axis = int | str
 Spec = tuple[Axis | tuple[Axis, ...] | None, ...]
@@ -76,18 +77,6 @@ class PlacedShard:
     replica: int
     bounds: Bounds
     values: np.ndarray[Any, Any]
-
-
-def cpu_devices(count: int) -> list[Any]:
-    """JAX's CPU devices, at least `count`; raises RuntimeError if JAX started with fewer."""
-    configure: Callable[[str, object], None] = jax.config.update
-    configure("jax_platforms", "cpu")  # a virtual TPU is under test: the oracle is no client of it
-    with contextlib.suppress(RuntimeError):  # JAX has started: its number of devices is settled
-        configure("jax_num_cpu_devices", count)
-    devices: list[Any] = jax.devices("cpu")
-    if len(devices) < count:
-        raise RuntimeError(f"JAX started with {len(devices)} CPU devices; {count} are needed")
-    return devices
 
 
 def expected_tiles(layout: Layout, spec: Spec, shape: Shape) -> dict[int, Tile]:

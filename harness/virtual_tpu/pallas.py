@@ -61,7 +61,6 @@ class Kernel:
         import jax
         import jax.numpy as jnp
         from jax._src.pallas import pallas_call
-        from jax.experimental import enable_x64
 
         parameters = self.parameters | {"interpret": True}
         if "backend" in inspect.signature(pallas_call._pallas_call_lowering).parameters:
@@ -80,10 +79,20 @@ class Kernel:
             jax.ShapeDtypeStruct(shape, jnp.int32 if o.dtype == bool else o.dtype)
             for shape, o in zip(given, self.operands, strict=True)
         ]
-        with enable_x64(self.x64):
+        with _x64(on=self.x64):
             lowered = _lower_for_cpu(jax.jit(interpreted, keep_unused=True), shapes)
         module: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
         return module
+
+
+def _x64(*, on: bool) -> Any:
+    import jax
+
+    if jax.__version_info__ >= (0, 8):
+        return jax.enable_x64(on)
+    from jax.experimental import enable_x64
+
+    return enable_x64(on)
 
 
 def _lower_for_cpu(function: Any, shapes: Sequence[Any]) -> Any:

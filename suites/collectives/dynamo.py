@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch_xla import runtime as xr
-from torch_xla._dynamo import dynamo_bridge
 from torch_xla.core import xla_model as xm
 
 from harness.ir import parse
 from suites.collectives.programs import Fn, Job, PerRank, to_numpy, to_torch
 
+try:
+    from torch_xla._dynamo import dynamo_bridge
+except ImportError:  # torch_xla 2.4
+    from torch_xla.core import dynamo_bridge
+
 _BEGIN, _END = "## BEGIN_GRAPH\n", "\nGraph Hash"
+
+
+def without_compiled_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo would compile its shape guards with a C++ compiler, which need not be there."""
+    option = "enable_cpp_symbolic_shape_guards"
+    if hasattr(torch._dynamo.config, option):  # since torch 2.6
+        monkeypatch.setattr(torch._dynamo.config, option, False)
 
 
 def compile_graphs(fn: Fn, inputs: PerRank, saved: Path) -> list[Job]:
@@ -33,7 +46,7 @@ def compile_graphs(fn: Fn, inputs: PerRank, saved: Path) -> list[Job]:
     def compile_(graph: torch.fx.GraphModule, _: Any) -> Any:
         def run(*args: torch.Tensor) -> Any:
             graph.xla_args = args
-            _, outputs, _, _, _, matcher, *_ = dynamo_bridge.extract_graph_helper(graph, {})
+            _, outputs, _, _, _, matcher, *_ = _extract(graph)
             rows = [
                 tuple(to_numpy(x) for x in matcher([to_torch(v).to(devices[0]) for v in values]))
                 for values in inputs
@@ -46,6 +59,13 @@ def compile_graphs(fn: Fn, inputs: PerRank, saved: Path) -> list[Job]:
     compiled = torch.compile(fn, backend=aot_autograd(fw_compiler=compile_))
     compiled(*(to_torch(value).to(devices[0]) for value in inputs[0]))
     return jobs
+
+
+def _extract(graph: torch.fx.GraphModule) -> tuple[Any, ...]:
+    extract = dynamo_bridge.extract_graph_helper
+    # torch_xla 2.4 takes no table of symbols.
+    symbols = [{}] if len(inspect.signature(extract).parameters) > 1 else []
+    return extract(graph, *symbols)
 
 
 def _last_graph(saved: Path) -> str:

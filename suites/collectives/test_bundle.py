@@ -37,7 +37,7 @@ class Layer(torch.nn.Module):
     def __init__(self, group: str, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.tensor([[1.0, 2], [3, 4], [5, 6]], dtype=dtype))
-        self.offset = torch.nn.Buffer(torch.tensor([1.0, -1, 2], dtype=dtype))
+        self.register_buffer("offset", torch.tensor([1.0, -1, 2], dtype=dtype))
         self._group = group
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ from harness.ir import parse
 from harness.oracles import collectives as oracle
 from suites.collectives.checks import check_numbers, check_reducer
 from suites.collectives.data import columns, ranks_of
-from suites.collectives.dynamo import compile_graphs
+from suites.collectives.dynamo import compile_graphs, without_compiled_guards
 from suites.collectives.programs import export, job_of, to_numpy, to_torch
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
@@ -33,8 +33,7 @@ def test_strict_export(
     world: int, group: str, spelling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through dynamo, which rewrites `dist.all_reduce`."""
-    # Dynamo would compile its shape guards with a C++ compiler, which need not be there.
-    monkeypatch.setattr(torch._dynamo.config, "enable_cpp_symbolic_shape_guards", False)
+    without_compiled_guards(monkeypatch)
 
     class Strict(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +78,7 @@ class TestDynamo:
         """Where torch_xla writes the graphs it compiles; asked for before the runtime starts."""
         monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(tmp_path / "graphs"))
         monkeypatch.setenv("XLA_SAVE_TENSORS_FMT", "stablehlo")
-        monkeypatch.setattr(torch._dynamo.config, "enable_cpp_symbolic_shape_guards", False)
+        without_compiled_guards(monkeypatch)
         return tmp_path / "graphs"
 
     @pytest.mark.topologies(2, 4, 8)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+
+from harness.oracles.torch_dtensor import Partial, Placement, Replicate, Shard
 
 S0, S1, S2, R, P = Shard(0), Shard(1), Shard(2), Replicate(), Partial()
 

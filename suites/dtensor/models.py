@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.tensor.placement_types import Placement
 
+from harness.oracles.torch_dtensor import DTensor, Placement, distribute_tensor
 from suites.dtensor.layouts import S0, S1, R
 
 # Which mesh dimension shards what, for a mesh whose last dimension is the model's.
@@ -82,7 +81,7 @@ def train(
     for _ in range(steps):
         optimizer.zero_grad()
         results = forward(model, mesh, place)
-        results["output"].square().mean().backward()
+        _gathered(results["output"]).square().mean().backward()
         optimizer.step()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{name} has no gradient"
@@ -94,8 +93,14 @@ def train(
 def whole(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Gather outputs and gradients on every rank; a parameter stays in its shards."""
     return {
-        name: tensor.full_tensor()
-        if isinstance(tensor, DTensor) and name not in TENSOR_PARALLEL
-        else tensor
+        name: tensor if name in TENSOR_PARALLEL else _gathered(tensor)
         for name, tensor in tensors.items()
     }
+
+
+def _gathered(tensor: torch.Tensor) -> torch.Tensor:
+    """A rank's DTensor as the global tensor; torch_xla's own subclass of it stays.
+
+    In torch 2.8 and before the square of partial sums, which the output is, has a wrong gradient.
+    """
+    return tensor.full_tensor() if type(tensor) is DTensor else tensor

@@ -1,11 +1,11 @@
 """Reading what torch_xla placed, and holding it against what DTensor's ranks hold."""
 
 import torch
-import torch_xla
 from torch_xla.distributed.spmd import XLAShardedTensor
 from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor, wrap_as_sharded_tensor
 
 from harness.oracles.dtensor import Held
+from suites.execution import settle
 
 
 def host(tensor: torch.Tensor) -> torch.Tensor:
@@ -21,7 +21,7 @@ def assert_functionalization(*, on: bool) -> None:
 
 def device_shards(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return each device's shard without padding, in device order."""
-    torch_xla.sync(wait=True)
+    settle()
     sharded = tensor if isinstance(tensor, XLAShardedTensor) else wrap_as_sharded_tensor(tensor)
     shards = {int(s.shard_device.rpartition(":")[2]): s.unpadded_data for s in sharded.local_shards}
     return [shards[device] for device in sorted(shards)]

@@ -3,9 +3,9 @@
 import pytest
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import distribute_module, distribute_tensor
 
 from harness.oracles import dtensor as oracle
+from harness.oracles.torch_dtensor import distribute_module, distribute_tensor
 from suites.dtensor.layouts import FUNCTIONALIZATION, S0, R, quiet_upstream, ranks
 from suites.dtensor.models import seeded_batch, seeded_model
 from suites.dtensor.shards import assert_functionalization, assert_held, assert_value

@@ -6,10 +6,9 @@ import random
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import distribute_tensor
-from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from harness.oracles import dtensor as oracle
+from harness.oracles.torch_dtensor import Replicate, Shard, distribute_tensor
 from suites.dtensor.layouts import (
     MESHES,
     S0,

@@ -6,12 +6,12 @@ The oracle is eager PyTorch: a distributed tensor is by definition worth the glo
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import distribute_tensor
 from torch.nn import functional
 from torch_xla.distributed.spmd import mark_sharding
 from torch_xla.distributed.spmd.api import convert_to_xla_mesh
 
 from harness.oracles import dtensor as oracle
+from harness.oracles.torch_dtensor import distribute_tensor
 from suites.dtensor.layouts import FUNCTIONALIZATION, S0, S1, R, quiet_upstream, ranks
 from suites.dtensor.shards import assert_close_to_held, assert_functionalization, assert_value
 

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -18,6 +17,7 @@ from torch.distributed.tensor.parallel import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.oracles import dtensor as oracle
+from harness.oracles.torch_dtensor import distribute_tensor
 from suites.dtensor.layouts import FUNCTIONALIZATION, S0, S1, R, quiet_upstream, ranks
 from suites.dtensor.models import seeded_batch, seeded_model
 from suites.dtensor.shards import assert_functionalization, assert_held, assert_value

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.tensor.placement_types import Shard
 
 from harness.oracles import dtensor as oracle
+from harness.oracles.torch_dtensor import DTensor, Shard, distribute_tensor
 from suites.dtensor.layouts import (
     S0,
     S1,

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import distribute_tensor
-from torch.distributed.tensor.placement_types import Shard
 from torch_xla.distributed.spmd.api import convert_to_xla_mesh
 
 from harness.oracles import dtensor as oracle
+from harness.oracles.torch_dtensor import Shard, distribute_tensor
 from suites.dtensor.layouts import (
     S0,
     S1,

@@ -7,11 +7,10 @@ import torch
 import torch.distributed as dist
 import torch_xla.distributed.spmd as xs
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import distribute_tensor
-from torch.distributed.tensor.placement_types import Partial, Shard
 
 from harness.oracles import dtensor as oracle
 from harness.oracles.gloo import RankError
+from harness.oracles.torch_dtensor import Partial, Shard, distribute_tensor
 from suites.dtensor.layouts import S0, S1, P, R, case_id, counting, quiet_upstream, ranks
 from suites.dtensor.shards import assert_held
 

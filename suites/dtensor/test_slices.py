@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import distribute_tensor
 from torch_xla import runtime as xr
 
 from harness.oracles import dtensor as oracle
+from harness.oracles.torch_dtensor import distribute_tensor
 from suites.dtensor.layouts import S0, S1, R, case_id, counting, quiet_upstream, ranks
 from suites.dtensor.models import annotated, train
 from suites.dtensor.shards import assert_held, device_shards

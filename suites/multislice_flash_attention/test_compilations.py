@@ -1,8 +1,8 @@
 """Equal shapes are compiled once."""
 
 import pytest
-import torch_xla
 
+from suites.execution import settle
 from suites.multislice_flash_attention.kernels import KERNELS
 from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
 from suites.multislice_flash_attention.test_discovery import over_slices
@@ -17,7 +17,7 @@ def step(problem, **sharding):
     """A training step over fresh tensors."""
     leaves = leaves_on_tpu(problem)
     flash(problem, leaves, **sharding).backward(leaves["do"])
-    torch_xla.sync(wait=True)
+    settle()
 
 
 def in_the_second(tpu_events, *calls):

@@ -57,8 +57,8 @@ def test_blocks(replica):
             transpose,
             jax.ShapeDtypeStruct(x.shape, x.dtype),
             grid=(2, 2),
-            in_specs=[pl.BlockSpec((N // 2, N // 2), lambda i, j: (i, j))],
-            out_specs=pl.BlockSpec((N // 2, N // 2), lambda i, j: (j, i)),
+            in_specs=[pl.BlockSpec(block_shape=(N // 2, N // 2), index_map=lambda i, j: (i, j))],
+            out_specs=pl.BlockSpec(block_shape=(N // 2, N // 2), index_map=lambda i, j: (j, i)),
         )(x)
 
     host = random(N, N)
@@ -109,10 +109,10 @@ def test_scratch_memory_and_loop(replica):
             jax.ShapeDtypeStruct((N, N), x.dtype),
             grid=(2,),
             in_specs=[
-                pl.BlockSpec((N, N // 2), lambda k: (0, k)),
-                pl.BlockSpec((N // 2, N), lambda k: (k, 0)),
+                pl.BlockSpec(block_shape=(N, N // 2), index_map=lambda k: (0, k)),
+                pl.BlockSpec(block_shape=(N // 2, N), index_map=lambda k: (k, 0)),
             ],
-            out_specs=pl.BlockSpec((N, N), lambda k: (0, 0)),
+            out_specs=pl.BlockSpec(block_shape=(N, N), index_map=lambda k: (0, 0)),
             scratch_shapes=[pltpu.VMEM((N, N), jnp.float32)],
         )(x, y)
 

@@ -11,8 +11,6 @@ from suites.multislice_flash_attention.problems import (
     leaves_on_tpu,
 )
 
-splash = pytest.importorskip("torch_xla.experimental.splash_attention")  # since 2.8
-
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.topologies("2x1"),
@@ -22,6 +20,8 @@ pytestmark = [
 
 def run(problem):
     """Leaves, and their splash attention; scaled outside, as splash attention has no scale."""
+    from torch_xla.experimental import splash_attention as splash
+
     mesh = xs.HybridMesh(ici_mesh_shape=(1, 1), dcn_mesh_shape=(2, 1), axis_names=("data", "fsdp"))
     xs.set_global_mesh(mesh)
     leaves = leaves_on_tpu(problem)

@@ -93,8 +93,3 @@ def grid(topology: Topology) -> Layout:
 def sharding_of(tensor: torch.Tensor) -> str:
     """What torch_xla says of it; the empty string when it is not sharded."""
     return torch_xla._XLAC._get_xla_sharding_spec(tensor)
-
-
-def settle() -> None:
-    """Execute what is pending and wait: until then, shards can't be read."""
-    torch_xla.sync(wait=True)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from harness.oracles.sharding import Layout, Spec, check_placement
 from harness.topology import Topology
+from suites.execution import settle
 from suites.spmd_specs.meshes import (
     every_spec,
     layouts,
     marked,
     numbered,
-    settle,
     shuffled,
     xla_mesh,
 )

@@ -13,7 +13,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 
 from harness.oracles.sharding import Layout
 from harness.topology import Topology
-from suites.spmd_specs.meshes import settle, shuffled, xla_mesh
+from suites.execution import settle
+from suites.spmd_specs.meshes import shuffled, xla_mesh
 from suites.spmd_specs.models import Net
 from suites.spmd_specs.twins import ADAM, AXES, Twins, fsdp_layout, models
 

@@ -6,7 +6,8 @@ import torch_xla.distributed.spmd as xs
 
 from harness.oracles.sharding import Shape, Spec, as_numpy, check_placement
 from harness.topology import Topology
-from suites.spmd_specs.meshes import grid, marked, numbered, settle, xla_mesh
+from suites.execution import settle
+from suites.spmd_specs.meshes import grid, marked, numbered, xla_mesh
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
 

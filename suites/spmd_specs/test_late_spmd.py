@@ -11,7 +11,8 @@ import torch_xla.runtime as xr
 
 from harness.oracles.sharding import Layout, check_placement
 from harness.topology import Target, Topology
-from suites.spmd_specs.meshes import marked, numbered, settle, shuffled, xla_mesh
+from suites.execution import settle
+from suites.spmd_specs.meshes import marked, numbered, shuffled, xla_mesh
 
 pytestmark = [
     pytest.mark.lanes("cpu", "virtual-tpu"),
@@ -24,12 +25,16 @@ pytestmark = [
 DEVICES = {"cpu": ("CPU", "cpu"), "virtual-tpu": ("TPU", "TPU v6 lite")}
 
 
+def _device_kind() -> str:
+    return xm.xla_device_kind()  # since torch_xla 2.6
+
+
 def _beginnings() -> dict[str, Callable[[], object]]:
     """What a program may have done before it calls use_spmd."""
     return {
         "nothing": lambda: None,
         "asked-for-device": torch_xla.device,
-        "asked-for-kind": xm.xla_device_kind,
+        "asked-for-kind": _device_kind,
         "seeded": lambda: xm.set_rng_state(42),
         "made-tensor": lambda: numbered((4,)).to("xla"),
     }

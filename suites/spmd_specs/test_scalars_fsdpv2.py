@@ -15,7 +15,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 
 from harness.oracles.sharding import as_numpy, check_placement
 from harness.topology import Topology
-from suites.spmd_specs.meshes import marked, numbered, settle, xla_mesh
+from suites.execution import settle
+from suites.spmd_specs.meshes import marked, numbered, xla_mesh
 from suites.spmd_specs.models import Block, Net, batch
 from suites.spmd_specs.twins import (
     ADAM,

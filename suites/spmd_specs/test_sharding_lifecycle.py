@@ -8,7 +8,8 @@ import torch_xla.distributed.spmd as xs
 
 from harness.oracles.sharding import Shape, Spec, check_placement
 from harness.topology import Topology
-from suites.spmd_specs.meshes import grid, marked, numbered, settle, sharding_of, xla_mesh
+from suites.execution import settle
+from suites.spmd_specs.meshes import grid, marked, numbered, sharding_of, xla_mesh
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
 

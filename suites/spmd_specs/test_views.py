@@ -8,7 +8,8 @@ import torch_xla.distributed.spmd as xs
 
 from harness.oracles.sharding import Layout, Spec, check_placement
 from harness.topology import Topology
-from suites.spmd_specs.meshes import marked, numbered, settle, shuffled, xla_mesh
+from suites.execution import settle
+from suites.spmd_specs.meshes import marked, numbered, shuffled, xla_mesh
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8662")]
 

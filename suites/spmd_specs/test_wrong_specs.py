@@ -53,10 +53,10 @@ SPECS: dict[str, tuple[object, Refusal]] = {
     "list": (["x", None], (TypeError, "unhashable type: 'list'")),
     "list-of-axes": ((["x", "y"], None), (TypeError, "unhashable type: 'list'")),
 }
-MARKERS: dict[str, Callable[..., object]] = {
-    "mark_sharding": xs.mark_sharding,
-    "annotate": xs.annotate_custom_sharding,
-    "with_gradients": xs.mark_sharding_with_gradients,
+MARKERS = {  # by name: not every release has each
+    "mark_sharding": "mark_sharding",
+    "annotate": "annotate_custom_sharding",
+    "with_gradients": "mark_sharding_with_gradients",
 }
 
 
@@ -81,10 +81,11 @@ def test_spec(topology: Topology, spmd: None, case: str) -> None:
 def test_spec_of_scalar_or_matrix(topology: Topology, spmd: None, case: str, marker: str) -> None:
     """The other ways to mark refuse the same; a 0-d tensor takes the empty spec only."""
     spec, (error, message) = SPECS[case]
+    mark = getattr(xs, MARKERS[marker])
     with pytest.raises(error, match=message):
-        MARKERS[marker](numbered((4, 4)).to("xla"), mesh(), spec)
+        mark(numbered((4, 4)).to("xla"), mesh(), spec)
     with pytest.raises(RANK[0], match=RANK[1]):
-        MARKERS[marker](torch.tensor(1.0).to("xla"), mesh(), (None,))
+        mark(torch.tensor(1.0).to("xla"), mesh(), (None,))
 
 
 @pytest.mark.parametrize("names", [None, ("x", "y")], ids=["unnamed-mesh", "named-mesh"])
@@ -100,7 +101,7 @@ def test_empty_tuple_of_axes(topology: Topology, spmd: None) -> None:
 
 
 def test_host_tensor(topology: Topology, spmd: None) -> None:
-    with pytest.raises(RuntimeError, match="Expected XLA tensor"):
+    with pytest.raises(RuntimeError, match=r"Expected XLA tensor|not an XLA tensor"):
         xs.mark_sharding(numbered((4, 4)), mesh(), ("x", None))
 
 

@@ -1,0 +1,148 @@
+"""``xla-harness bisect``: the stack that broke a case."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.commands.parsers import Commands
+from harness.commands.stacks import say
+from harness.errors import BadInputError
+from harness.lanes import LANES
+from harness.matrix import run
+from harness.matrix.bisect import Answer, Found, bisect
+from harness.matrix.cell import Cell, collected
+from harness.results.report import Result
+from harness.stacks import wheels
+from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.environments import Environments
+from harness.stacks.stack import Stack
+
+REPORTS = Path("reports/bisect")
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("bisect", help="name the stack that broke a case, or mended it")
+    parser.add_argument("case", metavar="CASE", help="its id, as pytest prints it")
+    parser.add_argument("--good", required=True, metavar="STACK")
+    parser.add_argument("--bad", required=True, metavar="STACK")
+    parser.add_argument("--stacks", metavar="NAMES", help="in this order, instead of by version")
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help="nightly wheels as stacks")
+    parser.add_argument("--base", metavar="STACK", help="what else the wheels run with")
+    parser.add_argument("--component", default="torch_xla", help="of the wheels; torch_xla")
+    parser.add_argument("--every", action="store_true", help="ask all: is there only one change?")
+    parser.add_argument("--lane", help="for a case whose id names none")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
+    )
+    parser.add_argument("--out", type=Path, default=REPORTS, help=f"default: {REPORTS}")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    stacks, broke = _stacks(options)
+    by_name = {stack.name: stack for stack in stacks}
+    environments = Environments()
+    lane = _lane(options, stacks[0], environments)
+    digest = hashlib.sha256(options.case.encode()).hexdigest()[:8]
+    asker = _Asker(options.case, lane, options.out / digest, environments)
+    found = bisect(
+        [stack.name for stack in stacks],
+        lambda name: asker.ask(by_name[name]),
+        every=options.every,
+    )
+    print("\n".join(_told(options.case, found, asker, list(by_name), broke=broke)))
+    return 0
+
+
+class _Asker:
+    """Runs the case on one stack at a time and remembers the results."""
+
+    def __init__(self, case: str, lane: str, folder: Path, environments: Environments) -> None:
+        self._case, self._lane, self._folder = case, lane, folder
+        self._environments = environments
+        self.results: dict[str, Result] = {}
+
+    def ask(self, stack: Stack) -> Answer:
+        file = self._case.partition("::")[0]
+        cell = Cell(stack, self._lane, self._folder / stack.slug, (file,), (self._case,))
+        try:
+            done = run.run([cell], self._environments, jobs=1, say=say)
+        except BadInputError as error:  # no environment of this stack
+            done = run.Done([cell], {str(cell): str(error)})
+        if done.died:
+            say("\n".join(done.died.values()))
+            return Answer.UNKNOWN
+        for result in cell.read().results.values():
+            self.results[stack.name] = result
+            if result.measured:
+                return Answer.GOOD if result.works else Answer.BAD
+        return Answer.UNKNOWN
+
+
+def _stacks(options: argparse.Namespace) -> tuple[list[Stack], bool]:
+    """From the good one to the bad one, and whether the bad one is the later."""
+    catalogue = Catalogue(options.folder)
+    if options.wheels is not None:
+        base = catalogue.find(options.base) if options.base else catalogue.stacks[-1]
+        every = wheels.stacks_of(options.wheels, base, options.component)
+        good, bad = wheels.named(every, options.good), wheels.named(every, options.bad)
+    elif options.stacks:
+        every = [catalogue.find(name) for name in options.stacks.split(",")]
+        ends = [catalogue.find(name) for name in (options.good, options.bad)]
+        if any(end not in every for end in ends):
+            raise BadInputError("--stacks: expected --good and --bad among them")
+        good, bad = map(every.index, ends)
+    else:
+        every = catalogue.between(options.good, options.bad)
+        good = 0 if every[0] == catalogue.find(options.good) else len(every) - 1
+        bad = len(every) - 1 - good
+    return (every[good : bad + 1], True) if good <= bad else (every[bad : good + 1][::-1], False)
+
+
+def _lane(options: argparse.Namespace, good: Stack, environments: Environments) -> str:
+    """The case's lane.
+
+    Raises BadInputError for one that the good stack does not collect.
+    """
+    file = options.case.partition("::")[0]
+    if not Path(file).is_file():
+        raise BadInputError(f"case {options.case!r}: {file} is missing")
+    ids = collected(environments.create(good, say), environments.cache, file)
+    if options.case not in ids:
+        close = difflib.get_close_matches(options.case, ids, n=3)
+        near = "".join(f"\n  {case}" for case in close) or f" one of {len(ids)}, which `list` shows"
+        raise BadInputError(
+            f"case {options.case!r}: not among those of {file} on {good.name}; did you mean{near}"
+        )
+    named = re.search(r"\[([a-z-]+?)-(?:v\d\w*:)?\d", options.case)
+    return str(options.lane or (named[1] if named and named[1] in LANES else "cpu"))
+
+
+def _told(
+    case: str, found: Found, asker: _Asker, names: Sequence[str], *, broke: bool
+) -> Sequence[str]:
+    lines = [case]
+    for name in names:
+        result = asker.results.get(name)
+        answer = found.answers.get(name)
+        first = (result.failure.splitlines() or [""])[0] if result else ""
+        lines.append(f"  {name:<16}{answer or 'not run':<13}{first}"[:80].rstrip())
+    if broke:
+        lines.append(f"broke in {found.bad}: {found.good} is the last good one")
+    else:
+        lines.append(f"mended in {found.good}: {found.bad} is the last bad one")
+    if found.between:
+        lines.append(f"could not be measured in between: {', '.join(found.between)}")
+    if found.changes > 1:
+        lines.append(
+            f"not monotonic: the answer changes {found.changes} times; this is one of them"
+        )
+    elif len(found.answers) < len(names):
+        lines.append(f"{len(found.answers)} of {len(names)} stacks asked; --every asks them all")
+    return lines

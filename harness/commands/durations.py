@@ -1,0 +1,33 @@
+"""``xla-harness durations``: what ``--shard`` splits a run by."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from harness.commands.parsers import Commands
+from harness.results.report import read
+from harness.selection import recorded
+
+TARGET = Path("fixtures/durations.json")
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("durations", help="record how long cases take, for --shard")
+    parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT")
+    parser.add_argument("--out", type=Path, default=TARGET, help=f"default: {TARGET}")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    results = [result for path in options.reports for result in read(path).results.values()]
+    found = recorded((result.id, result.lane, result.seconds) for result in results)
+    text = json.dumps(found, indent=1) + "\n"
+    part = options.out.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(options.out)
+    functions = sum(len(functions) for functions in found.values())
+    print(f"{options.out}: {len(results)} cases of {functions} test functions")
+    return 0

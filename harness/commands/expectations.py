@@ -1,0 +1,83 @@
+"""``xla-harness expectations``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from harness import listing
+from harness.commands.parsers import Commands
+from harness.errors import BadInputError
+from harness.expectations import Expectations, describe, evidence, files, rewrite, update
+from harness.expectations.decide import decide
+from harness.stacks.catalogue import FOLDER, known_versions
+
+_ENTRIES = Path("fixtures/expectations")
+
+
+def add(commands: Commands) -> None:
+    """Add the command and its own commands."""
+    parser = commands.add_parser("expectations", help="what upstream is known to get wrong")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    action = actions.add_parser("update", help="rewrite the files from reports")
+    action.add_argument("reports", nargs="+", type=Path, metavar="REPORT")
+    action.add_argument(
+        "--expectations",
+        type=Path,
+        default=_ENTRIES,
+        metavar="DIR",
+        help=f"folder of expectation files (default: {_ENTRIES})",
+    )
+    cause = action.add_mutually_exclusive_group()
+    cause.add_argument("--issue", metavar="OWNER/REPO#NUMBER", help="of what fails without entry")
+    cause.add_argument("--finding", metavar="NAME", help="instead: a section of docs/findings.md")
+    action.add_argument("--reason", default="", metavar="TEXT", help="of the new entries")
+    action.add_argument(
+        "--cases", action="append", default=[], metavar="GLOB", help="only these; may be repeated"
+    )
+    action.add_argument(
+        "--runs", type=int, default=2, metavar="N", help="reports that prove a change (default: 2)"
+    )
+    action.add_argument("--dry-run", action="store_true", help="say what would change")
+    action.add_argument(
+        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
+    )
+    action.set_defaults(run=_update)
+
+
+def _update(options: argparse.Namespace) -> int:
+    """0 when nothing is left to do by hand, else 1."""
+    if options.runs < 1:
+        raise BadInputError(f"--runs {options.runs}: expected a number above 0")
+    # Without stacks of its own, a project has none that are known.
+    folder = None if options.folder == FOLDER and not FOLDER.is_dir() else options.folder
+    cause, known = _cause(options), known_versions(folder)
+    entries = Expectations.load(options.expectations, known).entries
+    found = evidence.read(options.reports)
+    decisions = decide(entries, found.select(options.cases), known, options.runs)
+    plan = update.plan(options.expectations, entries, decisions, cause, _collect)
+    update.check(plan, options.expectations, found.answers, [*known, *found.stacks])
+    if not options.dry_run:
+        rewrite.write(plan.texts)
+    left = list(describe.left(decisions, plan, options.reports, options.runs))
+    print("\n".join([*describe.changes(plan), *left]))
+    return int(bool(left))
+
+
+def _cause(options: argparse.Namespace) -> update.Cause | None:
+    if options.issue is None and options.finding is None:
+        if options.reason:
+            raise BadInputError("--reason: expected --issue or --finding beside it")
+        return None
+    files.cause_of("the command line", options.issue, options.finding)
+    key = "finding" if options.issue is None else "issue"
+    return update.Cause(key, options.issue or options.finding, options.reason)
+
+
+def _collect(paths: Sequence[str]) -> Collection[str]:
+    gone = [path for path in paths if not Path(path).is_file()]
+    if gone:
+        raise BadInputError(f"{gone[0]} is not here: expected to run where the reports' cases are")
+    cases, _ = listing.collect(paths)
+    return [case.id for case in cases]

@@ -1,0 +1,33 @@
+"""``xla-harness history-of``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness import upstream
+from harness.commands.parsers import Commands
+from harness.results import history
+
+_REPORTS = Path("reports/matrix")
+_ROWS = Path("fixtures/upstream.toml")
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "history-of", help="an upstream issue over stacks: first bad, last bad, first good"
+    )
+    parser.add_argument("issue", metavar="ISSUE", help="pytorch/xla#8854, its address, or 8854")
+    parser.add_argument(
+        "--reports", type=Path, default=_REPORTS, metavar="DIR", help=f"default: {_REPORTS}"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    rows = upstream.load_optional(_ROWS if _ROWS.is_file() else None)
+    reports = history.find_reports(options.reports)
+    for line in history.lines(history.histories(options.issue, reports, rows)):
+        print(line)
+    return 0

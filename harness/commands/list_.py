@@ -1,0 +1,28 @@
+"""``xla-harness list``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from harness import listing
+from harness.commands.parsers import Commands
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "list", help="areas with their cases, lanes, topologies and upstream issues"
+    )
+    parser.add_argument("paths", nargs="*", default=["suites"], metavar="PATH")
+    parser.add_argument("--json", action="store_true", help="one object for each case")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    print(f"collecting {' '.join(options.paths)} ...", file=sys.stderr)
+    cases, titles = listing.collect(options.paths)
+    data = listing.as_data(cases)
+    print(json.dumps(data, indent=1) if options.json else listing.table(cases, titles))
+    return 0

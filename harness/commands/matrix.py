@@ -1,0 +1,100 @@
+"""``xla-harness matrix``: the suites on several stacks and lanes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import upstream
+from harness.commands.parsers import Commands, names
+from harness.commands.stacks import say
+from harness.errors import BadInputError
+from harness.lanes import lane_named
+from harness.matrix import run
+from harness.matrix.cell import Cell
+from harness.results import overview
+from harness.selection import Shard
+from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.environments import Environments
+from harness.stacks.stack import Stack
+
+LANES = "cpu,virtual-tpu"
+REPORTS = Path("reports/matrix")
+UPSTREAM = Path("fixtures/upstream.toml")
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "matrix", help="run the suites on several stacks and lanes, and compare them"
+    )
+    parser.add_argument("--stacks", required=True, metavar="NAMES", help="as 2.5.1,2.9.0, or all")
+    add_run_options(parser)
+    parser.add_argument("--shard", metavar="NUMBER/COUNT", help="one part of each cell, as 2/5")
+    parser.add_argument("--out", type=Path, default=REPORTS, help=f"default: {REPORTS}")
+    parser.set_defaults(run=_run)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that runs cells."""
+    parser.add_argument("--lanes", default=LANES, metavar="NAMES", help=f"default: {LANES}")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="default: one a core")
+    parser.add_argument("--fresh", action="store_true", help="run what was answered already, too")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
+    )
+    parser.set_defaults(arguments=[])
+    parser.epilog = "Arguments behind -- are pytest's; without a path among them it runs suites."
+
+
+def cells_of(
+    stacks: Sequence[Stack], options: argparse.Namespace, folder: Path, shard: Shard | None = None
+) -> list[Cell]:
+    """A cell for each stack and lane, checked before anything runs."""
+    lanes = names(options.lanes)
+    for lane in lanes:
+        lane_named(lane)
+    arguments = with_paths(options.arguments)
+    return [
+        Cell(stack, lane, folder / stack.slug, arguments, shard=shard)
+        for stack in stacks
+        for lane in lanes
+    ]
+
+
+def with_paths(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The arguments for pytest; the suites when none of them is a path."""
+    if any(Path(text.partition("::")[0]).exists() for text in arguments):
+        return tuple(arguments)
+    return ("suites", *arguments)
+
+
+def _run(options: argparse.Namespace) -> int:
+    catalogue = Catalogue(options.folder)
+    wanted = names(options.stacks)
+    stacks = catalogue.releases if wanted == ("all",) else [catalogue.find(name) for name in wanted]
+    shard = Shard.parse(options.shard) if options.shard else None
+    done = run.run(
+        cells_of(stacks, options, options.out, shard),
+        Environments(),
+        jobs=options.jobs,
+        fresh=options.fresh,
+        say=say,
+    )
+    columns = [
+        (stack.name, [cell.read() for cell in done.finished if cell.stack == stack])
+        for stack in stacks
+    ]
+    rows = upstream.load_optional(UPSTREAM if UPSTREAM.exists() else None)
+    print("\n".join(overview.text(columns, rows)))
+    (options.out / "overview.md").write_text(overview.markdown(columns, rows), encoding="utf-8")
+    if done.died:
+        raise BadInputError(
+            f"{len(done.died)} of {len(done.cells)} cells had no answer: {', '.join(done.died)}; "
+            "the same command runs only those again"
+        )
+    bad = sum(
+        r.outcome.is_bad for _, reports in columns for x in reports for r in x.results.values()
+    )
+    return int(bad > 0)

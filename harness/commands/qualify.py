@@ -1,0 +1,145 @@
+"""``xla-harness qualify``: may one move from a stack to another?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.commands.matrix import REPORTS, UPSTREAM, add_run_options, cells_of, with_paths
+from harness.commands.parsers import Commands
+from harness.commands.stacks import say
+from harness.errors import BadInputError
+from harness.matrix import run
+from harness.matrix.qualify import Runner, attribute, differing_cases
+from harness.results import allow, markdown, text
+from harness.results.as_data import as_data
+from harness.results.compare import compare
+from harness.results.decision import decide
+from harness.results.findings import Comparison
+from harness.results.history import find_reports
+from harness.results.report import Report, read
+from harness.stacks.catalogue import Catalogue
+from harness.stacks.environments import Environments
+from harness.stacks.stack import Stack
+from harness.upstream import Row, load_optional
+
+OUT = Path("reports/qualify")
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "qualify", help="one verdict on moving from a stack to another, and what carries it"
+    )
+    parser.add_argument("base", metavar="BASE", help="a stack, a report, or a folder of reports")
+    parser.add_argument("candidate", metavar="CANDIDATE", help="the same")
+    add_run_options(parser)
+    parser.add_argument("--allow", type=Path, metavar="FILE", help="what was signed off")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="summary for a pull request")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all findings, for a program")
+    parser.add_argument(
+        "--reruns", type=int, default=2, metavar="N", help="of what differs; default: 2"
+    )
+    parser.add_argument("--no-attribution", action="store_true", help="don't swap components")
+    parser.add_argument("--reports", type=Path, default=REPORTS, help=f"of runs; {REPORTS}")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"of the rest; {OUT}")
+    parser.set_defaults(run=_run)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Base and candidate, each with its reports and, unless those were given, its stack."""
+
+    reports: Sequence[Sequence[Report]]
+    stacks: Sequence[Stack | None]
+    rows: tuple[Row, ...]
+
+    def compare(self, reruns: Sequence[Sequence[Report]] = ((), ())) -> Comparison:
+        (base, candidate), (again_base, again) = self.reports, reruns
+        return compare(base, candidate, again_base, again, self.rows)
+
+
+def _run(options: argparse.Namespace) -> int:
+    entries = allow.load(options.allow, datetime.now(UTC).date()) if options.allow else ()
+    sides = _sides(options)
+    comparison = sides.compare()
+    runner = _runner(options, comparison)
+    comparison = _with_reruns(sides, comparison, runner, options.reruns)
+    base, candidate = sides.stacks
+    if base and candidate and not options.no_attribution:
+        comparison = attribute(comparison, base, candidate, runner)
+    allowed = allow.apply(entries, comparison)
+    print("\n".join(text.lines(comparison, allowed)))
+    target = options.markdown or runner.out / "summary.md"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(markdown.summary(comparison, allowed), encoding="utf-8")
+    if options.json:
+        data = json.dumps(as_data(comparison, allowed), indent=1)
+        options.json.write_text(f"{data}\n", encoding="utf-8")
+    say(f"summary: {target}")
+    return decide(comparison, allowed.entries.keys()).exit_code
+
+
+def _reports(name: str) -> list[Report]:
+    """The reports of a file or a folder; none for a stack's name."""
+    path = Path(name)
+    if path.suffix == ".xml":
+        return [read(path)]
+    if path.is_dir():
+        found = find_reports(path)
+        if not found:
+            raise BadInputError(f"{path}: expected reports of xla-harness")
+        return found
+    return []
+
+
+def _sides(options: argparse.Namespace) -> _Sides:
+    """Both sides, run now where a stack was named."""
+    named = (options.base, options.candidate)
+    given = [_reports(name) for name in named]
+    stacks = [
+        None if reports else Catalogue(options.folder).find(name)
+        for reports, name in zip(given, named, strict=True)
+    ]
+    cells = cells_of([stack for stack in stacks if stack], options, options.reports)
+    done = run.Done([], {})
+    if cells:
+        done = run.run(cells, Environments(), jobs=options.jobs, fresh=options.fresh, say=say)
+    if done.died:
+        raise BadInputError(f"no answer from {', '.join(done.died)}: the same command continues")
+    reports = [
+        reports or [cell.read() for cell in done.finished if cell.stack == stack]
+        for reports, stack in zip(given, stacks, strict=True)
+    ]
+    return _Sides(reports, stacks, load_optional(UPSTREAM if UPSTREAM.exists() else None))
+
+
+def _runner(options: argparse.Namespace, comparison: Comparison) -> Runner:
+    names = f"{comparison.base.name}..{comparison.candidate.name}"
+    return Runner(
+        Environments(),
+        options.out / names,
+        with_paths(options.arguments),
+        say,
+        options.jobs,
+        options.fresh,
+    )
+
+
+def _with_reruns(sides: _Sides, comparison: Comparison, runner: Runner, count: int) -> Comparison:
+    """The comparison once what differs was run again, so that flaky cases show themselves."""
+    cases = differing_cases(comparison)
+    stacks = [stack for stack in sides.stacks if stack]
+    if not cases or not stacks:
+        return comparison
+    reruns: list[list[Report]] = [[], []]
+    for number in range(1, count + 1):
+        say(f"rerun {number} of {count}: {len(cases)} cases that differ")
+        found = runner.reports(stacks, cases, f"rerun-{number}")
+        for reports, stack in zip(reruns, sides.stacks, strict=True):
+            reports.extend(found[stack.name] if stack else [])
+    return sides.compare(reruns)

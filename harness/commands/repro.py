@@ -1,0 +1,76 @@
+"""``xla-harness repro``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from harness.commands.parsers import Commands
+from harness.errors import BadInputError
+from harness.repro import cases, check
+from harness.repro.cases import Found
+from harness.repro.check import Ending
+from harness.repro.pins import pins_of
+from harness.repro.write import write
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "repro", help="write a case as one script that needs neither the harness nor pytest"
+    )
+    parser.add_argument("case", metavar="CASE", help="its id, as pytest prints it")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    parser.add_argument("--stack", metavar="NAME", help="pin this stack's versions")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="run the script here, and say whether it ends as the case does; 1 if not",
+    )
+    parser.add_argument(
+        "--no-run",
+        action="store_true",
+        help="do not run the case: the header says what its expectation declares",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    pins, python = pins_of(options.stack) if options.stack else ({}, "")
+    found = cases.find(options.case)
+    ending = None
+    write(found, None, pins, python)  # a case that can't be a script need not run
+    if options.check or not (options.no_run or options.stack):
+        _say(f"running {found.case.id} ...")
+        ending = check.of_case(found.case.id, found.item.config.rootpath)
+    text = write(found, None if options.stack else ending, pins, python)
+    if options.out:
+        try:
+            options.out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise BadInputError(f"--out {options.out}: {error.strerror}") from error
+    else:
+        print(text, end="")
+    if options.check:
+        assert ending is not None
+        return _check(found, text, ending)
+    return 0
+
+
+def _check(found: Found, text: str, ending: Ending) -> int:
+    _say("running the script ...")
+    with tempfile.TemporaryDirectory(prefix="repro-") as folder:
+        path = Path(folder) / "script.py"
+        path.write_text(text, encoding="utf-8")
+        own = check.of_script(path, found.case, ending)
+    if own.is_like(ending):
+        _say(f"the script ends as the case does: {own}")
+        return 0
+    _say(f"the script ends otherwise\n  case    {ending}\n  script  {own}")
+    return 1
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,132 @@
+"""``xla-harness stacks``: what stacks there are, and their environments."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.commands.parsers import Commands
+from harness.stacks import constraints, doctor
+from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.environments import Environments
+from harness.stacks.stack import Stack
+
+_SHOWN = ("torch", "jax", "libtpu", "numpy")
+
+
+def add(commands: Commands) -> None:
+    """Add the command and its own commands."""
+    parser = commands.add_parser("stacks", help="stacks and their environments")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
+    )
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    actions.add_parser("list", help="all stacks, and which are installed").set_defaults(run=_list)
+    for name, run, text in (
+        ("show", _show, "a stack's pins, wheels, constraint file and environment"),
+        ("lock", _lock, "resolve stacks into their constraint files anew"),
+        ("create", _create, "make the environments of stacks"),
+        ("remove", _remove, "delete the environments of stacks"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("stacks", nargs="+", metavar="STACK")
+        action.set_defaults(run=run)
+    action = actions.add_parser("doctor", help="what is missing on this machine, how to get it")
+    action.set_defaults(run=_doctor)
+
+
+def say(text: str) -> None:
+    """Progress, which is no result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _list(options: argparse.Namespace) -> int:
+    environments = Environments()
+    head = "".join(f"{name:<12}" for name in _SHOWN)
+    print(f"{'stack':<14}{'python':<8}{head}installed")
+    for stack in Catalogue(options.folder).stacks:
+        pins = "".join(f"{stack.pins.get(name, '-').removeprefix('=='):<12}" for name in _SHOWN)
+        done = "yes" if environments.existing(stack) else "-"
+        print(f"{stack.name:<14}{stack.python:<8}{pins}{done}")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    catalogue, environments = Catalogue(options.folder), Environments()
+    for stack in [catalogue.find(name) for name in options.stacks]:
+        print("\n".join(_described(stack, environments)))
+    return 0
+
+
+def _described(stack: Stack, environments: Environments) -> Iterable[str]:
+    yield stack.name
+    yield from textwrap.wrap(stack.note, 78, initial_indent="  ", subsequent_indent="  ")
+    yield f"  {'python':<12}{stack.python}"
+    for name, pin in stack.pins.items():
+        yield f"  {name:<12}{pin}"
+    wheels = [*map(str, stack.folders), *([] if stack.index is False else ["the index"])]
+    yield f"  {'wheels':<12}{', '.join(wheels)}"
+    path = constraints.path_of(stack, environments.cache)
+    found = f"{len(constraints.read(path))} packages in {path}" if path.exists() else "not resolved"
+    yield f"  {'constraints':<12}{found}"
+    environment = environments.existing(stack)
+    yield f"  {'environment':<12}{environment.folder if environment else 'not made'}"
+    for check in doctor.fit(environment.python) if environment else ():
+        yield from _line(check, indent="  ")
+
+
+def _lock(options: argparse.Namespace) -> int:
+    catalogue, cache = Catalogue(options.folder), Environments().cache
+    for stack in [catalogue.find(name) for name in options.stacks]:
+        say(f"{stack.name}: resolving")
+        path = constraints.resolve(stack, constraints.path_of(stack, cache))
+        print(f"{path}: {len(constraints.read(path))} packages")
+    return 0
+
+
+def _create(options: argparse.Namespace) -> int:
+    catalogue, environments = Catalogue(options.folder), Environments()
+    for stack in [catalogue.find(name) for name in options.stacks]:
+        print(environments.create(stack, say).python)
+    return 0
+
+
+def _remove(options: argparse.Namespace) -> int:
+    catalogue, environments = Catalogue(options.folder), Environments()
+    before = shutil.disk_usage("/").free
+    for name in options.stacks:
+        known = {str(environment.manifest["stack"]) for environment in environments.all()}
+        # One whose file is gone, or that was swapped together, is known by its environment.
+        count = environments.remove(name if name in known else catalogue.find(name).name)
+        print(f"{name}: {count} environments removed")
+    say(f"{(shutil.disk_usage('/').free - before) / 1e9:.1f} GB freed")
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    catalogue, environments = Catalogue(options.folder), Environments()
+    print("this machine")
+    checks = list(doctor.machine(catalogue.stacks, environments))
+    print("\n".join(text for check in checks for text in _line(check)))
+    print("this environment")
+    found = list(doctor.here())
+    print("\n".join(text for check in found for text in _line(check)) or "  no torch_xla, no jax")
+    for environment in environments.all():
+        print(f"environment {environment.manifest['stack']}")
+        found += (fits := list(doctor.fit(environment.python)))
+        print("\n".join(text for check in fits for text in _line(check)))
+    return int(any(check.remedy and check.needed for check in [*checks, *found]))
+
+
+def _line(check: doctor.Check, indent: str = "") -> Iterable[str]:
+    mark = "ok     " if not check.remedy else "MISSING" if check.needed else "note   "
+    yield f"{indent}  {mark} {check.subject:<18}{check.found}"
+    if check.remedy:
+        space = f"{indent}{'':28}"
+        yield from textwrap.wrap(
+            check.remedy, 80, initial_indent=space, subsequent_indent=space, break_on_hyphens=False
+        )

@@ -1,0 +1,78 @@
+"""An expectation file's text cut into its entries, and put together again."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadInputError
+
+_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*expectation[ \t]*\]\]", re.MULTILINE)
+
+
+def split(path: Path, text: str) -> tuple[str, list[tuple[str, str, str]]]:
+    """What stands before the first entry, and of each its own comment, its body, and what is
+    between it and the next one's own comment.
+    """
+    starts = [match.start() for match in _HEADER.finditer(text)]
+    entries = tomllib.loads(text).get("expectation", [])
+    bodies = [text[start:end] for start, end in zip_longest(starts, starts[1:])]
+    if not _same(bodies, entries):
+        raise BadInputError(f"{path}: can't be rewritten: expected [[expectation]] tables only")
+    head = text[: starts[0]] if starts else text
+    head, own = _own_comment(head)
+    blocks: list[tuple[str, str, str]] = []
+    for body in bodies:
+        content = _content(body)
+        after, next_own = _own_comment(body[len(content) :])
+        if len(blocks) + 1 == len(bodies):
+            after, next_own = after + next_own, ""
+        blocks.append((own, content, after))
+        own = next_own
+    return head, blocks
+
+
+def _same(bodies: Iterable[str], entries: Sequence[Any]) -> bool:
+    """Whether the text was cut where its entries begin, not within a text of several lines."""
+    try:
+        return [tomllib.loads(body)["expectation"] for body in bodies] == [[e] for e in entries]
+    except tomllib.TOMLDecodeError:
+        return False
+
+
+def _content(body: str) -> str:
+    """The body without the blank lines and comments after its last key."""
+    lines = body.splitlines(keepends=True)
+    while lines and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
+        lines.pop()
+    return "".join(lines)
+
+
+def _own_comment(text: str) -> tuple[str, str]:
+    """``text`` cut before the comment lines that it ends with."""
+    lines = text.splitlines(keepends=True)
+    start = len(lines)
+    while start and lines[start - 1].lstrip().startswith("#"):
+        start -= 1
+    return "".join(lines[:start]), "".join(lines[start:])
+
+
+def join(head: str, pieces: Sequence[tuple[str, str]]) -> str:
+    """One text; where an entry went, only the blank lines behind it are left."""
+    result = head
+    for body, after in pieces:
+        if not body and not after.partition("\n")[0].strip():
+            result = _without_blank_end(result)
+        result += body + after
+    return result if head else result.lstrip("\r\n")
+
+
+def _without_blank_end(text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return "".join(lines)

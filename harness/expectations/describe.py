@@ -1,0 +1,107 @@
+"""What an update changed and what it left, in lines of 80 columns; ids and commands stay whole."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from harness.expectations.decide import Decisions
+from harness.expectations.ranges import text_of
+from harness.expectations.signature import first_line
+from harness.expectations.update import Added, Narrowed, Plan
+
+_WIDTH = 80
+_SHOWN = 5
+
+
+def changes(plan: Plan) -> Iterator[str]:
+    """Each entry that loses cases, and each new one."""
+    for change in plan.narrowed:
+        yield from _narrowed(change)
+    for added in plan.added:
+        yield from _added(added)
+    counts = {
+        "removed": sum(not change.parts for change in plan.narrowed),
+        "narrowed": sum(bool(change.parts) for change in plan.narrowed),
+        "added": len(plan.added),
+    }
+    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    files = "1 file" if len(plan.texts) == 1 else f"{len(plan.texts)} files"
+    yield f"entries: {said} in {files}" if said else "nothing to change"
+
+
+def left(decisions: Decisions, plan: Plan, reports: Sequence[Path], runs: int) -> Iterator[str]:
+    """What was not changed and why, with what to type."""
+    yield from _because("flaky: the reports of one stack disagree", decisions.flaky)
+    yield from _because(
+        f"not proven: expected {runs} reports of the stack; give more, or --runs 1",
+        decisions.too_few,
+    )
+    yield from _because(
+        "fail otherwise than their entry declares: change its signature, or make it another entry",
+        decisions.otherwise,
+    )
+    yield from _because(
+        "no version of one component tells the stacks where they pass from those where they fail",
+        decisions.inseparable,
+    )
+    if decisions.missing and not plan.added:
+        yield from _missing(decisions, reports, runs)
+
+
+def _narrowed(change: Narrowed) -> Iterator[str]:
+    entry = change.entry
+    yield from _wrapped(f"{entry.where} ({entry.cause}: {entry.reason})")
+    if change.gone:
+        what = "without cases" if not change.parts else "goes from these cases"
+        yield from _wrapped(f"passes wherever it applies: {what}", 2)
+        yield from _ids(change.gone)
+    for ranges, ids in change.narrowed.items():
+        yield from _wrapped(f"needed on {text_of(dict(ranges))} only:", 2)
+        yield from _ids(ids)
+
+
+def _added(added: Added) -> Iterator[str]:
+    _, cause = added.new.cause
+    yield from _wrapped(f"{added.path}: added {cause} on {text_of(added.new.stack)}")
+    yield from _wrapped(f"{added.new.outcome} with {added.new.signature}", 2)
+    yield from _ids(added.new.cases)
+
+
+def _missing(decisions: Decisions, reports: Sequence[Path], runs: int) -> Iterator[str]:
+    yield f"fail without an entry: {len({i for m in decisions.missing.values() for i in m})}"
+    for missing, ids in decisions.missing.items():
+        yield from _wrapped(f"on {text_of(dict(missing.ranges))}: {missing.outcome}", 2)
+        yield from _wrapped(first_line(decisions.messages[missing]), 4)
+        yield from _ids(ids)
+    function = next(iter(decisions.missing)).function
+    typed = ["xla-harness", "expectations", "update", *map(str, reports)]
+    typed += ["--runs", str(runs)] if runs != 2 else []
+    yield from _wrapped("add them with their cause, as an upstream issue or --finding NAME:")
+    yield f"  {shlex.join([*typed, '--cases', f'{function}*'])} --issue OWNER/REPO#NUMBER"
+
+
+def _because(why: str, ids: Collection[str]) -> Iterator[str]:
+    if ids:
+        yield from _wrapped(f"{len(ids)} not changed: {why}")
+        yield from _ids(sorted(ids))
+
+
+def _ids(ids: Collection[str]) -> Iterator[str]:
+    for id_ in list(ids)[:_SHOWN]:
+        yield f"    {id_}"
+    if len(ids) > _SHOWN:
+        yield f"    ... and {len(ids) - _SHOWN} more"
+
+
+def _wrapped(text: str, indent: int = 0) -> Iterator[str]:
+    yield from textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

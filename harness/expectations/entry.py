@@ -1,0 +1,70 @@
+"""One entry, and how an outcome is judged in its light."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from harness.expectations.condition import ALWAYS, Condition
+from harness.outcome import Kind, Outcome
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One entry of a file under ``fixtures/expectations/``."""
+
+    path: Path
+    number: int  # in its file, from 1
+    cases: tuple[str, ...]
+    cause: str  # an upstream issue, or ``finding NAME``: a section of docs/findings.md
+    reason: str
+    outcome: Kind
+    signature: str
+    condition: Condition = ALWAYS
+
+    @property
+    def where(self) -> str:
+        """File and number, for messages."""
+        return f"{self.path}#{self.number}"
+
+    @cached_property
+    def patterns(self) -> list[re.Pattern[str]]:
+        """Its globs, compiled."""
+        return [glob_pattern(case) for case in self.cases]
+
+    def matches(self, case_id: str) -> bool:
+        """Whether one of its globs is the case's id."""
+        return any(pattern.fullmatch(case_id) for pattern in self.patterns)
+
+    def describes(self, outcome: Outcome) -> bool:
+        """Whether the outcome is the declared failure."""
+        return (
+            outcome.kind == self.outcome
+            and re.search(self.signature, outcome.message, re.DOTALL) is not None
+        )
+
+
+def glob_pattern(glob: str) -> re.Pattern[str]:
+    """``*`` and ``?`` as in a shell; brackets stand for themselves, as case ids have many."""
+    escaped = re.escape(glob).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.compile(escaped, re.DOTALL)
+
+
+def judge(outcome: Outcome, expectation: Expectation | None) -> Outcome:
+    """The outcome in the light of what was expected. Skips stay skips."""
+    if expectation is None or outcome.kind in (Kind.SKIPPED, Kind.EXPECTED_FAILURE):
+        return outcome
+    entry = f"{expectation.where} ({expectation.cause}: {expectation.reason})"
+    if outcome.kind == Kind.PASSED:
+        where = f" from {expectation.condition}" if expectation.condition else ""
+        return Outcome(Kind.UNEXPECTED_PASS, f"passes now: the entry {entry} can go{where}")
+    if expectation.describes(outcome):
+        return Outcome(Kind.EXPECTED_FAILURE, f"{expectation.cause}: {expectation.reason}")
+    return Outcome(
+        outcome.kind,
+        f"{outcome.message}\nnot the failure that {entry} declares: "
+        f"{expectation.outcome} with {expectation.signature!r}",
+        outcome.signal,
+    )

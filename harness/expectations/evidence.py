@@ -1,0 +1,130 @@
+"""What reports of one or several stacks say of each case."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.errors import BadInputError
+from harness.expectations.condition import Versions, version_of
+from harness.expectations.entry import glob_pattern
+from harness.expectations.ranges import in_order
+from harness.expectations.signature import signature_of
+from harness.outcome import BROKEN, Kind, Outcome
+from harness.results import report
+from harness.results.report import Report, Result
+
+
+@dataclass
+class Answer:
+    """What the reports of one stack say of one case."""
+
+    passes: int = 0  # reports in which it passes
+    failures: list[Outcome] = field(default_factory=list)
+
+    @property
+    def is_flaky(self) -> bool:
+        """Whether it passes in one report and fails in another."""
+        return bool(self.passes) and bool(self.failures)
+
+    @property
+    def ways(self) -> set[tuple[Kind, str]]:
+        """How it fails, as a new entry would declare it."""
+        return {(failure.kind, signature_of(failure.message)) for failure in self.failures}
+
+    @property
+    def runs(self) -> int:
+        """In how many reports it ran to an answer."""
+        return self.passes + len(self.failures)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All reports: the stacks from old to new, and by case the answers, None if it was skipped."""
+
+    stacks: tuple[Versions, ...]
+    answers: dict[str, dict[int, Answer | None]]  # case id to index of the stack to answer
+    areas: dict[str, str]  # case id to area
+
+    def select(self, globs: Sequence[str]) -> Evidence:
+        """Only the cases that match one of the globs, all without any.
+
+        Raises BadInputError for a glob that matches no case.
+        """
+        chosen = set[str]() if globs else set(self.answers)
+        for glob in globs:
+            found = set(filter(glob_pattern(glob).fullmatch, self.answers))
+            if not found:
+                raise BadInputError(f"--cases {glob!r}: matches no case of the reports")
+            chosen |= found
+        return replace(self, answers={i: a for i, a in self.answers.items() if i in chosen})
+
+
+def read(paths: Sequence[Path]) -> Evidence:
+    """Read the reports; those of equal versions are runs of one stack.
+
+    Raises BadInputError for one that can't be used, has no case, or is given twice.
+    """
+    reports = [_read(path) for path in paths]
+    _refuse_copies(paths)
+    stacks = in_order([dict(key) for key in {_stack_key(report_) for report_ in reports}])
+    index = {tuple(sorted(stack.items())): number for number, stack in enumerate(stacks)}
+    answers: dict[str, dict[int, Answer | None]] = defaultdict(dict)
+    areas: dict[str, str] = {}
+    for one in reports:
+        for result in one.results.values():
+            areas[result.id] = result.properties.get("area", "")
+            _add(answers[result.id], index[_stack_key(one)], result)
+    return Evidence(tuple(stacks), dict(answers), areas)
+
+
+def _read(path: Path) -> Report:
+    found = report.read(path)
+    if not found.results:
+        raise BadInputError(f"{path}: no case in it: expected a report of a run of cases")
+    if version_of(found.versions.get("torch_xla", "")) is None:
+        raise BadInputError(f"{path}: expected the property torch_xla to be a version")
+    return found
+
+
+def _refuse_copies(paths: Sequence[Path]) -> None:
+    """One run given twice would count as two."""
+    seen: dict[bytes, Path] = {}
+    for path in paths:
+        first = seen.setdefault(path.read_bytes(), path)
+        if first is not path:
+            raise BadInputError(f"{path}: the same report as {first}: expected another run")
+
+
+def _stack_key(one: Report) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(one.versions.items()))
+
+
+def _add(answers: dict[int, Answer | None], stack: int, result: Result) -> None:
+    answer = answers.get(stack)
+    if not result.measured or _is_pytests_own(result):
+        answers.setdefault(stack, None)
+        return
+    if answer is None:
+        answer = answers[stack] = Answer()
+    if result.works:
+        answer.passes += 1
+    else:
+        answer.failures.append(Outcome(_kind(result), result.failure))
+
+
+def _is_pytests_own(result: Result) -> bool:
+    """Whether it is expected to fail by a marker of pytest's, which says nothing of how."""
+    return result.outcome == Kind.EXPECTED_FAILURE and not result.failure
+
+
+def _kind(result: Result) -> Kind:
+    """How it failed, expected or not: harness.isolation.evidence has the words of a death."""
+    if result.outcome in BROKEN:
+        return result.outcome
+    if re.match(r"SIG[A-Z0-9]+\b|exited with status", result.failure):
+        return Kind.CRASHED
+    return Kind.HUNG if result.failure.startswith(("no result after", "hung in")) else Kind.FAILED

@@ -1,0 +1,118 @@
+"""Version ranges that tell stacks apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from packaging.specifiers import Specifier, SpecifierSet
+from packaging.version import Version
+
+from harness.expectations.condition import Condition, Versions, contains, version_of
+
+# torch_xla first: it is what the entries are about, and jax and libtpu follow its pins.
+_ORDER = ("torch_xla", "jax", "jaxlib", "libtpu", "torch", "python")
+
+
+def separate(
+    keep: Sequence[Versions], drop: Sequence[Versions], unmeasured: Sequence[Versions] = ()
+) -> tuple[str, str] | None:
+    """A component and the range of it that has all stacks of ``keep`` and none of ``drop``.
+
+    ``unmeasured`` stacks are kept out as well, as far as that component tells them from ``keep``.
+    None if no single component tells the two apart.
+    """
+    for component in _ORDER:
+        wanted = _versions(keep, component)
+        unwanted = _versions(drop, component)
+        if not wanted or len(_installed(keep, component)) < len(keep) or wanted & unwanted:
+            continue
+        others = _versions(unmeasured, component) - wanted
+        return component, between(sorted(wanted), sorted(unwanted | others))
+    return None
+
+
+def only(stack: Versions) -> tuple[str, str]:
+    """A component and the range that has this stack alone, as far as torch_xla tells."""
+    return "torch_xla", f"=={Version(stack['torch_xla']).public}"
+
+
+def between(keep: Sequence[Version], drop: Sequence[Version]) -> str:
+    """The widest range, "" for any, that has the versions ``keep`` and none of ``drop``.
+
+    It ends at the first version outside, so that it says what is next to it, which a stack
+    between two releases (a nightly) is held to.
+    """
+    first, last = min(keep), max(keep)
+    parts = [f">={_short(first)}"] if any(version < first for version in drop) else []
+    if above := [version for version in drop if version > last]:
+        end = f"<{_short(min(above))}"
+        # <2.8 leaves out the pre-releases of 2.8 as well.
+        parts.append(end if contains(end, str(last)) else f"<={last}")
+    parts += [f"!={version}" for version in drop if first < version < last]
+    return ",".join(parts)
+
+
+def narrow(condition: Condition, component: str, text: str) -> dict[str, str]:
+    """The condition's ranges with that component's narrowed by ``text``."""
+    ranges = dict(condition.ranges)
+    ranges[component] = _simplified([*_split(ranges.get(component, "")), *_split(text)])
+    return ranges
+
+
+def without(known: Sequence[Versions], given: Sequence[Versions]) -> list[Versions]:
+    """Those of ``known`` whose torch_xla none of ``given`` has."""
+    seen = _versions(given, "torch_xla")
+    return [stack for stack in known if _versions([stack], "torch_xla") - seen]
+
+
+def in_order(stacks: Sequence[Versions]) -> list[Versions]:
+    """From the oldest torch_xla to the newest."""
+    return sorted(stacks, key=lambda stack: (Version(stack["torch_xla"]), sorted(stack.items())))
+
+
+def text_of(ranges: Mapping[str, str]) -> str:
+    """The ranges in words for messages."""
+    return str(Condition(tuple(ranges.items()))) or "any stack"
+
+
+def _installed(stacks: Sequence[Versions], component: str) -> list[Version]:
+    found = (version_of(stack.get(component, "")) for stack in stacks)
+    # Without the local part (+git123), which ranges can't have.
+    return [Version(version.public) for version in found if version is not None]
+
+
+def _versions(stacks: Sequence[Versions], component: str) -> set[Version]:
+    return set(_installed(stacks, component))
+
+
+def _short(version: Version) -> str:
+    """2.8 for 2.8.0."""
+    if str(version) != version.base_version:
+        return str(version)
+    release = list(version.release)
+    while len(release) > 2 and release[-1] == 0:
+        release.pop()
+    return ".".join(map(str, release))
+
+
+def _split(text: str) -> list[Specifier]:
+    # Not list(SpecifierSet(text)), which loses their order.
+    return [Specifier(part) for part in text.split(",") if part.strip()]
+
+
+def _simplified(parts: Sequence[Specifier]) -> str:
+    """The same range without the parts that others imply."""
+    kept = list(dict.fromkeys(parts))
+    for part in parts:
+        rest = [other for other in kept if other != part]
+        if part in kept and rest and _implied(part, rest):
+            kept = rest
+    return ",".join(map(str, sorted(kept, key=lambda p: "><=!".find(p.operator[0]))))
+
+
+def _implied(part: Specifier, rest: Sequence[Specifier]) -> bool:
+    opposite = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "!=": "==", "==": "!="}
+    if part.operator not in opposite or part.version.endswith("*"):
+        return False
+    outside = f"{opposite[part.operator]}{part.version}"
+    return SpecifierSet(",".join([outside, *map(str, rest)])).is_unsatisfiable()

@@ -1,0 +1,82 @@
+"""All entries of a folder, on one stack."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from harness.errors import BadInputError
+from harness.expectations import files
+from harness.expectations.condition import Versions
+from harness.expectations.entry import Expectation
+from harness.versions import stack_versions
+
+
+class Expectations:
+    """All entries; at most one of those that apply on the stack for a case."""
+
+    def __init__(self, entries: Iterable[Expectation] = (), stack: Versions | None = None) -> None:
+        """``stack`` is the one that runs unless another is given."""
+        self.entries = tuple(entries)
+        self.stack = stack_versions() if stack is None else stack
+        # By test file: a collection has thousands of cases, and each file a few entries.
+        self._by_file: dict[str, list[tuple[re.Pattern[str], Expectation]]] = defaultdict(list)
+        for entry in self.entries:
+            if entry.condition.holds(self.stack):
+                for glob, pattern in zip(entry.cases, entry.patterns, strict=True):
+                    self._by_file[_file_of(glob)].append((pattern, entry))
+
+    @classmethod
+    def load(cls, folder: Path, known: Sequence[Versions] = ()) -> Expectations:
+        """Read every ``*.toml`` in ``folder``; ``known`` are the stacks that there are.
+
+        Raises BadInputError naming the file and the key. Without ``known``, any version may exist.
+        """
+        return cls(files.read_all(folder, [*known, stack_versions()] if known else []))
+
+    @classmethod
+    def load_optional(cls, folder: Path | None, known: Sequence[Versions] = ()) -> Expectations:
+        """As ``load``; nothing is expected to fail where there is no folder."""
+        return cls() if folder is None else cls.load(folder, known)
+
+    def find(self, case_id: str) -> Expectation | None:
+        """The case's entry on the stack; raises BadInputError if there are two."""
+        file = case_id.split("::", 1)[0]
+        candidates = (*self._by_file.get(file, ()), *self._by_file.get("", ()))
+        found = list({e.where: e for p, e in candidates if p.fullmatch(case_id)}.values())
+        if len(found) > 1:
+            both = " and ".join(entry.where for entry in found)
+            raise BadInputError(f"{both} match {case_id}: expected one entry at most for a case")
+        return found[0] if found else None
+
+    def unmatched(self, ids: Iterable[str], root: Path) -> list[str]:
+        """Globs that match no collected case though their file was collected, or is not in
+        ``root``: the case is gone or misspelt. Entries for other stacks are held to it too.
+        """
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for id_ in ids:
+            by_file[id_.split("::", 1)[0]].append(id_)
+        everything = [id_ for members in by_file.values() for id_ in members]
+        return [
+            f"{entry.where}: {glob} matches no case"
+            for entry in self.entries
+            for glob, pattern in zip(entry.cases, entry.patterns, strict=True)
+            if (file := glob.split("::", 1)[0]) in by_file or not _may_exist(root, file)
+            if not any(map(pattern.fullmatch, by_file.get(_file_of(glob), everything)))
+        ]
+
+
+def _file_of(glob: str) -> str:
+    """The one file whose cases the glob can match, or "" for any."""
+    file = glob.split("::", 1)[0]
+    return "" if _is_open(file) else file
+
+
+def _may_exist(root: Path, file: str) -> bool:
+    return _is_open(file) or (root / file).is_file()
+
+
+def _is_open(file: str) -> bool:
+    return "*" in file or "?" in file

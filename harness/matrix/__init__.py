@@ -1,0 +1,1 @@
+"""Running the suites on stacks: cells, side by side, resumable."""

@@ -1,0 +1,83 @@
+"""Whose fault a difference between two stacks is: one component swapped at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from harness.results.report import Result
+from harness.stacks.stack import TOGETHER, Stack
+
+
+@dataclass(frozen=True)
+class Component:
+    """Pins that are swapped together, named by the one that leads: torch_xla brings its torch."""
+
+    name: str
+    pins: tuple[str, ...]
+
+
+PYTHON = Component("python", ())
+
+
+class Swap(StrEnum):
+    """What a stack with one component of the other says of a case."""
+
+    SAME = "fails the same way"
+    OTHER = "fails otherwise"
+    WORKS = "works"
+    UNKNOWN = "not measured"
+
+
+def differing(base: Stack, candidate: Stack) -> list[Component]:
+    """The components in which two stacks differ."""
+    names = {*base.pins, *candidate.pins}
+    groups = [Component(group[-1] if "torch" in group else group[0], group) for group in TOGETHER]
+    grouped = {name for group in TOGETHER for name in group}
+    groups += [Component(name, (name,)) for name in sorted(names - grouped)]
+    found = [
+        group
+        for group in groups
+        if any(base.pins.get(pin) != candidate.pins.get(pin) for pin in group.pins)
+    ]
+    return [*found, PYTHON] if base.python != candidate.python else found
+
+
+def swapped(stack: Stack, other: Stack, component: Component) -> Stack:
+    """``stack`` with the other's component."""
+    if component == PYTHON:
+        return stack.swap({}, python=other.python)
+    return stack.swap({pin: other.pins.get(pin) for pin in component.pins})
+
+
+def judge(found: Result | None, broken: Result, same: Callable[[str, str], bool]) -> Swap:
+    """What a swapped stack's result says about a case that is ``broken`` in the candidate."""
+    if found is None or not found.measured:
+        return Swap.UNKNOWN
+    if found.works:
+        return Swap.WORKS
+    return Swap.SAME if same(found.failure, broken.failure) else Swap.OTHER
+
+
+def verdict(into_base: Mapping[str, Swap], into_candidate: Mapping[str, Swap]) -> str:
+    """The component that carries a regression, from what each swap said.
+
+    ``into_base``: the base with the candidate's component; the one that breaks it alone carries
+    the regression. ``into_candidate``: the candidate with the base's component, asked when none
+    does: those that mend it are needed, together with others.
+    """
+    if carriers := _all(into_base, Swap.SAME):
+        return carriers[0] if len(carriers) == 1 else f"{' or '.join(carriers)}, each alone"
+    if menders := _all(into_candidate, Swap.WORKS):
+        return f"{' and '.join(menders)}, not alone"
+    return "undecided: no single component breaks the base or mends the candidate"
+
+
+def _all(swaps: Mapping[str, Swap], wanted: Swap) -> list[str]:
+    return [name for name, swap in swaps.items() if swap == wanted]
+
+
+def unsettled(keys: Iterable[str], into_base: Mapping[str, Mapping[str, Swap]]) -> list[str]:
+    """The cases that no single component breaks, for which the other direction is asked."""
+    return [key for key in keys if Swap.SAME not in into_base.get(key, {}).values()]

@@ -1,0 +1,183 @@
+"""A cell of the matrix: one stack, one lane, one pytest run in the stack's environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import harness
+from harness.errors import BadInputError
+from harness.isolation import libc
+from harness.lanes import LANES
+from harness.results import report
+from harness.results.report import Report
+from harness.selection import Shard
+from harness.stacks.environments import Environment, plugin_path
+from harness.stacks.stack import Stack
+
+_SOURCES = ("*.py", "*.toml", "*.c", "*.h", "*.so")
+# A run that has these codes has an answer: passed, failed, nothing to run.
+_ANSWERS = (0, 1, 5)
+_TAIL = 12
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one pytest run is asked; ``cases`` limits it to those ids."""
+
+    stack: Stack
+    lane: str
+    folder: Path  # where its report and log go, a file of the lane's name each
+    arguments: tuple[str, ...] = ("suites",)
+    cases: tuple[str, ...] | None = None
+    shard: Shard | None = None
+    workers: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.stack.name} {self._name}"
+
+    @property
+    def report(self) -> Path:
+        """Its JUnit report, there only once it is complete."""
+        return self.folder / f"{self._name}.xml"
+
+    @property
+    def log(self) -> Path:
+        """What pytest printed."""
+        return self.folder / f"{self._name}.log"
+
+    def done(self, environment: Environment) -> bool:
+        """Whether its report answers this very question: same packages, sources and arguments."""
+        try:
+            said = json.loads(self._question.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return self.report.exists() and said == self._asks(environment)
+
+    def start(self, environment: Environment, cache_folder: Path) -> subprocess.Popen[bytes]:
+        """Start its pytest, which dies with this thread."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in (self.report, self._question, self._new):
+            path.unlink(missing_ok=True)
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                self._command(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(self.stack.name, cache_folder),
+                start_new_session=True,
+                preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
+            )
+
+    def finish(self, environment: Environment, code: int) -> None:
+        """Put the report of a pytest that ended with ``code`` in place.
+
+        Raises BadInputError, with the end of the log, when pytest had no answer.
+        """
+        if code not in _ANSWERS or not self._new.exists():
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            raise BadInputError(f"{self}: no answer ({how}), {self.log} ends:\n{self._tail()}")
+        self._new.replace(self.report)
+        part = self._question.with_suffix(".part")
+        part.write_text(json.dumps(self._asks(environment), indent=1), encoding="utf-8")
+        part.replace(self._question)
+
+    def read(self) -> Report:
+        """Its report."""
+        return report.read(self.report)
+
+    @property
+    def _name(self) -> str:
+        part = f"-{self.shard.number}of{self.shard.count}" if self.shard else ""
+        return f"{self.lane}{part}"
+
+    @property
+    def _new(self) -> Path:
+        return self.folder / f".{self._name}.xml"
+
+    @property
+    def _question(self) -> Path:
+        return self.folder / f"{self._name}.json"
+
+    def _asks(self, environment: Environment) -> dict[str, object]:
+        return {
+            "environment": environment.folder.name,
+            "arguments": list(self.arguments),
+            "cases": None if self.cases is None else sorted(self.cases),
+            "shard": str(self.shard or ""),
+            "sources": sources_digest(self.arguments),
+        }
+
+    def _command(self, environment: Environment) -> list[str]:
+        command = [str(environment.python), "-m", "pytest", "--lane", self.lane]
+        command += ["--color=no", "-p", "no:cacheprovider", f"--junitxml={self._new}"]
+        if self.cases is not None:
+            names = self.folder / f"{self._name}.cases"
+            names.write_text("".join(f"{case}\n" for case in self.cases), encoding="utf-8")
+            command += ["--cases", str(names)]
+        if self.shard is not None:
+            command += ["--shard", str(self.shard)]
+        if self.workers > 1:
+            command += ["-n", str(self.workers)]
+        return [*command, *self.arguments]
+
+    def _tail(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-_TAIL:])
+
+
+def collected(environment: Environment, cache_folder: Path, file: str) -> list[str]:
+    """The ids of a file's cases, as that environment collects them.
+
+    Raises BadInputError with pytest's words when it can't.
+    """
+    command = [str(environment.python), "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["--collect-only", "-q", "--lane", ",".join(LANES), file]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_environment("", cache_folder),
+    )
+    if done.returncode:
+        raise BadInputError(f"{file} can't be collected:\n{done.stdout}{done.stderr}")
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def _environment(stack: str, cache_folder: Path) -> Mapping[str, str]:
+    own = {
+        "PYTHONPATH": str(plugin_path(cache_folder)),
+        "COLUMNS": "80",
+        report.STACK_VARIABLE: stack,
+    }
+    dropped = ("PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONHOME")
+    return {k: v for k, v in os.environ.items() if k not in dropped} | own
+
+
+@cache
+def sources_digest(arguments: Sequence[str]) -> str:
+    """A digest of all that decides a run besides its stack: harness, suites, fixtures, settings."""
+    digest = hashlib.sha256()
+    for path in _sources(arguments):
+        digest.update(f"{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _sources(arguments: Sequence[str]) -> Iterable[Path]:
+    given = [Path(text.partition("::")[0]) for text in arguments]
+    folders = [Path(harness.__file__).parent, *(p for p in given if p.exists()), Path("fixtures")]
+    for folder in folders:
+        if folder.is_file():
+            yield folder
+        found = {path for pattern in _SOURCES for path in folder.rglob(pattern)}
+        yield from sorted(path for path in found if "stacks" not in path.parent.parts[-1:])
+    yield from (path for path in map(Path, ("pyproject.toml", "pytest.ini")) if path.exists())

@@ -1,0 +1,187 @@
+"""Tree shaking: the definitions that a case needs, out of all modules."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from harness.repro import edits
+from harness.repro.edits import FunctionNode, Plan
+from harness.repro.names import Bound, names_of_definitions, names_of_imports
+from harness.repro.resolve import Meaning, Ref, Target, meaning
+from harness.repro.scopes import Reader, Use
+from harness.repro.source import Imported, Module, Sources
+
+
+@dataclass(frozen=True)
+class Named:
+    """A place in an expression for whatever the target is called in the script."""
+
+    target: Target
+    spelling: str
+
+
+Expression = tuple[str | Named, ...]
+
+
+@dataclass
+class Unit:
+    """A statement of a module that is part of the script."""
+
+    module: Module
+    statement: ast.stmt
+    plan: Plan
+    removable: dict[str, FunctionNode] = field(default_factory=dict)  # methods nobody names so far
+    uses: list[Use] = field(default_factory=list)
+    inner_imports: list[ast.stmt] = field(default_factory=list)
+
+
+class Bundle:
+    """Grows by what is required; then everything gets its name."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self.plans: dict[Ref, Plan] = {}  # of definitions that were planned by somebody else
+        self.members: dict[Ref, set[str]] = {}  # methods of a class that are called from outside
+        self.starts = ""  # the runtime that a function starts by itself: spmd or replica
+        self.units: dict[int, Unit] = {}
+        self.imports: dict[Bound, str] = {}  # with the names they got
+        self.depends: dict[str, set[str]] = {}  # module to those that it takes from
+        self._refs: dict[Ref, str] = {}  # with the spelling that is asked for
+        self._names: dict[Ref, str] = {}
+        self._opened: set[str] = set()
+        self._words: set[str] = set()  # attributes, and texts that may name one
+        self._reserved: set[str] = {"main", "start_runtime"}
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Names that nothing else in the script may have."""
+        self._reserved.update(names)
+
+    def require(self, target: Target, spelling: str = "", asked_by: str = "") -> Named:
+        """Have the target in the script, if possible under the name ``spelling``."""
+        if isinstance(target, Imported):
+            bound = spelling or target.attribute or target.module.rpartition(".")[2]
+            self.imports.setdefault((bound, target), "")
+            return Named(target, bound)
+        module = self.sources.module(target.module)
+        ref = Ref(module.name, target.name)
+        self._open(module)
+        if asked_by:
+            self.depends[asked_by].add(module.name)
+        self._refs[ref] = self._refs.get(ref) or spelling
+        for statement in module.definitions[ref.name]:
+            self._add(module, statement, self.plans.get(ref), self.members.get(ref, set()))
+        return Named(ref, ref.name)
+
+    def expression(self, module: Module, node: ast.expr) -> Expression:
+        """An expression of a module's text, and all that it needs."""
+        self._open(module)
+        start, stop = module.span(node)
+        parts: list[str | Named] = []
+        text, place = module.text.encode(), start
+        reader = self._reader(module, set())
+        reader.visit(node)
+        for use in sorted(reader.uses, key=lambda u: module.span(u.node)[0]):
+            if (found := self.meaning(module, use)) is not None:
+                begin, end = module.span(found.node)
+                parts.append(text[place:begin].decode())
+                parts.append(self.require(found.target, found.spelling, module.name))
+                place = end
+        return (*parts, text[place:stop].decode())
+
+    def finish(self) -> None:
+        """Add the methods that something names, until nothing is missing."""
+        grown = True
+        while grown:
+            grown = False
+            for unit in list(self.units.values()):
+                for name in sorted(unit.removable.keys() & self._words):
+                    member = unit.removable.pop(name)
+                    unit.plan.skipped.discard(id(member))
+                    self._read(unit, member)
+                    grown = True
+
+    def meaning(self, module: Module, use: Use) -> Meaning | None:
+        """What a name of the module stands for; None for a builtin."""
+        found = meaning(self.sources, module, use)
+        if found is None and hasattr(builtins, use.name):
+            self._reserved.add(use.name)
+        if found is not None and isinstance(found.target, Imported) and found.target.root:
+            for other in module.roots(use.name):
+                self.require(other, use.name)
+        return found
+
+    def settle_names(self, first: str) -> None:
+        """Give everything a name of its own; module ``first`` has the first choice."""
+        statements = [unit.statement for unit in self.units.values()]
+        everywhere = set().union(*map(edits.words_of, statements), self._reserved)
+        self.imports = names_of_imports(self.imports, self._reserved, everywhere)
+        taken = {*self._reserved, *self.imports.values()}
+        self._names = names_of_definitions(self._refs, first, taken, everywhere)
+
+    def name(self, target: Target, spelling: str = "") -> str:
+        """What the target is called in the script; "" if it is not there."""
+        if isinstance(target, Imported):
+            return self.imports[spelling, target]
+        return self._names.get(Ref(self.sources.module(target.module).name, target.name), "")
+
+    def text(self, expression: Expression) -> str:
+        """The expression with the script's names."""
+        return "".join(
+            part if isinstance(part, str) else self.name(part.target, part.spelling)
+            for part in expression
+        )
+
+    def _open(self, module: Module) -> None:
+        """Importing a module may do something, whatever is taken of it."""
+        if module.name in self._opened:
+            return
+        self._opened.add(module.name)
+        self.depends.setdefault(module.name, set())
+        for name, imported in module.unused_imports.items():
+            if not self.sources.is_local(imported.module):
+                self.require(imported, name)
+        for statement in module.effects:
+            self._add(module, statement, None, set())
+
+    def _add(
+        self, module: Module, statement: ast.stmt, plan: Plan | None, members: set[str]
+    ) -> None:
+        if id(statement) in self.units:
+            return
+        unit = Unit(module, statement, plan or edits.plain(module, statement))
+        self.units[id(statement)] = unit
+        self.starts = self.starts or unit.plan.starts
+        if unit.plan.is_context:
+            self.require(Imported("contextlib", "contextmanager"))
+        if isinstance(statement, ast.ClassDef) and self._has_own_bases_only(module, statement):
+            methods = (m for m in statement.body if isinstance(m, FunctionNode))
+            own = {m.name: m for m in methods if m.name not in members}
+            unit.removable = {n: m for n, m in own.items() if not n.startswith("__")}
+        unit.plan.skipped |= {id(member) for member in unit.removable.values()}
+        self._read(unit, statement)
+
+    def _read(self, unit: Unit, node: ast.AST) -> None:
+        reader = self._reader(unit.module, unit.plan.skipped)
+        reader.visit(node)
+        unit.uses += reader.uses
+        unit.inner_imports += reader.inner_imports
+        self._words |= reader.words
+        for use in reader.uses:
+            if (found := self.meaning(unit.module, use)) is not None:
+                self.require(found.target, found.spelling, unit.module.name)
+
+    def _reader(self, module: Module, skipped: set[int]) -> Reader:
+        return Reader(module, lambda node: id(node) in skipped, self.sources.is_local)
+
+    def _has_own_bases_only(self, module: Module, node: ast.ClassDef) -> bool:
+        """Whether nobody but the script calls its methods: it has no base from elsewhere."""
+        for base in node.bases:
+            found = None
+            if isinstance(base, ast.Name):
+                found = self.meaning(module, Use(base.id, base))
+            if found is None or not isinstance(found.target, Ref):
+                return False
+        return True

@@ -1,0 +1,106 @@
+"""Finding the one case that a user names."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.case import Case, case_of
+from harness.errors import BadInputError
+from harness.expectations import Expectation, Expectations, glob_pattern
+from harness.options import Settings
+from harness.topology import Target
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Found:
+    """A case, as collected in this process."""
+
+    item: pytest.Function
+    case: Case
+    expectation: Expectation | None
+
+
+class _Collector:
+    """Keeps every item, before the command line's choice of lanes and topologies."""
+
+    def __init__(self) -> None:
+        self.items: list[pytest.Item] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.items = list(items)
+
+
+def find(text: str) -> Found:
+    """The case whose id, as pytest prints it, is ``text`` or matches it with ``*`` and ``?``.
+
+    Raises BadInputError with the nearest ids for an unknown one, for a pattern of several, and for
+    a case that no script can stand for.
+    """
+    file = text.partition("::")[0]
+    relative = file and not Path(file).is_absolute()
+    paths = sorted(str(p) for p in Path().glob(file)) if relative else []
+    if not paths:
+        known = [str(p) for p in Path().glob("**/test_*.py") if ".venv" not in p.parts]
+        raise BadInputError(f"case {text!r}: no such file{_nearest(file, known)}")
+    items = {item.nodeid: item for item in collect(paths)}
+    pattern = glob_pattern(text)
+    ids = [text] if text in items else [id_ for id_ in items if pattern.fullmatch(id_)]
+    if not ids:
+        raise BadInputError(f"case {text!r}: no such case{_nearest(text, items)}")
+    if len(ids) > 1:
+        more = [f"... and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else []
+        listed = "\n  ".join([*ids[:_SHOWN], *more])
+        raise BadInputError(f"case {text!r}: expected one case, it matches\n  {listed}")
+    return describe(items[ids[0]], items)
+
+
+def collect(paths: list[str]) -> list[pytest.Item]:
+    """All items of the files; raises BadInputError with pytest's words when it can't."""
+    collector, output = _Collector(), io.StringIO()
+    arguments = ["--collect-only", "-qq", "-p", "no:xdist", "-W"]
+    arguments += ["ignore::pytest.PytestAssertRewriteWarning", *paths]
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        status = pytest.main(arguments, [collector])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise BadInputError(f"{' '.join(paths)} can't be collected:\n{output.getvalue().strip()}")
+    return collector.items
+
+
+def describe(item: pytest.Item, items: dict[str, pytest.Item]) -> Found:
+    """The item as a case; raises BadInputError when no script can stand for it."""
+    callspec = getattr(item, "callspec", None)
+    target = callspec.params.get("xla_target") if callspec else None
+    if not isinstance(item, pytest.Function) or not isinstance(target, Target):
+        raise BadInputError(f"{item.nodeid}: expected a case: a test function with lanes(...)")
+    if target.lane != "cpu":
+        raise BadInputError(_no_lane(item, target, items))
+    settings = Settings.of(item.config)
+    expectations = Expectations.load_optional(settings.expectations)
+    case = case_of(item, target, settings.deadline)
+    return Found(item, case, expectations.find(item.nodeid))
+
+
+def _no_lane(item: pytest.Item, target: Target, items: dict[str, pytest.Item]) -> str:
+    function = item.nodeid.partition("[")[0]
+    others = [id_ for id_ in items if id_.startswith(f"{function}[cpu-")]
+    close = difflib.get_close_matches(item.nodeid, others, n=1, cutoff=0) or others[:1]
+    hint = f"write one for {close[0]}" if close else "and no case of this function runs on cpu"
+    return (
+        f"{item.nodeid}: expected a case of lane cpu: the plugin behind lane {target.lane} is part "
+        f"of the harness, so no script can have it; {hint}"
+    )
+
+
+def _nearest(text: str, known: object) -> str:
+    names = list(known)  # type: ignore[call-overload]
+    close = difflib.get_close_matches(text, names, n=3, cutoff=0.6)
+    return "; did you mean\n  " + "\n  ".join(close) if close else ""

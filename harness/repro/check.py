@@ -1,0 +1,139 @@
+"""Running a case, and a script, and holding the one's failure against the other's."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.case import Case
+from harness.errors import BadInputError
+from harness.outcome import Kind
+from harness.results import report
+
+_EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::\s?(.*))?$")
+_STARTUP = 5.0  # seconds that a script may always take to start
+_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch.distributed's, in a process group
+_TEMPORARY = re.compile(r"/\S+|0x[0-9a-fA-F]+|\b\w+(\.\w+)*\.(?=[A-Za-z_]\w*'>)")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a case or a script ended: ``kind``, the signal of a crash, a failure's first line."""
+
+    kind: Kind
+    message: str = ""
+    signal: str = ""
+    seconds: float = 0.0  # with the start of Python and its imports
+
+    @property
+    def first_line(self) -> str:
+        return self.message.strip().partition("\n")[0]
+
+    def __str__(self) -> str:
+        said = self.signal or self.first_line
+        return f"{self.kind}: {said}" if said else str(self.kind)
+
+    def is_like(self, other: Ending) -> bool:
+        """The same signal, or the same exception with the same first line, or both hang."""
+        if self.kind != other.kind:
+            return False
+        if self.kind == Kind.CRASHED:
+            return self.signal == other.signal
+        return self.kind != Kind.FAILED or _alike(self.first_line, other.first_line)
+
+
+def of_case(case_id: str, root: Path) -> Ending:
+    """Run the case in a pytest of its own; raises BadInputError when that gives no result."""
+    with tempfile.TemporaryDirectory(prefix="repro-") as folder:
+        file = Path(folder) / "report.xml"
+        line = [sys.executable, "-m", "pytest", "-q", "--lane", "cpu", f"--junitxml={file}"]
+        line += ["-p", "no:cacheprovider", f"--rootdir={root}", case_id]
+        start = time.monotonic()
+        done = subprocess.run(line, cwd=root, capture_output=True, text=True, check=False)
+        seconds = time.monotonic() - start
+        results = report.read(file).results.values() if file.exists() else ()
+    for result in results:
+        if result.id == case_id:
+            kind = result.outcome
+            if kind in (Kind.EXPECTED_FAILURE, Kind.UNEXPECTED_PASS):
+                kind = _unexpected(result)
+            signal_ = result.properties.get("signal", "")
+            return Ending(kind, result.failure, signal_, seconds)
+    tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
+    raise BadInputError(f"{case_id}: running it gave no result:\n{tail}")
+
+
+def _unexpected(result: report.Result) -> Kind:
+    """What the outcome would be called if nothing were expected."""
+    if result.works:
+        return Kind.PASSED
+    if result.properties.get("signal"):
+        return Kind.CRASHED
+    return Kind.HUNG if result.failure.startswith("no result after") else Kind.FAILED
+
+
+def of_script(path: Path, case: Case, like: Ending) -> Ending:
+    """Run the script in a fresh process; it hangs when it takes far longer than the case did."""
+    deadline = case.deadline + _STARTUP + 2 * like.seconds
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    try:
+        done = subprocess.run(
+            [sys.executable, str(path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=deadline,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Ending(Kind.HUNG, f"no result after {case.deadline + _STARTUP:g} s")
+    if done.returncode < 0:
+        return Ending(Kind.CRASHED, signal=signal.Signals(-done.returncode).name)
+    if done.returncode == 0:
+        return Ending(Kind.PASSED)
+    message = _exception(done.stderr)
+    if message.startswith("skipped: "):
+        return Ending(Kind.SKIPPED, message.removeprefix("skipped: "))
+    return Ending(Kind.FAILED, message)
+
+
+def _exception(stderr: str) -> str:
+    """The line below the last traceback: ``Type: message``."""
+    stderr = _RANK.sub("", stderr)
+    lines = stderr.rpartition("Traceback (most recent call last):")[2].splitlines()
+    if "Traceback (most" not in stderr:
+        lines = stderr.splitlines()[-1:]
+    found = [line for line in lines if line and not line[0].isspace()]
+    return next((line for line in found if _EXCEPTION.match(line)), found[0] if found else "")
+
+
+def _alike(one: str, other: str) -> bool:
+    """The same exception and text; an assertion without a text has pytest's in its place."""
+    (type_, text), (other_type, other_text) = _parts(one), _parts(other)
+    if type_ != other_type:
+        return False
+    if type_ == "AssertionError" and not (text and other_text):
+        return (text or other_text).startswith("assert ") or text == other_text
+    return _general(text) == _general(other_text)
+
+
+def _parts(line: str) -> tuple[str, str]:
+    if line.startswith("assert "):
+        return "AssertionError", line
+    match = _EXCEPTION.match(line)
+    if match is None:
+        return "", line
+    return match[1].rpartition(".")[2], match[2] or ""
+
+
+def _general(text: str) -> str:
+    """Without what differs from run to run: addresses, paths, and where a class is defined."""
+    return _TEMPORARY.sub("", text).strip()

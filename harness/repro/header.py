@@ -1,0 +1,98 @@
+"""What stands before a script's imports: metadata, what it is about, and the environment."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+
+from packaging.utils import canonicalize_name
+
+from harness.case import Case, full_environment
+from harness.repro.layout import WIDTH
+from harness.repro.values import quoted
+from harness.versions import installed
+
+_ALWAYS = ("torch", "torch_xla", "numpy")  # numpy: torch_xla takes any version of it
+_PAIRS = {"jax": "jaxlib", "jaxlib": "jax"}
+_ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # as in harness.case.full_environment
+_RUN = "uv run FILE, or python FILE where the packages above are installed"
+
+
+@dataclass(frozen=True)
+class About:
+    """What the comment at the top says."""
+
+    case: Case
+    expected: str
+    today: str
+    upstream: Sequence[str]  # issues, as owner/repo#1
+
+
+def metadata(modules: Iterable[str], pins: Mapping[str, str], python: str) -> str:
+    """PEP 723's block: ``pins``, or the installed version, of what the modules come from."""
+    short = ".".join(python.split(".")[:2])
+    lines = ["# /// script", f'# requires-python = "=={short}.*"', "# dependencies = ["]
+    for name in _distributions(modules):
+        version = pins.get(canonicalize_name(name)) or installed(name)
+        if version != "not installed":
+            lines.append(f'#     "{name}=={version.partition("+")[0]}",')
+    return "\n".join([*lines, "# ]", "# ///", ""])
+
+
+def _distributions(modules: Iterable[str]) -> list[str]:
+    known = packages_distributions()
+    others = set(modules) - set(sys.stdlib_module_names)
+    found = {known[module][0] for module in others if module in known}
+    found |= {_PAIRS[name] for name in found if name in _PAIRS}
+    always = {canonicalize_name(name) for name in _ALWAYS}
+    return [*_ALWAYS, *sorted(name for name in found if canonicalize_name(name) not in always)]
+
+
+def comment(about: About) -> str:
+    """The case, its issues, what is expected and what happens."""
+    fields = {
+        "Case": about.case.id,
+        "Upstream": "\n".join(map(_link, about.upstream)),
+        "Expected": about.expected,
+        "Today": about.today,
+        "Run": _RUN,
+    }
+    lines = ["#"]
+    for name, value in fields.items():
+        first = f"# {name + ':':<10}"
+        for line in value.splitlines():
+            lines += textwrap.wrap(
+                line,
+                WIDTH,
+                initial_indent=first,
+                subsequent_indent=f"#{'':<11}",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            first = f"#{'':<11}"
+    return "\n".join([*lines, ""])
+
+
+def _link(issue: str) -> str:
+    repository, _, number = issue.partition("#")
+    return f"https://github.com/{repository}/issues/{number}"
+
+
+def environment(case: Case, *, uses_jax: bool) -> str:
+    """Statements that set the lane's variables and the case's own."""
+    own = dict(case.environment)
+    sets, others = [], []
+    for name, value in full_environment(case).items():
+        if name.startswith("JAX_") and not uses_jax:
+            continue
+        if value is None:
+            others.append(f'os.environ.pop("{name}", None)')
+        elif name in _ADDED_TO and name in own:
+            before = f'os.environ.get("{name}", "")'
+            others.append(f'os.environ["{name}"] = {before} + {quoted(f" {own[name]}")}')
+        else:
+            sets.append(f"    {name}={quoted(value)},")
+    return "\n".join([*(["os.environ.update(", *sets, ")"] if sets else []), *others, ""])

@@ -1,0 +1,76 @@
+"""What a global name stands for: a definition that goes into the script, or an import."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from harness.errors import BadInputError
+from harness.repro.scopes import Use
+from harness.repro.source import Imported, Module, Sources
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A name that a module of the suites or of the harness defines."""
+
+    module: str
+    name: str
+
+
+Target = Ref | Imported
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a use stands for, the expression that says so, and the name to prefer for it."""
+
+    target: Target
+    node: ast.expr
+    spelling: str = ""
+
+
+def meaning(sources: Sources, module: Module, use: Use) -> Meaning | None:
+    """None for a builtin, and for what Python sets in every module.
+
+    Raises BadInputError for what a script can't have: ``__file__``, a module as a value.
+    """
+    imported = use.imported or module.imports.get(use.name)
+    if imported is None:
+        if use.name == "__file__":
+            raise BadInputError(f"{module.path}:{use.node.lineno}: a script has no __file__")
+        own = use.name in module.definitions
+        return Meaning(Ref(module.name, use.name), use.node) if own else None
+    if not sources.is_local(imported.module):
+        return Meaning(imported, use.node, use.name)
+    if imported.attribute:
+        found = _member(sources, imported.module, imported.attribute)
+        if not isinstance(found, str):
+            return Meaning(found, use.node, use.name if isinstance(found, Imported) else "")
+    else:
+        found = imported.module.split(".", 1)[0] if imported.root else imported.module
+    for attribute in use.attributes:
+        found = _member(sources, found, attribute.attr)
+        if not isinstance(found, str):
+            return Meaning(found, attribute, f"{use.name}_{attribute.attr}")
+    raise BadInputError(
+        f"{module.path}:{use.node.lineno}: {use.name} is used as a value: a script has no "
+        f"module {found}"
+    )
+
+
+def _member(sources: Sources, name: str, attribute: str) -> Target | str:
+    """What a local module calls by that name: its own, another's, or a module, by its name."""
+    module = sources.module(name)
+    if attribute in module.definitions:
+        return Ref(module.name, attribute)
+    imported = module.imports.get(attribute)
+    if imported is not None:
+        if not sources.is_local(imported.module):
+            return imported
+        if imported.attribute:
+            return _member(sources, imported.module, imported.attribute)
+        return imported.module
+    if sources.is_module(f"{name}.{attribute}"):
+        return f"{name}.{attribute}"
+    raise BadInputError(f"{module.path}: expected it to define {attribute}")

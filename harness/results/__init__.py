@@ -1,0 +1,1 @@
+"""What runs left behind, read without torch, torch_xla or jax."""

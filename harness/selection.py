@@ -1,0 +1,105 @@
+"""Which of the collected cases run: those of a file, or one shard of several."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+from harness.errors import BadInputError
+
+_SHARD = re.compile(r"(\d+)/(\d+)")
+Durations = Mapping[str, Mapping[str, float]]  # lane to test function to seconds of one case
+DEFAULT_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The ``number``-th of ``count`` parts, from 1."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """``2/5``; raises BadInputError for anything else."""
+        match = _SHARD.fullmatch(text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise BadInputError(f"--shard {text!r}: expected NUMBER/COUNT, as 2/5")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def function_of(case_id: str) -> str:
+    """The test function of a case: its id without parameters."""
+    return case_id.partition("[")[0]
+
+
+def shards(
+    cases: Iterable[tuple[str, str]], durations: Durations, count: int
+) -> list[dict[str, float]]:
+    """Each shard's case ids with their expected seconds.
+
+    ``cases`` are pairs of id and lane. The longest goes first, always to the shard with the least
+    to do, so that all end together; the order in which the cases come does not matter. A case
+    without a record takes as long as the median one of its lane.
+    """
+    usual = {lane: median(known.values()) for lane, known in durations.items() if known}
+    seconds = {
+        case: durations.get(lane, {}).get(function_of(case), usual.get(lane, DEFAULT_SECONDS))
+        for case, lane in cases
+    }
+    loads = [(0.0, index) for index in range(count)]
+    parts: list[dict[str, float]] = [{} for _ in loads]
+    for case in sorted(seconds, key=lambda case: (-seconds[case], case)):
+        load, index = loads[0]
+        parts[index][case] = seconds[case]
+        heapq.heapreplace(loads, (load + seconds[case], index))
+    return parts
+
+
+def recorded(results: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, float]]:
+    """The durations to write from (id, lane, seconds) of many cases: means for each function."""
+    times: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for case, lane, seconds in results:
+        times[lane][function_of(case)].append(seconds)
+    return {
+        lane: {function: round(fmean(found), 3) for function, found in sorted(functions.items())}
+        for lane, functions in sorted(times.items())
+    }
+
+
+def read_durations(path: Path | None) -> Durations:
+    """The recorded durations; none without a file.
+
+    Raises BadInputError for a file that is not what ``xla-harness durations`` writes.
+    """
+    if path is None:
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            lane: {name: float(seconds) for name, seconds in functions.items()}
+            for lane, functions in data.items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise BadInputError(
+            f"{path}: expected seconds for each lane and function, as `xla-harness durations` "
+            f"writes them: {error}"
+        ) from error
+
+
+def read_cases(path: Path) -> frozenset[str]:
+    """The ids of a file, one a line; raises BadInputError naming it."""
+    try:
+        lines: Sequence[str] = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"--cases {path}: {error}") from error
+    return frozenset(line.strip() for line in lines if line.strip())

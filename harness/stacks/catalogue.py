@@ -1,0 +1,129 @@
+"""The stacks of a project, by name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from harness.errors import BadInputError
+from harness.stacks import constraints
+from harness.stacks.stack import TOGETHER, Stack, read, table
+from harness.versions import COMPONENTS
+
+FOLDER = Path("fixtures/stacks")
+_SWAP = re.compile(r"\+([A-Za-z][\w.-]*)=([^+]+(?:\+(?![A-Za-z][\w.-]*=)[^+]+)*)")
+
+
+class Catalogue:
+    """All ``*.toml`` of a folder, ordered by torch_xla's version."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        """Read them.
+
+        Raises:
+            BadInputError: there is no such folder, or a file of it can't be used.
+        """
+        if not folder.is_dir():
+            raise BadInputError(f"{folder}: expected a folder of stacks, one TOML file each")
+        self._folder = folder
+        self._paths = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+        self._stacks: dict[str, Stack] = {}
+        for name in self._paths:
+            self._read(name, ())
+        self.stacks = sorted(self._stacks.values(), key=lambda s: (s.version, s.name))
+
+    def find(self, text: str) -> Stack:
+        """The stack of that name, a file's path, or either with pins swapped: ``2.9.0+jax=0.8.0``.
+
+        Raises BadInputError with the nearest names for an unknown one.
+        """
+        name = re.split(r"\+(?=[A-Za-z][\w.-]*=)", text, maxsplit=1)[0]
+        stack = self._named(name)
+        swaps = dict(_SWAP.findall(text[len(name) :]))
+        if not swaps:
+            return stack
+        python = swaps.pop("python", None)
+        swapped = stack.swap(_swapped(stack, swaps), python)
+        _ = swapped.requirements  # a bad pin is said now
+        return swapped
+
+    def between(self, one: str, other: str) -> list[Stack]:
+        """The stacks from one to the other, ends included, in the order of their versions.
+
+        A stack that extends another one is only in it as an end.
+        """
+        ends = [self.find(one), self.find(other)]
+        low, high = sorted(ends, key=lambda s: (s.version, s.name))
+        inner = [stack for stack in self.releases if low.version < stack.version < high.version]
+        return [low, *inner, high]
+
+    @property
+    def releases(self) -> list[Stack]:
+        """The stacks that extend no other one: neither variants nor templates."""
+        return [stack for stack in self.stacks if "extends" not in table(self._paths[stack.name])]
+
+    def _named(self, name: str) -> Stack:
+        if name in self._stacks:
+            return self._stacks[name]
+        path = Path(name)
+        if path.suffix == ".toml":
+            base = table(path).get("extends")
+            return read(path, self._named(base) if base else None)
+        raise BadInputError(f"stack {name!r}: {_nearest(name, self._stacks)} ({self._folder})")
+
+    def _read(self, name: str, below: tuple[str, ...]) -> Stack:
+        if name in self._stacks:
+            return self._stacks[name]
+        path = self._paths[name]
+        base = table(path).get("extends")
+        if base is None:
+            stack = read(path)
+        elif base not in self._paths:
+            raise BadInputError(f"{path}: key 'extends': {base!r}: {_nearest(base, self._paths)}")
+        elif base in (*below, name):
+            raise BadInputError(f"{path}: key 'extends': {base!r} extends this one")
+        else:
+            stack = read(path, self._read(base, (*below, name)))
+        self._stacks[name] = stack
+        return stack
+
+
+def known_versions(folder: Path | None) -> list[dict[str, str]]:
+    """Component to version of every stack in the folder; [] without one."""
+    if folder is None:
+        return []
+    return [versions_of(stack) for stack in Catalogue(folder).stacks]
+
+
+def versions_of(stack: Stack) -> dict[str, str]:
+    """Component to version, as resolved where there is a constraint file, else as pinned."""
+    path = stack.where.with_suffix(".txt") if stack.where else None
+    resolved = constraints.read(path) if path and path.exists() else {}
+    found = {name: resolved.get(canonicalize_name(name), "") for name in COMPONENTS}
+    pinned = {name: stack.pins.get(name, "not installed") for name in COMPONENTS}
+    return {"python": stack.python} | {name: found[name] or pinned[name] for name in COMPONENTS}
+
+
+def _nearest(name: object, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
+    return f"did you mean {', '.join(close)}?" if close else f"expected one of {', '.join(names)}"
+
+
+def _swapped(stack: Stack, swaps: Mapping[str, str]) -> dict[str, str | None]:
+    """The pins to set, those that go together included."""
+    known = {canonicalize_name(pin): pin for pin in (*stack.pins, *sum(TOGETHER, ()))}
+    pins: dict[str, str | None] = {}
+    for name, text in swaps.items():
+        pin = known.get(canonicalize_name(name))
+        if pin is None:
+            raise BadInputError(f"stack {stack.name}: pin {name!r}: {_nearest(name, known)}")
+        value = None if text == "none" else text
+        group = next((group for group in TOGETHER if pin in group), (pin,))
+        pins |= {member: value for member in group if member not in swaps}
+        pins[pin] = value
+    return pins

@@ -1,0 +1,106 @@
+"""A stack's constraint file: every package with its version and the checksums of its files."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from harness.errors import BadInputError
+from harness.stacks import uv
+from harness.stacks.stack import Stack
+
+# What only the commands need, which never run in a stack's environment.
+_COMMANDS_ONLY = {"uv", "tomlkit", "filelock"}
+# What the suites of this project draw inputs with.
+_SUITES = ("hypothesis",)
+
+
+def path_of(stack: Stack, cache: Path) -> Path:
+    """Where the file is: beside the stack's own, or in the cache for one that has no file."""
+    if stack.where is not None:
+        return stack.where.with_suffix(".txt")
+    return cache / "constraints" / f"{stack.slug}.txt"
+
+
+def resolved(stack: Stack, cache: Path) -> Path:
+    """The stack's constraint file, made if there is none.
+
+    Raises BadInputError when it can't be resolved, or is not of these pins any more.
+    """
+    path = path_of(stack, cache)
+    if not path.exists():
+        return resolve(stack, path)
+    versions = read(path)
+    for text in stack.requirements:
+        wanted = Requirement(text)
+        found = versions.get(canonicalize_name(wanted.name))
+        if found is None or not wanted.specifier.contains(found, prereleases=True):
+            if stack.where is None:
+                return resolve(stack, path)
+            raise BadInputError(
+                f"{path}: has {wanted.name} {found or 'not at all'}, {stack.where.name} pins "
+                f"{text}: run `xla-harness stacks lock {stack.name}`"
+            )
+    return path
+
+
+def resolve(stack: Stack, path: Path) -> Path:
+    """Write the file anew, whole or not at all; raises BadInputError naming what conflicts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lock-") as folder:
+        wanted, new = Path(folder) / "in", Path(folder) / "out"
+        wanted.write_text("\n".join([*stack.requirements, *_ours()]) + "\n", encoding="utf-8")
+        # In a folder of its own: a project's settings for uv are not this stack's.
+        uv.run(
+            f"stack {stack.name}: {' '.join(stack.requirements)}",
+            *("pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
+            *("--python-version", stack.python, "--output-file", str(new), str(wanted)),
+            *sources(stack),
+        )
+        text = new.read_text(encoding="utf-8")
+        if "://" in text:
+            raise BadInputError(f"stack {stack.name}: expected no address in its constraints")
+        new.write_text(f"# xla-harness stacks lock {stack.name}\n{text}", encoding="utf-8")
+        os.replace(new, path)  # noqa: PTH105 - beside its target
+    return path
+
+
+def sources(stack: Stack) -> list[str]:
+    """The options of uv that say where wheels come from."""
+    options = [text for folder in stack.folders for text in ("--find-links", str(folder))]
+    if stack.index is False:
+        options.append("--no-index")
+    elif isinstance(stack.index, str):
+        options += ["--index", stack.index, "--index-strategy", "unsafe-best-match"]
+    if any(Version(v).is_prerelease for v in _exact(stack)):
+        options += ["--prerelease", "allow"]
+    return options
+
+
+def read(path: Path) -> dict[str, str]:
+    """Package, in its canonical spelling, to version."""
+    found = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", path.read_text("utf-8"), re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in found}
+
+
+def _exact(stack: Stack) -> list[str]:
+    texts = (text.partition("==") for text in stack.requirements)
+    return [version for _, equal, version in texts if equal and "*" not in version]
+
+
+def _ours() -> list[str]:
+    """What the plugin and the suites need besides the stack."""
+    try:
+        wanted = map(Requirement, requires("xla-harness") or [])
+    except PackageNotFoundError:
+        raise BadInputError("xla-harness is not installed: pip install it first") from None
+    return sorted(
+        [str(r) for r in wanted if r.name not in _COMMANDS_ONLY and "extra" not in str(r.marker)]
+    ) + list(_SUITES)

@@ -1,0 +1,187 @@
+"""What this machine lacks, and whether an environment's pins fit together; nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import mmap
+import os
+import platform
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from importlib.metadata import Distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from harness.errors import BadInputError
+from harness.stacks import uv
+from harness.stacks.environments import Environments
+from harness.stacks.stack import Stack
+from harness.virtual_tpu import library
+
+_GB = 1e9
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the answer; ``remedy`` is how to get what is missing, "" if nothing is."""
+
+    subject: str
+    found: str
+    remedy: str = ""
+    needed: bool = True  # False: only some lanes or stacks want it
+
+
+def machine(stacks: Sequence[Stack], environments: Environments) -> Iterator[Check]:
+    """What commands need of this machine."""
+    yield _system()
+    yield _compiler()
+    yield _virtual_tpu()
+    yield _disk(stacks, environments.cache)
+    yield from _pythons(stacks)
+    yield _tpu()
+
+
+def _system() -> Check:
+    found = f"{platform.system()} {platform.machine()}"
+    fits = found == "Linux x86_64"
+    return Check("system", found, "" if fits else "PyPI has torch_xla for Linux on x86-64 only")
+
+
+def _compiler() -> Check:
+    name = shlex.split(os.environ.get("CC", "cc"))[0]
+    path = shutil.which(name)
+    remedy = "" if path else "apt install gcc libc6-dev, or name a compiler in CC"
+    return Check("C compiler", path or f"no {name}", remedy)
+
+
+def _virtual_tpu() -> Check:
+    try:
+        library.backend_path()
+    except BadInputError:
+        return Check("virtual TPU", "no backend", "pip install xla-cpu-pjrt==0.0.1")
+    if not library.PLUGIN.exists():
+        return Check("virtual TPU", "not compiled", "install xla-harness again, with a C compiler")
+    return Check("virtual TPU", "compiled")
+
+
+def _disk(stacks: Sequence[Stack], cache: Path) -> Check:
+    folder = next(path for path in (cache, *cache.parents) if path.exists())
+    free = shutil.disk_usage(folder).free / _GB
+    needed = max((stack.disk for stack in stacks), default=0.0)
+    remedy = f"a stack takes up to {needed:g} GB: `xla-harness stacks remove` frees some"
+    return Check("disk", f"{free:.0f} GB free for {cache}", "" if free > needed else remedy)
+
+
+def _pythons(stacks: Sequence[Stack]) -> Iterator[Check]:
+    for version in sorted({stack.python for stack in stacks}, key=Version):
+        try:
+            found = uv.run("python", "python", "find", "--no-project", "--system", version).strip()
+            yield Check(f"Python {version}", found)
+        except BadInputError:
+            yield Check(f"Python {version}", "not found", f"uv python install {version}")
+
+
+def _tpu() -> Check:
+    chips = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
+    if chips:
+        return Check("TPU", f"{len(chips)} chips", needed=False)
+    remedy = "lanes cpu and virtual-tpu need none"
+    return Check("TPU", "none", remedy, needed=False)
+
+
+def fit(python: Path) -> Iterator[Check]:
+    """Whether the packages beside an interpreter fit together, read from their metadata."""
+    folder = next((python.parent.parent / "lib").glob("python3*/site-packages"))
+    yield from packages_fit(folder)
+
+
+def packages_fit(folder: Path) -> Iterator[Check]:
+    """As ``fit``, for a folder of installed packages."""
+    every = distributions(path=[str(folder)])
+    found: dict[str, Distribution] = {canonicalize_name(d.metadata["Name"]): d for d in every}
+    yield from _torch(found)
+    yield from _jaxlib(found)
+    yield from _mosaic(found, folder)
+
+
+def _torch(found: Mapping[str, Distribution]) -> Iterator[Check]:
+    if "torch" not in found or "torch-xla" not in found:
+        return
+    torch, torch_xla = Version(found["torch"].version), Version(found["torch-xla"].version)
+    # torch_xla's library is linked to one torch: another one's symbols are missing at import.
+    fits = torch.release[:2] == torch_xla.release[:2]
+    remedy = "" if fits else f"torch_xla {torch_xla} is built for torch {torch_xla.base_version}"
+    yield Check("torch, torch_xla", f"{torch}, {torch_xla}", remedy)
+
+
+def _jaxlib(found: Mapping[str, Distribution]) -> Iterator[Check]:
+    if "jax" not in found or "jaxlib" not in found:
+        return
+    jax, jaxlib = found["jax"], found["jaxlib"].version
+    wants = [r for r in map(Requirement, jax.requires or []) if r.name == "jaxlib" and not r.marker]
+    wrong = [r for r in wants if not r.specifier.contains(jaxlib, prereleases=True)]
+    remedy = f"jax {jax.version} wants {wrong[0]}" if wrong else ""
+    yield Check("jax, jaxlib", f"{jax.version}, {jaxlib}", remedy)
+
+
+def _mosaic(found: Mapping[str, Distribution], folder: Path) -> Iterator[Check]:
+    libtpu = next((found[n] for n in ("libtpu", "libtpu-nightly") if n in found), None)
+    if libtpu is None:
+        yield Check("libtpu", "none", "lane tpu-aot and real TPUs need one", needed=False)
+        return
+    built, guard = built_on(folder / "libtpu" / "libtpu.so"), mosaic_guard(folder)
+    if built is None or guard is None:
+        yield Check("libtpu", libtpu.version)
+        return
+    jax = found["jax"].version
+    text = f"{libtpu.version}, built {built}"
+    # JAX writes an older serialisation for a libtpu that it knows to be older. Compiling without
+    # a device it doesn't know, and the newest one is refused.
+    late = f"jax {jax} writes its newest Mosaic version for libtpu built since {guard} only"
+    yield Check("libtpu, Mosaic", text, late if built < guard else "", needed=False)
+
+
+def built_on(path: Path) -> date | None:
+    """The day that a libtpu says it was built on."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        match = re.search(rb"Built on [A-Z][a-z]{2} [\w: ]{1,32} \(\d{10}\)", data)
+        seconds = int(match[0][-11:-1]) if match else None
+    return datetime.fromtimestamp(seconds, UTC).date() if seconds else None
+
+
+def mosaic_guard(folder: Path) -> date | None:
+    """The day since when jax takes libtpu to read the newest Mosaic version; None before 0.6.
+
+    From ``get_ir_version`` in jax/_src/tpu_custom_call.py, which asks is_cloud_tpu_older_than().
+    """
+    path = folder / "jax" / "_src" / "tpu_custom_call.py"
+    if not path.exists():
+        return None
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    calls = [
+        call
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "is_cloud_tpu_older_than"
+        and all(isinstance(argument, ast.Constant) for argument in call.args)
+    ]
+    days = [date(*(ast.literal_eval(argument) for argument in call.args)) for call in calls]
+    return max(days, default=None)
+
+
+def here() -> Iterator[Check]:
+    """Whether the packages of this very environment fit together."""
+    spec = find_spec("torch_xla") or find_spec("jax")
+    if spec is not None and spec.origin is not None:
+        yield from packages_fit(Path(spec.origin).parents[1])

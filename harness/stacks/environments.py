@@ -1,0 +1,191 @@
+"""Environments of stacks: made with uv in a cache folder, whole or not at all, and shared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+import harness
+from harness.errors import BadInputError
+from harness.stacks import constraints, uv
+from harness.stacks.stack import Stack
+
+VARIABLE = "XLA_HARNESS_CACHE"
+_MANIFEST = "stack.json"
+_GB = 1e9
+_LEAST = 0.5  # bytecode, in GB
+_PLAN = re.compile(r"Would (download|install) (\d+) package")
+
+Say = Callable[[str], None]
+
+
+def cache_folder() -> Path:
+    """``$XLA_HARNESS_CACHE``, or a folder in the user's cache."""
+    own = os.environ.get(VARIABLE)
+    if own:
+        return Path(own).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xla-harness"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment that is complete."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def manifest(self) -> dict[str, object]:
+        """What was written when it was done: stack, python, requirements, packages, seconds."""
+        data: dict[str, object] = json.loads((self.folder / _MANIFEST).read_text("utf-8"))
+        return data
+
+
+class Environments:
+    """The environments of one cache folder; processes on one cache wait for each other."""
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self.cache = cache or cache_folder()
+        self._folder = self.cache / "environments"
+
+    def constraints(self, stack: Stack) -> Path:
+        """The stack's constraint file."""
+        return constraints.resolved(stack, self.cache)
+
+    def existing(self, stack: Stack) -> Environment | None:
+        """The stack's environment, if it was made."""
+        if not constraints.path_of(stack, self.cache).exists():
+            return None
+        folder = self._path(stack, self.constraints(stack))
+        return Environment(folder) if (folder / _MANIFEST).exists() else None
+
+    def all(self) -> list[Environment]:
+        """Every environment there is, of whatever stack."""
+        found = sorted(self._folder.glob(f"*/{_MANIFEST}"))
+        return [Environment(path.parent) for path in found]
+
+    def create(self, stack: Stack, say: Say) -> Environment:
+        """The stack's environment, made now if need be; ``say`` gets progress.
+
+        Raises BadInputError: the disk is too small, the pins don't fit, the index can't be
+        reached, that Python is not here.
+        """
+        if (found := self.existing(stack)) is not None:
+            return found
+        say(f"{stack.name}: resolving")
+        pinned = self.constraints(stack)
+        target = self._path(stack, pinned)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(_lock_of(target))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            say(f"{stack.name}: another process is making this environment, waiting for it")
+            lock.acquire()
+        try:
+            if not (target / _MANIFEST).exists():
+                self._make(stack, pinned, target, say)
+        finally:
+            lock.release()
+        return Environment(target)
+
+    def remove(self, name: str) -> int:
+        """Delete every environment of stacks of that name; how many there were."""
+        found = [e for e in self.all() if e.manifest.get("stack") == name]
+        for environment in found:
+            with FileLock(_lock_of(environment.folder)):
+                # First its manifest: what is half deleted must not look finished.
+                (environment.folder / _MANIFEST).unlink()
+                shutil.rmtree(environment.folder)
+        return len(found)
+
+    def _make(self, stack: Stack, pinned: Path, target: Path, say: Say) -> None:
+        for left in self._folder.glob(f"{target.name}.partial-*"):
+            say(f"{stack.name}: removing what an interrupted create left")
+            shutil.rmtree(left)
+        # uv's environments can't be moved: what counts as finished is the manifest.
+        part = target.with_name(f"{target.name}.partial-{uuid.uuid4().hex[:8]}")
+        start = time.monotonic()
+        try:
+            self._install(stack, pinned, part, say)
+            manifest = {
+                "stack": stack.name,
+                "python": stack.python,
+                "requirements": stack.requirements,
+                "packages": constraints.read(pinned),
+                "seconds": round(time.monotonic() - start, 1),
+            }
+            (part / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            if target.exists():  # without a manifest: a remove was killed
+                shutil.rmtree(target)
+            part.rename(target)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+        say(f"{stack.name}: ready after {time.monotonic() - start:.0f} s")
+
+    def _install(self, stack: Stack, pinned: Path, part: Path, say: Say) -> None:
+        doing = f"stack {stack.name}"
+        say(f"{stack.name}: installing {len(constraints.read(pinned))} packages")
+        uv.run(doing, "venv", "--quiet", "--relocatable", "--python", stack.python, str(part))
+        sync = ["pip", "sync", "--require-hashes", "--python", str(part / "bin" / "python")]
+        sync += [*constraints.sources(stack), str(pinned)]
+        self._check_disk(stack, uv.run(doing, *sync, "--dry-run", errors=True))
+        uv.run(doing, *sync, "--compile-bytecode", "--strict", show=True)
+
+    def _check_disk(self, stack: Stack, plan: str) -> None:
+        """What uv has in its cache is linked, and takes no more; the rest comes in full."""
+        found = {verb: int(count) for verb, count in _PLAN.findall(plan)}
+        share = found.get("download", 0) / max(found.get("install", 0), 1)
+        needed = max(stack.disk * share, _LEAST)
+        free = shutil.disk_usage(self.cache).free / _GB
+        if free < needed:
+            raise BadInputError(
+                f"{self.cache}: {free:.1f} GB free, stack {stack.name} may take {needed:.1f} now: "
+                f"`xla-harness stacks remove` frees some, or name another folder in {VARIABLE}"
+            )
+
+    def _path(self, stack: Stack, pinned: Path) -> Path:
+        text = f"{stack.python}\n{pinned.read_text('utf-8')}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return self._folder / f"{stack.slug}-{digest}"
+
+
+def _lock_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.lock")
+
+
+def plugin_path(cache: Path) -> Path:
+    """A folder for ``PYTHONPATH`` that holds this very harness and nothing beside it.
+
+    A stack's environment does not contain the harness, so that it outlives the harness's edits.
+    """
+    package = Path(harness.__file__).parent
+    metadata = Path(str(distribution("xla-harness").locate_file("")))
+    info = next(metadata.glob("xla_harness-*.dist-info"))
+    digest = hashlib.sha256(f"{package}\n{info}".encode()).hexdigest()[:12]
+    folder = cache / "plugin" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    for target in (package, info):
+        link = folder / target.name
+        if not link.is_symlink():
+            try:
+                link.symlink_to(target)
+            except FileExistsError:  # another process was faster
+                continue
+    return folder

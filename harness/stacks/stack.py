@@ -1,0 +1,200 @@
+"""A stack: what is pinned, and where its wheels come from."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from harness.errors import BadInputError
+
+# What is swapped together, because it only fits together: torch_xla is built for one torch, and
+# jax and jaxlib are released as a pair.
+TOGETHER = (("torch", "torch_xla"), ("jax", "jaxlib"), ("libtpu",))
+_KEYS = {"note", "extends", "python", "pins", "wheels", "disk"}
+_WHEELS = {"folder", "index"}
+_PYTHON = re.compile(r"3\.\d+(\.\d+)?")
+_DISK = 8
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One stack. A pin is a version, a specifier such as ``<2``, or the path of a wheel."""
+
+    name: str
+    python: str  # 3.11 or 3.11.7
+    pins: Mapping[str, str]
+    note: str = ""
+    folder: Path | None = None  # wheels besides those of the index
+    index: bool | str = True  # False: only the folder; a text: this index instead of uv's own
+    disk: float = _DISK  # GB that the first environment of it takes
+    where: Path | None = field(default=None, compare=False)
+
+    @property
+    def slug(self) -> str:
+        """Its name as a file's: what shells and artifact stores don't take is replaced."""
+        return re.sub(r"[^\w.+=-]+", "_", self.name)
+
+    @property
+    def requirements(self) -> list[str]:
+        """Its pins as PEP 508 requirements, a wheel's path as the version that it is."""
+        return [_requirement(self, name, pin) for name, pin in self.pins.items()]
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where uv looks for wheels besides the index."""
+        wheels = [Path(pin).parent for pin in self.pins.values() if pin.endswith(".whl")]
+        return sorted({*wheels, *([self.folder] if self.folder else [])})
+
+    @property
+    def version(self) -> Version:
+        """torch_xla's version, by which stacks are ordered; 0 without one."""
+        for text in (self.pins.get("torch_xla", ""), self.name):
+            try:
+                return Version(_version_in(text).lstrip("<>=!~ ").partition(",")[0])
+            except InvalidVersion:
+                continue
+        return Version("0")
+
+    def swap(self, pins: Mapping[str, str | None], python: str | None = None) -> Stack:
+        """The same stack with other pins; None takes one away. The name says what was swapped."""
+        merged = {**self.pins, **pins}
+        changed = {k: v for k, v in pins.items() if self.pins.get(k) != v}
+        # jaxlib goes with jax and torch with torch_xla: naming one says both.
+        shown = [n for n in changed if n == _leader(n) or changed.get(_leader(n)) != changed[n]]
+        texts = [f"+{name}={_short(changed[name])}" for name in shown]
+        if python and python != self.python:
+            texts.append(f"+python={python}")
+        return replace(
+            self,
+            name="".join([self.name, *texts]),
+            python=python or self.python,
+            pins={name: pin for name, pin in merged.items() if pin is not None},
+            note=f"{self.name} with {', '.join(text[1:] for text in texts)}",
+            where=None,
+        )
+
+
+def _leader(name: str) -> str:
+    return {"torch": "torch_xla", "jaxlib": "jax"}.get(name, name)
+
+
+def _short(pin: str | None) -> str:
+    return "none" if pin is None else _version_in(pin)
+
+
+def _version_in(pin: str) -> str:
+    if pin.endswith(".whl"):
+        return str(parse_wheel_filename(Path(pin).name)[1])
+    return pin.removeprefix("==")
+
+
+def _requirement(stack: Stack, name: str, pin: str) -> str:
+    if pin.endswith(".whl"):
+        return f"{name}=={_wheel_version(stack, name, Path(pin))}"
+    text = pin if pin[0] in "<>=!~" else f"=={pin}"
+    try:
+        return str(Requirement(f"{name}{text}"))
+    except InvalidRequirement:
+        raise BadInputError(
+            f"{stack.where or stack.name}: key 'pins.{name}': {pin!r}: expected a version, a "
+            "specifier as '<2', or the path of a wheel"
+        ) from None
+
+
+def _wheel_version(stack: Stack, name: str, wheel: Path) -> Version:
+    where = f"{stack.where or stack.name}: key 'pins.{name}'"
+    try:
+        found, version, _, tags = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename as error:
+        raise BadInputError(f"{where}: {error}") from error
+    if not wheel.is_file():
+        raise BadInputError(f"{where}: {wheel} is missing: expected a wheel")
+    if found != canonicalize_name(name):
+        raise BadInputError(f"{where}: {wheel.name} is a wheel of {found}: expected {name}")
+    ours = {"py3", "py" + _compact(stack.python), "cp" + _compact(stack.python)}
+    if not any(tag.interpreter in ours or tag.abi == "abi3" for tag in tags):
+        theirs = ", ".join(sorted({tag.interpreter for tag in tags}))
+        raise BadInputError(
+            f"{where}: {wheel.name} is for {theirs}: expected one for Python {stack.python}, as "
+            f"cp{_compact(stack.python)}"
+        )
+    return version
+
+
+def _compact(python: str) -> str:
+    major, minor = python.split(".")[:2]
+    return major + minor
+
+
+def read(path: Path, base: Stack | None = None) -> Stack:
+    """Read one stack's file; ``base`` is the stack that it extends.
+
+    Raises BadInputError naming the file, the key and what was expected.
+    """
+    data = table(path)
+    for key in sorted(data.keys() - _KEYS):
+        raise BadInputError(f"{path}: unknown key {key!r}: expected {', '.join(sorted(_KEYS))}")
+    own = _pins(path, data.get("pins", {}))
+    wheels = data.get("wheels", {})
+    if not isinstance(wheels, dict) or wheels.keys() - _WHEELS:
+        raise BadInputError(f"{path}: key 'wheels': expected a table of 'folder' and 'index'")
+    folder, index = wheels.get("folder"), wheels.get("index", base.index if base else True)
+    if not isinstance(index, bool | str) or not isinstance(folder, str | None):
+        raise BadInputError(f"{path}: key 'wheels': expected index = false or a text, and a folder")
+    stack = Stack(
+        name=path.stem,
+        python=_python(path, data.get("python", base.python if base else None)),
+        pins={n: p for n, p in {**(base.pins if base else {}), **own}.items() if p is not None},
+        note=str(data.get("note", "")),
+        folder=_folder(path, folder) if folder else base.folder if base else None,
+        index=index,
+        disk=float(data.get("disk", base.disk if base else _DISK)),
+        where=path,
+    )
+    if not stack.pins:
+        raise BadInputError(f"{path}: key 'pins' is missing: expected a table of versions")
+    _ = stack.requirements  # a bad pin is said now, not in the middle of a run
+    return stack
+
+
+def table(path: Path) -> dict[str, Any]:
+    """The file's data; raises BadInputError naming the file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInputError(f"{path}: {error}") from error
+
+
+def _pins(path: Path, pins: Any) -> dict[str, str | None]:
+    if not isinstance(pins, dict):
+        raise BadInputError(f"{path}: key 'pins': expected a table of versions")
+    read_: dict[str, str | None] = {}
+    for name, pin in pins.items():
+        if pin is False:
+            read_[name] = None
+        elif not isinstance(pin, str) or not pin.strip():
+            raise BadInputError(
+                f"{path}: key 'pins.{name}': expected a version, a specifier, the path of a wheel, "
+                "or false for none"
+            )
+        else:
+            read_[name] = str(path.parent / pin) if pin.endswith(".whl") else pin.strip()
+    return read_
+
+
+def _python(path: Path, text: Any) -> str:
+    if not isinstance(text, str) or not _PYTHON.fullmatch(text):
+        raise BadInputError(f"{path}: key 'python': {text!r}: expected a version, as '3.11'")
+    return text
+
+
+def _folder(path: Path, text: str) -> Path:
+    return path.parent / text

@@ -1,0 +1,84 @@
+"""uv, which resolves and installs, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+
+from harness.errors import BadInputError
+from harness.isolation import libc
+
+_MEANINGS = (
+    (
+        r"error sending request|dns error|Could not connect|tcp connect|network connectivity",
+        "the package index can't be reached; what was installed before still works",
+    ),
+    (r"No space left on device", "the disk is full; `xla-harness stacks remove` frees some"),
+    (r"no wheels? with a matching|no wheels are available|not compatible", "wrong wheel"),
+    (r"No solution found|unsatisfiable", "the pins don't fit together"),
+    (r"hash|Hash mismatch", "a wheel is not the one that was resolved"),
+    (
+        r"No interpreter found|Failed to inspect Python",
+        "that Python is not here: install it, or pyenv, or let uv fetch it",
+    ),
+)
+
+
+@cache
+def executable() -> str:
+    """The uv to call: the one that runs this command, the path's, or the installed package's.
+
+    In this order, since each version of uv has a cache of its own, of many GB.
+    """
+    found = os.environ.get("UV") or shutil.which("uv")
+    if found is not None:
+        return found
+    try:
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        raise BadInputError("uv is missing: pip install uv") from None
+
+
+def run(doing: str, *arguments: str, show: bool = False, errors: bool = False) -> str:
+    """Run uv and return its output, or what it said besides (``errors``).
+
+    ``show`` passes the latter on to a terminal: it is uv's progress.
+
+    Raises BadInputError with ``doing``, what the error means and uv's own words.
+    """
+    process = subprocess.Popen(
+        [executable(), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if show and os.isatty(2) else subprocess.PIPE,
+        text=True,
+        # A create that is killed must not leave a uv behind that goes on filling the folder.
+        preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
+        # The environment that this process runs in is none of uv's business here.
+        env={k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")},
+    )
+    try:
+        output, said = process.communicate()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if process.returncode:
+        raise BadInputError(_explained(doing, said or "uv's words are above"))
+    return (said or "") if errors else output
+
+
+def _explained(doing: str, words: str) -> str:
+    meaning = next((text for pattern, text in _MEANINGS if re.search(pattern, words)), "uv failed")
+    return f"{doing}: {meaning}:\n{_indented(words)}"
+
+
+def _indented(words: str) -> str:
+    lines: Sequence[str] = [line.rstrip() for line in words.splitlines() if line.strip()]
+    return "\n".join(f"  {line}" for line in lines[-20:])

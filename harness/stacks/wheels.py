@@ -1,0 +1,76 @@
+"""Stacks made of a folder of wheels, as nightlies are kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from harness.errors import BadInputError
+from harness.stacks.stack import TOGETHER, Stack
+
+_DATE = re.compile(r"20\d{6}")
+
+
+def stacks_of(folder: Path, base: Stack, component: str = "torch_xla") -> list[Stack]:
+    """A stack for each wheel of ``component`` in the folder, in the order of their versions.
+
+    What goes with the component (torch with torch_xla, jaxlib with jax) is taken from the folder
+    too: the wheel of the same date or of the same version; everything else is as in ``base``.
+
+    Raises BadInputError when there is no wheel of it, or the one that goes with it is missing.
+    """
+    wheels = _wheels(folder, base.python)
+    own = wheels.get(canonicalize_name(component), {})
+    if not own:
+        raise BadInputError(
+            f"{folder}: expected wheels of {component} for Python {base.python}, found those of "
+            f"{', '.join(sorted(wheels)) or 'nothing'}"
+        )
+    partners = [p for group in TOGETHER if component in group for p in group if p != component]
+    stacks = []
+    for version, path in sorted(own.items()):
+        pins = {component: str(path)}
+        for partner in partners:
+            theirs = wheels.get(canonicalize_name(partner), {})
+            if theirs:
+                pins[partner] = str(_match(folder, version, partner, theirs))
+        swapped = base.swap(pins)
+        stacks.append(replace(swapped, name=str(version), folder=folder))
+    return stacks
+
+
+def _wheels(folder: Path, python: str) -> dict[str, dict[Version, Path]]:
+    if not folder.is_dir():
+        raise BadInputError(f"{folder}: expected a folder of wheels")
+    tag = "".join(python.split(".")[:2])
+    wheels: dict[str, dict[Version, Path]] = {}
+    for path in sorted(folder.glob("*.whl")):
+        try:
+            name, version, _, tags = parse_wheel_filename(path.name)
+        except InvalidWheelFilename as error:
+            raise BadInputError(f"{folder}: {error}") from error
+        if any(t.interpreter in ("py3", f"cp{tag}") or t.abi == "abi3" for t in tags):
+            wheels.setdefault(name, {})[version] = path
+    return wheels
+
+
+def _match(folder: Path, version: Version, partner: str, theirs: dict[Version, Path]) -> Path:
+    date = _DATE.search(str(version))
+    for other, path in theirs.items():
+        found = _DATE.search(str(other))
+        if (date and found and date[0] == found[0]) or other.base_version == str(version):
+            return path
+    raise BadInputError(f"{folder}: no wheel of {partner} goes with version {version}")
+
+
+def named(stacks: Sequence[Stack], text: str) -> int:
+    """The index of the stack of that version or date; raises BadInputError with what there is."""
+    found = [i for i, s in enumerate(stacks) if s.name == text or text in _DATE.findall(s.name)]
+    if len(found) != 1:
+        raise BadInputError(f"{text!r}: expected one of {', '.join(s.name for s in stacks)}")
+    return found[0]
