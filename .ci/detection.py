@@ -27,7 +27,8 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     target = folder / "answer.json"
     command = [sys.executable, "-m", "harness", "qualify", "2.9.0", "2.5.1", "--reruns", "1"]
     command += ["--json", str(target), "--out", str(folder), "--reports", str(folder)]
-    command += ["--", *CASES.values(), "-k", " or ".join(CASES)]
+    chosen = " or ".join([*CASES][:2]) + " or (test_one_discovery and 2x1 and not splash)"
+    command += ["--", *CASES.values(), "-k", chosen]
     done = subprocess.run(command, cwd=ROOT, check=False)
     assert done.returncode == 1
     return json.loads(target.read_text())
@@ -38,7 +39,7 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     [
         ("test_exports", "pytorch/xla#8854", "export", 12),
         ("test_scalar_parameter_shards", "pytorch/xla#8522", "trace", 4),
-        ("test_one_discovery", "pytorch/xla#8812", "discovery count", 30),
+        ("test_one_discovery", "pytorch/xla#8812", "discovery count", 12),
     ],
 )
 def test_finds(answer: dict[str, Any], function: str, issue: str, layer: str, least: int) -> None:
