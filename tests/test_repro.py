@@ -424,7 +424,10 @@ print(fork_ranks(lambda rank: rank * rank, 3, deadline=9))
 def one(rank):
     if rank == 1: raise ValueError("mine")
     time.sleep(60)
-for fn in (one, lambda rank: os._exit(3), lambda rank: time.sleep(60)):
+def die(rank):
+    if rank == 0: os._exit(3)
+    time.sleep(60)
+for fn in (one, die, lambda rank: time.sleep(60)):
     try: fork_ranks(fn, 2, deadline=1)
     except RankError as error: print(str(error).splitlines()[0], "mine" in str(error))
 """
