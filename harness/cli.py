@@ -16,12 +16,26 @@ from harness.commands import (
     matrix,
     qualify,
     repro,
+    skew,
     stacks,
+    topologies,
 )
 from harness.errors import BadInputError
 from harness.versions import stack_versions
 
-_COMMANDS = (list_, stacks, matrix, qualify, bisect, history_of, expectations, durations, repro)
+_COMMANDS = (
+    list_,
+    topologies,
+    stacks,
+    matrix,
+    qualify,
+    bisect,
+    history_of,
+    skew,
+    expectations,
+    durations,
+    repro,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,9 +12,12 @@ from harness.case import Case
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.lanes import LANES
 from harness.topology import Target, Topology
+from harness.tpu_aot.golden import Golden
+from harness.tpu_aot.tpu_compiler import TpuCompiler
 from harness.virtual_tpu.events import VARIABLE, EventLog
 
 CASE = pytest.StashKey[Case]()
+GOLDEN = pytest.StashKey[Golden | None]()
 
 
 @pytest.fixture
@@ -47,9 +50,17 @@ def replica(request: pytest.FixtureRequest, xla_target: Target) -> None:
 @pytest.fixture
 def tpu_events(xla_target: Target) -> EventLog:
     """What torch_xla and JAX ask of the virtual TPU from here on: clients, compilations, ..."""
-    if xla_target.lane != "virtual-tpu":
+    if xla_target.lane == "cpu":
         pytest.fail(f"tpu_events: lane {xla_target.lane} counts nothing", pytrace=False)
     return EventLog(Path(os.environ[VARIABLE]))
+
+
+@pytest.fixture
+def tpu_compiler(request: pytest.FixtureRequest, xla_target: Target) -> TpuCompiler:
+    """The compiler of libtpu for the topology that the case runs on."""
+    if xla_target.lane != "tpu-aot":
+        pytest.fail(f"tpu_compiler: lane {xla_target.lane} compiles for no TPU", pytrace=False)
+    return TpuCompiler(request.node.stash[CASE], request.config.stash[GOLDEN])
 
 
 def _start(request: pytest.FixtureRequest, target: Target, *, spmd: bool) -> None:

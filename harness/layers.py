@@ -22,7 +22,7 @@ LAYERS = {
     "trace": "a call raised, or took what it should refuse: recording, annotating, placing",
     "export": "no StableHLO came of what was recorded",
     "verification": "the program, the annotations or what was left behind is not what it should be",
-    "compile": "XLA refused the program",
+    "compile": "XLA or Mosaic refused the program, or made another of it than before",
     "execution": "a crash, a hang or an error while the program ran",
     "numbers": "it ran, and the values are wrong",
     "discovery count": "not as many MegaScale discoveries as the job needs",
@@ -56,6 +56,7 @@ _FORM = re.compile(r"requires?.grad|dtype|placements|sharding spec")
 _FRAMES = (
     (re.compile(r"torch_xla/stablehlo\.py::|get_stablehlo"), "export"),
     (re.compile(r"harness/ir/"), "verification"),
+    (re.compile(r"harness/tpu_aot/compiler\.py::"), "compile"),
     (re.compile(r"(torch|numpy)/testing/"), "numbers"),
     (
         re.compile(r"jax/_src/compiler\.py::|\.(compile_and_load|compile|backend_compile)\("),
@@ -70,7 +71,7 @@ _FRAMES = (
 _NATIVE = (
     (re.compile(r"InferOutputShape|XlaNode::XlaNode|::GetOpShape"), "trace"),
     (re.compile(r"ToStableHlo|ToMhlo|_get_stablehlo"), "export"),
-    (re.compile(r"::(Compile|RunHloPasses)\b|HloPassPipeline"), "compile"),
+    (re.compile(r"::(Compile|RunHloPasses)\b|HloPassPipeline|libtpu\.so"), "compile"),
     (re.compile(r"SyncTensorsGraph|Execute\w*\b|GetXlaData|Transfer(To|From)"), "execution"),
 )
 
@@ -106,6 +107,8 @@ def _of_exception(message: str, stack: Sequence[Frame]) -> str:
     ours = not (stack and stack[0].is_upstream)
     if _NO_MODULE.match(message) or (ours and _NO_NAME.match(message)):
         return "import"
+    if message.removeprefix("AssertionError: ").startswith("compiled to something else"):
+        return "compile"
     if ours and _ASSERTION.match(message):
         return "numbers" if _of_values(message, stack) else "verification"
     return _of_frames(stack) or "trace"

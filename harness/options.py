@@ -14,6 +14,7 @@ from harness.isolation.isolator import Limits
 from harness.lanes import lane_can, lane_named
 from harness.selection import Durations, Shard, read_cases, read_durations
 from harness.topology import Target, Topology
+from harness.tpu_aot.golden import Golden
 
 _MIB, _KIB = 1 << 20, 1 << 10
 _PRELOAD = [
@@ -37,7 +38,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--topology",
         metavar="SIZES",
         default="all",
-        help="topologies to run on, as 4 or 1,8 or 2x4, v4:2x4 (default: all that a case names)",
+        help="topologies to run on, as 4 or 1,8 or 2x4, 2xv6e:2x2 (default: all a case names)",
     )
     which = parser.getgroup("xla-harness: which cases run")
     which.addoption(
@@ -77,6 +78,12 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="folder of expectation files (default: ini xla_expectations)",
     )
+    known.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write what lane tpu-aot compiles to ini xla_golden, instead of comparing with it",
+    )
+    parser.addini("xla_golden", "folder of golden compilations, from the root", default="")
     parser.addini("xla_expectations", "folder of expectation files, from the root", default="")
     parser.addini("xla_stacks", "folder of stacks, which expectations may name", default="")
     parser.addini("xla_durations", "file of recorded durations, for --shard", default="")
@@ -102,6 +109,8 @@ class Settings:
     deadline: float
     limits: Limits
     expectations: Path | None
+    golden: Golden | None
+    update_golden: bool
     stacks: Path | None
     upstream: Path | None
     preload: tuple[str, ...]
@@ -128,6 +137,8 @@ class Settings:
                 output_bytes=int(_number(config, "--output-limit", above=0) * _KIB),
             ),
             expectations=_expectations(config),
+            golden=_golden(config, lanes),
+            update_golden=_updates_golden(config),
             stacks=_from_root(config, config.getini("xla_stacks")),
             upstream=_from_root(config, config.getini("xla_upstream")),
             preload=tuple(config.getini("xla_preload")),
@@ -140,6 +151,8 @@ class Settings:
         """
         if target.lane not in (self.lanes or (declared[0].lane,)):
             return f"lane {target.lane}: run with --lane {target.lane}"
+        if not self.lanes and (missing := lane_named(target.lane).missing()):
+            return f"lane {target.lane}: {missing}"
         if self.topologies and target.topology not in self.topologies:
             return f"topology {target.topology}: run with --topology {target.topology}"
         return ""
@@ -175,6 +188,18 @@ def _expectations(config: pytest.Config) -> Path | None:
     if given is not None:
         return Path(given)
     return _from_root(config, config.getini("xla_expectations"))
+
+
+def _updates_golden(config: pytest.Config) -> bool:
+    wanted: bool = config.getoption("update_golden")
+    if wanted and not config.getini("xla_golden"):
+        raise BadInputError("--update-golden: expected a folder, ini xla_golden")
+    return wanted
+
+
+def _golden(config: pytest.Config, lanes: Sequence[str]) -> Golden | None:
+    folder = _from_root(config, config.getini("xla_golden"))
+    return Golden(folder) if folder is not None and (not lanes or "tpu-aot" in lanes) else None
 
 
 def _from_root(config: pytest.Config, text: str) -> Path | None:

@@ -10,7 +10,7 @@ from harness import options, upstream
 from harness.case import MARKERS
 from harness.errors import BadInputError
 from harness.expectations import Expectations
-from harness.fixtures import replica, spmd, topology, tpu_events, xla_target
+from harness.fixtures import replica, spmd, topology, tpu_compiler, tpu_events, xla_target
 from harness.session import Cases
 from harness.stacks.catalogue import known_versions
 from harness.terminal import Terminal
@@ -19,6 +19,7 @@ __all__ = [
     "replica",
     "spmd",
     "topology",
+    "tpu_compiler",
     "tpu_events",
     "xla_target",
 ]  # fixtures, found here by pytest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -19,7 +20,7 @@ from _pytest.runner import runtestprotocol
 from harness.case import Case, case_of, declared_targets, full_environment
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations
-from harness.fixtures import CASE
+from harness.fixtures import CASE, GOLDEN
 from harness.foreign import ForeignFile, MainBlock
 from harness.isolation.child import set_environment
 from harness.isolation.isolator import Isolator, Run
@@ -27,7 +28,8 @@ from harness.isolation.pytest_child import RUNTIME_START
 from harness.isolation.threads import NotForkableError
 from harness.lanes import LANES
 from harness.options import Settings
-from harness.record import settle
+from harness.outcome import Kind
+from harness.record import record_of, settle
 from harness.results.report import (
     FORMAT,
     FORMAT_PROPERTY,
@@ -37,6 +39,8 @@ from harness.results.report import (
 )
 from harness.selection import Shard, shards
 from harness.topology import Target
+from harness.tpu_aot.record import PROPERTY, Summary
+from harness.tpu_aot.tpu_compiler import TpuCompiler
 from harness.versions import stack_versions
 from harness.virtual_tpu.events import VARIABLE, EventLog
 
@@ -68,6 +72,9 @@ class Cases:
         self._in_process: Target | None = None
         self._pid = os.getpid()
         self._collected = config.stash.setdefault(COLLECTED, Collected())
+        self._compiled: dict[tuple[str, str], list[Summary]] = {}
+        # In a case's own process, too: what is to be rewritten is not compared.
+        config.stash[GOLDEN] = None if settings.update_golden else settings.golden
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         # Before any test module is imported: what is started later can't be forked.
@@ -132,6 +139,20 @@ class Cases:
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+        """Compare with the golden compilations once the case has found no fault by itself."""
+        result = yield
+        compiler = pyfuncitem.funcargs.get("tpu_compiler")
+        if isinstance(compiler, TpuCompiler):
+            compiler.compare()
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        record = record_of(report) if self._settings.update_golden else None
+        if record is not None and record.kind == Kind.PASSED and PROPERTY in record.facts:
+            self._compiled[record.area, record.id] = json.loads(record.facts[PROPERTY])
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._isolator is not None:
@@ -142,6 +163,8 @@ class Cases:
                 "unmatched": self._collected.unmatched,
             }
             return
+        if self._compiled and self._settings.golden is not None:
+            self._settings.golden.update(self._compiled)
         junit = self._config.stash.get(xml_key, None)
         if junit is not None:
             own = {FORMAT_PROPERTY: FORMAT, STACK_PROPERTY: os.environ.get(STACK_VARIABLE, "")}

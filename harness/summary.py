@@ -36,6 +36,7 @@ def lines(
         return
     yield from _areas(records, width)
     yield from _interpreted(records, width)
+    yield from _compiled(records, width)
     yield from _rows(records, rows, width)
     yield from _expected([r for r in records if r.kind == Kind.EXPECTED_FAILURE], width)
     yield from _skipped(records, collected, width)
@@ -96,6 +97,20 @@ def _interpreted(records: Sequence[Record], width: int) -> Iterator[Line]:
         yield _title("interpreted, not compiled", width)
         text = f"Pallas kernels, by JAX on the CPU, in {len(kernels)} cases: no Mosaic, no TPU"
         yield from _counted(sum(kernels), text, width)
+
+
+def _compiled(records: Sequence[Record], width: int) -> Iterator[Line]:
+    """What was compiled and not executed; a program that had to be changed is said to be."""
+    found = [r.facts for r in records if "aot_programs" in r.facts]
+    if not found:
+        return
+    yield _title("compiled by libtpu, not executed", width)
+    topologies = len({r.topology for r in records if "aot_programs" in r.facts})
+    programs = sum(int(facts["aot_programs"]) for facts in found)
+    yield from _counted(programs, f"programs of {len(found)} cases, {topologies} topologies", width)
+    changed = Counter(facts["aot_changed"] for facts in found if "aot_changed" in facts)
+    for text, count in changed.most_common():
+        yield from _counted(count, f"cases' programs were changed first: {text}", width)
 
 
 def _rows(records: Sequence[Record], rows: Sequence[Row], width: int) -> Iterator[Line]:

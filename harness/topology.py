@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from harness.errors import BadInputError
+from harness.generations import generation_named
 
 _SPELLING = re.compile(
-    r"(?:(?P<generation>[a-z]\w*):)?(?:(?P<slices>[1-9]\d*)x)?(?P<devices>[1-9]\d*)"
+    r"(?:(?P<slices>[1-9]\d*)x)?(?:(?P<generation>[a-z]\w*):)?(?P<size>[1-9]\d*(?:x[1-9]\d*)*)"
 )
 
 
@@ -16,32 +18,49 @@ _SPELLING = re.compile(
 class Topology:
     """``slices`` slices of ``devices`` devices each; written ``2x4``, or ``4`` for one slice.
 
-    Lanes that are TPUs take a ``generation`` in front, as ``v4:2x4``; ``""`` is the lane's own.
+    A TPU's has a ``generation`` and the ``grid`` of a slice's chips too, and is written as libtpu
+    writes a slice, with the number of slices in front: ``v6e:2x2``, ``2xv4:2x2x1``. ``2xv6e:4`` is
+    read as ``2xv6e:2x2``. Without a generation, a TPU lane takes its own default.
     """
 
     slices: int
     devices: int
     generation: str = ""
+    grid: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Topology:
-        """Read ``4``, ``2x4`` or ``v4:2x4``; raises BadInputError for anything else."""
+        """Read ``4``, ``2x4``, ``v6e:2x2`` or ``2xv4:4``; BadInputError for anything else."""
         match = _SPELLING.fullmatch(text.strip())
-        if match is None:
+        size = tuple(map(int, match["size"].split("x"))) if match else ()
+        if match is None or (not match["generation"] and len(size) > 1):
             raise BadInputError(
                 f"topology {text!r}: expected DEVICES or SLICESxDEVICES, as 4 or 2x4; for a TPU "
-                "also GENERATION:SLICESxDEVICES, as v4:2x4"
+                "also [SLICESx]GENERATION:CHIPS, as v6e:4, v6e:2x2 or 2xv4:2x2x1"
             )
-        return cls(int(match["slices"] or 1), int(match["devices"]), match["generation"] or "")
+        slices = int(match["slices"] or 1)
+        if not match["generation"]:
+            return cls(slices, size[0])
+        generation = generation_named(match["generation"])
+        try:
+            grid = generation.grid(size)
+        except ValueError as error:
+            raise BadInputError(f"topology {text!r}: {error}") from None
+        return cls(slices, math.prod(grid), generation.name, grid)
 
     @property
     def total(self) -> int:
         """All devices of all slices."""
         return self.slices * self.devices
 
-    def __str__(self) -> str:
-        size = str(self.devices) if self.slices == 1 else f"{self.slices}x{self.devices}"
+    @property
+    def slice(self) -> str:
+        """One slice of it, as libtpu names it: ``v6e:2x2``; without a generation its devices."""
+        size = "x".join(map(str, self.grid or (self.devices,)))
         return f"{self.generation}:{size}" if self.generation else size
+
+    def __str__(self) -> str:
+        return self.slice if self.slices == 1 else f"{self.slices}x{self.slice}"
 
 
 @dataclass(frozen=True)

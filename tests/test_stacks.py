@@ -124,6 +124,11 @@ def test_between_leaves_variants_out() -> None:
     assert names == ["2.6.0", "2.7.0", "2.8.0", "2.9.0"]
 
 
+def test_releases_are_neither_variants_nor_templates() -> None:
+    names = [stack.name for stack in Catalogue(SHIPPED).releases]
+    assert names == ["2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"]
+
+
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="expected a folder of stacks"):
         Catalogue(tmp_path / "stacks")

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.hlo import module_class
 from harness.topology import Topology
 from harness.virtual_tpu.events import EventLog
-from harness.virtual_tpu.hlo import _module_class, replace_custom_calls
+from harness.virtual_tpu.hlo import replace_custom_calls
 
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies(2)]
 
@@ -196,7 +197,7 @@ def test_replaced_modules_are_well_formed() -> None:
     replaced, configs = replace_custom_calls(program, "tpu_custom_call", replacement)
     assert len(configs) == 3
     assert len(set(configs)) == len(asked) == 2  # once for each different kernel
-    module = _module_class().FromString(replaced)
+    module = module_class().FromString(replaced)
     ids = [i.id for computation in module.computations for i in computation.instructions]
     assert len(set(ids)) == len(ids)
     seen: set[int] = set()
@@ -213,7 +214,7 @@ def test_a_module_without_the_target_stays() -> None:
     program = hlo(lambda x: x + 1, X)
     replaced, configs = replace_custom_calls(program, "tpu_custom_call", pytest.fail)
     assert configs == []
-    parse = _module_class().FromString
+    parse = module_class().FromString
     assert parse(replaced) == parse(program)
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from harness.errors import BadInputError
 from harness.lanes.cpu import CpuLane
+from harness.lanes.tpu_aot import TpuAotLane
 from harness.lanes.virtual_tpu import VirtualTpuLane
 from harness.topology import Topology
 from harness.virtual_tpu.events import Events
@@ -20,6 +21,9 @@ class Lane(Protocol):
 
     def check(self, topology: Topology) -> None:
         """Raise BadInputError if the lane can't have that topology."""
+
+    def missing(self) -> str:
+        """What the lane needs and this Python has not; "" if it can run."""
 
     def preload(self) -> None:
         """Load what every case of the lane needs, once, before the first is forked.
@@ -40,7 +44,9 @@ class Lane(Protocol):
         """What the lane measured in a case, as JUnit properties; empty ones are left out."""
 
 
-LANES: Mapping[str, Lane] = {lane.name: lane for lane in (CpuLane(), VirtualTpuLane())}
+LANES: Mapping[str, Lane] = {
+    lane.name: lane for lane in (CpuLane(), VirtualTpuLane(), TpuAotLane())
+}
 
 
 def lane_named(name: str) -> Lane:

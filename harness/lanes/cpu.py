@@ -22,6 +22,9 @@ class CpuLane:
         if topology.generation:
             raise BadInputError(f"topology {topology}: lane cpu has no TPU generation")
 
+    def missing(self) -> str:
+        return ""
+
     def preload(self) -> None:
         """Everything is in the frameworks themselves."""
 

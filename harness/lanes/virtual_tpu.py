@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from harness.errors import BadInputError
+from harness.generations import generation_named
 from harness.lanes import torch_runtime
 from harness.topology import Topology
 from harness.virtual_tpu import library
 from harness.virtual_tpu.events import Events
-from harness.virtual_tpu.generations import generation_named
 
 
 class VirtualTpuLane:
@@ -26,6 +26,9 @@ class VirtualTpuLane:
             raise BadInputError(
                 f"topology {topology}: expected {library.MOST_DEVICES} devices at most"
             )
+
+    def missing(self) -> str:
+        return ""  # a part of this package: preload says what is wrong with it
 
     def preload(self) -> None:
         library.load()

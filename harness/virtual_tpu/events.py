@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "XLA_HARNESS_EVENTS"  # names the file that the plugin of a case's processes appends to
 
@@ -15,8 +19,8 @@ VARIABLE = "XLA_HARNESS_EVENTS"  # names the file that the plugin of a case's pr
 class Event:
     """One thing that a process asked of the plugin.
 
-    ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``kernel`` or
-    ``execute``; ``by`` the library that asked: ``torch_xla``, ``jax`` or a file's name; ``guard``
+    ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``kernel``, ``execute``
+    or ``aot``; ``by`` the library that asked: ``torch_xla``, ``jax`` or a file's name; ``guard``
     the value of ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the
     machine's monotonic clock.
     """
@@ -34,6 +38,7 @@ class Event:
     fingerprint: str = ""  # of a compilation: equal for equal programs
     kernel: str = ""
     devices: int = 0  # of an execution
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of a compilation ahead of time
 
 
 @dataclass(frozen=True)
@@ -129,3 +134,19 @@ def _event(data: dict[str, object]) -> Event:
     kind = data.pop("event")
     known = {name: value for name, value in data.items() if name in Event.__dataclass_fields__}
     return Event(kind=kind, **known)  # type: ignore[arg-type]
+
+
+def write(kind: str, facts: Mapping[str, Any]) -> None:
+    """Append an event of this process to the file that the plugin's go to."""
+    event = {
+        "event": kind,
+        "by": "xla-harness",
+        "process": os.getpid(),
+        "thread": threading.get_native_id(),
+        "time": time.monotonic(),
+        "guard": None,
+        "facts": facts,
+    }
+    line = json.dumps(event, separators=(",", ":")) + "\n"
+    with Path(os.environ[VARIABLE]).open("ab", buffering=0) as file:
+        file.write(line.encode())

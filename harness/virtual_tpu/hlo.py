@@ -1,70 +1,14 @@
-"""HloModuleProto, as far as replacing custom calls by computations needs it.
-
-Only the fields that are read or changed here are declared. protobuf keeps all others as they came,
-so that a module of any XLA version passes through unharmed. Numbers and names are those of
-``xla/service/hlo.proto``: https://github.com/openxla/xla/blob/main/xla/service/hlo.proto
-"""
+"""Replaces custom calls in a compiled-to-be program by computations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from itertools import count
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from harness.hlo import module_class
 
-_FIELD = descriptor_pb2.FieldDescriptorProto
-_INT, _BYTES, _TEXT = _FIELD.TYPE_INT64, _FIELD.TYPE_BYTES, _FIELD.TYPE_STRING
-_MESSAGES: dict[str, dict[str, tuple[int, int | str, bool]]] = {  # number, type, repeated
-    "Shape": {"element_type": (2, _INT, False), "dimensions": (3, _INT, True)},
-    "Instruction": {
-        "name": (1, _TEXT, False),
-        "opcode": (2, _TEXT, False),
-        "shape": (3, "Shape", False),
-        "metadata": (7, _BYTES, False),
-        "custom_call_target": (28, _TEXT, False),
-        "id": (35, _INT, False),
-        "operand_ids": (36, _INT, True),
-        "control_predecessor_ids": (37, _INT, True),
-        "called_computation_ids": (38, _INT, True),
-        "sharding": (40, _BYTES, False),
-        "backend_config": (43, _BYTES, False),
-    },
-    "Computation": {
-        "name": (1, _TEXT, False),
-        "instructions": (2, "Instruction", True),
-        "id": (5, _INT, False),
-        "root_id": (6, _INT, False),
-    },
-    "Module": {
-        "computations": (3, "Computation", True),
-        "entry_computation_id": (6, _INT, False),
-    },
-}
 _KEPT = ("name", "shape", "metadata", "id", "operand_ids", "control_predecessor_ids", "sharding")
-
-
-@cache
-def _module_class() -> Any:
-    # proto2, which keeps a field that is there and empty: {replicated} is an empty sharding.
-    file = descriptor_pb2.FileDescriptorProto(
-        name="xla_harness/hlo.proto", package="xla_harness", syntax="proto2"
-    )
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field, (number, kind, repeated) in fields.items():
-            message.field.add(
-                name=field,
-                number=number,
-                label=_FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL,
-                type=_FIELD.TYPE_MESSAGE if isinstance(kind, str) else kind,
-                type_name=f".xla_harness.{kind}" if isinstance(kind, str) else None,
-                options={"packed": True} if repeated and kind == _INT else None,
-            )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("xla_harness.Module"))
 
 
 Shapes = tuple[tuple[int, ...], ...]  # of the operands of a call
@@ -88,7 +32,7 @@ def replace_custom_calls(
     Raises:
         ValueError: a replacement takes other operands than the call gives it.
     """
-    program = _module_class().FromString(module)
+    program = module_class().FromString(module)
     calls = [
         (instruction, (instruction.backend_config, _operand_shapes(computation, instruction)))
         for computation in program.computations
@@ -137,7 +81,7 @@ class _Inserted:
         self._instruction_ids = count(max(ids) + 1)
 
     def add(self, key: tuple[bytes, Shapes], module: bytes) -> None:
-        other = _module_class().FromString(module)
+        other = module_class().FromString(module)
         ids = {computation.id: next(self._computation_ids) for computation in other.computations}
         for computation in other.computations:
             self._rename(computation, ids, f"kernel{len(self.entries)}_")

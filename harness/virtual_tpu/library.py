@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from harness.errors import BadInputError
+from harness.generations import generation_named
 from harness.topology import Topology
-from harness.virtual_tpu.generations import generation_named
 
 PLUGIN = Path(__file__).with_name("libvirtual_tpu.so")
 # What libtpu 0.0.23 says, for stacks without a libtpu.
@@ -87,7 +87,8 @@ def environment(topology: Topology) -> dict[str, str | None]:
     Raises BadInputError for an unknown generation.
     """
     generation = generation_named(topology.generation)
-    bounds = ",".join(map(str, generation.bounds(topology.devices)))
+    grid = topology.grid or generation.bounds(topology.devices)
+    bounds = ",".join(map(str, (*grid, 1)[:3]))
     wrapper = "megascale+" if topology.slices > 1 else ""  # libtpu's client over all slices
     return {
         "PJRT_DEVICE": "TPU",

@@ -21,6 +21,7 @@ def start() -> str:
     pallas.attach(ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"]))
     pallas.record_kernels()
     wrapt.register_post_import_hook(_show_chips, "torch_xla._internal.tpu")
+    wrapt.register_post_import_hook(_is_tpu_machine, "jax._src.cloud_tpu_init")
     return ""
 
 
@@ -34,3 +35,8 @@ def stack() -> str:
 def _show_chips(tpu: Any) -> None:
     """torch_xla counts chips among the PCI devices, where a virtual TPU has none."""
     tpu.num_available_chips = lambda: int(os.environ["VIRTUAL_TPU_CHIPS"])
+
+
+def _is_tpu_machine(init: Any) -> None:
+    """JAX lowers kernels for the libtpu that it sees only where it found chips on the PCI bus."""
+    init.running_in_cloud_tpu_vm = True

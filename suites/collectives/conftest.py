@@ -17,19 +17,19 @@ def world(topology: Topology, replica: None) -> int:
 @pytest.fixture
 def group(world: int) -> Iterator[str]:
     """The name of the default process group, of as many ranks as devices."""
-    with _fake_group(world) as name:
+    with fake_group(world) as name:
         yield name
 
 
 @pytest.fixture
 def group_of_four(replica: None) -> Iterator[str]:
     """The name of the default process group, of four ranks whatever the devices."""
-    with _fake_group(4) as name:
+    with fake_group(4) as name:
         yield name
 
 
 @contextmanager
-def _fake_group(ranks: int) -> Iterator[str]:
+def fake_group(ranks: int) -> Iterator[str]:
     """PyTorch's group without peers, this process as rank 0: exporting needs no more."""
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:

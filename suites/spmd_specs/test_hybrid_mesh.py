@@ -42,7 +42,7 @@ def _layout(mesh: xs.HybridMesh) -> Layout:
     return Layout(mesh.mesh_shape, tuple(int(i) for i in mesh.device_ids), mesh.axis_names)
 
 
-@pytest.mark.topologies(4, "2x2", "2x4", "4x2", "v4:2x8")
+@pytest.mark.topologies(4, "2x2", "2x4", "4x2", "2xv4:2x2x2")
 def test_devices_know_their_place(topology: Topology, spmd: None) -> None:
     """A chip has coordinates in its slice; on several slices, also the slice's number."""
     devices = xr.global_runtime_device_attributes()
@@ -58,7 +58,7 @@ def test_devices_know_their_place(topology: Topology, spmd: None) -> None:
         assert len(chips) == topology.devices == bounds.prod(), f"no box of chips: {chips}"
 
 
-@pytest.mark.topologies("2x2", "2x4", "4x2", "v4:2x8")
+@pytest.mark.topologies("2x2", "2x4", "4x2", "2xv4:2x2x2")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
 def test_blocks_are_slices(topology: Topology, spmd: None, rank: int) -> None:
     """Along each axis the slice changes once per block of chips, slices in row-major order."""
@@ -70,7 +70,7 @@ def test_blocks_are_slices(topology: Topology, spmd: None, rank: int) -> None:
         np.testing.assert_array_equal(got // topology.devices, expected, f"{inner} in {outer}")
 
 
-@pytest.mark.topologies(4, 8, "v4:8")
+@pytest.mark.topologies(4, 8, "v4:2x2x2")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
 def test_one_slice(topology: Topology, spmd: None, rank: int) -> None:
     for inner, _ in _shapes(topology, rank):
@@ -79,7 +79,7 @@ def test_one_slice(topology: Topology, spmd: None, rank: int) -> None:
         assert sorted(mesh.device_ids) == list(range(topology.devices))
 
 
-@pytest.mark.topologies("v4:2x4", "v4:2x8", "v5p:4x4")
+@pytest.mark.topologies("2xv4:2x2x1", "2xv4:2x2x2", "4xv5p:2x2x1")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
 def test_order_is_that_of_jax(topology: Topology, spmd: None, rank: int) -> None:
     """On a torus of three dimensions; for v5e and v6e JAX has learnt to go round in a ring."""
@@ -128,7 +128,7 @@ MESHES: dict[str, Callable[[int, int], tuple[Shape, Shape]]] = {
 }
 
 
-@pytest.mark.topologies("2x2", "2x4", "4x2", "v4:2x8")
+@pytest.mark.topologies("2x2", "2x4", "4x2", "2xv4:2x2x2")
 @pytest.mark.parametrize("mesh", MESHES)
 def test_product(topology: Topology, spmd: None, mesh: str) -> None:
     """A matrix product whose sum goes over x has the same numbers on every mesh."""

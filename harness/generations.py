@@ -1,4 +1,4 @@
-"""The TPU generations that a virtual TPU can be, with what the runtime reports of each."""
+"""The TPU generations: what the runtime reports of each, and the slices that there are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from difflib import get_close_matches
 from math import isqrt
 
 from harness.errors import BadInputError
+
+# https://cloud.google.com/tpu/docs/v6e and /v5e; https://cloud.google.com/tpu/docs/v4 and /v5p
+_PLANES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_TORUSES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class Generation:
     accelerator: str
     cores: int = 1
     counts_cores: bool = False
-    torus: int = 2  # dimensions of a slice's mesh of chips
+    torus: int = 2  # dimensions of a slice's grid of chips
+    grids: tuple[str, ...] = _PLANES  # the slices that Google Cloud has
 
     def accelerator_type(self, devices: int) -> str:
         """``v6e-8`` for a slice of 8 devices."""
@@ -36,13 +41,27 @@ class Generation:
         x = next(side for side in range(isqrt(devices), 0, -1) if devices % side == 0)
         return x, devices // x, 1
 
+    def grid(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        """A slice's grid given its number of chips, ``(4,)``, or the grid itself, ``(2, 2)``.
+
+        Raises ValueError when it has not as many dimensions as the generation's torus.
+        """
+        if len(size) == 1:
+            return self.bounds(*size)[: self.torus]
+        if len(size) != self.torus:
+            example = self.grids[1]
+            raise ValueError(
+                f"{self.name} is a torus of {self.torus} dimensions: expected chips as {example}"
+            )
+        return size
+
 
 GENERATIONS: Mapping[str, Generation] = {
     generation.name: generation
     for generation in (
-        Generation("v4", "TPU v4", "v4", cores=2, counts_cores=True, torus=3),
+        Generation("v4", "TPU v4", "v4", 2, True, 3, _TORUSES),
         Generation("v5e", "TPU v5 lite", "v5litepod"),
-        Generation("v5p", "TPU v5", "v5p", cores=2, counts_cores=True, torus=3),
+        Generation("v5p", "TPU v5", "v5p", 2, True, 3, _TORUSES),
         Generation("v6e", "TPU v6 lite", "v6e"),
     )
 }

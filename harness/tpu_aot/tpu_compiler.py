@@ -1,0 +1,69 @@
+"""What a case of lane ``tpu-aot`` compiles with: its fixture ``tpu_compiler``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.case import Case
+from harness.topology import Topology
+from harness.tpu_aot import compiler, libtpu
+from harness.tpu_aot.compiler import Compilation
+from harness.tpu_aot.golden import Golden
+from harness.tpu_aot.record import EVENT, Summary, summary
+from harness.virtual_tpu import events
+
+
+class TpuCompiler:
+    """libtpu's compiler for the case's topology; everything that it compiles is recorded."""
+
+    def __init__(self, case: Case, golden: Golden | None) -> None:
+        self._case, self._golden = case, golden
+        self._programs: list[Summary] = []
+
+    @property
+    def topology(self) -> Topology:
+        """What is compiled for."""
+        return self._case.target.topology
+
+    @property
+    def devices(self) -> Sequence[Any]:
+        """Its devices, for a JAX mesh; nothing can be put on them."""
+        return libtpu.devices(self.topology)
+
+    def step(self, *outputs: Any) -> Compilation:
+        """The program that torch_xla would run now to compute lazy tensors; it is not run.
+
+        In SPMD mode it is one for all devices, or else that of one replica. Raises RefusedError.
+        """
+        import torch_xla.core.xla_model as xm
+        import torch_xla.runtime as xr
+
+        return self.program(xm.get_stablehlo_bytecode(list(outputs)), partitions=xr.is_spmd())
+
+    def program(self, stablehlo: bytes, *, partitions: bool = False) -> Compilation:
+        """A program that torch_xla exported, of a replica or for all partitions; RefusedError."""
+        return self._record(
+            compiler.compile_stablehlo(stablehlo, self.topology, partitions=partitions)
+        )
+
+    def jax(self, fn: Callable[..., Any], *arguments: Any) -> Compilation:
+        """``fn`` of abstract arguments, whose shardings name ``devices``, by JAX; RefusedError."""
+        import jax
+
+        return self._record(compiler.compile_jax(jax.jit(fn).lower(*arguments), self.topology))
+
+    def compare(self) -> None:
+        """Raise AssertionError unless the programs are what the golden file has of this case."""
+        if self._golden is None or not self._programs:
+            return
+        file = self._golden.file_of(self._case.area, self._case.id)
+        difference = file.difference(self._case.id, self._programs)
+        if difference:
+            raise AssertionError(difference)
+
+    def _record(self, compilation: Compilation) -> Compilation:
+        program = summary(compilation)
+        self._programs.append(program)
+        events.write(EVENT, program)
+        return compilation

@@ -1,0 +1,169 @@
+"""Every collective compiled by libtpu: over which devices, and how many bytes go to other slices.
+
+torch_xla traces and exports, the TPU's compiler compiles for topologies that are not there; nothing
+is executed. The oracle is arithmetic over the replica groups: a collective whose groups stay in a
+slice must leave nothing to the hosts, and one that spans slices sends no more than its algorithm
+must (pytorch/xla#8854, #8850).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch_xla.core import xla_model as xm
+
+from harness.topology import Topology
+from harness.tpu_aot.tpu_compiler import TpuCompiler
+from suites.collectives.conftest import fake_group
+from suites.collectives.data import REDUCTIONS, Groups, lists, values
+from suites.collectives.programs import Model, export_module
+
+pytestmark = [pytest.mark.lanes("tpu-aot"), pytest.mark.upstream("pytorch/xla#3412")]
+
+SHAPE = (512, 256)
+BYTES = 4 * 512 * 256
+# The numeric token of torch_xla's collectives travels with the data, in a tile of its own.
+TOKEN = 16 * 1024
+
+
+def groups_of(name: str, topology: Topology) -> Groups:
+    """Replica groups, replicas numbered slice by slice.
+
+    ``within``: each slice. ``across``: each chip with those of its place in other slices.
+    ``mixed``: one half of every slice, and the other. ``all``: one group.
+    """
+    ranks = np.arange(topology.total).reshape(topology.slices, topology.devices)
+    halves = ranks.reshape(topology.slices, 2, -1)
+    found = {
+        "within": ranks,
+        "across": ranks.T,
+        "mixed": halves.transpose(1, 0, 2).reshape(2, -1),
+        "all": ranks.reshape(1, -1),
+    }
+    return tuple(map(tuple, found[name].tolist()))
+
+
+def inside(groups: Groups, topology: Topology) -> Groups:
+    """What of the groups is in the first slice, in positions in that slice."""
+    own = (tuple(rank for rank in group if rank < topology.devices) for group in groups)
+    return tuple(sorted(group for group in own if group))
+
+
+OPERATIONS: dict[str, Callable[[torch.Tensor, Groups], torch.Tensor]] = {
+    "all_reduce": lambda x, groups: xm.all_reduce("sum", x, groups=lists(groups)),
+    "all_gather": lambda x, groups: xm.all_gather(x, 0, groups=lists(groups), pin_layout=False),
+    "reduce_scatter": lambda x, groups: xm.reduce_scatter(
+        "sum", x, 1.0, 0, len(groups[0]), groups=lists(groups), pin_layout=False
+    ),
+    "all_to_all": lambda x, groups: xm.all_to_all(
+        x, 0, 1, len(groups[0]), groups=lists(groups), pin_layout=False
+    ),
+}
+
+
+def must_send(operation: str, groups: Groups, topology: Topology) -> int:
+    """Bytes that a device has to send to other slices, given that slices first do what they can.
+
+    A reduction is scattered over the group's devices of a slice before it leaves it; a gathered
+    tensor leaves it once; of an all-to-all libtpu sends even what stays to the host.
+    """
+    local = sum(rank < topology.devices for rank in groups[0])
+    if local == len(groups[0]):
+        return 0
+    return BYTES // local if operation in ("all_reduce", "reduce_scatter") else BYTES
+
+
+@pytest.fixture
+def x(replica: None) -> torch.Tensor:
+    """A tensor of the first of as many replicas as devices."""
+    devices = xm.get_xla_supported_devices()
+    xm.set_replication(torch.device(devices[0]), devices)
+    return torch.ones(SHAPE).to(devices[0])
+
+
+TWO_SLICES = ("2xv6e:2x2", "2xv5e:2x4", "2xv4:2x2x1")
+each_operation = pytest.mark.parametrize("operation", OPERATIONS)
+
+
+@pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
+@pytest.mark.parametrize("groups", ["within", "mixed", "all"])
+@each_operation
+def test_groups(
+    topology: Topology, x: torch.Tensor, tpu_compiler: TpuCompiler, operation: str, groups: str
+) -> None:
+    check(tpu_compiler, x, operation, groups_of(groups, topology))
+
+
+@pytest.mark.topologies(*TWO_SLICES)
+@each_operation
+def test_groups_across(
+    topology: Topology, x: torch.Tensor, tpu_compiler: TpuCompiler, operation: str
+) -> None:
+    check(tpu_compiler, x, operation, groups_of("across", topology))
+
+
+def check(compiler: TpuCompiler, x: torch.Tensor, operation: str, groups: Groups) -> None:
+    """Inside a slice only over its part of the groups; to others what must go, and a token."""
+    program = compiler.step(OPERATIONS[operation](x, groups)).program
+    local, sent = inside(groups, compiler.topology), must_send(operation, groups, compiler.topology)
+    for collective in program.collectives:
+        found = tuple(sorted(tuple(sorted(group)) for group in collective.groups))
+        assert found == local, f"{collective}: expected groups {local}"
+    assert sent <= program.bytes_across <= sent + TOKEN * bool(sent), (
+        f"{program.bytes_across} bytes go to other slices, expected {sent}: {program.transfers}"
+    )
+    if not sent:
+        assert program.collectives, "the collective is gone"
+
+
+PERMUTATIONS: dict[str, Callable[[int, Topology], int]] = {
+    "ring-of-a-slice": lambda i, t: i - i % t.devices + (i + 1) % t.devices,
+    "ring-of-all": lambda i, t: (i + 1) % t.total,
+    "next-slice": lambda i, t: (i + t.devices) % t.total,
+    "reversed": lambda i, t: t.total - 1 - i,
+}
+
+
+@pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x4", "v4:2x2x2")
+@pytest.mark.parametrize("name", PERMUTATIONS)
+def test_permute(topology: Topology, x: torch.Tensor, tpu_compiler: TpuCompiler, name: str) -> None:
+    """A pair of one slice stays an HLO permutation, one of two slices goes over the hosts."""
+    pairs = [(i, PERMUTATIONS[name](i, topology)) for i in range(topology.total)]
+    compiled = tpu_compiler.step(xm.collective_permute(x, [list(pair) for pair in pairs]))
+    place = [(a % topology.devices, b % topology.devices) for a, b in pairs if same(a, b, topology)]
+    left = [pair for c in compiled.program.collectives for pair in c.groups]
+    moved = {pair for pair in place if pair[0] != pair[1]}
+    assert {pair for pair in left if pair[0] != pair[1]} == moved
+    crosses = any(not same(a, b, topology) for a, b in pairs)
+    assert compiled.program.bytes_across == BYTES * crosses
+
+
+def same(a: int, b: int, topology: Topology) -> bool:
+    """Whether two devices are of one slice."""
+    return a // topology.devices == b // topology.devices
+
+
+@pytest.mark.topologies("2xv6e:2x2", "v5p:2x2x1")
+@pytest.mark.upstream("pytorch/xla#8854")
+@pytest.mark.parametrize(("reducer", "dtype"), REDUCTIONS)
+def test_exported_reduction(
+    topology: Topology, replica: None, tpu_compiler: TpuCompiler, reducer: str, dtype: str
+) -> None:
+    """torch.export's program, of every reducer and dtype, is accepted and still reduces."""
+    with fake_group(topology.total) as group:
+        functional = torch.ops._c10d_functional
+        module = export_module(
+            Model(lambda v: functional.wait_tensor(functional.all_reduce(v, reducer, group))),
+            [values(dtype, (16, 128), 0, reducer)],
+        )
+    program = tpu_compiler.program(module.get_stablehlo_bytecode()).program
+    if topology.slices == 1:
+        assert program.kinds["all-reduce"] == 1
+    else:
+        # MegaScale has no bitwise reduction: all is exchanged, and reduced on the chips.
+        bitwise = reducer in ("and", "or") and dtype != "bool"
+        kinds = {"ALL_TO_ALL", "ALL_GATHER"} if bitwise else {"ALL_REDUCE"}
+        assert set(program.kinds_across) == kinds

@@ -1,0 +1,92 @@
+"""DTensor placements on torch_xla, compiled by libtpu: what chips and slices have to exchange.
+
+Nothing is executed. A mesh of slices by chips makes each placement's exchanges a matter of
+arithmetic; on one slice of as many chips nothing may cross (pytorch/xla#8534, #9472).
+"""
+
+import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from harness.oracles.torch_dtensor import distribute_tensor
+from suites.dtensor.layouts import S0, S1, R, case_id, quiet_upstream, ranks
+from suites.dtensor.models import annotated, distribute_parameters, seeded_model
+
+pytestmark = [
+    pytest.mark.lanes("tpu-aot"),
+    pytest.mark.topologies("2xv6e:2x2", "2xv4:2x2x1", "2xv5e:2x2"),
+    pytest.mark.upstream("pytorch/xla#8534"),
+    quiet_upstream,
+]
+ROWS, COLUMNS = 64, 128
+BYTES = 4 * ROWS * COLUMNS
+
+
+def mesh_of(topology):
+    return DeviceMesh("xla", ranks((topology.slices, topology.devices)))
+
+
+def annotate(tensor, mesh, placements):
+    """``tensor`` on the device, placed; torch_xla marks the XLA tensor itself."""
+    tensor = tensor.to("xla")
+    distribute_tensor(tensor, mesh, placements)
+    return tensor
+
+
+PLACEMENTS = [(S0, S1), (S1, S0), (R, S0), (S0, R), (R, R), (S0, S0)]
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS, ids=case_id)
+def test_elementwise_exchanges_nothing(topology, spmd, tpu_compiler, placements):
+    """However a tensor is placed, twice the tensor is each device's own work."""
+    mesh = mesh_of(topology)
+    x = annotate(torch.ones(ROWS, COLUMNS), mesh, placements)
+    result = annotate_in_place(x * 2, mesh, placements)
+    program = tpu_compiler.step(result).program
+    assert (program.collectives, program.transfers) == ((), ())
+
+
+def annotate_in_place(tensor, mesh, placements):
+    distribute_tensor(tensor, mesh, placements)
+    return tensor
+
+
+@pytest.mark.parametrize("placements", [(S0, R), (R, S0), (S0, S1)], ids=case_id)
+def test_gathering(topology, spmd, tpu_compiler, placements):
+    """To Replicate: what is sharded over slices crosses once, what is not does not."""
+    mesh = mesh_of(topology)
+    x = annotate(torch.ones(ROWS, COLUMNS), mesh, placements)
+    program = tpu_compiler.step(annotate_in_place(x * 2, mesh, (R, R))).program
+    if placements[0] == R:
+        assert program.transfers == ()
+        assert set(program.kinds) == {"all-gather"}
+    else:
+        assert set(program.kinds_across) == {"ALL_GATHER"}
+        assert BYTES // topology.total <= program.bytes_across <= BYTES // topology.slices
+
+
+@pytest.mark.parametrize("hidden", [32, 512])
+def test_forward(topology, spmd, tpu_compiler, hidden):
+    """The two-layer model, tensor parallel inside slices: the sum over chips does not cross."""
+    mesh = mesh_of(topology)
+    model = seeded_model(hidden).to("xla")
+    distribute_parameters(model, mesh, annotated)
+    x = annotate(torch.ones(8 * topology.slices, 10), mesh, (S0, R))
+    program = tpu_compiler.step(annotate_in_place(model(x), mesh, (S0, R))).program
+    assert program.transfers == ()
+    assert "all-reduce" in program.kinds
+
+
+@pytest.mark.parametrize("hidden", [32, 512])
+def test_training_step(topology, spmd, tpu_compiler, hidden):
+    """Gradients cross the slices, each chip sending its own shard; activations do not."""
+    mesh = mesh_of(topology)
+    model = seeded_model(hidden).to("xla")
+    distribute_parameters(model, mesh, annotated)
+    x = annotate(torch.ones(512 * topology.slices, 10), mesh, (S0, R))
+    model(x).square().mean().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    program = tpu_compiler.step(*model.parameters()).program
+    assert set(program.kinds_across) == {"ALL_REDUCE"}
+    gradients = 4 * sum(parameter.numel() for parameter in model.parameters())
+    assert program.bytes_across <= 1.25 * gradients + 16 * 1024

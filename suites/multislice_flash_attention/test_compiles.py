@@ -1,0 +1,234 @@
+"""Every Pallas kernel that torch_xla calls, compiled by Mosaic, and a training step over slices.
+
+What lane virtual-tpu interprets, libtpu's compiler takes here as torch_xla submits it: a kernel's
+module must be accepted by Mosaic, be there as often as it was called, and be sharded over a
+multi-slice mesh without a collective of its own. Nothing is executed, so the kernels that JAX's
+interpreter can't run are here as well (pytorch/xla#8850, #8334).
+"""
+
+import pytest
+import torch
+import torch_xla.distributed.spmd as xs
+
+from harness.tpu_aot.compiler import RefusedError
+from suites.multislice_flash_attention import training
+from suites.multislice_flash_attention.grouped import GROUPS, TILING, matrices
+from suites.multislice_flash_attention.paged import Cache
+from suites.multislice_flash_attention.paged import inputs as paged_inputs
+from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
+
+pytestmark = [
+    pytest.mark.lanes("tpu-aot"),
+    pytest.mark.topologies("v6e:2x2", "v5e:2x2", "v4:2x2x1"),
+    pytest.mark.upstream("pytorch/xla#8850"),
+]
+
+PROBLEMS = {
+    "plain": Problem(batch=2, queries=512, keys=512),
+    "causal": Problem(queries=512, keys=512, causal=True),
+    "segments": Problem(batch=2, queries=512, keys=512, segments=True),
+    "bias": Problem(queries=512, keys=512, bias=True),
+    "bf16": Problem(queries=512, keys=512, dtype=torch.bfloat16, causal=True),
+    "long-keys": Problem(queries=256, keys=1024),
+    "wide-heads": Problem(width=256, queries=256, keys=256),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_flash_attention(replica, tpu_compiler, name):
+    """The forward pass alone is one kernel."""
+    leaves = {key: leaf.detach() for key, leaf in leaves_on_tpu(PROBLEMS[name]).items()}
+    assert tpu_compiler.step(flash(PROBLEMS[name], leaves)).program.kernels == 1
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "segments", "bf16"])
+def test_flash_attention_backward(replica, tpu_compiler, name):
+    """Both passes: one kernel forward, and one each for the gradients of keys and queries."""
+    leaves = leaves_on_tpu(PROBLEMS[name])
+    result = flash(PROBLEMS[name], leaves)
+    result.backward(leaves["do"])
+    compiled = tpu_compiler.step(result, *(leaves[key].grad for key in "qkv"))
+    assert compiled.program.kernels == 3
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 8])
+def test_paged_attention(replica, tpu_compiler, kv_heads):
+    from torch_xla.experimental.custom_kernel import paged_attention
+
+    tensors = [t.to("xla") for t in paged_inputs(Cache(kv_heads=kv_heads))]
+    result = paged_attention(*tensors, pages_per_compute_block=2)
+    assert tpu_compiler.step(result).program.kernels == 1
+
+
+def ints(*values):
+    return torch.tensor(values, dtype=torch.int32).to("xla")
+
+
+def test_ragged_paged_attention(replica, tpu_compiler):
+    """The kernel of vLLM on TPU, which no interpreter of JAX can run."""
+    from torch_xla.experimental.custom_kernel import ragged_paged_attention
+
+    q = torch.randn(8, 2, 128).to("xla", torch.bfloat16)
+    pages = torch.randn(4, 16, 4, 128).to("xla", torch.bfloat16)
+    result = ragged_paged_attention(
+        q,
+        pages,
+        ints(8),
+        ints([0, 1]),
+        ints(0, 8),
+        ints(1),
+        num_kv_pages_per_block=2,
+        num_queries_per_block=8,
+    )
+    assert tpu_compiler.step(result).program.kernels == 1
+
+
+def test_multi_query_paged_attention(replica, tpu_compiler):
+    from torch_xla.experimental.custom_kernel import multi_queries_paged_attention
+
+    q, pages = torch.randn(1, 8, 2, 128).to("xla"), torch.randn(2, 8, 32, 128).to("xla")
+    result = multi_queries_paged_attention(
+        q,
+        pages,
+        pages,
+        ints(20),
+        ints([0, 1, 2, 3]),
+        ints(8),
+        num_kv_pages_per_compute_block=4,
+        num_queries_per_compute_block=8,
+    )
+    assert tpu_compiler.step(result).program.kernels == 1
+
+
+@pytest.mark.upstream("pytorch/xla#8334")
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+def test_grouped_matmul(replica, tpu_compiler, torchax, groups):
+    from torch_xla.experimental.custom_kernel import gmm
+
+    result = gmm(*(t.to("xla") for t in matrices(groups)), tiling=TILING)
+    assert tpu_compiler.step(result).program.kernels == 1
+
+
+@pytest.mark.upstream("pytorch/xla#8334")
+def test_grouped_matmul_backward(replica, tpu_compiler, torchax):
+    from torch_xla.experimental.custom_kernel import GMM
+
+    lhs, rhs, sizes = (t.to("xla") for t in matrices(GROUPS["uneven"]))
+    leaves = lhs.requires_grad_(), rhs.requires_grad_()
+    result = GMM.apply(*leaves, sizes, TILING)
+    result.sum().backward()
+    assert tpu_compiler.step(result, *(leaf.grad for leaf in leaves)).program.kernels == 3
+
+
+@pytest.mark.upstream("pytorch/xla#8954")
+@pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2")
+def test_splash_attention(topology, spmd, tpu_compiler, torchax):
+    """Sharded over both slices: three kernels with the backward pass, and nothing crosses."""
+    from torch_xla.experimental import splash_attention as splash
+
+    mesh = hybrid(topology, ("data", "fsdp"))
+    problem = Problem(batch=topology.total, queries=512, keys=512, causal=True)
+    leaves = leaves_on_tpu(problem)
+    for leaf in leaves.values():
+        xs.mark_sharding(leaf, mesh, (("data", "fsdp"), None, None, None))
+    config = splash.SplashAttentionConfig(mesh=str(mesh))
+    result = splash.splash_attention(
+        leaves["q"], leaves["k"], leaves["v"], config.to_json(), causal=True
+    )
+    compiled = tpu_compiler.step(result)
+    assert compiled.program.kernels == 1
+    assert compiled.program.bytes_across == 0
+
+
+def hybrid(topology, names):
+    """The first axis over the slices, the second over the chips of each."""
+    mesh = xs.HybridMesh(
+        ici_mesh_shape=(1, topology.devices), dcn_mesh_shape=(topology.slices, 1), axis_names=names
+    )
+    xs.set_global_mesh(mesh)
+    return mesh
+
+
+@pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x4", "2xv4:2x2x1")
+@pytest.mark.parametrize("name", ["plain", "causal", "bf16"])
+def test_sharded_flash_attention(topology, spmd, tpu_compiler, name):
+    """The batch over all chips of all slices: the kernel stays one, nothing is exchanged."""
+    mesh = hybrid(topology, ("slice", "chip"))
+    spec = (("slice", "chip"), None, None, None)
+    shape = PROBLEMS[name]
+    problem = Problem(
+        batch=topology.total, queries=512, keys=512, dtype=shape.dtype, causal=shape.causal
+    )
+    leaves = leaves_on_tpu(problem)
+    for leaf in leaves.values():
+        xs.mark_sharding(leaf, mesh, spec)
+    result = flash(problem, leaves, partition_spec=spec, mesh=mesh)
+    xs.mark_sharding(result, mesh, spec)
+    program = tpu_compiler.step(result).program
+    assert (program.kernels, program.collectives, program.transfers) == (1, (), ())
+
+
+@pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2", "2xv4:2x2x1", "v6e:2x4")
+def test_training_step(topology, spmd, tpu_compiler):
+    """Data parallel over slices and chips: between slices go the gradients, once, and no more.
+
+    A slice reduces and scatters them first, so that each device sends its part of each gradient.
+    """
+    mesh = hybrid(topology, ("slice", "chip")) if topology.slices > 1 else line(topology)
+    batch = ("slice", "chip") if topology.slices > 1 else "chip"
+    spec = (batch, None, None, None)
+
+    def attention(q, k, v):
+        return training.flash(q, k, v, partition_spec=spec, mesh=mesh)
+
+    model = training.block(attention).to("xla")
+    for parameter in model.parameters():
+        xs.mark_sharding(parameter, mesh, (None,) * parameter.dim())
+    x, y = (
+        torch.cat([t] * topology.total)[: 2 * topology.total].to("xla") for t in training.batch()
+    )
+    for tensor in (x, y):
+        xs.mark_sharding(tensor, mesh, (batch, None, None))
+    loss = (model(x) - y).square().mean()
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=training.RATE).step()
+    gradients = sum(4 * parameter.numel() for parameter in model.parameters())
+    program = tpu_compiler.step(loss, *model.parameters()).program
+    assert program.kernels == 3
+    if topology.slices == 1:
+        assert program.bytes_across == 0
+    else:
+        assert gradients // topology.devices <= program.bytes_across <= 1.25 * gradients
+        assert set(program.kinds_across) == {"ALL_REDUCE"}
+
+
+def line(topology):
+    mesh = xs.Mesh(list(range(topology.total)), (topology.total,), ("chip",))
+    xs.set_global_mesh(mesh)
+    return mesh
+
+
+def test_unsupported_block_is_refused(replica, tpu_compiler):
+    """A block that is no multiple of the TPU's tiles: Mosaic's error, not a wrong kernel."""
+    import jax
+    from jax.experimental import pallas as pl
+    from torch_xla.experimental.custom_kernel import jax_import_guard, make_kernel_from_pallas
+
+    jax_import_guard()
+
+    def copy(x, out):
+        out[...] = x[...]
+
+    def call(x):
+        block = pl.BlockSpec((8, 100), lambda i: (0, i))
+        return pl.pallas_call(
+            copy,
+            jax.ShapeDtypeStruct(x.shape, x.dtype),
+            grid=(2,),
+            in_specs=[block],
+            out_specs=block,
+        )(x)
+
+    kernel = make_kernel_from_pallas(call, lambda x: [(x.shape, x.dtype)])
+    with pytest.raises((ValueError, RefusedError), match=r"divisible by 8 and 128"):
+        tpu_compiler.step(kernel(torch.randn(8, 200).to("xla")))

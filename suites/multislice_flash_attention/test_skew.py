@@ -1,0 +1,81 @@
+"""A few programs that tell which libtpu takes what which JAX and torch_xla lower.
+
+``xla-harness skew`` runs them over versions of both. Mosaic serialises a kernel in a version of its
+own, which JAX chooses by the age of the libtpu that it sees; a libtpu refuses a newer one than its
+own, and some old ones crash.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
+
+pytestmark = [
+    pytest.mark.lanes("tpu-aot"),
+    pytest.mark.topologies("v5e:2x2", "2xv5e:2x2"),
+    pytest.mark.upstream("pytorch/xla#8850"),
+]
+PROBLEM = Problem(queries=256, keys=256, dtype=torch.bfloat16, causal=True)
+
+
+def over_all(tpu_compiler, shape, dtype):
+    """An abstract argument, sharded over all devices by its first dimension."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(tpu_compiler.devices), ("x",))
+    return mesh, jax.ShapeDtypeStruct(
+        shape, dtype, sharding=NamedSharding(mesh, PartitionSpec("x"))
+    )
+
+
+def test_jax_all_reduce(tpu_compiler):
+    import jax.numpy as jnp
+
+    _, argument = over_all(tpu_compiler, (64, 128), np.float32)
+    program = tpu_compiler.jax(lambda x: jnp.sum(x, axis=0), argument).program
+    assert program.collectives or program.transfers
+
+
+def test_jax_flash_attention(topology, tpu_compiler):
+    """JAX's own kernel, a batch element on each device."""
+    import jax
+    from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
+    from jax.sharding import PartitionSpec
+
+    mesh, argument = over_all(tpu_compiler, (topology.total, 2, 256, 128), np.float32)
+    spec = PartitionSpec("x")
+    sharded = _shard_map(jax)(
+        flash_attention, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec, **_unchecked(jax)
+    )
+    assert tpu_compiler.jax(sharded, argument, argument, argument).program.kernels == 1
+
+
+def _shard_map(jax):
+    if hasattr(jax, "shard_map"):
+        return jax.shard_map
+    from jax.experimental.shard_map import shard_map
+
+    return shard_map
+
+
+def _unchecked(jax):
+    """A kernel says nothing of how its results vary; the argument was renamed with shard_map."""
+    return {"check_vma": False} if hasattr(jax, "shard_map") else {"check_rep": False}
+
+
+def test_torch_matmul(replica, tpu_compiler):
+    x = torch.ones(256, 256).to("xla")
+    assert tpu_compiler.step(x @ x).flops > 0
+
+
+def test_torch_flash_attention(replica, tpu_compiler):
+    leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(PROBLEM).items()}
+    assert tpu_compiler.step(flash(PROBLEM, leaves)).program.kernels == 1
+
+
+def test_torch_flash_attention_backward(replica, tpu_compiler):
+    leaves = leaves_on_tpu(PROBLEM)
+    flash(PROBLEM, leaves).backward(leaves["do"])
+    assert tpu_compiler.step(*(leaves[name].grad for name in "qkv")).program.kernels >= 2
