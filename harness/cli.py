@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from harness import __version__
 from harness.commands import (
     bisect,
+    dashboard,
     durations,
     expectations,
     history_of,
     list_,
     matrix,
     qualify,
+    query,
+    record,
     repro,
     skew,
     stacks,
     topologies,
+    verdict,
 )
 from harness.errors import BadInputError
 from harness.versions import stack_versions
@@ -35,6 +39,10 @@ _COMMANDS = (
     expectations,
     durations,
     repro,
+    record,
+    verdict,
+    query,
+    dashboard,
 )
 
 

@@ -34,6 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests() -> None:
     # OpenBLAS starts its threads when NumPy is imported, and a fork would lose them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # So does the allocator of PyArrow.
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     # The same for torch 2.7 and 2.8, whose inductor starts its compile workers.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 

@@ -29,6 +29,14 @@ OURS = ("PYTEST_", "PYTHONUNBUFFERED")
 INI = "[pytest]\naddopts = --strict-markers\nxla_preload ={preload}\n"
 
 
+# They start the threads of PyArrow and DuckDB, and then no case can be forked any more.
+LAST = ("test_dashboard", "test_history_", "test_verdicts")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name.startswith(LAST))
+
+
 @dataclass(frozen=True)
 class Ran:
     """An inner pytest run that is over."""

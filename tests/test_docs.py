@@ -20,6 +20,8 @@ from harness.expectations import Expectations, glob_pattern
 from harness.lanes import LANES
 from harness.options import add_options
 from harness.record import Record
+from harness.results.history_format import SCHEMA
+from harness.results.verdicts import Kind
 from harness.stacks.catalogue import known_versions
 from harness.versions import COMPONENTS
 from harness.virtual_tpu.events import Events
@@ -69,6 +71,17 @@ def test_every_marker_is_documented(marker: str) -> None:
 )
 def test_every_junit_property_is_documented(name: str) -> None:
     assert f"`{name}`" in DOCS["outcomes.md"]
+
+
+@pytest.mark.parametrize("name", [*SCHEMA.names, "date", "stack"])
+def test_every_column_of_a_history_is_documented(name: str) -> None:
+    assert f"`{name}`" in DOCS["history.md"]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_verdict_is_documented_with_its_rule(kind: Kind) -> None:
+    row = next(line for line in DOCS["history.md"].splitlines() if f"sql/{kind.rule}.sql" in line)
+    assert str(kind) in row
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""``xla-harness dashboard``: a history as a static site."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import duckdb
+
+from harness import upstream
+from harness.commands.parsers import Commands
+from harness.commands.query import tell
+from harness.commands.stacks import say
+from harness.dashboard import night
+from harness.dashboard.site import Site
+from harness.errors import BadInputError
+from harness.results.history_store import History
+
+_ROWS = Path("fixtures/upstream.toml")
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("dashboard", help="publish a history as a static site")
+    parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
+    parser.add_argument("--out", required=True, type=Path, metavar="SITE", help="the site's folder")
+    parser.add_argument(
+        "--nights",
+        type=int,
+        default=night.NIGHTS,
+        metavar="N",
+        help=f"calendar days that it shows; default: {night.NIGHTS}",
+    )
+    parser.add_argument(
+        "--upstream",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help=f"issues in an engineer's words; default: {_ROWS}, if it is there",
+    )
+    parser.add_argument(
+        "--address", default="", metavar="URL", help="where it will be, for the feed's links"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.nights < 1:
+        raise BadInputError(f"--nights {options.nights}: expected 1 or more")
+    address = _address(options.address)
+    rows = upstream.load_optional(options.upstream or (_ROWS if _ROWS.is_file() else None))
+    history = History(options.history)
+
+    def publish(connection: duckdb.DuckDBPyConnection) -> Site:
+        return night.publish(connection, options.out, rows, options.nights, address)
+
+    start = time.monotonic()
+    site = history.ask(publish)
+    tell(history.set_aside)
+    say(f"{time.monotonic() - start:.1f} s")
+    print(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")
+    return 0
+
+
+def _address(text: str) -> str:
+    if not text:
+        return ""
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise BadInputError(f"--address {text!r}: {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInputError(f"--address {text!r}: expected https://HOST/PATH/")
+    return text.rstrip("/") + "/"

@@ -1,0 +1,66 @@
+"""``xla-harness query``: any question to a history, in SQL."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Sequence
+
+import duckdb
+
+from harness.commands.parsers import Commands
+from harness.commands.stacks import say
+from harness.errors import BadInputError
+from harness.results.history_store import History, SetAside
+from harness.results.printable import printable
+
+Answer = tuple[list[str], list[tuple[object, ...]]]
+_WIDEST = 60  # characters of a column, but for the last
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("query", help="ask a history in SQL, over the view cases")
+    parser.add_argument("sql", metavar="SQL", help="as 'SELECT outcome, count(*) FROM cases ...'")
+    parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
+    parser.add_argument("--csv", action="store_true", help="as CSV, uncut")
+    parser.set_defaults(run=_run)
+
+
+def tell(set_aside: Sequence[SetAside]) -> None:
+    """Name the files that don't count."""
+    for file in set_aside:
+        say(f"set aside: {printable(file.name)}: {printable(file.cause)}")
+
+
+def _run(options: argparse.Namespace) -> int:
+    history = History(options.history)
+
+    def question(connection: duckdb.DuckDBPyConnection) -> Answer:
+        done = connection.execute(options.sql)
+        return [column[0] for column in done.description or ()], done.fetchall()
+
+    try:
+        names, rows = history.ask(question)
+    except duckdb.Error as error:
+        raise BadInputError(f"SQL: {printable(str(error).splitlines()[0])}") from error
+    tell(history.set_aside)
+    if options.csv:
+        writer = csv.writer(sys.stdout)
+        writer.writerows([names, *rows])
+        return 0
+    cells = [[_cell(value) for value in row] for row in (names, *rows)]
+    widths = [min(max(map(len, column)), _WIDEST) for column in zip(*cells, strict=True)]
+    for row in cells:
+        fitted = (_fitted(cell, width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(fitted).rstrip())
+    return 0
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else printable(str(value))
+
+
+def _fitted(cell: str, width: int) -> str:
+    return f"{cell:<{width}}" if len(cell) <= width else f"{cell[: width - 1]}~"

@@ -1,0 +1,47 @@
+"""``xla-harness verdict``: what a run's cases are, held against its history."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.commands.parsers import Commands
+from harness.commands.query import tell
+from harness.errors import BadInputError
+from harness.results import verdict_ci, verdict_text
+from harness.results.history_store import History
+from harness.results.verdicts import judge
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "verdict", help="what regressed, was fixed, is flaky, missing or slower in a run"
+    )
+    parser.add_argument("name", metavar="RUN", help="its name or the beginning of it, or latest")
+    parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a CI job's summary")
+    parser.add_argument(
+        "--annotations", action="store_true", help="print GitHub's ::error and ::warning lines too"
+    )
+    parser.set_defaults(run=_run)
+    parser.epilog = "The exit code is 1 when a case regressed or is missing."
+
+
+def _run(options: argparse.Namespace) -> int:
+    history = History(options.history)
+    run, stack = history.find(options.name)
+    verdicts = history.ask(lambda connection: judge(connection, [run]), [stack])
+    tell(history.set_aside)
+    if not verdicts.runs:
+        raise BadInputError(f"run {run}: its file in {history.location} can't be read")
+    print("\n".join(verdict_text.lines(verdicts)))
+    if options.annotations:
+        print("\n".join(verdict_ci.annotation_lines(verdicts)))
+    if options.markdown:
+        try:
+            with options.markdown.open("a", encoding="utf-8") as file:  # as $GITHUB_STEP_SUMMARY
+                file.write(verdict_ci.summary(verdicts))
+        except OSError as error:
+            raise BadInputError(f"{options.markdown}: {error.strerror}") from error
+    return verdicts.exit_code

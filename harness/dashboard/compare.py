@@ -1,0 +1,124 @@
+"""Two stacks side by side on a page each; any two runs by script, from data beside the pages."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+
+from harness.dashboard.build import Build
+from harness.dashboard.cells import urgency
+from harness.dashboard.names import pair_page, slug
+from harness.dashboard.rows import WORKS, Said
+from harness.dashboard.runs import Summary, by_run, summary
+
+# One letter a case keeps the data of a run at a kilobyte or two.
+LETTERS = {
+    "passed": "p",
+    "failed": "f",
+    "crashed": "c",
+    "hung": "h",
+    "skipped": "s",
+    "expected failure": "x",
+    "unexpected pass": "u",
+}
+Place = tuple[str, str, str]  # case, lane, topology
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A case that is not on one stack what it is on the other; "" is not run."""
+
+    place: Place
+    before: str
+    after: str
+
+    @property
+    def verdict(self) -> str:
+        """What a person calls it."""
+        if not self.before or not self.after:
+            return "only on one"
+        works = (self.before in WORKS, self.after in WORKS)
+        if "skipped" in (self.before, self.after):
+            return "skipped on one"
+        return {(True, False): "breaks", (False, True): "works"}.get(works, "fails otherwise")
+
+
+def publish(build: Build) -> None:
+    """A page for each two stacks, the page that leads to them, and the data of every run."""
+    facts = build.facts
+    by_stack: dict[str, dict[Place, str]] = {stack: {} for stack in facts.stacks}
+    areas: dict[str, str] = {}
+    for row in facts.latest:
+        by_stack[row.stack][row.name, row.lane, row.topology] = row.outcome
+        areas[row.name] = row.area
+    pairs = []
+    for at, one in enumerate(facts.stacks):
+        for other in facts.stacks[at + 1 :]:
+            found = differences(by_stack[one], by_stack[other])
+            counts = Counter(each.verdict for each in found)
+            pairs.append((one, other, pair_page(one, other), counts))
+            build.page(
+                "pair.html",
+                pair_page(one, other),
+                one=one,
+                other=other,
+                rows=found,
+                areas=areas,
+                counts=counts,
+                versions=_versions(build, one, other),
+                same=len(by_stack[one].keys() & by_stack[other].keys())
+                - sum(bool(d.before and d.after) for d in found),
+            )
+    neighbours = {(a, b) for a, b in pairwise(facts.stacks)}
+    build.page(
+        "compare.html",
+        "compare.html",
+        stacks=facts.stacks,
+        runs=_summaries(build),
+        pairs={(one, other): (page, counts) for one, other, page, counts in pairs},
+        neighbours=neighbours,
+    )
+    for run, said in facts.said():
+        _data(build, run, said)
+
+
+def differences(before: Mapping[Place, str], after: Mapping[Place, str]) -> list[Difference]:
+    """What differs between two, the worst first."""
+    found = [
+        Difference(place, before.get(place, ""), after.get(place, ""))
+        for place in before.keys() | after.keys()
+        if before.get(place) != after.get(place)
+    ]
+    order = ("breaks", "works", "fails otherwise", "skipped on one", "only on one")
+    found.sort(key=lambda d: (order.index(d.verdict), urgency(d.after or d.before), d.place))
+    return found
+
+
+def _summaries(build: Build) -> list[Summary]:
+    tallies = by_run(build.facts)
+    return [summary(run, tallies[run.run]) for run in build.facts.runs]
+
+
+def _versions(build: Build, one: str, other: str) -> list[tuple[str, str, str]]:
+    """Each component with both stacks' versions, as of their last runs."""
+    said: list[Mapping[str, str]] = [
+        next((run.versions for run in build.facts.runs if run.stack == stack), {})
+        for stack in (one, other)
+    ]
+    names = dict.fromkeys([*said[0], *said[1]])
+    return [(name, said[0].get(name, ""), said[1].get(name, "")) for name in names]
+
+
+def _data(build: Build, run: str, said: Sequence[Said]) -> None:
+    """A run's outcomes as letters, and, for all runs of the same cases once, whose they are."""
+    places = json.dumps([[s.name, s.lane, s.topology] for s in said]) + "\n"
+    digest = sha256(places.encode()).hexdigest()[:16]
+    if not build.site.has(f"data/places/{digest}.json"):
+        build.site.write(f"data/places/{digest}.json", places)
+    letters = "".join(LETTERS.get(s.outcome, "?") for s in said)
+    data = {"format": 1, "run": run, "places": digest, "outcomes": letters}
+    build.site.write(f"data/run/{slug(run)}.json", json.dumps(data) + "\n")

@@ -1,0 +1,113 @@
+"""What is skipped, by cause, and the cheapest lane that would run it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.dashboard.build import Build
+from harness.dashboard.facts import Facts
+from harness.dashboard.names import ordered
+from harness.dashboard.rows import Latest, cost
+
+_CASES = 100
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Cases skipped for one cause, and where the same tests ran to an answer."""
+
+    cause: str
+    rows: Sequence[Latest]
+    remedies: Mapping[str, int]  # what runs them, and how many of them; "" is nothing so far
+
+    @property
+    def cases(self) -> list[str]:
+        """The first of them."""
+        return list(dict.fromkeys(row.name for row in self.rows))[:_CASES]
+
+    @property
+    def size(self) -> int:
+        """How many cases."""
+        return len({row.name for row in self.rows})
+
+    @property
+    def places(self) -> list[str]:
+        """The stacks and lanes that skip them."""
+        return ordered([f"{row.stack} {row.lane}".strip() for row in self.rows])
+
+
+def publish(build: Build) -> None:
+    """The page."""
+    facts = build.facts
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for row in facts.latest:
+        said = "skipped" if row.outcome == "skipped" else "measured"
+        counts[row.area, row.lane][said] += 1
+    build.page(
+        "coverage.html",
+        "coverage.html",
+        skips=skips(facts),
+        areas=ordered([row.area for row in facts.latest]),
+        lanes=facts.lanes,
+        counts=counts,
+        alone=_alone(facts),
+    )
+
+
+def skips(facts: Facts) -> list[Skip]:
+    """By cause, the one that costs most cases first."""
+    ran: dict[str, set[tuple[str, str]]] = defaultdict(set)  # a test: lane and stack that answered
+    together: dict[str, dict[str, list[Latest]]] = defaultdict(lambda: defaultdict(list))
+    for row in facts.latest:
+        if row.outcome == "skipped":
+            together[cause_of(row)][row.name].append(row)
+        else:
+            ran[test_of(row)].add((row.lane, row.stack))
+    found = []
+    for cause, cases in together.items():
+        remedies: Counter[str] = Counter()
+        for rows in cases.values():
+            remedies[remedy(rows, ran[test_of(rows[0])], facts.stacks)] += 1
+        every = [row for rows in cases.values() for row in rows]
+        found.append(Skip(cause, every, dict(sorted(remedies.items()))))
+    return sorted(found, key=lambda skip: (-skip.size, skip.cause))
+
+
+def remedy(rows: Sequence[Latest], ran: set[tuple[str, str]], stacks: Sequence[str]) -> str:
+    """The cheapest lane that runs a skipped case on a stack that skips it, else on the newest."""
+    here = {row.stack for row in rows}
+    same = [lane for lane, stack in ran if stack in here]
+    if same:
+        return min(same, key=cost)
+    if not ran:
+        return ""
+    lane, stack = min(ran, key=lambda each: (cost(each[0]), -stacks.index(each[1])))
+    return f"{lane}, but on stack {stack}" if lane else f"stack {stack}"
+
+
+def test_of(row: Latest) -> str:
+    """The test without the lane and topology in its id: the same one elsewhere has the same."""
+    place = f"[{row.lane}-{row.topology}"
+    return row.name.replace(f"{place}-", "[", 1).replace(f"{place}]", "", 1)
+
+
+def cause_of(row: Latest) -> str:
+    """Why it is skipped, without the numbers that only tell its cases apart."""
+    first = next((line.strip() for line in row.message.splitlines() if line.strip()), "")
+    return _NUMBER.sub("N", first) if first else "no reason given"
+
+
+def _alone(facts: Facts) -> list[tuple[str, str, int]]:
+    """Per area and lane: tests that ran on this lane and never on a cheaper one."""
+    lanes: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in facts.latest:
+        if row.outcome != "skipped":
+            lanes[row.area, test_of(row)].add(row.lane)
+    found: Counter[tuple[str, str]] = Counter()
+    for (area, _), ran in lanes.items():
+        found[area, min(ran, key=cost)] += 1
+    return [(area, lane, size) for (area, lane), size in sorted(found.items())]

@@ -1,0 +1,178 @@
+"""What the pages rest on: a history's rows of the nights shown, asked once, as plain values."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import date, timedelta
+from functools import cached_property
+from importlib import resources
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+
+from harness.dashboard.names import natural
+from harness.dashboard.rows import (
+    Changed,
+    Failure,
+    Latest,
+    Line,
+    Moved,
+    Number,
+    Point,
+    Run,
+    Said,
+    Tally,
+    Trend,
+    cost,
+)
+from harness.versions import COMPONENTS
+
+_MANY = 10_000  # rows fetched at once
+_MEMORY = "1GB"  # more goes to a temporary file
+
+
+class Facts:
+    """The history behind one site; every question to it is a statement in ``sql/``."""
+
+    def __init__(self, connection: DuckDBPyConnection, nights: int) -> None:
+        """Read the last ``nights`` calendar days before the newest run."""
+        self._connection = connection
+        connection.execute(f"SET TimeZone = 'UTC'; SET memory_limit = '{_MEMORY}'")
+        newest = connection.execute("SELECT max(CAST(date AS DATE)) FROM cases").fetchone()
+        self.night: date | None = newest[0] if newest else None
+        self.start = (self.night or date.min + timedelta(nights)) - timedelta(nights)
+        self._table("recent", start=self.start)
+        self._table("newest")
+        self._table("recorded", start=self.start)
+
+    @cached_property
+    def nights(self) -> list[date]:
+        """The nights that had a run, the oldest first."""
+        rows = self._connection.execute("SELECT DISTINCT night FROM recent ORDER BY night")
+        return [row[0] for row in rows.fetchall()]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs of those nights, the newest first."""
+        found = []
+        for row in self._rows("runs", start=self.start):
+            run, time, night, stack, revision, machine, *versions, size = row
+            said = zip(("python", *COMPONENTS), versions, strict=True)
+            named = {name: text for name, text in said if text}
+            found.append(Run(run, time, night, stack, revision, machine, named, size))
+        return found
+
+    @cached_property
+    def run(self) -> Mapping[str, Run]:
+        """A run by its name."""
+        return {run.run: run for run in self.runs}
+
+    @cached_property
+    def latest(self) -> list[Latest]:
+        """Every case on every line, ordered by its name."""
+        first = self._connection.execute("SELECT min(night) FROM newest").fetchone()
+        if self.night is None or first is None:
+            return []
+        return [Latest(*row) for row in self._rows("latest", first=first[0])]
+
+    @cached_property
+    def stacks(self) -> list[str]:
+        """The stacks of the nights shown, by their torch_xla's version, then by name."""
+        versions = {run.stack: run.versions.get("torch_xla", "") for run in reversed(self.runs)}
+        return sorted(versions, key=lambda stack: (natural(versions[stack]), natural(stack)))
+
+    @cached_property
+    def lanes(self) -> list[str]:
+        """The lanes, the cheapest first."""
+        return sorted({row.lane for row in self.latest}, key=cost)
+
+    @cached_property
+    def lines(self) -> Mapping[Line, list[Run]]:
+        """The runs of each line, the oldest first."""
+        found: dict[Line, dict[str, Run]] = defaultdict(dict)
+        for tally in sorted(self.tallies, key=lambda t: (self.run[t.run].time, t.run)):
+            run = self.run[tally.run]
+            found[Line(run.stack, tally.lane, tally.topology)][run.run] = run
+        return {line: list(runs.values()) for line, runs in found.items()}
+
+    @cached_property
+    def areas(self) -> Mapping[str, str]:
+        """Each case's area."""
+        rows = self._connection.execute("SELECT name, max(area) FROM recent GROUP BY name")
+        return dict(rows.fetchall())
+
+    @cached_property
+    def tallies(self) -> list[Tally]:
+        """The counts of each run."""
+        return [Tally(*row) for row in self._rows("tallies")]
+
+    @cached_property
+    def trends(self) -> Mapping[tuple[str, str, str], Trend]:
+        """By area, stack and lane."""
+        found: dict[tuple[str, str, str], Trend] = defaultdict(Trend)
+        for area, stack, lane, night, works, measured in self._rows("trend"):
+            found[area, stack, lane].nights.append((night, int(works), int(measured)))
+        return found
+
+    @cached_property
+    def failures(self) -> Mapping[str, list[Failure]]:
+        """Of each case, over the whole history, by when they began."""
+        found: dict[str, list[Failure]] = defaultdict(list)
+        for row in self._rows("failures"):
+            found[row[0]].append(Failure(*row))
+        return found
+
+    @cached_property
+    def numbers(self) -> Mapping[str, list[Number]]:
+        """Of each case."""
+        found: dict[str, list[Number]] = defaultdict(list)
+        rows = self._connection.execute("SELECT * FROM recorded ORDER BY ALL").fetchall()
+        for row in rows:
+            found[row[0]].append(Number(*row))
+        return found
+
+    @cached_property
+    def moved(self) -> Mapping[str, list[Moved]]:
+        """Of each case, the values of the numbers that are not always the same."""
+        found: dict[str, list[Moved]] = defaultdict(list)
+        for row in self._rows("moved", start=self.start):
+            found[row[0]].append(Moved(*row))
+        return found
+
+    def points(self) -> Iterator[tuple[str, list[Point]]]:
+        """Each case with all that was run of it, line by line, the oldest first."""
+        rows = (Point(*row) for row in self._stream("points"))
+        for name, points in groupby(rows, attrgetter("name")):
+            yield name, list(points)
+
+    def changed(self) -> Mapping[str, list[Changed]]:
+        """What is worth saying of each run."""
+        found: dict[str, list[Changed]] = defaultdict(list)
+        for row in self._rows("changed"):
+            found[row[0]].append(Changed(*row))
+        return found
+
+    def said(self) -> Iterator[tuple[str, list[Said]]]:
+        """Each run with the outcomes of all its cases."""
+        rows = (Said(*row) for row in self._stream("said"))
+        for run, outcomes in groupby(rows, attrgetter("run")):
+            yield run, list(outcomes)
+
+    def _table(self, name: str, **values: object) -> None:
+        self._connection.execute(f"CREATE OR REPLACE TABLE {name} AS {_sql(name)}", values)
+
+    def _rows(self, name: str, **values: object) -> list[tuple[Any, ...]]:
+        return self._connection.execute(_sql(name), values or None).fetchall()
+
+    def _stream(self, name: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of our own tables, a part at a time, while other questions are asked."""
+        result = self._connection.cursor().execute(_sql(name))
+        while rows := result.fetchmany(_MANY):
+            yield from rows
+
+
+def _sql(name: str) -> str:
+    return resources.files("harness.dashboard").joinpath("sql", f"{name}.sql").read_text("utf-8")

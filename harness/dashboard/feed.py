@@ -1,0 +1,107 @@
+"""For programs beside the pages: the night as JSON, regressions as an Atom feed, a badge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from harness.dashboard.build import Build
+from harness.dashboard.changes import STATES, Change
+from harness.dashboard.names import case_page
+from harness.dashboard.render import as_json
+
+_RED = ("regressed", "new failure", "crashed", "hung", "missing")
+
+
+@dataclass(frozen=True)
+class Badge:
+    """What the badge says; ``color`` as shields.io names it."""
+
+    message: str
+    color: str
+
+
+def publish(build: Build) -> None:
+    """The three files."""
+    facts = build.facts
+    red = news(build)
+    found = badge(build)
+    build.site.write("data/night.json", as_json({"format": 1, **_night(build)}))
+    build.site.write("badge.svg", build.render.page("badge.svg", "badge.svg", badge=found))
+    shield = {
+        "schemaVersion": 1,
+        "label": "xla regressions",
+        "message": found.message,
+        "color": found.color,
+    }
+    build.site.write("badge.json", as_json(shield))
+    entries = [(identity(change), change) for change in red]
+    updated = facts.runs[0].time if facts.runs else None
+    text = build.render.page(
+        "regressions.atom.xml",
+        "regressions.atom",
+        entries=entries,
+        updated=updated,
+        runs=facts.run,
+        address=build.address,
+    )
+    build.site.write("regressions.atom", text)
+
+
+def news(build: Build) -> list[Change]:
+    """What somebody should look at now; what has crashed every night is no news."""
+    return [
+        change
+        for change in build.changes
+        if change.verdict in _RED and (change.verdict not in STATES or change.since == change.run)
+    ]
+
+
+def badge(build: Build) -> Badge:
+    """Red for a regression or a loss, grey before the first run."""
+    if not build.facts.runs:
+        return Badge("no runs", "lightgrey")
+    red = len({change.name for change in news(build)})
+    return Badge(f"{red} tonight", "red") if red else Badge("none tonight", "brightgreen")
+
+
+def identity(change: Change) -> str:
+    """The same for the same news on every night, so that a reader shows it once."""
+    said = (change.verdict, change.name, *change.line, change.since)
+    return f"urn:sha256:{sha256(chr(0).join(said).encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def _night(build: Build) -> dict[str, object]:
+    return {
+        "night": build.facts.night,
+        "stacks": build.facts.stacks,
+        "runs": [
+            {
+                "run": run.run,
+                "time": run.time,
+                "stack": run.stack,
+                "commit": run.revision,
+                "machine": run.machine,
+                "versions": dict(run.versions),
+                "cases": run.size,
+            }
+            for run in build.facts.runs
+            if run.night == build.facts.night
+        ],
+        "changes": [
+            {
+                "verdict": change.verdict,
+                "case": change.name,
+                "area": change.area,
+                "stack": change.line.stack,
+                "lane": change.line.lane,
+                "topology": change.line.topology,
+                "run": change.run,
+                "signature": change.signature,
+                "text": change.text,
+                "since": change.since,
+                "page": case_page(change.name),
+            }
+            for change in build.changes
+        ],
+    }

@@ -1,0 +1,73 @@
+"""Cases whose answers differ though their stack did not change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from harness.dashboard import shapes
+from harness.dashboard.build import Build
+from harness.dashboard.changes import Change, of
+from harness.dashboard.facts import Facts
+from harness.dashboard.rows import WORKS, Line, Point
+
+_LISTED = 500
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A case that turned at least twice on one line without a change of the stack."""
+
+    name: str
+    line: Line
+    turns: int  # from working to broken or back, between runs of the same versions
+    failed: int
+    ran: int
+    strip: Sequence[shapes.Block]
+    tonight: Change | None
+
+
+def turns(facts: Facts, points: Sequence[Point]) -> int:
+    """How often the answer turned between neighbouring runs of the same versions."""
+    ran = [point for point in points if point.outcome != "skipped"]
+    return sum(
+        (a.outcome in WORKS) != (b.outcome in WORKS) and _same(facts, a.run, b.run)
+        for a, b in pairwise(ran)
+    )
+
+
+def _same(facts: Facts, one: str, other: str) -> bool:
+    return facts.run[one].versions == facts.run[other].versions
+
+
+def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Flaky | None:
+    """The line in the list, if the case is flaky on it; one turn alone is a change, not a flake."""
+    turned = turns(facts, points)
+    if turned < 2 and not tonight:
+        return None
+    first = points[0]
+    ran = [point for point in points if point.outcome != "skipped"]
+    return Flaky(
+        first.name,
+        Line(first.stack, first.lane, first.topology),
+        turned,
+        sum(point.outcome not in WORKS for point in ran),
+        len(ran),
+        shapes.strip(facts.nights, {p.night: p.outcome for p in points}),
+        tonight,
+    )
+
+
+def publish(build: Build, found: Sequence[Flaky]) -> None:
+    """The page, the one that turns most first."""
+    rows = sorted(found, key=lambda f: (f.tonight is None, -f.turns, f.name, f.line))
+    build.page(
+        "flaky.html",
+        "flaky.html",
+        rows=rows[:_LISTED],
+        more=max(len(rows) - _LISTED, 0),
+        stacks=build.facts.stacks,
+        nights=build.facts.nights,
+        tonight=len(of(build.changes, "flaky")),
+    )

@@ -1,0 +1,58 @@
+"""One night's site, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from duckdb import DuckDBPyConnection
+
+from harness.dashboard import (
+    case,
+    cases,
+    cells,
+    compare,
+    coverage,
+    failures,
+    feed,
+    flaky,
+    issues,
+    overview,
+    runs,
+    slow,
+)
+from harness.dashboard.build import Build
+from harness.dashboard.changes import judged
+from harness.dashboard.facts import Facts
+from harness.dashboard.render import STATIC, static
+from harness.dashboard.site import Site
+from harness.upstream import Row
+
+NIGHTS = 90
+
+
+def publish(
+    connection: DuckDBPyConnection,
+    out: Path,
+    rows: Sequence[Row] = (),
+    nights: int = NIGHTS,
+    address: str = "",
+) -> Site:
+    """Publish the site of a history's view ``cases`` into ``out``.
+
+    ``nights`` are the calendar days that it shows, ``address`` where it will be. Raises
+    BadInputError when ``out`` can't be written or holds something else; what was there before is
+    whole then.
+    """
+    with Site(out) as site:
+        facts = Facts(connection, nights)
+        build = Build(facts, site, judged(connection, facts, nights), rows, address)
+        for name in STATIC:
+            site.write(name, static(name))
+        site.write(".nojekyll", "")  # GitHub Pages would leave out what its generator does not know
+        found = case.publish(build)
+        for publisher in (cells, cases, runs, compare, failures, issues, slow, coverage, feed):
+            publisher.publish(build)
+        flaky.publish(build, found)
+        overview.publish(build)
+    return site

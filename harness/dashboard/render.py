@@ -1,0 +1,99 @@
+"""Templates to text: everything is escaped, and nothing on a page acts but the site's own files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container
+from datetime import date, datetime
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from harness.dashboard import names, units
+from harness.results.issues import page
+
+STATIC = ("site.css", "tables.js", "compare.js", "icon.svg")
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'"
+)
+# Pages in the menu, in the order of a morning: what broke, why, and then the rest.
+MENU = (
+    ("index.html", "Tonight"),
+    ("failures.html", "Failures"),
+    ("issues.html", "Upstream issues"),
+    ("cases.html", "Cases"),
+    ("flaky.html", "Flaky"),
+    ("slow.html", "Slow"),
+    ("coverage.html", "Coverage"),
+    ("runs.html", "Runs"),
+    ("compare.html", "Compare"),
+)
+
+
+class Renderer:
+    """The Jinja2 environment of one site."""
+
+    def __init__(self, runs: Container[str] = ()) -> None:
+        """``runs`` are those that have a page to be linked to."""
+        self._environment = Environment(
+            loader=PackageLoader("harness.dashboard"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=_finalized,
+        )
+        self._environment.globals.update(
+            policy=POLICY,
+            menu=MENU,
+            runs=runs,
+            seconds=units.seconds,
+            number=units.number,
+            stamp=units.stamp,
+        )
+        self._environment.filters.update(
+            case_page=names.case_page,
+            run_page=names.run_page,
+            run_time=units.run_time,
+            issue_page=page,
+            kind=units.kind,
+            short=units.short,
+            day=units.day,
+            when=units.when,
+            seconds=units.seconds,
+            number=units.number,
+            plural=units.plural,
+            named=lambda text: text or "none",
+        )
+
+    def page(self, template: str, path: str, **values: object) -> str:
+        """A template as text, for the file at ``path``, from where its links are relative."""
+        found = self._environment.get_template(template)
+        return str(found.render(root="../" * path.count("/"), path=path, **values))
+
+
+def static(name: str) -> bytes:
+    """A file that every page shares."""
+    return resources.files("harness.dashboard").joinpath("static", name).read_bytes()
+
+
+def as_json(data: object) -> str:
+    """Data for programs; ASCII, so that nothing in it can be taken for anything else."""
+    return json.dumps(data, indent=1, default=_plain) + "\n"
+
+
+def _finalized(value: object) -> object:
+    """What a template prints, before it is escaped."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return names.visible(value)
+    return value
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds") + "Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(type(value))

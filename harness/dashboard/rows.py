@@ -1,0 +1,174 @@
+"""The rows of the questions in ``sql/``, named, and the words in them that pages sort by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import NamedTuple
+
+WORKS = ("passed", "unexpected pass")
+BAD = ("failed", "crashed", "hung", "unexpected pass")
+BROKEN = ("failed", "crashed", "hung", "expected failure")
+# What it costs to run a case there, the cheapest first; lanes of others come after ours.
+LANES = ("cpu", "virtual-tpu", "tpu-aot", "tpu")
+
+
+class Line(NamedTuple):
+    """Where runs follow each other: one stack on one lane and topology."""
+
+    stack: str
+    lane: str
+    topology: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. ``versions`` are those that it said."""
+
+    run: str
+    time: datetime
+    night: date
+    stack: str
+    revision: str
+    machine: str
+    versions: Mapping[str, str]
+    size: int
+
+
+class Latest(NamedTuple):
+    """A case as of the last night of its line."""
+
+    name: str
+    area: str
+    lane: str
+    topology: str
+    stack: str
+    run: str
+    time: datetime
+    night: date
+    outcome: str
+    duration: float
+    message: str
+    signature: str
+    layer: str
+    upstream: Sequence[str]
+    expectation: str | None
+
+    @property
+    def line(self) -> Line:
+        """Where it ran."""
+        return Line(self.stack, self.lane, self.topology)
+
+    @property
+    def id(self) -> str:
+        """The name that a row of ``upstream.toml`` asks for."""
+        return self.name
+
+
+class Point(NamedTuple):
+    """A case in one run."""
+
+    name: str
+    stack: str
+    lane: str
+    topology: str
+    time: datetime
+    night: date
+    run: str
+    outcome: str
+    duration: float
+    signature: str
+
+
+class Failure(NamedTuple):
+    """A distinct failure of a case on a line; ``first`` and ``last`` are when it was seen."""
+
+    name: str
+    stack: str
+    lane: str
+    topology: str
+    signature: str
+    outcome: str
+    message: str
+    layer: str
+    first: datetime
+    last: datetime
+    first_run: str
+    last_run: str
+    times: int
+
+
+class Number(NamedTuple):
+    """A recorded number of a case on a line: its range within the nights, and its last value."""
+
+    name: str
+    stack: str
+    lane: str
+    topology: str
+    property: str
+    low: float
+    high: float
+    last: float
+    times: int
+
+
+class Moved(NamedTuple):
+    """One value of a number that moved."""
+
+    name: str
+    stack: str
+    lane: str
+    topology: str
+    property: str
+    time: datetime
+    night: date
+    value: float
+
+
+class Changed(NamedTuple):
+    """A case that a run said something new or something bad about; ``before`` is None at first."""
+
+    run: str
+    name: str
+    area: str
+    lane: str
+    topology: str
+    before: str | None
+    outcome: str
+    duration: float
+    signature: str
+
+
+class Tally(NamedTuple):
+    """How many cases of a run came out alike."""
+
+    run: str
+    area: str
+    lane: str
+    topology: str
+    outcome: str
+    size: int
+    seconds: float
+
+
+class Said(NamedTuple):
+    """A case's outcome in a run."""
+
+    run: str
+    name: str
+    lane: str
+    topology: str
+    outcome: str
+
+
+@dataclass
+class Trend:
+    """An area on a stack and lane, night by night: how many cases ran, how many did well."""
+
+    nights: list[tuple[date, int, int]] = field(default_factory=list)  # night, works, measured
+
+
+def cost(lane: str) -> tuple[int, str]:
+    """Sorts lanes by what a case costs there."""
+    return LANES.index(lane) if lane in LANES else len(LANES), lane

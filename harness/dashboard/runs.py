@@ -1,0 +1,119 @@
+"""A page for each run, and the list of them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+
+from harness import __version__
+from harness.dashboard.began import steps
+from harness.dashboard.build import Build
+from harness.dashboard.cells import urgency
+from harness.dashboard.facts import Facts
+from harness.dashboard.names import run_page, slug
+from harness.dashboard.rows import BAD, WORKS, Changed, Run, Tally
+
+_LISTED = 500  # changed and bad cases on a page; a run that breaks everything needs no more
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in the list."""
+
+    run: Run
+    lanes: Sequence[str]
+    counts: Mapping[str, int]
+    seconds: float
+
+    @property
+    def works(self) -> int:
+        """Cases that did as they assert."""
+        return sum(self.counts.get(outcome, 0) for outcome in WORKS)
+
+    @property
+    def bad(self) -> int:
+        """Cases that make a run red."""
+        return sum(self.counts.get(outcome, 0) for outcome in BAD)
+
+
+def publish(build: Build) -> None:
+    """The list and every page; a page that says what it said last night isn't made again."""
+    facts = build.facts
+    tallies = by_run(facts)
+    every = [summary(run, tallies[run.run]) for run in facts.runs]
+    outcomes = sorted({o for each in every for o in each.counts}, key=urgency)
+    build.page(
+        "runs.html",
+        "runs.html",
+        runs=every,
+        stacks=facts.stacks,
+        lanes=facts.lanes,
+        outcomes=outcomes,
+    )
+    changed = facts.changed()
+    before = previous(facts)
+    for each in every:
+        _page(build, each, tallies[each.run.run], changed.get(each.run.run, []), before)
+
+
+def by_run(facts: Facts) -> Mapping[str, list[Tally]]:
+    """The tallies of each run."""
+    found: dict[str, list[Tally]] = defaultdict(list)
+    for tally in facts.tallies:
+        found[tally.run].append(tally)
+    return found
+
+
+def summary(run: Run, tallies: Sequence[Tally]) -> Summary:
+    """A run's counts."""
+    counts: Counter[str] = Counter()
+    for tally in tallies:
+        counts[tally.outcome] += tally.size
+    lanes = list(dict.fromkeys(f"{t.lane} {t.topology}".strip() for t in tallies))
+    return Summary(run, lanes, counts, sum(tally.seconds or 0 for tally in tallies))
+
+
+def previous(facts: Facts) -> Mapping[str, Run]:
+    """The run before each run, on the line that they share."""
+    found: dict[str, Run] = {}
+    for runs in facts.lines.values():
+        for one, after in pairwise(runs):
+            found.setdefault(after.run, one)
+    return found
+
+
+def _page(
+    build: Build,
+    each: Summary,
+    tallies: Sequence[Tally],
+    changed: Sequence[Changed],
+    before: Mapping[str, Run],
+) -> None:
+    run = each.run
+    path = run_page(run.run)
+    older = before.get(run.run)
+    # A run never changes, but how its lines led to it may: an older run can be recorded later.
+    said = "\n".join(map(repr, (__version__, older and older.run, changed)))
+    key = sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+    if build.site.is_made_from(path, key):
+        return
+    areas: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    for tally in tallies:
+        areas[tally.area, tally.lane, tally.topology][tally.outcome] += tally.size
+    rows = sorted(changed, key=lambda c: (urgency(c.outcome), c.name))
+    build.page(
+        "run.html",
+        path,
+        key,
+        each=each,
+        areas=sorted(areas.items()),
+        outcomes=sorted(each.counts, key=urgency),
+        older=older,
+        components=steps(older, run) if older else [],
+        rows=rows[:_LISTED],
+        more=max(len(rows) - _LISTED, 0),
+        data=f"data/run/{slug(run.run)}.json",
+    )

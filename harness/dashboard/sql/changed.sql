@@ -1,0 +1,13 @@
+-- In each run: cases whose outcome is not that of the run before on their line, and all bad ones.
+SELECT run, name, area, lane, topology, before, outcome, duration, signature
+FROM (
+    SELECT
+        run, time, name, area, lane, topology, outcome, duration, signature,
+        lag(outcome) OVER (
+            PARTITION BY name, stack, lane, topology ORDER BY time, run, rerun
+        ) AS before
+    FROM recent
+) steps
+WHERE outcome <> before
+    OR outcome IN ('failed', 'crashed', 'hung', 'unexpected pass')
+ORDER BY run, name, lane, topology

@@ -1,0 +1,5 @@
+-- The outcomes of each run, for a program that compares two.
+SELECT run, name, lane, topology, min(outcome) AS outcome
+FROM recent
+GROUP BY run, name, lane, topology
+ORDER BY run, name, lane, topology

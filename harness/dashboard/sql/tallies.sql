@@ -1,0 +1,5 @@
+-- What each run said, counted by where and how.
+SELECT run, area, lane, topology, outcome, count(*) AS size, sum(duration) AS seconds
+FROM recent
+GROUP BY run, area, lane, topology, outcome
+ORDER BY run, area, lane, topology, outcome

@@ -1,0 +1,8 @@
+-- Per night, area, stack and lane: how many cases ran to an answer, and how many did as they assert.
+SELECT
+    area, stack, lane, night,
+    sum(CASE WHEN outcome IN ('passed', 'unexpected pass') THEN 1 ELSE 0 END) AS works,
+    sum(CASE WHEN outcome <> 'skipped' THEN 1 ELSE 0 END) AS measured
+FROM recent
+GROUP BY area, stack, lane, night
+ORDER BY area, stack, lane, night
