@@ -16,9 +16,10 @@ from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 
 from harness import cli
 from harness.errors import BadInputError
-from harness.expectations import Expectations, describe, evidence, rewrite, update
+from harness.expectations import Expectations, describe, evidence, update
 from harness.expectations.decide import Decisions, decide
 from harness.expectations.update import Cause, Plan
+from harness.files import write
 from harness.results.report import FORMAT, FORMAT_PROPERTY
 
 FILE = "suites/sums/test_sums.py"
@@ -638,7 +639,7 @@ def test_file_that_cannot_be_written_leaves_all_as_they_were(tmp_path: Path) -> 
     good, folder = tmp_path / "a.toml", tmp_path / "gone"
     good.write_text("old")
     with pytest.raises(BadInputError, match="can't be written"):
-        rewrite.write({good: "new", folder / "b.toml": "new"})
+        write({good: "new", folder / "b.toml": "new"})
     assert good.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a.toml"]
 
@@ -647,6 +648,6 @@ def test_written_file_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text("old")
     path.chmod(0o640)
-    rewrite.write({path: "new\r\n"})
+    write({path: "new\r\n"})
     assert path.read_bytes() == b"new\r\n"
     assert path.stat().st_mode & 0o777 == 0o640

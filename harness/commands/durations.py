@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from harness.commands.parsers import Commands
+from harness.files import write
 from harness.results.report import read
 from harness.selection import recorded
 
@@ -25,9 +26,7 @@ def _run(options: argparse.Namespace) -> int:
     results = [result for path in options.reports for result in read(path).results.values()]
     found = recorded((result.id, result.lane, result.seconds) for result in results)
     text = json.dumps(found, indent=1) + "\n"
-    part = options.out.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(options.out)
+    write({options.out: text})
     functions = sum(len(functions) for functions in found.values())
     print(f"{options.out}: {len(results)} cases of {functions} test functions")
     return 0

@@ -9,8 +9,9 @@ from pathlib import Path
 from harness import listing
 from harness.commands.parsers import Commands
 from harness.errors import BadInputError
-from harness.expectations import Expectations, describe, evidence, files, rewrite, update
+from harness.expectations import Expectations, describe, evidence, files, update
 from harness.expectations.decide import decide
+from harness.files import write
 from harness.stacks.catalogue import FOLDER, known_versions
 
 _ENTRIES = Path("fixtures/expectations")
@@ -59,7 +60,7 @@ def _update(options: argparse.Namespace) -> int:
     plan = update.plan(options.expectations, entries, decisions, cause, _collect)
     update.check(plan, options.expectations, found.answers, [*known, *found.stacks])
     if not options.dry_run:
-        rewrite.write(plan.texts)
+        write(plan.texts)
     left = list(describe.left(decisions, plan, options.reports, options.runs))
     print("\n".join([*describe.changes(plan), *left]))
     return int(bool(left))

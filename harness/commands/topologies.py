@@ -11,6 +11,7 @@ from harness.errors import BadInputError
 from harness.generations import GENERATIONS
 from harness.topology import Topology
 from harness.tpu_aot import libtpu
+from harness.versions import installed
 
 _WIDTH = 80
 
@@ -28,7 +29,7 @@ def _run(options: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # jaxlib says that it found libtpu
     os.environ.update(libtpu.ENVIRONMENT)
     libtpu.library_path()
-    print(f"libtpu {libtpu.libtpu_version()} compiles for these slices, and for several of each:")
+    print(f"libtpu {installed('libtpu')} compiles for these slices, and for several of each:")
     refused = []
     for generation in GENERATIONS.values():
         taken = []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any, cast
 import tomlkit
 from tomlkit.items import Array, String, Table
 
-from harness.errors import BadInputError
 from harness.expectations import blocks
 
 
@@ -59,26 +56,6 @@ def changed(path: Path, text: str, parts: Mapping[int, Sequence[Part]], new: Seq
         result = result + ("" if result.endswith("\n") or not result else newline)
         result += (newline if result else "") + _new(entry).replace("\n", newline)
     return result
-
-
-def write(texts: Mapping[Path, str]) -> None:
-    """Write all files, each at once: a reader or a kill finds the old text or the new one."""
-    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in texts}
-    try:
-        for path, text in texts.items():
-            with temporary[path].open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            if path.exists():
-                shutil.copymode(path, temporary[path])
-        for path, other in temporary.items():
-            other.replace(path)
-    except OSError as error:
-        raise BadInputError(f"{error.filename}: can't be written: {error.strerror}") from error
-    finally:
-        for other in temporary.values():
-            other.unlink(missing_ok=True)
 
 
 def _entry(body: str, part: Part) -> str:

@@ -5,39 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.lanes.virtual_tpu import VirtualTpuLane
+from harness.libtpu import library
 from harness.topology import Topology
 from harness.tpu_aot import libtpu
 from harness.tpu_aot.record import facts
 from harness.virtual_tpu.events import Events
 
 
-class TpuAotLane:
+class TpuAotLane(VirtualTpuLane):
     """A virtual TPU for torch_xla and JAX to trace on, and libtpu's compiler for the same."""
 
     name = "tpu-aot"
     default_topology = Topology.parse("2xv6e:2x2")
 
-    def __init__(self) -> None:
-        self._traces = VirtualTpuLane()
-
     def check(self, topology: Topology) -> None:
         libtpu.check(topology)
 
     def missing(self) -> str:
-        return "" if libtpu.is_installed() else "libtpu is not installed"
+        return "" if library() else "libtpu is not installed"
 
     def preload(self) -> None:
-        self._traces.preload()
+        super().preload()
         libtpu.preload()
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        return {**libtpu.ENVIRONMENT, **self._traces.environment(topology)}
-
-    def prepare(self, topology: Topology) -> None:
-        self._traces.prepare(topology)
-
-    def start(self, topology: Topology, *, spmd: bool) -> None:
-        self._traces.start(topology, spmd=spmd)
+        return {**libtpu.ENVIRONMENT, **super().environment(topology)}
 
     def facts(self, events: Events) -> Mapping[str, str]:
         return facts(events)

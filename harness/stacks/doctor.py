@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import mmap
 import os
 import platform
-import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from harness import libtpu
 from harness.errors import BadInputError
 from harness.stacks import uv
 from harness.stacks.environments import Environments
@@ -153,10 +152,8 @@ def built_on(path: Path) -> date | None:
     """The day that a libtpu says it was built on."""
     if not path.exists():
         return None
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        match = re.search(rb"Built on [A-Z][a-z]{2} [\w: ]{1,32} \(\d{10}\)", data)
-        seconds = int(match[0][-11:-1]) if match else None
-    return datetime.fromtimestamp(seconds, UTC).date() if seconds else None
+    said = libtpu.build(path)
+    return datetime.fromtimestamp(int(said[-11:-1]), UTC).date() if said else None
 
 
 def mosaic_guard(folder: Path) -> date | None:

@@ -26,11 +26,6 @@ class Memory:
     temporaries: int
     code: int
 
-    @property
-    def peak(self) -> int:
-        """All of it at once."""
-        return self.arguments + self.outputs + self.temporaries + self.code
-
 
 @dataclass(frozen=True)
 class Compilation:

@@ -7,7 +7,6 @@ case, and in it one for each program that the case compiles.
 from __future__ import annotations
 
 import difflib
-import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
+from harness.files import write
 from harness.tpu_aot.record import Summary
 from harness.versions import stack_versions
 
@@ -62,7 +62,7 @@ class GoldenFile:
         name = _test(case)
         if name not in self.cases:
             return f"{self.path} has no golden compilation of {name}: run with --update-golden"
-        here = {k: v for k, v in stack_versions().items() if k in _COMPONENTS}
+        here = _components()
         tolerance = 0.0 if here == self.stack else _TOLERANCE
         golden = self.cases[name]
         old = [line for n, p in enumerate(golden) for line in _lines(n, p)]
@@ -87,22 +87,13 @@ class GoldenFile:
         document = tomlkit.document()
         for line in _HEADER:
             document.add(tomlkit.comment(line))
-        versions = {k: v for k, v in stack_versions().items() if k in _COMPONENTS}
-        document.add(_STACK, tomlkit.item(versions))
+        document.add(_STACK, tomlkit.item(_components()))
         for name in sorted(merged):
             tables = tomlkit.aot()
             for program in merged[name]:
                 tables.append(_table(program))
             document.add(name, tables)
         return tomlkit.dumps(document)
-
-
-def _write(path: Path, text: str) -> None:
-    """Put ``text`` in place at once, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 class Golden:
@@ -123,8 +114,14 @@ class Golden:
         new: dict[Path, dict[str, Sequence[Summary]]] = {}
         for (area, case), programs in compiled.items():
             new.setdefault(self.file_of(area, case).path, {})[case] = programs
-        for path, cases in new.items():
-            _write(path, (self._files.get(path) or GoldenFile(path)).updated(cases))
+        for path in new:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write(
+            {
+                path: (self._files.get(path) or GoldenFile(path)).updated(cases)
+                for path, cases in new.items()
+            }
+        )
 
 
 def _is_summary(program: Any) -> bool:
@@ -135,6 +132,10 @@ def _is_summary(program: Any) -> bool:
         and all(isinstance(program.get(name, []), list) for name in _TEXTS)
         and all(isinstance(program.get(name, 0), int) for name in (*_NUMBERS, *_MEMORY))
     )
+
+
+def _components() -> dict[str, str]:
+    return {k: v for k, v in stack_versions().items() if k in _COMPONENTS}
 
 
 def _test(case: str) -> str:

@@ -6,14 +6,14 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
 from harness.generations import generation_named
+from harness.libtpu import library
 from harness.topology import Topology
+from harness.versions import installed
 
 _NAME = "libtpu_aot"  # under which jaxlib keeps it: "tpu" is the virtual TPU
 # Read when libtpu is initialised. It would take a lock file that only one process of the machine
@@ -30,30 +30,15 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 
 
-def is_installed() -> bool:
-    """Whether the stack has a libtpu: the oldest pin nightlies that PyPI does not have."""
-    return find_spec("libtpu") is not None
-
-
 def library_path() -> Path:
     """The stack's ``libtpu.so``; raises BadInputError when it has none."""
-    spec = find_spec("libtpu")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        library = Path(folder) / "libtpu.so"
-        if library.exists():
-            return library
-    raise BadInputError(
-        "lane tpu-aot: libtpu is not installed: expected the package libtpu, which PyPI has for "
-        "Linux on x86-64 from 0.0.1 on"
-    )
-
-
-def libtpu_version() -> str:
-    """As PyPI counts it; ``""`` when libtpu came another way."""
-    try:
-        return version("libtpu")
-    except PackageNotFoundError:
-        return ""
+    path = library()
+    if path is None:
+        raise BadInputError(
+            "lane tpu-aot: libtpu is not installed: expected the package libtpu, which PyPI has "
+            "for Linux on x86-64 from 0.0.1 on"
+        )
+    return path
 
 
 @cache
@@ -96,11 +81,11 @@ def devices(topology: Topology) -> Sequence[Any]:
         compile_only = found._make_compile_only_devices()
     except Exception as error:
         raise BadInputError(
-            f"topology {topology}: libtpu {libtpu_version()} refuses it: {error}"
+            f"topology {topology}: libtpu {installed('libtpu')} refuses it: {error}"
         ) from error
     if len(compile_only) != topology.total:
         raise BadInputError(
-            f"topology {topology}: libtpu {libtpu_version()} has {len(compile_only)} devices, "
+            f"topology {topology}: libtpu {installed('libtpu')} has {len(compile_only)} devices, "
             f"expected {topology.total}"
         )
     return sorted(compile_only, key=lambda device: (getattr(device, "slice_index", 0), device.id))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
-import re
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from harness import libtpu
 from harness.errors import BadInputError
 from harness.generations import generation_named
 from harness.topology import Topology
@@ -69,16 +68,8 @@ def load() -> ctypes.CDLL:
 @cache
 def _libtpu_build() -> str:
     """What the stack's own libtpu says of its build: JAX asks for it before it lowers a kernel."""
-    spec = find_spec("libtpu")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        library = Path(folder) / "libtpu.so"
-        if not library.exists():
-            continue
-        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
-            match = re.search(rb"Built on [A-Z][a-z]{2} [\w: ]{1,32} \(\d{10}\)", m)
-            if match:
-                return match[0].decode()
-    return _BUILD
+    path = libtpu.library()
+    return (libtpu.build(path) if path else "") or _BUILD
 
 
 def environment(topology: Topology) -> dict[str, str | None]:

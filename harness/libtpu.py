@@ -1,0 +1,24 @@
+"""The stack's libtpu on the disk; nothing of it is loaded here."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+_BUILT = re.compile(rb"Built on [A-Z][a-z]{2} [\w: ]{1,32} \(\d{10}\)")
+
+
+def library() -> Path | None:
+    """``libtpu.so`` of this Python; None for a stack without one, as the oldest pins are."""
+    spec = find_spec("libtpu")
+    paths = (Path(f) / "libtpu.so" for f in (spec.submodule_search_locations or [] if spec else []))
+    return next((path for path in paths if path.exists()), None)
+
+
+def build(path: Path) -> str:
+    """What a ``libtpu.so`` says of its build: a date, and in brackets its Unix time; or ""."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        match = _BUILT.search(data)
+        return match[0].decode() if match else ""
