@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -218,5 +219,17 @@ def test_doctor_reads_the_real_libtpu_and_jax() -> None:
     assert built is not None
     assert guard is not None
     subjects = {check.subject: check for check in here()}
-    assert bool(subjects["libtpu, Mosaic"].remedy) == (built < guard)
+    assert subjects["libtpu, Mosaic"].remedy == ""
     assert subjects["torch, torch_xla"].remedy == subjects["jax, jaxlib"].remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("built", "unsure"),
+    [("2025-07-30", False), ("2025-08-15", True), ("2025-09-11", False)],
+    ids=["0.0.20 works", "0.0.21 refuses", "0.0.23 works"],
+)
+def test_doctor_is_unsure_of_a_libtpu_built_just_after_jax_asks(built: str, unsure: bool) -> None:  # noqa: FBT001
+    from harness.stacks.doctor import mosaic_remark
+
+    remark = mosaic_remark("0.7.1", "0.0.21", date.fromisoformat(built), date(2025, 8, 14))
+    assert ("xla-harness skew --jax 0.7.1 --libtpu 0.0.21" in remark) == unsure

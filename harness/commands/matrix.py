@@ -9,7 +9,6 @@ from pathlib import Path
 from harness import upstream
 from harness.commands.parsers import Commands, names
 from harness.commands.stacks import say
-from harness.errors import BadInputError
 from harness.lanes import lane_named
 from harness.matrix import run
 from harness.matrix.cell import Cell
@@ -37,15 +36,20 @@ def add(commands: Commands) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that runs cells."""
+    """The options of every command that runs the suites."""
     parser.add_argument("--lanes", default=LANES, metavar="NAMES", help=f"default: {LANES}")
+    add_cell_options(parser)
+    parser.epilog = "Arguments behind -- are pytest's; without a path among them it runs suites."
+
+
+def add_cell_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that runs cells."""
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="default: one a core")
     parser.add_argument("--fresh", action="store_true", help="run what was answered already, too")
     parser.add_argument(
         "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
     )
     parser.set_defaults(arguments=[])
-    parser.epilog = "Arguments behind -- are pytest's; without a path among them it runs suites."
 
 
 def cells_of(
@@ -89,11 +93,7 @@ def _run(options: argparse.Namespace) -> int:
     rows = upstream.load_optional(UPSTREAM if UPSTREAM.exists() else None)
     print("\n".join(overview.text(columns, rows)))
     (options.out / "overview.md").write_text(overview.markdown(columns, rows), encoding="utf-8")
-    if done.died:
-        raise BadInputError(
-            f"{len(done.died)} of {len(done.cells)} cells had no answer: {', '.join(done.died)}; "
-            "the same command runs only those again"
-        )
+    done.check()
     bad = sum(
         r.outcome.is_bad for _, reports in columns for x in reports for r in x.results.values()
     )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.commands.matrix import with_paths
+from harness.commands.matrix import add_cell_options, with_paths
 from harness.commands.parsers import Commands, names
 from harness.commands.stacks import say
-from harness.errors import BadInputError
 from harness.matrix import run
 from harness.matrix.cell import Cell
 from harness.results import skew
-from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 
 REPORTS = Path("reports/skew")
@@ -27,13 +26,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--jax", required=True, metavar="VERSIONS", help="as 0.7.1,0.8.0")
     parser.add_argument("--libtpu", required=True, metavar="VERSIONS", help="as 0.0.21,0.0.23")
     parser.add_argument("--stack", default="2.9.0", help="whose other pins are kept: %(default)s")
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="default: one a core")
-    parser.add_argument("--fresh", action="store_true", help="run what was answered already, too")
-    parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
-    )
     parser.add_argument("--out", type=Path, default=REPORTS, help=f"default: {REPORTS}")
-    parser.set_defaults(arguments=[], run=_run)
+    add_cell_options(parser)
+    parser.set_defaults(run=_run)
     parser.epilog = f"Arguments behind -- are pytest's; without them it runs {PROGRAMS}."
 
 
@@ -62,9 +57,5 @@ def _run(options: argparse.Namespace) -> int:
     grid = skew.Grid({key: tuple(results) for key, results in reports.items()})
     print("\n".join(skew.text(grid, rows, columns)))
     (options.out / "grid.md").write_text(skew.markdown(grid, rows, columns), encoding="utf-8")
-    if done.died:
-        raise BadInputError(
-            f"{len(done.died)} of {len(cells)} cells had no answer: {', '.join(done.died)}; "
-            "the same command runs only those again"
-        )
+    done.check()
     return 0

@@ -26,7 +26,7 @@ class Distinct:
     @property
     def lines(self) -> Sequence[Line]:
         """Where it was seen."""
-        return [Line(f.stack, f.lane, f.topology) for f in self.failures]
+        return [Line.of(f) for f in self.failures]
 
     @property
     def times(self) -> int:
@@ -59,7 +59,7 @@ def steps(before: Run, after: Run) -> list[str]:
 
 def _began(facts: Facts, failure: Failure) -> tuple[list[str], str]:
     """What changed with the run in which a failure began, and a sentence about that run."""
-    line = Line(failure.stack, failure.lane, failure.topology)
+    line = Line.of(failure)
     runs = facts.lines.get(line, [])
     after = facts.run.get(failure.first_run)
     if after is None:

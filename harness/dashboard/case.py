@@ -77,7 +77,7 @@ def publish(build: Build) -> list[Flaky]:
 
 def place(row: Point) -> Line:
     """Where it ran."""
-    return Line(row.stack, row.lane, row.topology)
+    return Line.of(row)
 
 
 def recorded(facts: Facts, numbers: Sequence[Number], moved: Sequence[Moved]) -> list[Recorded]:
@@ -85,13 +85,13 @@ def recorded(facts: Facts, numbers: Sequence[Number], moved: Sequence[Moved]) ->
     found = []
     values: dict[tuple[str, Line], dict[date, float]] = {}
     for m in moved:
-        line = Line(m.stack, m.lane, m.topology)
+        line = Line.of(m)
         values.setdefault((m.property, line), {})[m.night] = m.value
     for name, members in groupby(sorted(numbers, key=lambda n: n.property), lambda n: n.property):
         steady: dict[str, list[Line]] = {}
         plots = []
         for n in members:
-            line = Line(n.stack, n.lane, n.topology)
+            line = Line.of(n)
             plot = shapes.plot(facts.nights, values.get((name, line), {}))
             if plot:
                 plots.append((line, plot))

@@ -10,6 +10,7 @@ from duckdb import DuckDBPyConnection
 from harness.dashboard.facts import Facts
 from harness.dashboard.rows import Line
 from harness.dashboard.units import number, seconds
+from harness.results.groups import first_line
 from harness.results.verdicts import Kind, Verdict, judge
 
 # What the first screen counts; the rest is on the pages of cases.
@@ -98,7 +99,7 @@ def of(changes: Sequence[Change], verdict: str) -> list[Change]:
 
 
 def _change(verdict: Verdict, facts: Facts) -> Change:
-    text = next((line.strip() for line in verdict.message.splitlines() if line.strip()), "")
+    text = first_line(verdict.message)
     signature = verdict.signature
     if verdict.kind == Kind.SLOWER:
         text, signature = _rise(verdict), verdict.number
@@ -111,7 +112,7 @@ def _change(verdict: Verdict, facts: Facts) -> Change:
         verdict=str(verdict.kind),
         name=verdict.case,
         area=verdict.area or facts.areas.get(verdict.case, ""),
-        line=Line(verdict.stack, verdict.lane, verdict.topology),
+        line=Line.of(verdict),
         run=verdict.run,
         since=verdict.since or verdict.run,
         text=text,

@@ -13,7 +13,7 @@ from harness.dashboard.build import Build
 from harness.dashboard.cells import urgency
 from harness.dashboard.names import pair_page, slug
 from harness.dashboard.rows import WORKS, Said
-from harness.dashboard.runs import Summary, by_run, summary
+from harness.dashboard.runs import summaries
 
 # One letter a case keeps the data of a run at a kilobyte or two.
 LETTERS = {
@@ -78,7 +78,7 @@ def publish(build: Build) -> None:
         "compare.html",
         "compare.html",
         stacks=facts.stacks,
-        runs=_summaries(build),
+        runs=summaries(build.facts),
         pairs={(one, other): (page, counts) for one, other, page, counts in pairs},
         neighbours=neighbours,
     )
@@ -96,11 +96,6 @@ def differences(before: Mapping[Place, str], after: Mapping[Place, str]) -> list
     order = ("breaks", "works", "fails otherwise", "skipped on one", "only on one")
     found.sort(key=lambda d: (order.index(d.verdict), urgency(d.after or d.before), d.place))
     return found
-
-
-def _summaries(build: Build) -> list[Summary]:
-    tallies = by_run(build.facts)
-    return [summary(run, tallies[run.run]) for run in build.facts.runs]
 
 
 def _versions(build: Build, one: str, other: str) -> list[tuple[str, str, str]]:

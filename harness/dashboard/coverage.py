@@ -11,6 +11,7 @@ from harness.dashboard.build import Build
 from harness.dashboard.facts import Facts
 from harness.dashboard.names import ordered
 from harness.dashboard.rows import Latest, cost
+from harness.results.groups import first_line
 
 _CASES = 100
 _NUMBER = re.compile(r"\d+")
@@ -97,7 +98,7 @@ def test_of(row: Latest) -> str:
 
 def cause_of(row: Latest) -> str:
     """Why it is skipped, without the numbers that only tell its cases apart."""
-    first = next((line.strip() for line in row.message.splitlines() if line.strip()), "")
+    first = first_line(row.message)
     return _NUMBER.sub("N", first) if first else "no reason given"
 
 

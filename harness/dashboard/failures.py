@@ -82,7 +82,7 @@ def publish(build: Build) -> None:
 def causes(facts: Facts) -> list[Cause]:
     """Those of the last night, undeclared ones first, then the largest."""
     began: dict[tuple[str, Line, str], datetime] = {
-        (f.name, Line(f.stack, f.lane, f.topology), f.signature): f.first
+        (f.name, Line.of(f), f.signature): f.first
         for failures in facts.failures.values()
         for f in failures
     }

@@ -50,7 +50,7 @@ def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Fla
     ran = [point for point in points if point.outcome != "skipped"]
     return Flaky(
         first.name,
-        Line(first.stack, first.lane, first.topology),
+        Line.of(first),
         turned,
         sum(point.outcome not in WORKS for point in ran),
         len(ran),

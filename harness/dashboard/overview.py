@@ -13,7 +13,7 @@ from harness.dashboard.changes import ALWAYS, HEADLINES, STATES, Cluster, cluste
 from harness.dashboard.facts import Facts
 from harness.dashboard.names import cell_page, natural
 from harness.dashboard.rows import BAD, WORKS, Latest, Trend, cost
-from harness.dashboard.runs import Summary, by_run, summary
+from harness.dashboard.runs import Summary, summaries
 
 _TREND = 14  # nights in a cell's small line
 _SHOWN = 8  # clusters of a verdict on the first screen; the rest is one click away
@@ -154,8 +154,7 @@ def _columns(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _tonight(facts: Facts) -> list[Summary]:
-    tallies = by_run(facts)
-    return [summary(run, tallies[run.run]) for run in facts.runs if run.night == facts.night]
+    return [each for each in summaries(facts) if each.run.night == facts.night]
 
 
 def _totals(facts: Facts) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 WORKS = ("passed", "unexpected pass")
 BAD = ("failed", "crashed", "hung", "unexpected pass")
@@ -14,12 +14,33 @@ BROKEN = ("failed", "crashed", "hung", "expected failure")
 LANES = ("cpu", "virtual-tpu", "tpu-aot", "tpu")
 
 
+class Placed(Protocol):
+    """What ran somewhere."""
+
+    @property
+    def stack(self) -> str:
+        """Its stack."""
+
+    @property
+    def lane(self) -> str:
+        """Its lane."""
+
+    @property
+    def topology(self) -> str:
+        """Its topology."""
+
+
 class Line(NamedTuple):
     """Where runs follow each other: one stack on one lane and topology."""
 
     stack: str
     lane: str
     topology: str
+
+    @classmethod
+    def of(cls, placed: Placed) -> Line:
+        """Where something ran."""
+        return cls(placed.stack, placed.lane, placed.topology)
 
 
 @dataclass(frozen=True)
@@ -58,7 +79,7 @@ class Latest(NamedTuple):
     @property
     def line(self) -> Line:
         """Where it ran."""
-        return Line(self.stack, self.lane, self.topology)
+        return Line.of(self)
 
     @property
     def id(self) -> str:

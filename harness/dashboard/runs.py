@@ -43,7 +43,7 @@ def publish(build: Build) -> None:
     """The list and every page; a page that says what it said last night isn't made again."""
     facts = build.facts
     tallies = by_run(facts)
-    every = [summary(run, tallies[run.run]) for run in facts.runs]
+    every = summaries(facts)
     outcomes = sorted({o for each in every for o in each.counts}, key=urgency)
     build.page(
         "runs.html",
@@ -57,6 +57,12 @@ def publish(build: Build) -> None:
     before = previous(facts)
     for each in every:
         _page(build, each, tallies[each.run.run], changed.get(each.run.run, []), before)
+
+
+def summaries(facts: Facts) -> list[Summary]:
+    """The counts of every run, the newest first."""
+    tallies = by_run(facts)
+    return [summary(run, tallies[run.run]) for run in facts.runs]
 
 
 def by_run(facts: Facts) -> Mapping[str, list[Tally]]:

@@ -38,6 +38,14 @@ class Done:
         """Those with a report."""
         return [cell for cell in self.cells if str(cell) not in self.died]
 
+    def check(self) -> None:
+        """Raise BadInputError, naming those without a report, if there are any."""
+        if self.died:
+            raise BadInputError(
+                f"{len(self.died)} of {len(self.cells)} cells had no answer: "
+                f"{', '.join(self.died)}; the same command runs only those again"
+            )
+
 
 def run(
     cells: Sequence[Cell],

@@ -9,7 +9,7 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,7 @@ from harness.stacks.stack import Stack
 from harness.virtual_tpu import library
 
 _GB = 1e9
+_UNSURE = timedelta(days=7)  # after the day from which jax takes libtpu to be new enough
 
 
 @dataclass(frozen=True)
@@ -142,10 +143,24 @@ def _mosaic(found: Mapping[str, Distribution], folder: Path) -> Iterator[Check]:
         return
     jax = found["jax"].version
     text = f"{libtpu.version}, built {built}"
-    # JAX writes an older serialisation for a libtpu that it knows to be older. Compiling without
-    # a device it doesn't know, and the newest one is refused.
-    late = f"jax {jax} writes its newest Mosaic version for libtpu built since {guard} only"
-    yield Check("libtpu, Mosaic", text, late if built < guard else "", needed=False)
+    yield Check(
+        "libtpu, Mosaic", text, mosaic_remark(jax, libtpu.version, built, guard), needed=False
+    )
+
+
+def mosaic_remark(jax: str, libtpu: str, built: date, guard: date) -> str:
+    """What to do about a libtpu which jax may take for one that reads its newest Mosaic version.
+
+    For a libtpu built before ``guard`` jax writes an older version, which it reads. One built just
+    after may come from sources just before: 0.0.21, a day younger than the guard of jax 0.7.1,
+    refuses every kernel. Dates can't tell; compiling does.
+    """
+    if not timedelta(0) <= built - guard < _UNSURE:
+        return ""
+    return (
+        f"jax {jax} writes its newest Mosaic version for libtpu built since {guard}; whether this "
+        f"one reads it: xla-harness skew --jax {jax} --libtpu {libtpu}"
+    )
 
 
 def built_on(path: Path) -> date | None:

@@ -15,14 +15,11 @@ from typing import Any
 
 from harness.errors import BadInputError
 from harness.files import write
-from harness.tpu_aot.record import Summary
+from harness.tpu_aot.record import MEMORY, SUMS, TEXTS, Summary
 from harness.versions import stack_versions
 
 _STACK = "stack"
 _COMPONENTS = ("torch_xla", "jax", "libtpu")
-_TEXTS = ("inside", "across", "changed")
-_NUMBERS = ("kernels", "bytes_inside", "bytes_across", "flops")
-_MEMORY = ("arguments", "outputs", "temporaries", "code")
 # A compiler of another version may plan memory otherwise: that alone is no regression.
 _TOLERANCE = 0.1
 _HEADER = (
@@ -52,8 +49,8 @@ class GoldenFile:
         for name, programs in data.items():
             if not isinstance(programs, list) or not all(map(_is_summary, programs)):
                 raise BadInputError(
-                    f"{path}: {name!r}: expected tables of {', '.join(_TEXTS)} (lists of strings) "
-                    f"and {', '.join((*_NUMBERS, *_MEMORY))} (integers)"
+                    f"{path}: {name!r}: expected tables of {', '.join(TEXTS)} (lists of strings) "
+                    f"and {', '.join((*SUMS, *MEMORY))} (integers)"
                 )
         return cls(path, stack, data)
 
@@ -125,12 +122,12 @@ class Golden:
 
 
 def _is_summary(program: Any) -> bool:
-    known = {*_TEXTS, *_NUMBERS, *_MEMORY}
+    known = {*TEXTS, *SUMS, *MEMORY}
     return (
         isinstance(program, dict)
         and known.issuperset(program)
-        and all(isinstance(program.get(name, []), list) for name in _TEXTS)
-        and all(isinstance(program.get(name, 0), int) for name in (*_NUMBERS, *_MEMORY))
+        and all(isinstance(program.get(name, []), list) for name in TEXTS)
+        and all(isinstance(program.get(name, 0), int) for name in (*SUMS, *MEMORY))
     )
 
 
@@ -150,7 +147,7 @@ def _settled(program: Summary, golden: Summary, tolerance: float) -> Summary:
     """``program`` with the golden numbers where it is as close to them as it must be."""
     close = {
         name: golden.get(name, 0)
-        for name in (*_MEMORY, "flops")
+        for name in (*MEMORY, "flops")
         if abs(program[name] - golden.get(name, 0)) <= tolerance * golden.get(name, 0)
     }
     return {**program, **close}
@@ -158,9 +155,9 @@ def _settled(program: Summary, golden: Summary, tolerance: float) -> Summary:
 
 def _lines(number: int, program: Summary) -> Iterator[str]:
     where = f"program {number + 1}: "
-    for name in _TEXTS:
+    for name in TEXTS:
         yield from (f"{where}{name} {text}" for text in program.get(name, ()))
-    for name in (*_NUMBERS, *_MEMORY):
+    for name in (*SUMS, *MEMORY):
         yield f"{where}{name} {program.get(name, 0)}"
 
 
@@ -168,10 +165,10 @@ def _table(program: Summary) -> Any:
     import tomlkit
 
     table = tomlkit.table()
-    for name in _TEXTS:
+    for name in TEXTS:
         if texts := program.get(name):
             table.add(name, tomlkit.item(list(texts)).multiline(len(texts) > 1))
-    for name in (*_NUMBERS, *_MEMORY):
+    for name in (*SUMS, *MEMORY):
         if number := program.get(name):
             table.add(name, number)
     return table

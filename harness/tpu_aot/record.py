@@ -15,6 +15,10 @@ from harness.virtual_tpu.events import Events
 EVENT = "aot"  # of a case's log: one program was compiled
 PROPERTY = "aot_programs_compiled"  # the summaries of a case's programs, as JSON
 Summary = dict[str, Any]
+# A summary's keys: lists of texts, sums over a step, bytes on one device.
+TEXTS = ("inside", "across", "changed")
+SUMS = ("kernels", "bytes_inside", "bytes_across", "flops")
+MEMORY = ("arguments", "outputs", "temporaries", "code")
 
 
 def summary(compilation: Compilation) -> Summary:
@@ -47,8 +51,8 @@ def facts(events: Events) -> Mapping[str, str]:
         "aot_programs": len(programs),
         "aot_collectives": sum(_count(text) for p in programs for text in p["inside"]),
         "aot_transfers": sum(_count(text) for p in programs for text in p["across"]),
-        **{f"aot_{name}": sum(p[name] for p in programs) for name in _SUMMED},
-        "aot_peak_bytes": max((sum(p[name] for name in _MEMORY) for p in programs), default=0),
+        **{f"aot_{name}": sum(p[name] for p in programs) for name in SUMS},
+        "aot_peak_bytes": max((sum(p[name] for name in MEMORY) for p in programs), default=0),
     }
     texts = {
         "aot_changed": "; ".join(sorted({text for p in programs for text in p["changed"]})),
@@ -56,10 +60,6 @@ def facts(events: Events) -> Mapping[str, str]:
     }
     found = {**{name: str(number) for name, number in numbers.items()}, **texts}
     return found if programs else dict.fromkeys(found, "")
-
-
-_SUMMED = ("bytes_inside", "bytes_across", "kernels", "flops")
-_MEMORY = ("arguments", "outputs", "temporaries", "code")
 
 
 def _counted(texts: Iterator[str]) -> Iterator[str]:

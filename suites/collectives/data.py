@@ -99,11 +99,15 @@ EVEN_LAYOUTS = tuple(name for name in LAYOUTS if name != "uneven")
 def slice_groups(name: str, topology: Topology) -> Groups:
     """Replica groups of a multi-slice job, whose ranks are numbered slice by slice.
 
-    Each slice by itself (`within`), or each chip with those of its place in the other slices
-    (`across`).
+    `within`: each slice. `across`: each chip with those of its place in the other slices. `mixed`:
+    one half of every slice, and the other. `all`: one group.
     """
     ranks = np.arange(topology.total).reshape(topology.slices, topology.devices)
     groups: dict[str, np.ndarray] = {"within": ranks, "across": ranks.T}
+    groups["all"] = ranks.reshape(1, -1)
+    if name == "mixed":  # a slice of one chip has no halves
+        halves = ranks.reshape(topology.slices, 2, -1)
+        groups[name] = halves.transpose(1, 0, 2).reshape(2, -1)
     return tuple(map(tuple, groups[name].tolist()))
 
 

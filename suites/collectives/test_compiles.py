@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from torch_xla.core import xla_model as xm
@@ -18,7 +17,7 @@ from torch_xla.core import xla_model as xm
 from harness.topology import Topology
 from harness.tpu_aot.tpu_compiler import TpuCompiler
 from suites.collectives.conftest import fake_group
-from suites.collectives.data import REDUCTIONS, Groups, lists, values
+from suites.collectives.data import REDUCTIONS, Groups, lists, slice_groups, values
 from suites.collectives.programs import Model, export_module
 
 pytestmark = [pytest.mark.lanes("tpu-aot"), pytest.mark.upstream("pytorch/xla#3412")]
@@ -27,23 +26,6 @@ SHAPE = (512, 256)
 BYTES = 4 * 512 * 256
 # The numeric token of torch_xla's collectives travels with the data, in a tile of its own.
 TOKEN = 16 * 1024
-
-
-def groups_of(name: str, topology: Topology) -> Groups:
-    """Replica groups, replicas numbered slice by slice.
-
-    ``within``: each slice. ``across``: each chip with those of its place in other slices.
-    ``mixed``: one half of every slice, and the other. ``all``: one group.
-    """
-    ranks = np.arange(topology.total).reshape(topology.slices, topology.devices)
-    halves = ranks.reshape(topology.slices, 2, -1)
-    found = {
-        "within": ranks,
-        "across": ranks.T,
-        "mixed": halves.transpose(1, 0, 2).reshape(2, -1),
-        "all": ranks.reshape(1, -1),
-    }
-    return tuple(map(tuple, found[name].tolist()))
 
 
 def inside(groups: Groups, topology: Topology) -> Groups:
@@ -94,7 +76,7 @@ each_operation = pytest.mark.parametrize("operation", OPERATIONS)
 def test_groups(
     topology: Topology, x: torch.Tensor, tpu_compiler: TpuCompiler, operation: str, groups: str
 ) -> None:
-    check(tpu_compiler, x, operation, groups_of(groups, topology))
+    check(tpu_compiler, x, operation, slice_groups(groups, topology))
 
 
 @pytest.mark.topologies(*TWO_SLICES)
@@ -102,7 +84,7 @@ def test_groups(
 def test_groups_across(
     topology: Topology, x: torch.Tensor, tpu_compiler: TpuCompiler, operation: str
 ) -> None:
-    check(tpu_compiler, x, operation, groups_of("across", topology))
+    check(tpu_compiler, x, operation, slice_groups("across", topology))
 
 
 def check(compiler: TpuCompiler, x: torch.Tensor, operation: str, groups: Groups) -> None:

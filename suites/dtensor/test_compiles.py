@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from harness.oracles.torch_dtensor import distribute_tensor
 from suites.dtensor.layouts import S0, S1, R, case_id, quiet_upstream, ranks
 from suites.dtensor.models import annotated, distribute_parameters, seeded_model
 
@@ -27,10 +26,8 @@ def mesh_of(topology):
 
 
 def annotate(tensor, mesh, placements):
-    """``tensor`` on the device, placed; torch_xla marks the XLA tensor itself."""
-    tensor = tensor.to("xla")
-    distribute_tensor(tensor, mesh, placements)
-    return tensor
+    """``tensor`` on the device, placed there."""
+    return annotated(tensor.to("xla"), mesh, placements)
 
 
 PLACEMENTS = [(S0, S1), (S1, S0), (R, S0), (S0, R), (R, R), (S0, S0)]
@@ -41,14 +38,9 @@ def test_elementwise_exchanges_nothing(topology, spmd, tpu_compiler, placements)
     """However a tensor is placed, twice the tensor is each device's own work."""
     mesh = mesh_of(topology)
     x = annotate(torch.ones(ROWS, COLUMNS), mesh, placements)
-    result = annotate_in_place(x * 2, mesh, placements)
+    result = annotated(x * 2, mesh, placements)
     program = tpu_compiler.step(result).program
     assert (program.collectives, program.transfers) == ((), ())
-
-
-def annotate_in_place(tensor, mesh, placements):
-    distribute_tensor(tensor, mesh, placements)
-    return tensor
 
 
 @pytest.mark.parametrize("placements", [(S0, R), (R, S0), (S0, S1)], ids=case_id)
@@ -56,7 +48,7 @@ def test_gathering(topology, spmd, tpu_compiler, placements):
     """To Replicate: what is sharded over slices crosses once, what is not does not."""
     mesh = mesh_of(topology)
     x = annotate(torch.ones(ROWS, COLUMNS), mesh, placements)
-    program = tpu_compiler.step(annotate_in_place(x * 2, mesh, (R, R))).program
+    program = tpu_compiler.step(annotated(x * 2, mesh, (R, R))).program
     if placements[0] == R:
         assert program.transfers == ()
         assert set(program.kinds) == {"all-gather"}
@@ -72,7 +64,7 @@ def test_forward(topology, spmd, tpu_compiler, hidden):
     model = seeded_model(hidden).to("xla")
     distribute_parameters(model, mesh, annotated)
     x = annotate(torch.ones(8 * topology.slices, 10), mesh, (S0, R))
-    program = tpu_compiler.step(annotate_in_place(model(x), mesh, (S0, R))).program
+    program = tpu_compiler.step(annotated(model(x), mesh, (S0, R))).program
     assert program.transfers == ()
     assert "all-reduce" in program.kinds
 
