@@ -67,6 +67,8 @@ class Drift:
         """Add a stack, and the wheel that it pins if there is code for it."""
         if code:
             wheel(self.path / "wheels", name, code)
+        if "extends" not in keys:  # a module of a few lines, on whatever disk there is
+            keys = {"disk": "0.1", **keys}
         text = "".join(f"{key} = {value}\n" for key, value in keys.items() if key != "pins")
         pins = keys.get("pins", f'drift = "{name}"')
         file = self.path / "fixtures" / "stacks" / f"{name}.toml"
