@@ -13,6 +13,7 @@ from harness.commands import (
     durations,
     expectations,
     history_of,
+    jobset,
     list_,
     matrix,
     qualify,
@@ -43,6 +44,7 @@ _COMMANDS = (
     verdict,
     query,
     dashboard,
+    jobset,
 )
 
 

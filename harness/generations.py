@@ -29,10 +29,23 @@ class Generation:
     counts_cores: bool = False
     torus: int = 2  # dimensions of a slice's grid of chips
     grids: tuple[str, ...] = _PLANES  # the slices that Google Cloud has
+    gke: str = ""  # the value of GKE's node label gke-tpu-accelerator
+    host_chips: int = 4  # of a slice of several hosts
+    pci: int = 0  # the device id of a chip, by which JAX and torch_xla find it
 
     def accelerator_type(self, devices: int) -> str:
         """``v6e-8`` for a slice of 8 devices."""
         return f"{self.accelerator}-{devices * (self.cores if self.counts_cores else 1)}"
+
+    def hosts(self, chips: int, on_host: int = 0) -> int:
+        """Of a slice of so many chips, ``on_host`` chips each (0: as the generation has).
+
+        Raises ValueError when they are no whole number of hosts.
+        """
+        each = on_host or min(chips, self.host_chips)
+        if chips % each:
+            raise ValueError(f"{chips} chips are no whole number of hosts of {each}")
+        return chips // each
 
     def bounds(self, devices: int) -> tuple[int, int, int]:
         """Chips of a slice along x, y and z; a line where ``devices`` forms no rectangle."""
@@ -59,10 +72,18 @@ class Generation:
 GENERATIONS: Mapping[str, Generation] = {
     generation.name: generation
     for generation in (
-        Generation("v4", "TPU v4", "v4", 2, True, 3, _TORUSES),
-        Generation("v5e", "TPU v5 lite", "v5litepod"),
-        Generation("v5p", "TPU v5", "v5p", 2, True, 3, _TORUSES),
-        Generation("v6e", "TPU v6 lite", "v6e"),
+        Generation(
+            *("v4", "TPU v4", "v4", 2, True, 3, _TORUSES),
+            gke="tpu-v4-podslice",
+            pci=0x005E,
+        ),
+        Generation("v5e", "TPU v5 lite", "v5litepod", gke="tpu-v5-lite-podslice", pci=0x0063),
+        Generation(
+            *("v5p", "TPU v5", "v5p", 2, True, 3, _TORUSES),
+            gke="tpu-v5p-slice",
+            pci=0x0062,
+        ),
+        Generation("v6e", "TPU v6 lite", "v6e", gke="tpu-v6e-slice", pci=0x006F),
     )
 }
 DEFAULT = "v6e"

@@ -1,0 +1,129 @@
+"""``xla-harness jobset``: real multi-slice jobs on GKE, from the manifest to one report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from harness.commands.parsers import Commands
+from harness.commands.stacks import say
+from harness.errors import BadInputError
+from harness.jobset import collect, manifest, plan, work
+from harness.results import merge
+
+_HOUR = 3600
+
+
+def add(commands: Commands) -> None:
+    """Add the command and its own commands."""
+    parser = commands.add_parser(
+        "jobset",
+        help="print a Kubernetes JobSet that runs cases on TPU slices; collect its reports",
+    )
+    parser.add_argument("--accelerator", metavar="NAME", help="GKE's, as tpu-v6e-slice")
+    parser.add_argument("--topology", metavar="CHIPS", help="of one slice, as 2x2 or 2x2x1")
+    parser.add_argument("--slices", type=int, default=1, metavar="N", help="default: %(default)s")
+    parser.add_argument("--image", help="with xla-harness, the suites and the stack in it")
+    parser.add_argument("--name", default="xla-harness", help="default: %(default)s")
+    parser.add_argument("--namespace", default="default", help="default: %(default)s")
+    parser.add_argument("--stack", default="", metavar="NAME", help="what the image's is called")
+    parser.add_argument(
+        "--lane", default="tpu", help="tpu (default), or virtual-tpu: a rehearsal on CPU nodes"
+    )
+    parser.add_argument(
+        "--chips-per-host", type=int, default=0, metavar="N", help="default: the generation's"
+    )
+    parser.add_argument(
+        "--deadline", type=int, default=_HOUR, metavar="SECONDS", help="of the job (%(default)s)"
+    )
+    parser.add_argument(
+        "--wait",
+        type=int,
+        default=600,
+        metavar="SECONDS",
+        help="that a finished worker waits to be collected (%(default)s)",
+    )
+    parser.set_defaults(arguments=[], run=_print)
+    parser.epilog = "Arguments behind -- are pytest's; without them it runs suites/."
+    actions = parser.add_subparsers(metavar="ACTION")
+    _add_work(actions)
+    _add_collect(actions)
+    _add_merge(actions)
+
+
+def _add_work(actions: Commands) -> None:
+    action = actions.add_parser("work", help="in a pod: run pytest, keep the report for collect")
+    action.add_argument("--out", type=Path, required=True, metavar="DIR")
+    action.add_argument("--wait", type=int, default=600, metavar="SECONDS")
+    action.set_defaults(arguments=[], run=_work)
+
+
+def _add_collect(actions: Commands) -> None:
+    action = actions.add_parser(
+        "collect", help="wait for a JobSet's workers, copy their reports and logs, merge them"
+    )
+    action.add_argument("name", metavar="NAME")
+    action.add_argument("--out", type=Path, required=True, metavar="DIR")
+    action.add_argument("--namespace", default="default", help="default: %(default)s")
+    action.add_argument(
+        "--timeout", type=int, default=_HOUR, metavar="SECONDS", help="default: %(default)s"
+    )
+    action.set_defaults(run=_collect)
+
+
+def _add_merge(actions: Commands) -> None:
+    action = actions.add_parser("merge", help="several workers' reports as one")
+    action.add_argument(
+        "folders", nargs="+", type=Path, metavar="DIR", help="of a worker, named as it: 1-0"
+    )
+    action.add_argument("--out", type=Path, required=True, metavar="FILE")
+    action.set_defaults(run=_merge)
+
+
+def _print(options: argparse.Namespace) -> int:
+    for name in ("accelerator", "topology", "image"):
+        if not getattr(options, name):
+            raise BadInputError(f"jobset: --{name} is missing")
+    made = plan.plan(
+        name=options.name,
+        namespace=options.namespace,
+        image=options.image,
+        stack=options.stack,
+        lane=options.lane,
+        accelerator=options.accelerator,
+        grid=options.topology,
+        slices=options.slices,
+        chips=options.chips_per_host,
+        arguments=options.arguments,
+        deadline=options.deadline,
+        wait=options.wait,
+    )
+    if note := manifest.unsupported(made):
+        say(note)
+    print(json.dumps(manifest.jobset(made), indent=2))
+    return 0
+
+
+def _work(options: argparse.Namespace) -> int:
+    return work.work(options.arguments, options.out, options.wait)
+
+
+def _collect(options: argparse.Namespace) -> int:
+    name, namespace = plan.name_of(options.name), plan.namespace_of(options.namespace)
+    workers = collect.collect(name, namespace, options.out, options.timeout, say)
+    for worker in workers:
+        print(f"{worker.name}  {worker.told}")
+    merged = options.out / "report.xml"
+    reports = {worker.name: worker.folder / work.REPORT for worker in workers}
+    told = merge.write(reports, merged, {worker.name: worker.told for worker in workers})
+    print("\n".join([*told, str(merged)]))
+    return int(any(worker.exit for worker in workers))
+
+
+def _merge(options: argparse.Namespace) -> int:
+    reports = {folder.name: folder / work.REPORT for folder in options.folders}
+    told = merge.write(reports, options.out, {})
+    print("\n".join(told), file=sys.stderr)
+    return 0

@@ -1,0 +1,1 @@
+"""Real multi-slice jobs on GKE: a JobSet, what runs in its pods, and how reports come out."""

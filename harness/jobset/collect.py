@@ -1,0 +1,133 @@
+"""Waits for the workers of a JobSet and copies what each of them left."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.errors import BadInputError
+from harness.jobset.kubectl import Cluster, Pod
+from harness.jobset.work import REPORT
+
+POD_LOG = "pod.log"
+_POLL = 2.0  # seconds
+_GONE = 5  # looks at the cluster after which a pod that was there counts as deleted
+
+
+@dataclass
+class Worker:
+    """One worker; ``exit`` is pytest's code, or 1 for a worker without one. ``told`` says it."""
+
+    name: str  # slice-host
+    folder: Path
+    told: str = "its pod never came"
+    exit: int = 1
+    over: bool = False
+    pod: str = ""
+    missed: int = 0
+    log: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+
+def collect(
+    name: str, namespace: str, out: Path, timeout: float, say: Callable[[str], None]
+) -> list[Worker]:
+    """Copy each worker's folder to ``out``, as soon as it is done; at most ``timeout`` seconds.
+
+    A worker that died, or whose pod never came, is told; its output up to then is in ``pod.log``.
+    Raises BadInputError without the JobSet, or when it is none of ours.
+    """
+    cluster = Cluster(namespace)
+    workers = {worker: Worker(worker, out / worker) for worker in _expected(cluster, name)}
+    for worker in workers.values():
+        worker.folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + timeout
+    try:
+        while any(not worker.over for worker in workers.values()):
+            if time.monotonic() >= end:
+                _give_up(list(workers.values()), timeout)
+                break
+            for pod in _look(cluster, name, workers):
+                if not (worker := workers[pod.worker]).over:
+                    _visit(cluster, pod, worker, say)
+            if any(not worker.over for worker in workers.values()):
+                time.sleep(_POLL)
+    finally:
+        for worker in workers.values():
+            _end_log(worker)
+    return list(workers.values())
+
+
+def _expected(cluster: Cluster, name: str) -> list[str]:
+    found = cluster.jobset(name)
+    try:
+        (job,) = found["spec"]["replicatedJobs"]
+        slices, hosts = int(job["replicas"]), int(job["template"]["spec"]["completions"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInputError(
+            f"jobset {name}: expected one that xla-harness jobset has printed: {error}"
+        ) from error
+    return [f"{slice_}-{host}" for slice_ in range(slices) for host in range(hosts)]
+
+
+def _look(cluster: Cluster, name: str, workers: dict[str, Worker]) -> list[Pod]:
+    """The pods; a worker whose pod has gone, as those of a failed job go, is over."""
+    pods = cluster.pods(name)
+    if pods is None:
+        return []
+    there = {pod.worker for pod in pods}
+    for worker in workers.values():
+        worker.missed = 0 if worker.name in there or not worker.pod else worker.missed + 1
+        if worker.missed >= _GONE and not worker.over:
+            worker.over, worker.told = True, f"died: pod {worker.pod} was deleted"
+    return [pod for pod in pods if pod.worker in workers]
+
+
+def _visit(cluster: Cluster, pod: Pod, worker: Worker, say: Callable[[str], None]) -> None:
+    worker.pod = pod.name
+    if pod.phase == "Pending" and not pod.ended:
+        worker.told = f"pod {pod.name} never ran"
+        return
+    if worker.log is None:
+        worker.log = cluster.follow(pod.name, worker.folder / POD_LOG)
+    if pod.ended:
+        worker.over, worker.told = True, f"died: {pod.ended}"
+        say(f"{worker.name}: {worker.told}")
+        return
+    worker.told = f"pod {pod.name} was still running"
+    code = cluster.done(pod.name)
+    if code is None:
+        return
+    wrong = cluster.copy(pod.name, worker.folder)
+    if wrong:
+        worker.told = f"its files can't be copied: {wrong}"
+        say(f"{worker.name}: {worker.told}")
+        return  # and tried again
+    cluster.release(pod.name)
+    worker.over, worker.exit = True, code
+    worker.told = _told(code, worker.folder / REPORT)
+    say(f"{worker.name}: {worker.told}")
+
+
+def _told(code: int, report: Path) -> str:
+    how = f"pytest ended with {code}" if code >= 0 else f"pytest was killed by signal {-code}"
+    return how if report.exists() else f"{how} and left no report"
+
+
+def _give_up(workers: list[Worker], timeout: float) -> None:
+    for worker in workers:
+        if not worker.over:
+            worker.told = f"{worker.told} after {timeout:g} s"
+
+
+def _end_log(worker: Worker) -> None:
+    """A log that ended by itself is whole; one of a pod that runs on would go on for ever."""
+    if worker.log is None:
+        return
+    try:
+        worker.log.wait(timeout=_POLL)
+    except subprocess.TimeoutExpired:
+        worker.log.kill()
+        worker.log.wait()

@@ -1,0 +1,146 @@
+"""A plan as the JobSet that kubectl takes.
+
+What GKE's own webhook sets for a JobSet (TPU_WORKER_ID, TPU_WORKER_HOSTNAMES and MEGASCALE_*) is
+written out with the same values: slices of one host are outside of what it does, a cluster without
+TPUs has no webhook, and a reader sees what a worker is told.
+https://jobset.sigs.k8s.io/docs/tasks/tpu_multislice/
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from harness.generations import Generation
+from harness.jobset.plan import REPLICATED, Plan
+from harness.results.report import STACK_VARIABLE
+
+Json = dict[str, Any]
+
+CONTAINER = "worker"
+REPORTS = "/reports"
+RENDEZVOUS_PORT = 8479
+_JOB_INDEX = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
+_COMPLETION_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+_PORTS = {"tpu": 8471, "megascale": 8080, "rendezvous": RENDEZVOUS_PORT}
+_CPU = {"cpu": "2", "memory": "16Gi"}  # of a rehearsal's pod: torch, and a case's own 8 GiB
+
+
+def jobset(plan: Plan) -> Json:
+    """The manifest. A pod that fails ends the job: a slice less can't be made up for."""
+    labels = {"app.kubernetes.io/name": "xla-harness", "app.kubernetes.io/instance": plan.name}
+    annotations = {
+        "xla-harness/topology": plan.topology,
+        "xla-harness/hosts": str(plan.hosts),
+        "xla-harness/stack": plan.stack,
+    }
+    if plan.lane == "tpu":  # a slice is a node pool, and no other job's
+        annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
+    job = {
+        "completionMode": "Indexed",
+        "parallelism": plan.hosts,
+        "completions": plan.hosts,
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": plan.deadline,
+        "template": {"metadata": {"labels": labels}, "spec": _pod(plan)},
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": plan.name,
+            "namespace": plan.namespace,
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            # Workers look for each other before any is ready.
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": {"maxRestarts": 0},
+            "ttlSecondsAfterFinished": plan.deadline,
+            "replicatedJobs": [
+                {
+                    "name": REPLICATED,
+                    "replicas": plan.slices,
+                    "template": {"metadata": {"labels": labels}, "spec": job},
+                }
+            ],
+        },
+    }
+
+
+def _pod(plan: Plan) -> Json:
+    pod: Json = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        # A worker that is told to end, since another one died, still waits to be collected.
+        "terminationGracePeriodSeconds": plan.wait,
+        "containers": [_container(plan)],
+        "volumes": [{"name": "reports", "emptyDir": {}}],
+    }
+    if plan.lane == "tpu":
+        pod["nodeSelector"] = {
+            "cloud.google.com/gke-tpu-accelerator": plan.generation.gke,
+            "cloud.google.com/gke-tpu-topology": plan.grid,
+        }
+    return pod
+
+
+def _container(plan: Plan) -> Json:
+    work = ["xla-harness", "jobset", "work", "--out", REPORTS, "--wait", str(plan.wait), "--"]
+    tpus = {"google.com/tpu": str(plan.chips)}
+    return {
+        "name": CONTAINER,
+        "image": plan.image,
+        # Kubernetes reads $(NAME) in it, and $$ as one $.
+        "command": work + [argument.replace("$", "$$") for argument in plan.arguments],
+        "env": _environment(plan),
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in _PORTS.items()
+        ],
+        "resources": {"limits": tpus} if plan.lane == "tpu" else {"requests": _CPU, "limits": _CPU},
+        "volumeMounts": [{"name": "reports", "mountPath": REPORTS}],
+    }
+
+
+def _environment(plan: Plan) -> list[Json]:
+    """In this order: Kubernetes puts only earlier variables in place of ``$(NAME)``."""
+    hosts = range(plan.hosts)
+    # A slice's own workers, wherever the pod is.
+    index = "$(MEGASCALE_SLICE_ID)" if plan.slices > 1 else "0"
+    values = {
+        "TPU_WORKER_HOSTNAMES": ",".join(plan.host(index, worker) for worker in hosts),
+        "TPU_ACCELERATOR_TYPE": plan.generation.accelerator_type(_chips(plan)),
+        "TPU_TOPOLOGY": plan.grid,
+        "XLA_HARNESS_RENDEZVOUS": f"{plan.host(0, 0)}:{RENDEZVOUS_PORT}",
+        **({STACK_VARIABLE: plan.stack.replace("$", "$$")} if plan.stack else {}),
+    }
+    fields = {"TPU_WORKER_ID": _COMPLETION_INDEX}
+    if plan.slices > 1:
+        fields = {"MEGASCALE_SLICE_ID": _JOB_INDEX, **fields}
+        values["MEGASCALE_NUM_SLICES"] = str(plan.slices)
+        values["MEGASCALE_COORDINATOR_ADDRESS"] = plan.host(0, 0)
+    return [
+        *({"name": k, "valueFrom": {"fieldRef": {"fieldPath": v}}} for k, v in fields.items()),
+        *({"name": k, "value": v} for k, v in values.items()),
+    ]
+
+
+def _chips(plan: Plan) -> int:
+    return plan.hosts * plan.chips
+
+
+def unsupported(plan: Plan) -> str:
+    """What GKE's documentation says against the plan, or ""."""
+    if plan.lane == "tpu" and plan.slices > 1 and plan.hosts == 1:
+        return (
+            f"note: a slice {_grid(plan.generation, plan.grid)} is one host, and GKE documents "
+            "Multislice for slices of several hosts only; the manifest sets what its webhook "
+            "would not"
+        )
+    return ""
+
+
+def _grid(generation: Generation, grid: str) -> str:
+    return f"{generation.name}:{grid} of {math.prod(map(int, grid.split('x')))} chips"

@@ -1,0 +1,92 @@
+"""What runs in a pod: pytest, its report and log in one folder, and a bounded wait for both to be
+collected. A pod that ended can't be read any more, and when one fails, all others are ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from harness import files
+
+REPORT, LOG, EVENTS, DONE, COLLECTED = "report.xml", "log.txt", "events", "done.json", "collected"
+_POLL = 0.2  # seconds
+_STACKS = "client"  # a discovery's stack is its evidence
+
+
+def work(arguments: Sequence[str], out: Path, wait: float) -> int:
+    """Run pytest with ``arguments``, write all to ``out``, and wait at most ``wait`` seconds.
+
+    Returns pytest's exit code, or 128 and the signal that ended it, as a shell does. SIGTERM, which
+    Kubernetes sends first, lets pytest end with a report of what ran so far.
+    """
+    scratch = out / "tmp"
+    scratch.mkdir(parents=True, exist_ok=True)
+    for old in (DONE, COLLECTED, REPORT):
+        (out / old).unlink(missing_ok=True)
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
+    environment.setdefault("XLA_HARNESS_STACKS", _STACKS)
+    command = [sys.executable, "-m", "pytest", *arguments, f"--junitxml={out / REPORT}"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    )
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        _copy_output(process, out / LOG)
+        code = process.wait()
+        _keep_events(scratch, out / EVENTS)
+        shutil.rmtree(scratch, ignore_errors=True)
+        files.write({out / DONE: json.dumps({"exit": code}) + "\n"})
+        _await(out / COLLECTED, wait)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return code if code >= 0 else 128 - code
+
+
+def _copy_output(process: subprocess.Popen[bytes], log: Path) -> None:
+    """To the log and on: kubectl reads the pod's output when its files are gone.
+
+    A thread, since a process that pytest left behind may hold the pipe open for ever.
+    """
+    assert process.stdout is not None
+    stream = process.stdout
+
+    def copy() -> None:
+        with log.open("wb", buffering=0) as file:
+            for line in stream:
+                file.write(line)
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    process.wait()
+    thread.join(timeout=5)
+
+
+def _keep_events(scratch: Path, events: Path) -> None:
+    """What a pytest that was killed left of its cases' events; one that ended has removed them."""
+    for path in scratch.glob("xla-harness-*/*.jsonl"):
+        events.mkdir(exist_ok=True)
+        shutil.copy(path, events / path.name)
+
+
+def _await(path: Path, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(_POLL)
