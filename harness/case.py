@@ -20,6 +20,7 @@ MARKERS = (
     "upstream(*issues): the upstream issues it watches, as 'pytorch/xla#8854'",
     "environment(**variables): variables set before the runtime starts; None unsets one",
     "deadline(seconds): after which it counts as hung",
+    "emulated(): it is about the virtual TPU itself, so lane tpu skips it",
     "share(group): may share a process with neighbours of that group, if all else is the same",
 )
 _ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")

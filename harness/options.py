@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import hardware, job
 from harness.errors import BadInputError
 from harness.isolation.isolator import Limits
 from harness.lanes import lane_can, lane_named
@@ -101,6 +102,7 @@ class Settings:
     """The checked options; ``topologies`` is empty for all."""
 
     lanes: tuple[str, ...]  # () for the first that a case names
+    hardware: Topology | None  # of lane tpu, when it was asked for
     topologies: tuple[Topology, ...]
     in_process: str  # why there is no isolation, or ""
     shard: Shard | None
@@ -121,11 +123,14 @@ class Settings:
         given, sizes = config.getoption("lane"), config.getoption("topology")
         lanes = () if given is None else _split(given)
         topologies = () if sizes == "all" else tuple(map(Topology.parse, _split(sizes)))
+        if job.current() is not None and config.getoption("numprocesses", None):
+            raise BadInputError("-n: expected one process on each worker of a job")
         for lane in map(lane_named, lanes):
             for size in topologies if len(lanes) == 1 else ():
                 lane_can(lane, size)
         return cls(
             lanes=lanes,
+            hardware=_hardware(lanes),
             topologies=topologies,
             in_process=_why_in_process(config),
             shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
@@ -149,6 +154,10 @@ class Settings:
 
         ``declared`` are all targets of the case: without ``--lane`` it runs on the first one's.
         """
+        if self.hardware is not None and target.lane == "virtual-tpu":
+            target = self.place(target)  # the same case, unless it is written for the real one too
+            if target in declared:
+                return f"lane virtual-tpu: {target} is the same case"
         if target.lane not in (self.lanes or (declared[0].lane,)):
             return f"lane {target.lane}: run with --lane {target.lane}"
         if not self.lanes and (missing := lane_named(target.lane).missing()):
@@ -156,6 +165,10 @@ class Settings:
         if self.topologies and target.topology not in self.topologies:
             return f"topology {target.topology}: run with --topology {target.topology}"
         return ""
+
+    def place(self, target: Target) -> Target:
+        """Where a case of that target runs: on the hardware, if that was asked for."""
+        return target if self.hardware is None else Target("tpu", target.topology)
 
     def plain_target(self) -> Target | None:
         """Where tests without ``lanes`` run: nowhere of ours unless ``--lane`` is given.
@@ -195,6 +208,20 @@ def _updates_golden(config: pytest.Config) -> bool:
     if wanted and not config.getini("xla_golden"):
         raise BadInputError("--update-golden: expected a folder, ini xla_golden")
     return wanted
+
+
+def _hardware(lanes: Sequence[str]) -> Topology | None:
+    """The TPU that lane ``tpu`` has; BadInputError without one."""
+    if "tpu" not in lanes:
+        return None
+    if len(lanes) > 1:
+        raise BadInputError(
+            "--lane tpu: expected no other lane: it runs the cases of virtual-tpu, by their ids"
+        )
+    try:
+        return hardware.topology()
+    except BadInputError as error:
+        raise BadInputError(f"lane tpu: {error}") from None
 
 
 def _golden(config: pytest.Config, lanes: Sequence[str]) -> Golden | None:

@@ -17,12 +17,14 @@ import pytest
 from _pytest.junitxml import xml_key
 from _pytest.runner import runtestprotocol
 
+from harness import hardware, job
 from harness.case import Case, case_of, declared_targets, full_environment
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations
 from harness.fixtures import CASE, GOLDEN
 from harness.foreign import ForeignFile, MainBlock
 from harness.isolation.child import set_environment
+from harness.isolation.evidence import Death
 from harness.isolation.isolator import Isolator, Run
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.isolation.threads import NotForkableError
@@ -30,6 +32,8 @@ from harness.lanes import LANES
 from harness.options import Settings
 from harness.outcome import Kind
 from harness.record import record_of, settle
+from harness.rendezvous import Meetings
+from harness.reports import of_death
 from harness.results.report import (
     FORMAT,
     FORMAT_PROPERTY,
@@ -70,6 +74,7 @@ class Cases:
         self._expectations = expectations
         self._isolator: Isolator | None = None
         self._in_process: Target | None = None
+        self._meetings: Meetings | None = None
         self._pid = os.getpid()
         self._collected = config.stash.setdefault(COLLECTED, Collected())
         self._compiled: dict[tuple[str, str], list[Summary]] = {}
@@ -124,6 +129,11 @@ class Cases:
         except BadInputError as error:
             items.clear()
             self._stop(session, str(error))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        own = job.current()
+        if own is not None and os.getpid() == self._pid:
+            self._meetings = Meetings(own, [i.nodeid for i in session.items if CASE in i.stash])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(
@@ -202,7 +212,9 @@ class Cases:
                 left_out.append(item)
                 continue
             if target is not None:
+                target = self._settings.place(target) if declared else target
                 item.stash[CASE] = case_of(item, target, self._settings.deadline)
+                self._skip_elsewhere(item, target)
                 item.stash[_EXPECTATION] = self._expectations.find(item.nodeid)
             chosen.append(item)
         if self._settings.shard is not None:
@@ -212,6 +224,16 @@ class Cases:
         if left_out:
             self._config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
+
+    def _skip_elsewhere(self, item: pytest.Item, target: Target) -> None:
+        """On real hardware the topology is what it is."""
+        if self._settings.hardware is None:
+            return
+        reason = hardware.why_not(target.topology, self._settings.hardware)
+        if item.get_closest_marker("emulated"):
+            reason = "about the virtual TPU itself"
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason), append=False)
 
     def _shard(self, items: list[pytest.Item], shard: Shard) -> dict[str, float]:
         cases = [
@@ -244,6 +266,13 @@ class Cases:
         self, item: pytest.Item, case: Case, nextitem: pytest.Item | None
     ) -> list[pytest.TestReport]:
         expectation = item.stash[_EXPECTATION]
+        try:
+            absent = self._meetings and self._meetings.before(item.nodeid, case.deadline)
+        except BadInputError as error:
+            self._stop(item.session, str(error))
+            return []
+        if absent:
+            return settle(item, case, self._not_run(item, absent), expectation, "fork")
         if self._isolator is None:
             return settle(item, case, self._run_here(item, case, nextitem), expectation, "none")
         if failed := _tear_down_plain_fixtures(item):
@@ -256,6 +285,12 @@ class Cases:
             self._stop(item.session, f"{item.nodeid}: {error}")
             return []
         return settle(item, case, run, expectation, "fork")
+
+    def _not_run(self, item: pytest.Item, absent: Death) -> Run:
+        """A case that another worker of the job did not come to."""
+        if self._isolator is not None:
+            self._isolator.close(grace=0)  # a process that it would have shared
+        return Run(reports=[of_death(item, absent, [])], death=absent)
 
     def _stop(self, session: pytest.Session, message: str) -> None:
         """End the run with exit code 2 and ``message``."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from harness.errors import BadInputError
 from harness.lanes.cpu import CpuLane
+from harness.lanes.tpu import TpuLane
 from harness.lanes.tpu_aot import TpuAotLane
 from harness.lanes.virtual_tpu import VirtualTpuLane
 from harness.topology import Topology
@@ -17,7 +18,10 @@ class Lane(Protocol):
     """How one kind of device is set up; only ``start`` needs torch_xla and starts anything."""
 
     name: str
-    default_topology: Topology
+
+    @property
+    def default_topology(self) -> Topology:
+        """Of a case that names the lane and no topology."""
 
     def check(self, topology: Topology) -> None:
         """Raise BadInputError if the lane can't have that topology."""
@@ -45,7 +49,7 @@ class Lane(Protocol):
 
 
 LANES: Mapping[str, Lane] = {
-    lane.name: lane for lane in (CpuLane(), VirtualTpuLane(), TpuAotLane())
+    lane.name: lane for lane in (CpuLane(), VirtualTpuLane(), TpuAotLane(), TpuLane())
 }
 
 

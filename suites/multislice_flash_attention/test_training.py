@@ -1,6 +1,5 @@
 """Training with flash attention on two slices: one discovery, and one slice's loss curve."""
 
-import os
 from datetime import timedelta
 from functools import partial
 
@@ -9,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch_xla.distributed.spmd as xs
 
-from harness.virtual_tpu.slices import run_slices
+from harness.virtual_tpu.slices import run_slices, shared_store
 from suites.multislice_flash_attention.training import (
     BATCH,
     TOLERANCE,
@@ -69,10 +68,9 @@ def test_one_process_meets_the_slices_once(tpu_events, topology, spmd):
 
 def slice_of(store, slices, number):
     """One slice's training of its part of the batch; gradients are averaged over the host."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(str(store), slices),
+        store=shared_store(store, slices, number),
         rank=number,
         world_size=slices,
         timeout=timedelta(seconds=40),

@@ -1,0 +1,91 @@
+"""The job that this process is a worker of: several hosts or slices, one pytest on each."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from harness.errors import BadInputError
+
+RENDEZVOUS = "XLA_HARNESS_RENDEZVOUS"
+_PATIENCE = "XLA_HARNESS_PATIENCE"
+_SECONDS = "60"  # a hung case's stacks take half of that
+
+
+@dataclass(frozen=True)
+class Job:
+    """``slices`` slices of ``hosts`` hosts each, of which this one is ``slice``-``host``."""
+
+    slices: int
+    hosts: int
+    slice: int
+    host: int
+    address: tuple[str, int]  # where the first worker awaits the others
+    coordinator: str  # MegaScale's
+    patience: float  # seconds to wait for a worker beyond the deadline of the case it is in
+
+    @property
+    def count(self) -> int:
+        """All workers."""
+        return self.slices * self.hosts
+
+    @property
+    def number(self) -> int:
+        """Of this worker, slice by slice."""
+        return self.slice * self.hosts + self.host
+
+    def worker(self, number: int) -> str:
+        """A worker's name, ``slice-host``."""
+        return f"{number // self.hosts}-{number % self.hosts}"
+
+
+@cache
+def current() -> Job | None:
+    """This worker's job, as the environment has it when first asked: lanes change it for cases."""
+    return of(os.environ)
+
+
+def of(environment: Mapping[str, str]) -> Job | None:
+    """The job of a worker with that environment; None without a rendezvous, or for one worker.
+
+    Raises BadInputError, naming the variable.
+    """
+    address = environment.get(RENDEZVOUS, "")
+    if not address:
+        return None
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise BadInputError(f"{RENDEZVOUS}={address!r}: expected HOST:PORT")
+    slices = _number(environment, "MEGASCALE_NUM_SLICES", "1", 1, 4096)
+    hosts = len(environment.get("TPU_WORKER_HOSTNAMES", "localhost").split(","))
+    job = Job(
+        slices=slices,
+        hosts=hosts,
+        slice=_number(environment, "MEGASCALE_SLICE_ID", "0", 0, slices - 1),
+        host=_number(environment, "TPU_WORKER_ID", "0", 0, hosts - 1),
+        address=(host, int(port)),
+        coordinator=environment.get("MEGASCALE_COORDINATOR_ADDRESS", ""),
+        patience=_seconds(environment),
+    )
+    return job if job.count > 1 else None
+
+
+def _number(environment: Mapping[str, str], name: str, default: str, low: int, high: int) -> int:
+    text = environment.get(name, default)
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise BadInputError(f"{name}={text!r}: expected a number from {low} to {high}")
+    return int(text)
+
+
+def _seconds(environment: Mapping[str, str]) -> float:
+    text = environment.get(_PATIENCE, _SECONDS)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise BadInputError(f"{_PATIENCE}={text!r}: expected seconds above 0")
+    return seconds

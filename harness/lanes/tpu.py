@@ -1,0 +1,94 @@
+"""Lane ``tpu``: real chips; every call that counts goes through the plugin on to libtpu."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping
+
+from harness import hardware, libtpu
+from harness.errors import BadInputError
+from harness.generations import generation_named
+from harness.lanes import torch_runtime
+from harness.topology import Topology
+from harness.virtual_tpu import library
+from harness.virtual_tpu.events import Events
+
+FORWARD = "VIRTUAL_TPU_FORWARD"  # the library that the plugin forwards to, and emulates nothing
+
+
+class TpuLane:
+    """The cases of lane ``virtual-tpu``, on the hardware that is here."""
+
+    name = "tpu"
+
+    @property
+    def default_topology(self) -> Topology:
+        """The hardware's; without any, where no case runs anyway, the virtual TPU's."""
+        try:
+            return hardware.topology()
+        except BadInputError:
+            return Topology(1, 4)
+
+    def check(self, topology: Topology) -> None:
+        generation_named(topology.generation)
+
+    def missing(self) -> str:
+        try:
+            hardware.topology()
+        except BadInputError as error:
+            return str(error)
+        return ""
+
+    def preload(self) -> None:
+        """Map both libraries, once for all processes forked later; neither starts a thread so."""
+        library.load()
+        path = _libtpu()
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            raise BadInputError(f"lane tpu: {path}: expected libtpu: {error}") from error
+
+    def environment(self, topology: Topology) -> Mapping[str, str | None]:
+        del topology  # the machine's own variables say it
+        return {
+            "PJRT_DEVICE": "TPU",
+            "JAX_PLATFORMS": "tpu,cpu",
+            "TPU_LIBRARY_PATH": str(library.PLUGIN),
+            FORWARD: _libtpu(),
+            "SKIP_MEGASCALE_PJRT_CLIENT": None,
+        }
+
+    def prepare(self, topology: Topology) -> None:
+        del topology
+        if "jax" in sys.modules:  # it read JAX_PLATFORMS when it was imported, before the fork
+            import jax
+
+            jax.config.update("jax_platforms", "tpu,cpu")
+
+    def start(self, topology: Topology, *, spmd: bool) -> None:
+        torch_runtime.start(topology, spmd=spmd)
+
+    def facts(self, events: Events) -> Mapping[str, str]:
+        """Counts of what this worker's processes asked of libtpu."""
+        return {
+            "clients": str(len(events.of("client"))),
+            "discoveries": str(len(events.discoveries)),
+            "compilations": str(len(events.of("compile"))),
+            "executions": str(len(events.of("execute"))),
+        }
+
+
+def _libtpu() -> str:
+    """The user's own libtpu where one is named, else the stack's; BadInputError without any."""
+    named = os.environ.get("TPU_LIBRARY_PATH", "")
+    if named == str(library.PLUGIN):  # of an earlier case, in a process without isolation
+        named = os.environ.get(FORWARD, "")
+    if not named and (own := libtpu.library()):
+        named = str(own)
+    if not named:
+        raise BadInputError(
+            "lane tpu: libtpu is not installed: expected its package, or TPU_LIBRARY_PATH"
+        )
+    return named
