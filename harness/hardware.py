@@ -42,14 +42,14 @@ def topology(
     slices = environment.get("MEGASCALE_NUM_SLICES") or "1"
     if not slices.isdecimal() or slices == "0":
         raise BadInputError(f"MEGASCALE_NUM_SLICES={slices!r}: expected a number above 0")
+    if not size and not grid:
+        raise BadInputError(f"TPU_ACCELERATOR_TYPE={kind}: expected TPU_TOPOLOGY with it, as 2x2")
     found = Topology.parse(f"{slices}x{generation.name}:{grid or size}")
     if size and found.devices != size:
         raise BadInputError(
             f"TPU_ACCELERATOR_TYPE={kind} is a slice of {size} chips, TPU_TOPOLOGY={grid} one of "
             f"{found.devices}"
         )
-    if not size and not grid:
-        raise BadInputError(f"TPU_ACCELERATOR_TYPE={kind}: expected TPU_TOPOLOGY with it, as 2x2")
     return found
 
 

@@ -75,7 +75,7 @@ int event_wants_stack(const char *event) {
 
 void event_write(const char *event, const void *caller, const char *stack, const char *format,
                  ...) {
-  const char *path = getenv("XLA_HARNESS_EVENTS");
+  const char *path = getenv(EVENTS_VARIABLE);
   if (path == NULL || *path == '\0') return;
   char members[1024];
   va_list arguments;

@@ -57,8 +57,25 @@ VIRTUAL_TPU_EXPORT const char *virtual_tpu_why_missing(void) { return missing; }
 
 VIRTUAL_TPU_EXPORT const char *virtual_tpu_version(void) { return VIRTUAL_TPU_VERSION; }
 
+// What forwards emulates nothing, not even when there is nothing to forward to.
+static const PJRT_Api *forwarding(const char *path) {
+  python_find();
+  char wrong[sizeof missing] = "";
+  const PJRT_Api *api = forward_api(path, wrong, sizeof wrong);
+  if (api != NULL) return api;
+  pthread_mutex_lock(&lock);
+  backend = NULL;
+  snprintf(missing, sizeof missing, "%s", wrong);
+  pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
 VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
-  virtual_tpu_preload(getenv("VIRTUAL_TPU_BACKEND"));
+  const char *forward = getenv(FORWARD_VARIABLE);
+  const int forwards = forward != NULL && *forward != '\0';
+  const PJRT_Api *other = forwards ? forwarding(forward) : NULL;
+  if (other != NULL) return other;
+  if (!forwards) virtual_tpu_preload(getenv("VIRTUAL_TPU_BACKEND"));
   pthread_mutex_lock(&lock);
   if (table.struct_size == 0) {
     table = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
@@ -75,6 +92,6 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
     }
   }
   pthread_mutex_unlock(&lock);
-  python_start();
+  if (!forwards) python_start();
   return &table;
 }

@@ -10,11 +10,20 @@
 // protos.c    what old and new XLA disagree on inside of programs and options
 // events.c    one line an event, in a file that all processes of a case append to
 // profiler.c  a profiler that records nothing, for frameworks that start one unasked
+// forward.c   instead of all that: another library's own table, with its calls counted
 // python.c    the Python half, when the process is a Python one
 #ifndef XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
 #define XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
 
 #include "pjrt_c_api.h"
+
+// Other names let a second copy of this library stand for libtpu, behind the one that forwards.
+#ifndef FORWARD_VARIABLE
+#define FORWARD_VARIABLE "VIRTUAL_TPU_FORWARD"
+#endif
+#ifndef EVENTS_VARIABLE
+#define EVENTS_VARIABLE "XLA_HARNESS_EVENTS"
+#endif
 
 #define VIRTUAL_TPU_EXPORT __attribute__((visibility("default")))
 
@@ -76,6 +85,8 @@ void event_write(const char *event, const void *caller, const char *stack, const
 // `text` as a JSON string, in quotes, cut to `size`; NULL is null.
 const char *event_quote(char *out, size_t size, const char *text);
 int event_wants_stack(const char *event);
+// Append what is known of a program that is compiled.
+void event_compilation(const char *event, const void *caller, const PJRT_Program *program);
 
 // --- clients.c
 void clients_fill(PJRT_Api *api);
@@ -96,7 +107,14 @@ char *options_completed(const char *options, size_t *size);
 // Put a profiler before the extensions that `api` has.
 void profiler_fill(PJRT_Api *api);
 
+// --- forward.c
+// The table of the library at `path`, whose clients, compilations and executions are events; NULL,
+// and in `wrong` why, when it can't be had.
+const PJRT_Api *forward_api(const char *path, char *wrong, size_t size);
+
 // --- python.c
+// Find the process's Python, if it has one, without importing anything.
+void python_find(void);
 // Import the Python half, once; does nothing in a process without Python.
 void python_start(void);
 // The Python stack of this thread, to be freed; NULL where there is none.

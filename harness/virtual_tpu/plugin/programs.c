@@ -146,7 +146,7 @@ static uint64_t fingerprint(const char *bytes, size_t size) {
   return hash;
 }
 
-static void write_compilation(const char *event, const void *caller, const PJRT_Program *program) {
+void event_compilation(const char *event, const void *caller, const PJRT_Program *program) {
   char *stack = event_wants_stack(event) ? python_stack() : NULL;
   char format[64], quoted[128];
   snprintf(format, sizeof format, "%.*s", (int)program->format_size, program->format);
@@ -171,7 +171,7 @@ static void write_kernels(const void *caller, const char *names) {
 static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   const void *caller = __builtin_return_address(0);
   const PJRT_Program *submitted = args->program;
-  write_compilation("compile", caller, submitted);
+  event_compilation("compile", caller, submitted);
   if (memmem(submitted->code, submitted->code_size, KERNEL, sizeof KERNEL - 1) == NULL) {
     return compile_once(args, submitted);
   }

@@ -71,8 +71,10 @@ static int available;
 
 static void look(void) { available = find(); }
 
+void python_find(void) { pthread_once(&once, look); }
+
 void python_start(void) {
-  pthread_once(&once, look);
+  python_find();
   static _Thread_local int inside;  // the Python half may ask for this library's functions
   if (!available || inside) return;
   inside = 1;
