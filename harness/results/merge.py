@@ -79,7 +79,7 @@ def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> li
         answers = [
             worker.answers[case_key] for worker in workers.values() if case_key in worker.answers
         ]
-        absent = {name: told.get(name, "") or "no answer" for name in reports}
+        absent = {name: missing.get(name, "no answer") for name in reports}
         for answer in answers:
             absent.pop(answer.worker)
         merged, kind = _merged(answers, absent)
