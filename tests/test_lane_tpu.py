@@ -1,7 +1,7 @@
 """Lane ``tpu``: which hardware is here, which cases run on it, and by which ids.
 
-There is no TPU: the chips' device files are said to exist, and a second copy of the plugin stands for
-libtpu. All else is what runs on hardware.
+There is no TPU: the chips' device files are said to exist, and a second copy of the plugin stands
+for libtpu. All else is what runs on hardware.
 """
 
 from __future__ import annotations

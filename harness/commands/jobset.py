@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from harness.commands.parsers import Commands
@@ -46,7 +45,7 @@ def add(commands: Commands) -> None:
         help="that a finished worker waits to be collected (%(default)s)",
     )
     parser.set_defaults(arguments=[], run=_print)
-    parser.epilog = "Arguments behind -- are pytest's; without them it runs suites/."
+    parser.epilog = "collect and merge end with 1 when a case is bad. Arguments behind -- are pytest's; without them it runs suites/."
     actions = parser.add_subparsers(metavar="ACTION")
     _add_work(actions)
     _add_collect(actions)
@@ -117,13 +116,13 @@ def _collect(options: argparse.Namespace) -> int:
         print(f"{worker.name}  {worker.told}")
     merged = options.out / "report.xml"
     reports = {worker.name: worker.folder / work.REPORT for worker in workers}
-    told = merge.write(reports, merged, {worker.name: worker.told for worker in workers})
-    print("\n".join([*told, str(merged)]))
-    return int(any(worker.exit for worker in workers))
+    found = merge.write(reports, merged, {worker.name: worker.told for worker in workers})
+    print("\n".join([*found.lines, str(merged)]))
+    return int(found.bad or any(worker.exit for worker in workers))
 
 
 def _merge(options: argparse.Namespace) -> int:
     reports = {folder.name: folder / work.REPORT for folder in options.folders}
-    told = merge.write(reports, options.out, {})
-    print("\n".join(told), file=sys.stderr)
-    return 0
+    found = merge.write(reports, options.out, {})
+    print("\n".join(found.lines))
+    return int(found.bad)

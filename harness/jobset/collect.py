@@ -14,6 +14,7 @@ from harness.jobset.work import REPORT
 
 POD_LOG = "pod.log"
 _POLL = 2.0  # seconds
+_REST = 5.0  # seconds for a pod's last lines
 _GONE = 5  # looks at the cluster after which a pod that was there counts as deleted
 
 
@@ -127,7 +128,7 @@ def _end_log(worker: Worker) -> None:
     if worker.log is None:
         return
     try:
-        worker.log.wait(timeout=_POLL)
+        worker.log.wait(timeout=_REST)
     except subprocess.TimeoutExpired:
         worker.log.kill()
         worker.log.wait()

@@ -50,8 +50,16 @@ class _Worker:
     answers: dict[tuple[str, ...], _Answer] = field(default_factory=dict)
 
 
-def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> list[str]:
-    """Merge the workers' ``reports``, those that exist, to ``out``; lines that say what was found.
+@dataclass(frozen=True)
+class Merged:
+    """What was found, in lines, and whether a case is bad or a report missing."""
+
+    lines: tuple[str, ...]
+    bad: bool
+
+
+def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> Merged:
+    """Merge the workers' ``reports``, those that exist, to ``out``.
 
     ``told`` says by worker why it may have none. A case that a worker has no answer for, because it
     has no report or died before it, counts as crashed there.
@@ -94,7 +102,8 @@ def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> li
     lines = [f"worker {name} has no report: {why}" for name, why in missing.items()]
     lines += _skew(workers)
     outcomes = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    return [*lines, f"{len(keys)} cases of {len(reports)} workers: {outcomes or 'none'}"]
+    lines.append(f"{len(keys)} cases of {len(reports)} workers: {outcomes or 'none'}")
+    return Merged(tuple(lines), bool(missing) or any(kind.is_bad for kind in counts))
 
 
 def _read(name: str, path: Path) -> _Worker:

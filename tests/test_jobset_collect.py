@@ -1,0 +1,285 @@
+"""Collecting from a cluster: what comes out of the pods, and who died.
+
+There is no cluster: a script stands in for kubectl, whose pods are folders.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import cli
+from harness.jobset import collect, kubectl
+from harness.results import report
+
+KUBECTL = """\
+#!/usr/bin/env python3
+import json, os, pathlib, subprocess, sys
+state = pathlib.Path(os.environ["CLUSTER"])
+namespace, verb, *rest = sys.argv[1:]
+with (state / "calls").open("a") as calls:
+    print(json.dumps(sys.argv[1:]), file=calls)
+assert namespace == "--namespace=ci"
+def fail(text):
+    sys.exit(print(text, file=sys.stderr) or 1)
+if verb == "get" and rest[0] == "jobset":
+    path = state / f"{rest[1]}.json"
+    print(path.read_text()) if path.exists() else fail(f'jobsets "{rest[1]}" not found')
+elif verb == "get":
+    looks = json.loads((state / "pods.json").read_text())  # one a look; the last one stays
+    (state / "pods.json").write_text(json.dumps(looks[1:] or looks))
+    fail("no answer") if looks[0] is None else print(json.dumps({"items": looks[0]}))
+elif verb == "logs":
+    print(f"log of {rest[1]}")
+elif verb == "exec":
+    pod, container, dashes, *command = rest
+    assert (container, dashes) == ("--container=worker", "--")
+    sys.exit(subprocess.call([word.replace("/reports", str(state / pod)) for word in command]))
+"""
+REPORT = """\
+<testsuites><testsuite name="pytest" tests="2" timestamp="2026-01-01T00:00:00+00:00" time="1">
+<properties><property name="xla_harness_report" value="2"/><property name="torch" value="2.9.0"/>
+</properties>{cases}</testsuite></testsuites>
+"""
+CASE = """\
+<testcase classname="a" name="{name}" time="0.1"><properties>
+<property name="id" value="a.py::{name}"/><property name="lane" value="tpu"/>
+<property name="topology" value="4"/><property name="outcome" value="{outcome}"/>
+<property name="outcome_detail" value="{detail}"/>
+</properties>{result}<system-out>{output}</system-out></testcase>
+"""
+RESULTS = {
+    "failed": '<failure message="{detail}">trace of {detail}</failure>',
+    "hung": '<failure message="{detail}">stack of {detail}</failure>',
+    "skipped": '<skipped message="{detail}"/>',
+}
+
+
+def reported(**cases: str) -> str:
+    """A worker's report: each case is ``outcome`` or ``outcome: detail``."""
+    texts = []
+    for name, said in cases.items():
+        outcome, _, detail = said.partition(": ")
+        result = RESULTS.get(outcome, "").format(detail=detail)
+        values = {"outcome": outcome, "detail": detail, "result": result, "output": f"out {detail}"}
+        texts.append(CASE.format(name=name, **values))
+    return REPORT.format(cases="".join(texts))
+
+
+def pod(worker: str, phase: str = "Running", **terminated: Any) -> dict[str, Any]:
+    slice_, index = worker.split("-")
+    state = {"terminated": terminated} if terminated else {"running": {}}
+    return {
+        "metadata": {
+            "name": f"pod-{worker}",
+            "labels": {"jobset.sigs.k8s.io/job-index": slice_},
+            "annotations": {"batch.kubernetes.io/job-completion-index": index},
+        },
+        "status": {"phase": phase, "containerStatuses": [{"name": "worker", "state": state}]},
+    }
+
+
+class Cluster:
+    """The folder that the stand-in looks at."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        job = {"replicas": 2, "template": {"spec": {"completions": 1}}}
+        (folder / "night.json").write_text(json.dumps({"spec": {"replicatedJobs": [job]}}))
+
+    def look(self, *looks: list[dict[str, Any]] | None) -> None:
+        (self.folder / "pods.json").write_text(json.dumps(looks))
+
+    def worker(self, name: str, text: str | None = None, exit_: int | None = 0) -> Path:
+        """A pod's folder; without an exit code the worker is still at it."""
+        folder = self.folder / f"pod-{name}"
+        folder.mkdir()
+        (folder / "log.txt").write_text(f"pytest of {name}")
+        if text is not None:
+            (folder / "report.xml").write_text(text)
+        if exit_ is not None:
+            (folder / "done.json").write_text(json.dumps({"exit": exit_}))
+        return folder
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    folder, programs = tmp_path / "cluster", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    (programs / "kubectl").write_text(KUBECTL)
+    (programs / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/local/bin:/usr/bin:/bin")
+    monkeypatch.setenv("CLUSTER", str(folder))
+    monkeypatch.setattr(collect, "_POLL", 0.05)
+    return Cluster(folder)
+
+
+def run(out: Path, *more: str) -> int:
+    return cli.main(["jobset", "collect", "night", "--namespace", "ci", "--out", str(out), *more])
+
+
+def outcomes(path: Path) -> dict[str, str]:
+    return {r.id.partition("::")[2]: str(r.outcome) for r in report.read(path).results.values()}
+
+
+def test_all_workers_are_collected_released_and_merged(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = [pod("0-0"), pod("1-0")]
+    cluster.look([], None, [pod("0-0", "Pending")], both)
+    folders = [cluster.worker(name, reported(a="passed", b="passed")) for name in ("0-0", "1-0")]
+    out = tmp_path / "out"
+    assert run(out) == 0
+    for name, folder in zip(("0-0", "1-0"), folders, strict=True):
+        assert (folder / "collected").exists()
+        assert (out / name / "log.txt").read_text() == f"pytest of {name}"
+        assert (out / name / "pod.log").read_text() == f"log of pod-{name}\n"
+    assert outcomes(out / "report.xml") == {"a": "passed", "b": "passed"}
+    said = capsys.readouterr().out
+    assert "0-0  pytest ended with 0" in said
+    assert "2 cases of 2 workers: 2 passed" in said
+
+
+def test_a_case_is_as_bad_as_on_its_worst_worker(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.look([pod("0-0"), pod("1-0")])
+    one = {"a": "passed", "b": "hung: late", "c": "skipped: no 4", "d": "passed", "e": "passed"}
+    other = {"a": "failed: oh", "b": "failed: no", "c": "skipped: no 8", "d": "skipped: why"}
+    cluster.worker("0-0", reported(**one), 1)
+    cluster.worker("1-0", reported(**other, e="passed"), 1)
+    out = tmp_path / "out"
+    assert run(out) == 1
+    assert outcomes(out / "report.xml") == {
+        "a": "failed",
+        "b": "hung",
+        "c": "skipped",
+        "d": "passed",
+        "e": "passed",
+    }
+    results = {r.id[-1]: r for r in report.read(out / "report.xml").results.values()}
+    assert results["a"].properties["workers"] == "0-0 passed, 1-0 failed"
+    assert results["a"].text == "worker 1-0: trace of oh"
+    assert results["b"].text == "worker 0-0: stack of late\n\nworker 1-0: trace of no"
+    assert results["c"].properties["skipped_on"] == "0-0: no 4; 1-0: no 8"
+    assert results["d"].properties["skipped_on"] == "1-0: why"
+    assert "skipped_on" not in results["e"].properties
+    text = (out / "report.xml").read_text()
+    assert "--- worker 0-0 ---\nout late\n--- worker 1-0 ---\nout no" in text
+
+
+def test_a_worker_that_died_is_named_and_its_cases_count_as_crashed(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.look([pod("0-0"), pod("1-0", "Failed", reason="OOMKilled", exitCode=137)])
+    cluster.worker("0-0", reported(a="passed", b="failed: oh"), 1)
+    out = tmp_path / "out"
+    assert run(out) == 1
+    said = capsys.readouterr().out
+    assert "1-0  died: OOMKilled, exit code 137" in said
+    assert "worker 1-0 has no report: died: OOMKilled, exit code 137" in said
+    assert outcomes(out / "report.xml") == {"a": "crashed", "b": "crashed"}
+    results = {r.id[-1]: r for r in report.read(out / "report.xml").results.values()}
+    assert results["a"].failure == "worker 1-0 has no result: died: OOMKilled, exit code 137"
+    assert "trace of oh" in results["b"].text
+    assert (out / "1-0" / "pod.log").read_text() == "log of pod-1-0\n"
+
+
+def test_a_case_that_only_one_worker_has_is_not_lost(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.look([pod("0-0"), pod("1-0")])
+    cluster.worker("0-0", reported(a="passed"))
+    cluster.worker("1-0", reported(a="passed", z="passed"))
+    assert run(tmp_path / "out") == 1
+    assert outcomes(tmp_path / "out" / "report.xml") == {"a": "passed", "z": "crashed"}
+
+
+def test_a_pod_that_is_deleted_is_over(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As all others of a job are, when one of its pods failed."""
+    cluster.look([pod("0-0"), pod("1-0")], [pod("0-0")])
+    cluster.worker("0-0", reported(a="passed"))
+    cluster.worker("1-0", None, None)
+    assert run(tmp_path / "out", "--timeout", "20") == 1
+    assert "1-0  died: pod pod-1-0 was deleted" in capsys.readouterr().out
+
+
+def test_waiting_is_bounded(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.look([pod("0-0"), pod("1-0", "Pending")])
+    cluster.worker("0-0", None, None)
+    assert run(tmp_path / "out", "--timeout", "1") == 2
+    said = capsys.readouterr()
+    assert "0-0  pod pod-0-0 was still running after 1 s" in said.out
+    assert "1-0  pod pod-1-0 never ran after 1 s" in said.out
+    assert "no worker left a report: 0-0: pod pod-0-0 was still running" in said.err
+
+
+def test_a_killed_pytest_is_told(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.look([pod("0-0"), pod("1-0")])
+    cluster.worker("0-0", reported(a="passed"))
+    cluster.worker("1-0", None, -9)
+    assert run(tmp_path / "out") == 1
+    assert "1-0  pytest was killed by signal 9 and left no report" in capsys.readouterr().out
+
+
+def test_a_pods_archive_stays_in_its_folder(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("../../escaped"), io.BytesIO())
+    monkeypatch.setattr(
+        kubectl.Cluster,
+        "_run",
+        lambda *_: kubectl.subprocess.CompletedProcess([], 0, stream.getvalue(), b""),
+    )
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    assert "can't be read" in kubectl.Cluster("ci").copy("pod", folder)
+    assert not (tmp_path / "escaped").exists()
+
+
+BAD = {
+    "gone": 'jobset gone: jobsets "gone" not found',
+    "Night;rm": "name 'Night;rm': expected a DNS label",
+    "foreign": "expected one that xla-harness jobset has printed",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(
+    cluster: Cluster, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cluster.folder / "foreign.json").write_text('{"spec": {"replicatedJobs": []}}')
+    command = ["jobset", "collect", name, "--namespace", "ci", "--out", str(tmp_path / "out")]
+    assert cli.main(command) == 2
+    assert BAD[name] in capsys.readouterr().err
+
+
+def test_without_kubectl_it_says_so(
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(cluster.folder))
+    assert run(tmp_path / "out") == 2
+    assert "kubectl is missing" in capsys.readouterr().err
+
+
+def test_reports_of_other_versions_are_told(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.look([pod("0-0"), pod("1-0")])
+    cluster.worker("0-0", reported(a="passed"))
+    cluster.worker("1-0", reported(a="passed").replace("2.9.0", "2.8.0"))
+    assert run(tmp_path / "out") == 0
+    assert "worker 1-0 ran torch 2.8.0, worker 0-0 2.9.0" in capsys.readouterr().out
