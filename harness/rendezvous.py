@@ -4,8 +4,8 @@ Before each case the first worker awaits all others, and lets them go. One that 
 case that hung there, finds the others further on, gives up the cases in between and joins them: so
 a hang costs as many cases as its deadline is long, not the rest of the run.
 
-A worker says ``at`` with a case's number and its id, or ``left`` when it gives up waiting. It is told
-``go``, ``no`` with the reason, ``late`` with the number of the case that the others are at,
+A worker says ``at`` with a case's number and its id, or ``left`` when it gives up waiting. It is
+told ``go``, ``no`` with the reason, ``late`` with the number of the case that the others are at,
 ``lost`` when a worker has died, after which nobody waits any more, or ``stop`` when it has other
 cases than the first worker. No thread waits here: this process forks.
 """

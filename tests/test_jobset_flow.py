@@ -130,7 +130,7 @@ class Job:
 
     def codes(self) -> list[int]:
         """The workers' exit codes, once all have ended."""
-        _, told = self._process.communicate(timeout=150)
+        _, told = self._process.communicate(timeout=300)
         assert told.strip(), "\n".join(Path(pod["log"]).read_text() for pod in self.pods)
         return json.loads(told.splitlines()[-1])
 
@@ -175,15 +175,16 @@ def merged(job: Job, out: Path) -> report.Report:
     return whole
 
 
+TRAINING = "suites/multislice_flash_attention/test_training.py"
 DISCOVERY = "suites/multislice_flash_attention/test_discovery.py"
 
 
 def test_two_slices_discover_each_other_in_the_workers_themselves(
     start: Any, tmp_path: Path
 ) -> None:
-    """A case of processes takes each worker for its slice, and one of one process runs on each."""
-    name = "(processes and 2x1-forward) or (all_kernels and 2x1)"
-    job = start(DISCOVERY, "-k", name)
+    """A case of processes takes each worker for its slice."""
+    names = "(of_processes and 2x1-forward) or losses_of_two_processes"
+    job = start(DISCOVERY, TRAINING, "-k", names)
     assert job.codes() == [0, 0], [Path(pod["log"]).read_text() for pod in job.pods]
     own = [report.read(job.volume(number) / "report.xml") for number in range(2)]
     for each in own:
@@ -192,7 +193,9 @@ def test_two_slices_discover_each_other_in_the_workers_themselves(
         # Of two slices here: one worker's own client, which waited for the other worker's.
         assert processes.properties["discoveries"] == "1"
         assert processes.properties["clients"] == "2"  # torch_xla's, and JAX's under the guard
-        assert results["test_one_discovery_by_all_kernels[virtual-tpu-2x1]"].works
+        # Gradients are averaged over both workers, and the losses are one process's.
+        assert results["test_losses_of_two_processes[virtual-tpu-2x1]"].works
+        assert len(results) == 2
     whole = merged(job, tmp_path / "whole.xml")
     assert set(whole.results) == set(own[0].results) == set(own[1].results)
     assert {str(result.outcome) for result in whole.results.values()} == {"passed"}
