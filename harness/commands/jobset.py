@@ -45,7 +45,10 @@ def add(commands: Commands) -> None:
         help="that a finished worker waits to be collected (%(default)s)",
     )
     parser.set_defaults(arguments=[], run=_print)
-    parser.epilog = "collect and merge end with 1 when a case is bad. Arguments behind -- are pytest's; without them it runs suites/."
+    parser.epilog = (
+        "Arguments behind -- are pytest's; without them it runs suites/. collect and merge end "
+        "with 1 when a case is bad."
+    )
     actions = parser.add_subparsers(metavar="ACTION")
     _add_work(actions)
     _add_collect(actions)
