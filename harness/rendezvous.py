@@ -73,7 +73,6 @@ class _Peer:
     """Another worker, as the first one sees it."""
 
     socket: socket.socket
-    worker: int = -1
     at: int = -1
     case: str = ""
     gone: bool = False
@@ -153,24 +152,27 @@ class First:
 
     def _read(self, peer: _Peer) -> None:
         for message in _received(peer.socket, peer.decoder):
-            if message is None:
-                peer.gone = True
-                self._selector.unregister(peer.socket)
-                peer.socket.close()
-            elif "worker" in message:
-                self._greet(peer, message)
-            elif "left" in message:
-                peer.at = -1
-            else:
-                peer.at, peer.case = int(message["at"]), str(message["case"])
+            match message:
+                case {"worker": int(worker), "digest": str(digest)}:
+                    self._greet(peer, worker, digest)
+                case {"at": int(number), "case": str(case)}:
+                    peer.at, peer.case = number, case
+                case {"left": _}:
+                    peer.at = -1
+                case _:  # its end, or no worker at all: an open port is knocked at
+                    peer.gone = True
+                    self._selector.unregister(peer.socket)
+                    peer.socket.close()
+                    return
 
-    def _greet(self, peer: _Peer, message: Message) -> None:
-        peer.worker = int(message["worker"])
-        self._peers[peer.worker] = peer
-        if message["digest"] != self._digest:
+    def _greet(self, peer: _Peer, worker: int, digest: str) -> None:
+        if not 0 < worker < self._job.count:
+            return
+        self._peers[worker] = peer
+        if digest != self._digest:
+            names = self._job.worker(worker), self._job.worker(0)
             why = (
-                f"worker {self._job.worker(peer.worker)} has other cases: {message['cases']} of "
-                f"them; {self._job.worker(0)} has {len(self._cases)}: expected one image and the "
+                f"worker {names[0]} has other cases than {names[1]}: expected one image and the "
                 "same arguments"
             )
             for other in self._peers.values():
@@ -188,8 +190,7 @@ class Other:
         self._lost = ""  # why there is nobody to wait for any more
         self._socket = _connect(job.address, end)
         if self._socket is not None:
-            hello = {"worker": job.number, "digest": _digest(cases), "cases": len(cases)}
-            self._tell(hello)
+            self._tell({"worker": job.number, "digest": _digest(cases)})
 
     def meet(self, number: int, seconds: float) -> Death | None:
         if self._lost:
@@ -257,7 +258,10 @@ def _received(source: socket.socket, decoder: Decoder) -> list[Message | None]:
         return []
     except OSError:
         data = b""
-    return [*decoder.feed(data)] if data else [None]
+    try:
+        return [*decoder.feed(data)] if data else [None]
+    except ValueError:  # no worker's words
+        return [None]
 
 
 def _digest(cases: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import pytest
 from harness import cli
 from harness.jobset import collect, kubectl
 from harness.results import report
+from harness.results.junit_run import Said, read_run
 
 KUBECTL = """\
 #!/usr/bin/env python3
@@ -168,6 +169,10 @@ def test_a_case_is_as_bad_as_on_its_worst_worker(cluster: Cluster, tmp_path: Pat
     assert results["c"].properties["skipped_on"] == "0-0: no 4; 1-0: no 8"
     assert results["d"].properties["skipped_on"] == "1-0: why"
     assert "skipped_on" not in results["e"].properties
+    recorded = read_run(out / "report.xml", Said())  # as a history takes it
+    assert {case.id[-1]: str(case.outcome) for case in recorded.cases} == outcomes(
+        out / "report.xml"
+    )
     text = (out / "report.xml").read_text()
     assert "--- worker 0-0 ---\nout late\n--- worker 1-0 ---\nout no" in text
 

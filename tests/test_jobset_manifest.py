@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -240,6 +241,15 @@ def test_bad_input_is_named(wrong: str, capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr()
     assert not said.out
     assert re.sub(r"\s+", " ", BAD[wrong]) in said.err
+
+
+def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "gke.md").read_text()
+    for action in ([], ["work"], ["collect"], ["merge"]):
+        with pytest.raises(SystemExit):
+            cli.main(["jobset", *action, "--help"])
+        options = set(re.findall(r"--[a-z-]{2,}", capsys.readouterr().out)) - {"--help"}
+        assert {option for option in options if option not in text} == set()
 
 
 @pytest.mark.parametrize("missing", ["--accelerator", "--topology", "--image"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,12 +33,13 @@ def said(ran: Ran) -> dict[str, tuple[str, str]]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., list]:
+def start(tmp_path: Path) -> Iterator[Callable[..., list]]:
     """Start a worker for each slice on one suite; ``bodies`` are of workers that have another."""
+
+    processes = []
 
     def run(body: str, *args: str, count: int = 2, bodies: dict | None = None, **more: str) -> list:
         port = str(free_port())
-        processes = []
         for number in range(count):
             project = Project(tmp_path / str(number))
             project.write("test_inner.py", NOTE + (bodies or {}).get(number, body))
@@ -48,9 +50,13 @@ def start(tmp_path: Path) -> Callable[..., list]:
                 **more,
             }
             processes.append((project, project.start(*args, **environment)))
-        return processes
+        return list(processes)
 
-    return run
+    yield run
+    for _, process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def end(processes: list) -> list[Ran]:
@@ -160,11 +166,27 @@ def test_a_worker_that_never_starts_is_named(start: Workers, absent: int) -> Non
     assert f"worker {absent}-0" in why
 
 
+def test_who_knocks_at_the_port_and_is_no_worker_disturbs_nobody(start: Workers) -> None:
+    body = """
+def test_a(): time.sleep(0.1)
+def test_b():
+    import socket
+    if WORKER == "1":
+        port = int(os.environ["XLA_HARNESS_RENDEZVOUS"].rpartition(":")[2])
+        for words in (b"GET / HTTP/1.1\\r\\n", b"[]\\n", b'{"worker": 7}\\n', b""):
+            with socket.create_connection(("127.0.0.1", port)) as knock:
+                knock.sendall(words)
+def test_c(): pass
+"""
+    for ran in end(start(body)):
+        assert said(ran) == dict.fromkeys(("test_a", "test_b", "test_c"), ("passed", ""))
+
+
 def test_workers_with_other_cases_stop_at_once(start: Workers) -> None:
     ended = end(start("\ndef test_a(): pass\n", bodies={1: "\ndef test_z(): pass\n"}))
     for ran in ended:
         assert ran.code == 2
-        assert ran.shows("worker 1-0 has other cases: 1 of them; 0-0 has 1")
+        assert ran.shows("worker 1-0 has other cases than 0-0")
 
 
 def test_xdist_is_refused(start: Workers) -> None:

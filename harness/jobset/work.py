@@ -20,7 +20,6 @@ from harness import files
 
 REPORT, LOG, EVENTS, DONE, COLLECTED = "report.xml", "log.txt", "events", "done.json", "collected"
 _POLL = 0.2  # seconds
-_STACKS = "client"  # a discovery's stack is its evidence
 
 
 def work(arguments: Sequence[str], out: Path, wait: float) -> int:
@@ -34,7 +33,6 @@ def work(arguments: Sequence[str], out: Path, wait: float) -> int:
     for old in (DONE, COLLECTED, REPORT):
         (out / old).unlink(missing_ok=True)
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
-    environment.setdefault("XLA_HARNESS_STACKS", _STACKS)
     command = [sys.executable, "-m", "pytest", *arguments, f"--junitxml={out / REPORT}"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
