@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness import upstream
 from harness.commands.parsers import Commands, names
 from harness.commands.stacks import say
+from harness.files import write
 from harness.lanes import lane_named
 from harness.matrix import run
 from harness.matrix.cell import Cell
 from harness.results import overview
 from harness.selection import Shard
+from harness.stacks import wheels
 from harness.stacks.catalogue import FOLDER, Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
@@ -31,8 +34,19 @@ def add(commands: Commands) -> None:
     parser.add_argument("--stacks", required=True, metavar="NAMES", help="as 2.5.1,2.9.0, or all")
     add_run_options(parser)
     parser.add_argument("--shard", metavar="NUMBER/COUNT", help="one part of each cell, as 2/5")
+    add_wheels_option(parser)
+    parser.add_argument(
+        "--pytest", default="", metavar="TEXT", help="more arguments for pytest, as one text"
+    )
     parser.add_argument("--out", type=Path, default=REPORTS, help=f"default: {REPORTS}")
     parser.set_defaults(run=_run)
+
+
+def add_wheels_option(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that makes stacks of somebody's own wheels."""
+    parser.add_argument(
+        "--wheels", default="", metavar="DIR", help="wheels in place of the stacks' own"
+    )
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +92,8 @@ def _run(options: argparse.Namespace) -> int:
     catalogue = Catalogue(options.folder)
     wanted = names(options.stacks)
     stacks = catalogue.releases if wanted == ("all",) else [catalogue.find(name) for name in wanted]
+    stacks = [wheels.given(stack, options.wheels) for stack in stacks]
+    options.arguments = [*options.arguments, *shlex.split(options.pytest)]
     shard = Shard.parse(options.shard) if options.shard else None
     done = run.run(
         cells_of(stacks, options, options.out, shard),
@@ -93,6 +109,9 @@ def _run(options: argparse.Namespace) -> int:
     rows = upstream.load_optional(UPSTREAM if UPSTREAM.exists() else None)
     print("\n".join(overview.text(columns, rows)))
     (options.out / "overview.md").write_text(overview.markdown(columns, rows), encoding="utf-8")
+    for cell in done.cells:
+        if str(cell) in done.died:
+            write({cell.cause: f"{done.died[str(cell)]}\n"})
     done.check()
     bad = sum(
         r.outcome.is_bad for _, reports in columns for x in reports for r in x.results.values()

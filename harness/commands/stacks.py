@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.commands.parsers import Commands
-from harness.stacks import constraints, doctor
+from harness.stacks import constraints, doctor, wheels
 from harness.stacks.catalogue import FOLDER, Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
@@ -35,6 +35,8 @@ def add(commands: Commands) -> None:
         action = actions.add_parser(name, help=text)
         action.add_argument("stacks", nargs="+", metavar="STACK")
         action.set_defaults(run=run)
+        if run is _create:
+            action.add_argument("--wheels", default="", metavar="DIR", help="in place of their own")
     action = actions.add_parser("doctor", help="what is missing on this machine, how to get it")
     action.set_defaults(run=_doctor)
 
@@ -91,7 +93,7 @@ def _lock(options: argparse.Namespace) -> int:
 def _create(options: argparse.Namespace) -> int:
     catalogue, environments = Catalogue(options.folder), Environments()
     for stack in [catalogue.find(name) for name in options.stacks]:
-        print(environments.create(stack, say).python)
+        print(environments.create(wheels.given(stack, options.wheels), say).python)
     return 0
 
 

@@ -53,6 +53,11 @@ class Cell:
         """What pytest printed."""
         return self.folder / f"{self._name}.log"
 
+    @property
+    def cause(self) -> Path:
+        """Why there is no report, in words; there only if so."""
+        return self.folder / f"{self._name}.died"
+
     def done(self, environment: Environment) -> bool:
         """Whether its report answers this very question: same packages, sources and arguments."""
         try:
@@ -64,7 +69,7 @@ class Cell:
     def start(self, environment: Environment, cache_folder: Path) -> subprocess.Popen[bytes]:
         """Start its pytest, which dies with this thread."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for path in (self.report, self._question, self._new):
+        for path in (self.report, self._question, self._new, self.cause):
             path.unlink(missing_ok=True)
         with self.log.open("wb") as log:
             return subprocess.Popen(

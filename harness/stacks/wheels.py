@@ -11,6 +11,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from harness.errors import BadInputError
+from harness.stacks import constraints
+from harness.stacks.environments import cache_folder
 from harness.stacks.stack import TOGETHER, Stack
 
 _DATE = re.compile(r"20\d{6}")
@@ -42,6 +44,40 @@ def stacks_of(folder: Path, base: Stack, component: str = "torch_xla") -> list[S
         swapped = base.swap(pins)
         stacks.append(replace(swapped, name=str(version), folder=folder))
     return stacks
+
+
+def onto(stack: Stack, folder: Path) -> Stack:
+    """The stack with each wheel of the folder in its pin's place; what has no wheel stays.
+
+    Its name stays where its file names a folder of wheels, else ``+wheels`` says what it is: the
+    line of a history goes on from one wheel to the next. Raises BadInputError for a folder without
+    wheels for its Python, and for several of one package.
+    """
+    found = _wheels(folder, stack.python)
+    if not found:
+        raise BadInputError(f"{folder}: expected wheels for Python {stack.python}, found none")
+    pins: dict[str, str | None] = {}
+    spelled = {canonicalize_name(name): name for name in (*stack.pins, *sum(TOGETHER, ()))}
+    for name, versions in found.items():
+        if len(versions) > 1:
+            several = ", ".join(map(str, sorted(versions)))
+            raise BadInputError(f"{folder}: expected one wheel of {name}, found {several}")
+        pins[spelled.get(canonicalize_name(name), name)] = str(next(iter(versions.values())))
+    name = stack.name if stack.folder else f"{stack.name}+wheels"
+    return replace(stack.swap(pins), name=name, folder=folder)
+
+
+def given(stack: Stack, folder: str) -> Stack:
+    """The stack with the folder's wheels, resolved anew; as it is without a folder.
+
+    A wheel that was built again may have the version that it had: what was resolved for it before
+    has another checksum.
+    """
+    if not folder:
+        return stack
+    own = onto(stack, Path(folder))
+    constraints.resolve(own, constraints.path_of(own, cache_folder()))
+    return own
 
 
 def _wheels(folder: Path, python: str) -> dict[str, dict[Version, Path]]:

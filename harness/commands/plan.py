@@ -1,0 +1,74 @@
+"""``xla-harness plan``: which stacks and cells a workflow runs, as its matrix."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.commands.parsers import Commands, names
+from harness.matrix.plan import cells
+from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.stack import Stack
+
+
+def add(commands: Commands) -> None:
+    """Add the command and its own commands."""
+    parser = commands.add_parser("plan", help="stacks and cells of a workflow, as KEY=JSON lines")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
+    )
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    night = actions.add_parser("night", help="the stacks of a night, and when it began")
+    night.add_argument("--stacks", default="all", metavar="NAMES", help="default: all releases")
+    night.add_argument("--nightly", default="", metavar="STACK", help="the one that takes wheels")
+    night.add_argument("--time", default="", metavar="ISO", help="of its start; default: now")
+    night.set_defaults(run=_night)
+    one = actions.add_parser("cells", help="the cells of a stack, and their artifacts' names")
+    add_cell_options(one)
+    one.add_argument("--stack", required=True, metavar="NAME")
+    one.add_argument("--wheels", default="", metavar="NAME", help="not empty: it gets wheels")
+    one.set_defaults(run=_cells)
+
+
+def add_cell_options(parser: argparse.ArgumentParser) -> None:
+    """What decides a stack's cells besides its name."""
+    parser.add_argument("--lanes", required=True, metavar="NAMES", help="as cpu,virtual-tpu")
+    parser.add_argument("--shard", type=int, default=1, metavar="COUNT", help="parts of a lane")
+
+
+def chosen(catalogue: Catalogue, text: str) -> list[Stack]:
+    """The stacks of these names; ``all`` are those that extend no other."""
+    wanted = names(text)
+    if wanted == ("all",):
+        return catalogue.releases
+    return [catalogue.find(name) for name in wanted]
+
+
+def with_wheels(stack: Stack) -> Stack:
+    """The stack under the name that it has once it gets wheels."""
+    return stack if stack.folder else replace(stack, name=f"{stack.name}+wheels")
+
+
+def _night(options: argparse.Namespace) -> int:
+    catalogue = Catalogue(options.folder)
+    stacks = [{"stack": s.name, "wheels": ""} for s in chosen(catalogue, options.stacks)]
+    if options.nightly:
+        stacks.append({"stack": catalogue.find(options.nightly).name, "wheels": "wheels"})
+    # All cells of a night have one time, so that a night which runs past midnight stays one.
+    time = options.time or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    print(f"stacks={json.dumps(stacks)}")
+    print(f"time={time}")
+    return 0
+
+
+def _cells(options: argparse.Namespace) -> int:
+    stack = Catalogue(options.folder).find(options.stack)
+    found = cells(
+        with_wheels(stack) if options.wheels else stack, names(options.lanes), options.shard
+    )
+    print(f"cells={json.dumps([{**cell.data, 'stack': stack.name} for cell in found])}")
+    print(f"artifacts={json.dumps([cell.artifact for cell in found])}")
+    return 0

@@ -1,0 +1,49 @@
+"""What a night or a pull request runs, as data: stacks, and each stack's cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from harness.lanes import lane_named
+from harness.selection import Shard
+from harness.stacks.stack import Stack
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cell that shall run: its stack's name, and where its report will be found."""
+
+    stack: str
+    lane: str
+    shard: str  # NUMBER/COUNT
+    artifact: str  # the name under which its files are kept
+
+    @property
+    def data(self) -> dict[str, str]:
+        """As a job of a matrix."""
+        return asdict(self)
+
+
+def cells(stack: Stack, lanes: Iterable[str], count: int) -> list[Planned]:
+    """A cell for each lane that the stack can have, in ``count`` shards.
+
+    Raises BadInputError for an unknown lane and for no shard at all.
+    """
+    for lane in (lanes := list(lanes)):
+        lane_named(lane)
+    return [
+        Planned(
+            stack=stack.name,
+            lane=lane,
+            shard=str(shard),
+            artifact=f"junit-{stack.slug}-{lane}-{shard.number}of{shard.count}",
+        )
+        for lane in _possible(stack, lanes)
+        for shard in (Shard.parse(f"{number + 1}/{count}") for number in range(max(count, 1)))
+    ]
+
+
+def _possible(stack: Stack, lanes: Sequence[str]) -> list[str]:
+    """Without those that nothing of the stack could run: a stack may have no libtpu."""
+    return [lane for lane in lanes if lane != "tpu-aot" or "libtpu" in stack.pins]
