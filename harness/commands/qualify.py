@@ -15,12 +15,14 @@ from harness.commands.stacks import say
 from harness.errors import BadInputError
 from harness.matrix import run
 from harness.matrix.qualify import Runner, attribute, differing_cases
-from harness.results import allow, markdown, text
+from harness.results import allow, compare_ci, markdown, text
 from harness.results.as_data import as_data
 from harness.results.compare import compare
 from harness.results.decision import decide
 from harness.results.findings import Comparison
 from harness.results.history import find_reports
+from harness.results.history_store import History
+from harness.results.recorded import recorded
 from harness.results.report import Report, read
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
@@ -35,10 +37,18 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser(
         "qualify", help="one verdict on moving from a stack to another, and what carries it"
     )
-    parser.add_argument("base", metavar="BASE", help="a stack, a report, or a folder of reports")
+    parser.add_argument(
+        "base", metavar="BASE", help="a stack, a report, a folder of reports, or a recorded run"
+    )
     parser.add_argument("candidate", metavar="CANDIDATE", help="the same")
     add_run_options(parser)
     parser.add_argument("--allow", type=Path, metavar="FILE", help="what was signed off")
+    parser.add_argument(
+        "--history", metavar="DIR", help="BASE is a run of it: a name, or latest of the same stack"
+    )
+    parser.add_argument(
+        "--annotations", action="store_true", help="print GitHub's ::error lines too"
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="summary for a pull request")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all findings, for a program")
     parser.add_argument(
@@ -74,6 +84,8 @@ def _run(options: argparse.Namespace) -> int:
         comparison = attribute(comparison, base, candidate, runner)
     allowed = allow.apply(entries, comparison)
     print("\n".join(text.lines(comparison, allowed)))
+    if options.annotations:
+        print("\n".join(compare_ci.annotation_lines(comparison, allowed)))
     target = options.markdown or runner.out / "summary.md"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(markdown.summary(comparison, allowed), encoding="utf-8")
@@ -101,6 +113,9 @@ def _sides(options: argparse.Namespace) -> _Sides:
     """Both sides, run now where a stack was named."""
     named = (options.base, options.candidate)
     given = [_reports(name) for name in named]
+    if options.history:
+        stack = next((report.stack for report in given[1] if report.stack), options.candidate)
+        given[0] = [recorded(History(options.history), options.base, stack)]
     stacks = [
         None if reports else Catalogue(options.folder).find(name)
         for reports, name in zip(given, named, strict=True)

@@ -63,18 +63,22 @@ class History:
         BadInputError for a report that can't be read and a history that can't be written.
         """
         runs = [read_run(path, said) for path in reports]
-        if together:
-            runs = [joined(runs)]
+        return self.add([joined(runs)] if together else runs)
+
+    def add(self, runs: Sequence[Run]) -> tuple[Recorded, ...]:
+        """Write a file for each run; all are encoded before any is written."""
         files = [(run, formats.encoded(run)) for run in runs]
         return tuple(self._add(run, content) for run, content in files)
 
-    def find(self, text: str) -> tuple[str, str]:
+    def find(self, text: str, stack: str = "") -> tuple[str, str]:
         """The run that a person means, and its stack: its name, the beginning of it, or ``latest``.
+
+        With ``stack`` only its runs are looked at.
 
         Raises BadInputError with the latest runs when it is none, or several.
         """
         stacks = {Path(name).stem: stack_of(name) for name in self.files.names()}
-        runs = sorted(stacks)
+        runs = sorted(run for run, its in stacks.items() if stack in ("", its))
         found = runs[-1:] if text == "latest" else [run for run in runs if run.startswith(text)]
         if len(found) != 1:
             said = "several" if found else "none"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.results import verdict_groups as said
+from harness.results.annotation import ANNOTATIONS, annotation
 from harness.results.groups import first_line
 from harness.results.markdown import code, link, plain, table
 from harness.results.printable import printable
 from harness.results.verdicts import Kind, Verdicts
 
 _ROWS = 30  # of a table; a summary may have 1 MiB
-_ANNOTATIONS = 10  # GitHub shows no more of a step
 _HEAD = ("verdict", "cases", "what", "first case", "failure", "since")
 
 
@@ -33,15 +33,13 @@ def summary(verdicts: Verdicts) -> str:
 def annotation_lines(verdicts: Verdicts) -> Iterator[str]:
     """An error for each group of what refuses the run, a warning for other new failures."""
     levels = {Kind.REGRESSED: "error", Kind.MISSING: "error", Kind.NEW_FAILURE: "warning"}
-    for group in said.groups(verdicts.of(*levels))[:_ANNOTATIONS]:
+    for group in said.groups(verdicts.of(*levels))[:ANNOTATIONS]:
         first = group.first
         more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
         parts = (said.head(first), said.failure(first), said.since(first, verdicts))
-        file = first.case.partition("::")[0]
-        place = f"file={_property(file)}," if file.endswith(".py") else ""
-        title = _property(f"{first.kind}: {first.key}{more}")
-        text = _data("; ".join(part for part in parts if part))
-        yield f"::{levels[first.kind]} {place}title={title}::{text}"
+        title = f"{first.kind}: {first.key}{more}"
+        text = "; ".join(part for part in parts if part)
+        yield annotation(levels[first.kind], first.case, title, text)
 
 
 def _verdicts(verdicts: Verdicts) -> Iterator[str]:
@@ -91,11 +89,3 @@ def _versions(verdicts: Verdicts) -> Iterator[str]:
         for name in names
     ]
     yield from table(("", *map(code, verdicts.runs)), rows)
-
-
-def _data(text: str) -> str:
-    return printable(text).replace("%", "%25")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,59 @@
+"""A run of a history as a report, so that a comparison can have it as a side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from harness.errors import BadInputError
+from harness.outcome import Kind
+from harness.results.history_store import History
+from harness.results.junit_run import VERSIONS
+from harness.results.report import Report, Result
+
+_LATEST = "latest"
+_COLUMNS = ("case", "area", "lane", "topology", "outcome", "message", "layer", "duration")
+
+
+def recorded(history: History, name: str, stack: str) -> Report:
+    """The run of that name; ``latest`` is the newest one of the stack.
+
+    Raises BadInputError, naming the runs that there are, for none.
+    """
+    run, stack = history.find(name, stack if name == _LATEST else "")
+    return history.ask(lambda connection: _report(connection, run, stack, history), [stack])
+
+
+def _report(
+    connection: duckdb.DuckDBPyConnection, run: str, stack: str, history: History
+) -> Report:
+    columns = ", ".join(f'"{name}"' for name in (*_COLUMNS, "upstream", "properties", *VERSIONS))
+    rows = connection.execute(f"SELECT {columns} FROM cases WHERE run = ?", [run]).fetchall()  # noqa: S608 - names of ours
+    if not rows:
+        raise BadInputError(f"run {run}: its file in {history.location} can't be read")
+    results = [_result(row) for row in rows]
+    said = rows[0][-len(VERSIONS) :]
+    return Report(
+        path=Path(history.location) / run,
+        stack=stack,
+        versions={name: text for name, text in zip(VERSIONS, said, strict=True) if text},
+        results={result.key: result for result in results},
+        left_out={},
+    )
+
+
+def _result(row: tuple[Any, ...]) -> Result:
+    id_, area, lane, topology, outcome, message, layer, duration, upstream, properties, *_ = row
+    return Result(
+        id=id_,
+        lane=lane,
+        topology=topology,
+        outcome=Kind(outcome),
+        failure=message,
+        layer=layer,
+        text=message,
+        seconds=duration,
+        properties={**dict(properties or {}), "area": area, "upstream": " ".join(upstream)},
+    )
