@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from harness import __version__
 from harness.commands import (
     bisect,
+    collect,
     dashboard,
     durations,
     expectations,
+    history,
     history_of,
+    issues,
     jobset,
     list_,
     matrix,
+    plan,
     qualify,
     query,
     record,
@@ -24,6 +28,7 @@ from harness.commands import (
     stacks,
     topologies,
     verdict,
+    wheels,
 )
 from harness.errors import BadInputError
 from harness.versions import stack_versions
@@ -32,6 +37,8 @@ _COMMANDS = (
     list_,
     topologies,
     stacks,
+    wheels,
+    plan,
     matrix,
     qualify,
     bisect,
@@ -41,8 +48,11 @@ _COMMANDS = (
     durations,
     repro,
     record,
+    collect,
+    history,
     verdict,
     query,
+    issues,
     dashboard,
     jobset,
 )

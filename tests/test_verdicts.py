@@ -130,7 +130,7 @@ def test_case_that_a_rerun_changes_is_flaky(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in SQL.glob("*.sql")))
 def test_every_statement_begins_with_its_rule(name: str) -> None:
     assert statement(name).startswith("-- ")
-    assert {kind.rule for kind in KINDS} | {"runs", "answers", "flaky", "clusters"} == {
+    assert {kind.rule for kind in KINDS} | {"runs", "answers", "flaky", "clusters", "standing"} == {
         path.stem for path in SQL.glob("*.sql")
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -41,7 +42,10 @@ def add(commands: Commands) -> None:
         help=f"issues in an engineer's words; default: {_ROWS}, if it is there",
     )
     parser.add_argument(
-        "--address", default="", metavar="URL", help="where it will be, for the feed's links"
+        "--address",
+        default="",
+        metavar="URL",
+        help="where it will be, for links; pages: GitHub Pages",
     )
     parser.set_defaults(run=_run)
 
@@ -49,12 +53,12 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     if options.nights < 1:
         raise BadInputError(f"--nights {options.nights}: expected 1 or more")
-    address = _address(options.address)
+    home = address(options.address)
     rows = upstream.load_optional(options.upstream or (_ROWS if _ROWS.is_file() else None))
     history = History(options.history)
 
     def publish(connection: duckdb.DuckDBPyConnection) -> Site:
-        return night.publish(connection, options.out, rows, options.nights, address)
+        return night.publish(connection, options.out, rows, options.nights, home)
 
     start = time.monotonic()
     site = history.ask(publish)
@@ -64,13 +68,19 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _address(text: str) -> str:
+def address(text: str, option: str = "--address") -> str:
+    """The address of a site, with a slash behind it; raises BadInputError for none of the web."""
     if not text:
         return ""
+    if text == "pages":  # where GitHub Pages puts the repository whose workflow this is
+        owner, _, name = os.environ.get("GITHUB_REPOSITORY", "").partition("/")
+        if not name:
+            raise BadInputError(f"{option} pages: expected OWNER/NAME in GITHUB_REPOSITORY")
+        return f"https://{owner.lower()}.github.io/{name}/"
     try:
         parts = urlsplit(text)
     except ValueError as error:
-        raise BadInputError(f"--address {text!r}: {error}") from error
+        raise BadInputError(f"{option} {text!r}: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInputError(f"--address {text!r}: expected https://HOST/PATH/")
+        raise BadInputError(f"{option} {text!r}: expected https://HOST/PATH/")
     return text.rstrip("/") + "/"

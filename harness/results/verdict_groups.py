@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.results.groups import first_line
@@ -68,7 +68,11 @@ def since(verdict: Verdict, verdicts: Verdicts) -> str:
 
 def changes(verdicts: Verdicts, before: str, after: str) -> list[str]:
     """The components whose versions differ, as ``jax 0.4.33 -> 0.7.1``."""
-    was, is_ = verdicts.versions.get(before, {}), verdicts.versions.get(after, {})
+    return steps(verdicts.versions.get(before, {}), verdicts.versions.get(after, {}))
+
+
+def steps(was: Mapping[str, str], is_: Mapping[str, str]) -> list[str]:
+    """The same of two runs' versions."""
     names = [name for name in is_ if name not in ("stack", "commit") and was.get(name, "")]
     return [f"{n} {was[n]} -> {is_[n]}" for n in names if is_[n] and was[n] != is_[n]]
 

@@ -125,7 +125,7 @@ def judge(
         tuple(found),
         tuple(Cluster(*row) for row in clusters),
         dict(outcomes),
-        _versions(cursor, named),
+        versions_of(cursor, named),
     )
 
 
@@ -163,7 +163,10 @@ def _verdict(row: tuple[Any, ...], details: Mapping[tuple[str, ...], tuple[Any, 
     )
 
 
-def _versions(cursor: duckdb.DuckDBPyConnection, runs: set[str]) -> Mapping[str, Mapping[str, str]]:
+def versions_of(
+    cursor: duckdb.DuckDBPyConnection, runs: set[str]
+) -> Mapping[str, Mapping[str, str]]:
+    """Stack, commit and components of each run."""
     names = ("stack", "commit", "python", "torch", "torch_xla", "jax", "jaxlib", "libtpu")
     columns = ", ".join(f"any_value({name})" for name in names)
     found = cursor.execute(

@@ -1,0 +1,49 @@
+"""``xla-harness issues``: an issue for each regression, opened and closed as nights go by."""
+
+from __future__ import annotations
+
+import argparse
+
+from harness.commands.dashboard import address
+from harness.commands.parsers import Commands
+from harness.commands.query import tell
+from harness.issues.github import Issues
+from harness.issues.plan import decide
+from harness.results.history_store import History
+from harness.results.printable import printable
+from harness.results.regressions import state
+
+
+def add(commands: Commands) -> None:
+    """Add the command and its own command."""
+    parser = commands.add_parser("issues", help="keep one GitHub issue for each regression")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    sync = actions.add_parser("sync", help="open, update, close and reopen them by a history")
+    sync.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
+    sync.add_argument("--repo", required=True, metavar="OWNER/NAME")
+    sync.add_argument("--site", default="", metavar="URL", help="of the dashboard, for links")
+    sync.add_argument(
+        "--most", type=int, default=20, metavar="N", help="to open at once; the rest next time"
+    )
+    sync.add_argument("--dry-run", action="store_true", help="say what would be done")
+    sync.set_defaults(run=_sync)
+    sync.epilog = (
+        "The token is in GITHUB_TOKEN, with permission to write issues; GITHUB_API_URL is where."
+    )
+
+
+def _sync(options: argparse.Namespace) -> int:
+    site = address(options.site, "--site")
+    history, issues = History(options.history), Issues(options.repo)
+    found = history.ask(state)
+    tell(history.set_aside)
+    actions = decide(found, issues.all(), site)
+    opened = [action for action in actions if action.kind == "open"]
+    kept = [action for action in actions if action.kind != "open"] + opened[: options.most]
+    for action in kept:
+        number = action.number if options.dry_run else issues.carry_out(action)
+        told = printable(action.title or action.comment)
+        print(f"{action.kind:<7} #{number or '?'} {told}".rstrip())
+    left = len(opened) - len(opened[: options.most])
+    print(f"{len(found.regressions)} regressions stand, {len(kept)} issues changed, {left} left")
+    return 0

@@ -1,0 +1,1 @@
+"""Issues on GitHub that follow what the history says regressed."""

@@ -1,0 +1,39 @@
+-- standing: what regressed at any time and has not been mended, as the asked runs leave it. A case is
+-- broken since a run before which it worked, or it was measured and the last run of its stack and
+-- lane has it not, or only skipped. `since` is the first run that says so, `before` the last good one.
+SELECT
+    'broken' AS state, n.run, n.stack, n.lane, n.topology, n.case, b.before_run AS before, n.since,
+    f.run IS NOT NULL AS flaky
+FROM (
+    SELECT
+        a.*, ROW_NUMBER() OVER (
+            PARTITION BY a.stack, a.lane, a.topology, a.case ORDER BY a.time DESC, a.run DESC
+        ) AS place
+    FROM answers a
+) n
+JOIN answers b
+    ON b.run = n.since AND b.stack = n.stack AND b.lane = n.lane
+    AND b.topology = n.topology AND b.case = n.case
+LEFT JOIN flaky f
+    ON f.run = n.run AND f.lane = n.lane AND f.topology = n.topology AND f.case = n.case
+WHERE n.place = 1 AND n.answer = 'broken' AND b.before = 'works'
+UNION ALL
+SELECT
+    'missing' AS state, l.run, m.stack, m.lane, m.topology, m.case, m.run AS before,
+    (
+        SELECT MIN(r.run) FROM runs r
+        WHERE r.stack = m.stack AND r.lane = m.lane AND r.run > m.run
+    ) AS since,
+    FALSE AS flaky
+FROM (
+    SELECT
+        c.stack, c.lane, c.topology, c.case, MAX(c.run) AS run,
+        ARG_MAX(c.outcome, c.run) AS outcome
+    FROM cases c
+    WHERE c.outcome <> 'skipped'
+    GROUP BY ALL
+) m
+JOIN (
+    SELECT r.stack, r.lane, MAX(r.run) AS run FROM runs r GROUP BY ALL
+) l ON l.stack = m.stack AND l.lane = m.lane
+WHERE m.run < l.run AND m.outcome IN ('passed', 'unexpected pass', 'expected failure')
