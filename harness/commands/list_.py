@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from harness import listing
 from harness.commands.parsers import Commands
+from harness.errors import BadInputError
 
 
 def add(commands: Commands) -> None:
@@ -21,6 +23,10 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if missing := [path for path in options.paths if not Path(path.partition("::")[0]).exists()]:
+        raise BadInputError(
+            f"{missing[0]}: expected a file or folder of cases, as a clone of the project has"
+        )
     print(f"collecting {' '.join(options.paths)} ...", file=sys.stderr)
     cases, titles = listing.collect(options.paths)
     data = listing.as_data(cases)

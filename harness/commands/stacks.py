@@ -47,10 +47,10 @@ def say(text: str) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    environments = Environments()
+    stacks, environments = Catalogue(options.folder).stacks, Environments()
     head = "".join(f"{name:<12}" for name in _SHOWN)
     print(f"{'stack':<14}{'python':<8}{head}installed")
-    for stack in Catalogue(options.folder).stacks:
+    for stack in stacks:
         pins = "".join(f"{stack.pins.get(name, '-').removeprefix('=='):<12}" for name in _SHOWN)
         done = "yes" if environments.existing(stack) else "-"
         print(f"{stack.name:<14}{stack.python:<8}{pins}{done}")

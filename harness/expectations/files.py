@@ -27,7 +27,9 @@ def read_all(folder: Path, known: Sequence[Versions]) -> Iterator[Expectation]:
     Raises BadInputError naming the file and the key.
     """
     if not folder.is_dir():
-        raise BadInputError(f"{folder}: expected a folder of expectation files")
+        raise BadInputError(
+            f"{folder}: expected a folder of expectation files, as a clone of the project has"
+        )
     for path in sorted(folder.glob("*.toml")):
         try:
             text = path.read_text(encoding="utf-8")

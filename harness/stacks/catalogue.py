@@ -28,7 +28,10 @@ class Catalogue:
             BadInputError: there is no such folder, or a file of it can't be used.
         """
         if not folder.is_dir():
-            raise BadInputError(f"{folder}: expected a folder of stacks, one TOML file each")
+            raise BadInputError(
+                f"{folder}: expected a folder of stacks, one TOML file each, "
+                "as a clone of the project has"
+            )
         self._folder = folder
         self._paths = {path.stem: path for path in sorted(folder.glob("*.toml"))}
         self._stacks: dict[str, Stack] = {}

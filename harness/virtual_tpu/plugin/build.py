@@ -38,9 +38,10 @@ class VirtualTpuBuild(BuildHookInterface):  # type: ignore[type-arg]
         compile_plugin(_ROOT / _LIBRARY, ["-shared"])
         build_data["artifacts"].append(str(_LIBRARY))
         build_data["pure_python"] = False
-        # One library for every version of Python: it finds the interpreter's functions by name.
+        # One library for every CPython: it finds functions of the stable ABI in the process by
+        # name. So not py3-none: PyPy has other names, and free-threaded builds another ABI.
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"cp311-abi3-{platform}"
 
 
 def compile_plugin(target: Path, flags: list[str]) -> None:
@@ -58,7 +59,10 @@ def compile_plugin(target: Path, flags: list[str]) -> None:
             f'-DVIRTUAL_TPU_VERSION="{version}"',
             f"-I{header.parent}",
             f"-I{generated}",
+            # No path of this machine in the debug information: the same sources, the same library.
             f"-ffile-prefix-map={_ROOT}=.",
+            f"-ffile-prefix-map={generated}=generated",
+            f"-ffile-prefix-map={header.parent}=include",
             *flags,
             *sources,
             *("-o", str(new), "-ldl", "-lpthread"),
