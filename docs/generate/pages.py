@@ -1,0 +1,46 @@
+"""The reference, made from the code while the site is built, called by mkdocs-gen-files."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import mkdocs_gen_files
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import commands
+import issues
+import plugin
+import python_api
+import records
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _changes() -> str:
+    return (_ROOT / "CHANGELOG.md").read_text()
+
+
+def _contributing() -> str:
+    """CONTRIBUTING.md, whose links start at the root."""
+    text = (_ROOT / "CONTRIBUTING.md").read_text()
+    return re.sub(r"\]\(docs/", "](", text)
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "contributing.md": _contributing,
+    "reference/changes.md": _changes,
+    "reference/commands.md": commands.page,
+    "reference/junit.md": records.junit,
+    "reference/pytest.md": plugin.page,
+    "reference/python.md": python_api.page,
+    "reference/sql.md": records.sql,
+    "reference/upstream.md": issues.page,
+}
+
+for path, make in PAGES.items():
+    with mkdocs_gen_files.open(path, "w") as file:
+        file.write(make())

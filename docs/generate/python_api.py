@@ -1,0 +1,34 @@
+"""The Python names that a case may use, each a directive for mkdocstrings."""
+
+from __future__ import annotations
+
+_SECTIONS = {
+    "Topologies": ["harness.topology.Topology", "harness.topology.Target"],
+    "What frameworks ask of a virtual TPU": [
+        "harness.virtual_tpu.events.EventLog",
+        "harness.virtual_tpu.events.Events",
+        "harness.virtual_tpu.events.Event",
+        "harness.virtual_tpu.slices",
+    ],
+    "The TPU compiler": ["harness.tpu_aot.tpu_compiler.TpuCompiler"],
+    "Programs as facts": ["harness.ir"],
+    "Oracles": [
+        "harness.oracles.collectives",
+        "harness.oracles.dtensor",
+        "harness.oracles.gloo",
+        "harness.oracles.jax_cpu",
+        "harness.oracles.replicas",
+        "harness.oracles.sharding",
+    ],
+    "Errors": ["harness.errors"],
+}
+
+
+def page() -> str:
+    """A section for each group of names."""
+    head = "# Python\n\nWhat a case may import. Docstrings give units and the errors raised.\n"
+    return "\n".join([head, *(_section(title, names) for title, names in _SECTIONS.items())])
+
+
+def _section(title: str, names: list[str]) -> str:
+    return f"## {title}\n\n" + "\n".join(f"::: {name}\n" for name in names)
