@@ -29,8 +29,8 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("bisect", help="name the stack that broke a case, or mended it")
     parser.add_argument("case", metavar="CASE", help="its id, as pytest prints it")
-    parser.add_argument("--good", required=True, metavar="STACK")
-    parser.add_argument("--bad", required=True, metavar="STACK")
+    parser.add_argument("--good", required=True, metavar="STACK", help="where it works")
+    parser.add_argument("--bad", required=True, metavar="STACK", help="where it does not")
     parser.add_argument("--stacks", metavar="NAMES", help="in this order, instead of by version")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="nightly wheels as stacks")
     parser.add_argument("--base", metavar="STACK", help="what else the wheels run with")

@@ -17,7 +17,7 @@ TARGET = Path("fixtures/durations.json")
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("durations", help="record how long cases take, for --shard")
-    parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT")
+    parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, ours")
     parser.add_argument("--out", type=Path, default=TARGET, help=f"default: {TARGET}")
     parser.set_defaults(run=_run)
 

@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("expectations", help="what upstream is known to get wrong")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     action = actions.add_parser("update", help="rewrite the files from reports")
-    action.add_argument("reports", nargs="+", type=Path, metavar="REPORT")
+    action.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, ours")
     action.add_argument(
         "--expectations",
         type=Path,

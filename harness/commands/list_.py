@@ -17,7 +17,9 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser(
         "list", help="areas with their cases, lanes, topologies and upstream issues"
     )
-    parser.add_argument("paths", nargs="*", default=["suites"], metavar="PATH")
+    parser.add_argument(
+        "paths", nargs="*", default=["suites"], metavar="PATH", help="default: suites"
+    )
     parser.add_argument("--json", action="store_true", help="one object for each case")
     parser.set_defaults(run=_run)
 

@@ -19,7 +19,9 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser(
         "record", help="add JUnit reports, ours or any pytest's, to a history"
     )
-    parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT")
+    parser.add_argument(
+        "reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, of any pytest"
+    )
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
     parser.add_argument(
         "--together", action="store_true", help="the reports are lanes or shards of one run"

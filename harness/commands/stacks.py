@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         ("remove", _remove, "delete the environments of stacks"),
     ):
         action = actions.add_parser(name, help=text)
-        action.add_argument("stacks", nargs="+", metavar="STACK")
+        action.add_argument("stacks", nargs="+", metavar="STACK", help="a name, or a file")
         action.set_defaults(run=run)
         if run is _create:
             action.add_argument("--wheels", default="", metavar="DIR", help="in place of their own")
