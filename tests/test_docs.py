@@ -104,7 +104,51 @@ def test_readme_starts_with_the_commands_that_ci_runs() -> None:
         assert " ".join(command) in script
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{n}" for n in DOCS)])
+def test_readme_fits_one_screen_and_starts_to_work() -> None:
+    """What, for whom, a picture, the commands, the folders; the rest is in docs/."""
+    assert len(README.splitlines()) <= 60
+    assert "](docs/dashboard.png)" in README
+    listed = set(re.findall(r"^\| \[`(\w+)/`\]", README, re.MULTILINE))
+    names = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    folders = {name.partition("/")[0] for name in names if "/" in name}
+    assert listed == {folder for folder in folders if not folder.startswith(".")}
+
+
+def test_contributing_starts_with_a_case_and_is_one_page() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert re.findall(r"^## (.+)", text, re.MULTILINE)[0] == "Add a case"
+    assert len(text.splitlines()) <= 60
+
+
+SCHEMAS = {
+    "CITATION.cff": "citation-file-format",
+    ".github/ISSUE_TEMPLATE/config.yml": "github-issue-config",
+    ".github/ISSUE_TEMPLATE/*-*.yml": "github-issue-forms",
+}
+
+
+@pytest.mark.parametrize("pattern", SCHEMAS)
+def test_what_github_reads_fits_its_schema(pattern: str) -> None:
+    files = sorted(ROOT.glob(pattern))
+    assert files
+    schema = f"vendor.{SCHEMAS[pattern]}"
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_citation_is_of_this_version_and_licence() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {project['version']}\n" in text
+    assert f"\nlicense: {project['license']}\n" in text
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", *(f"docs/{n}" for n in DOCS)]
+)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
@@ -115,7 +159,7 @@ def test_every_dependency_is_explained() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"].values()
     wanted = [*project["project"]["dependencies"], *(name for group in groups for name in group)]
-    names = {re.split(r"[=<>;\s]", requirement)[0] for requirement in wanted}
+    names = {re.split(r"[=<>;\s[]", requirement)[0] for requirement in wanted}
     assert [name for name in sorted(names) if name not in DOCS["dependencies.md"]] == []
 
 

@@ -10,7 +10,8 @@ from harness import cli
 _HEAD = """\
 # Commands
 
-`xla-harness COMMAND --help` says the same. Bad input ends with exit code 2, and says what was expected.
+`xla-harness COMMAND --help` says the same. Bad input ends with exit code 2, and says what was
+expected.
 """
 
 

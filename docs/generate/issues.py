@@ -20,8 +20,8 @@ def page() -> str:
     return "\n".join(
         [
             "# Upstream issues\n",
-            "What this project cites: each case names the issues it watches. Credit for finding and",
-            "describing them is their authors'.\n",
+            "What this project cites: each case names the issues it watches. Credit for finding",
+            "and describing them is their authors'.\n",
             "## What a run answers first\n",
             "| question | issues |",
             "| --- | --- |",

@@ -27,7 +27,7 @@ def _changes() -> str:
 def _contributing() -> str:
     """CONTRIBUTING.md, whose links start at the root."""
     text = (_ROOT / "CONTRIBUTING.md").read_text()
-    return re.sub(r"\]\(docs/", "](", text)
+    return re.sub(r"\]\(docs/", "](", text).replace("](CHANGELOG.md)", "](reference/changes.md)")
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

@@ -21,7 +21,7 @@ def page() -> str:
         [
             "# pytest",
             "",
-            "What the plugin adds to pytest. [Writing a case](../cases.md) explains how it is used.",
+            "What the plugin adds to pytest. [Writing a case](../cases.md) explains how to use it.",
             "",
             *_options(parser),
             *_table("Settings", "in `pyproject.toml` or `pytest.ini`", _settings(parser)),

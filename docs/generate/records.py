@@ -12,7 +12,6 @@ import duckdb
 from harness.lanes import LANES
 from harness.record import Record
 from harness.results.history_store import History
-
 from harness.versions import COMPONENTS
 from harness.virtual_tpu.events import Events
 
@@ -28,8 +27,8 @@ def junit() -> str:
     return "\n".join(
         [
             "# JUnit properties\n",
-            "Of every case, in pytest's own JUnit report (`--junitxml`). One without a value is left",
-            "out. [Outcomes](../outcomes.md) says what each means. Durations are in seconds.\n",
+            "Of every case, in pytest's own JUnit report (`--junitxml`). One without a value is",
+            "left out. [Outcomes](../outcomes.md) says what each means. Durations are seconds.\n",
             *_table(("property", "type"), own),
             "\nWhat a lane measures:\n",
             *_table(("property", "lane"), lanes),
@@ -44,7 +43,7 @@ def sql() -> str:
     return "\n".join(
         [
             "# SQL columns and rules\n",
-            "`xla-harness query` asks the view `cases`: one row for each answer of a case in a run.",
+            "`xla-harness query` asks the view `cases`: a row for each answer of a case in a run.",
             "[History](../history.md) says what each column means.\n",
             *_table(("column", "type"), _columns()),
             "\n## Rules\n",
