@@ -81,7 +81,8 @@ def _commands(line: str) -> Iterator[tuple[str, ...]]:
         if word not in (";", "&&"):
             words.append(word)
         elif words:
-            yield tuple(_without_uv(words))
+            told = words[: words.index(">")] if ">" in words else words  # to a file
+            yield tuple(_without_uv(told))
             words = []
 
 

@@ -15,11 +15,13 @@ from harness import cli
 
 BLOCKS = in_blocks()
 INLINE = in_sentences()
-OTHERS = {"cd", "git", "pip", "uv", ".ci/run", "reports/scalar.py"}  # not ours
+OTHERS = {"cd", "git", "kubectl", "pip", "uv", ".ci/run", "reports/scalar.py"}  # not ours
 CASE = "suites/spmd_specs/test_scalars_fsdpv2.py::test_scalar_parameter_shards[cpu-4]"
 STANDS_FOR = {
     "CASE": CASE,
     "DIR": "history",
+    "IMAGE": "images.example.com/torch-xla:2.9.0",
+    "reports/history": "history",
     "NAME": "2.9.0",
     "SITE": "site",
     "...": "tests/test_model.py",
