@@ -31,7 +31,13 @@ STANDS_FOR = {
 }
 # What is only parsed, by how it begins, and why.
 NOT_RUN = {
+    "pytest suites/ --lane tpu --junitxml": "needs a TPU: see test_lane_tpu",
     "pytest tests/": "it is what runs now",
+    "xla-harness collect": "needs the cells of a night: see test_collect",
+    "xla-harness history fetch": "a branch of another repository: see test_history_branch",
+    "xla-harness history push": "a branch of another repository: see test_history_branch",
+    "xla-harness issues": "asks GitHub: see test_issues_sync",
+    "xla-harness jobset collect": "asks a cluster: see test_jobset_collect",
     "xla-harness bisect": "environments of several stacks, minutes: see test_bisect",
     "xla-harness matrix": "environments of several stacks, minutes: see test_matrix",
     "xla-harness qualify": "environments of two stacks, minutes: see test_matrix",
