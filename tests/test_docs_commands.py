@@ -73,7 +73,7 @@ def cheap(shown: Shown) -> tuple[str, ...]:
 
 
 OURS = [shown for shown in BLOCKS if shown.program not in OTHERS]
-RUN = sorted({cheap(shown) for shown in OURS if not why_not_run(shown)}, key=lambda w: w[:2])
+RUN = sorted({cheap(shown) for shown in OURS if not why_not_run(shown)})
 
 
 def test_there_are_commands() -> None:
