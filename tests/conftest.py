@@ -29,12 +29,22 @@ OURS = ("PYTEST_", "PYTHONUNBUFFERED")
 INI = "[pytest]\naddopts = --strict-markers\nxla_preload ={preload}\n"
 
 
-# They start the threads of PyArrow and DuckDB, and then no case can be forked any more.
-LAST = ("test_dashboard", "test_history_", "test_verdicts")
+# They start the threads of PyArrow and DuckDB, and then nothing can be forked any more.
+LAST = (
+    "test_collect",
+    "test_dashboard",
+    "test_history_",
+    "test_issues_sync",
+    "test_recorded",
+    "test_verdicts",
+    "test_workflows",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name.startswith(LAST))
+    """Files with cases first: whatever else starts a thread in this process, comes after them."""
+    forked = {item.path for item in items if item.get_closest_marker("lanes")}
+    items.sort(key=lambda item: (item.path not in forked, item.path.name.startswith(LAST)))
 
 
 @dataclass(frozen=True)

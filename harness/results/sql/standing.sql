@@ -10,6 +10,7 @@ FROM (
             PARTITION BY a.stack, a.lane, a.topology, a.case ORDER BY a.time DESC, a.run DESC
         ) AS place
     FROM answers a
+    WHERE a.run <= (SELECT MAX(q.run) FROM asked q)
 ) n
 JOIN answers b
     ON b.run = n.since AND b.stack = n.stack AND b.lane = n.lane
@@ -27,13 +28,17 @@ SELECT
     FALSE AS flaky
 FROM (
     SELECT
-        c.stack, c.lane, c.topology, c.case, MAX(c.run) AS run,
-        ARG_MAX(c.outcome, c.run) AS outcome
+        c.stack, c.lane, c.topology, c.case, c.run, c.outcome,
+        ROW_NUMBER() OVER (
+            PARTITION BY c.stack, c.lane, c.topology, c.case ORDER BY c.run DESC
+        ) AS place
     FROM cases c
-    WHERE c.outcome <> 'skipped'
-    GROUP BY ALL
+    WHERE c.outcome <> 'skipped' AND c.run <= (SELECT MAX(q.run) FROM asked q)
 ) m
 JOIN (
-    SELECT r.stack, r.lane, MAX(r.run) AS run FROM runs r GROUP BY ALL
+    SELECT r.stack, r.lane, MAX(r.run) AS run FROM runs r
+    WHERE r.run <= (SELECT MAX(q.run) FROM asked q)
+    GROUP BY r.stack, r.lane
 ) l ON l.stack = m.stack AND l.lane = m.lane
-WHERE m.run < l.run AND m.outcome IN ('passed', 'unexpected pass', 'expected failure')
+WHERE m.place = 1 AND m.run < l.run
+    AND m.outcome IN ('passed', 'unexpected pass', 'expected failure')
