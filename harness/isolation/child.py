@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from harness.isolation import libc
-from harness.isolation.messages import Decoder, Message, send
+from harness.isolation.messages import Decoder, Message, send_packets
 
+_EX_SOFTWARE = 70  # sysexits.h
 FATAL_SIGNALS = (
     signal.SIGSEGV,
     signal.SIGABRT,
@@ -28,13 +29,14 @@ FATAL_SIGNALS = (
 
 @dataclass(frozen=True)
 class Endpoints:
-    """The child's ends of the pipes to its supervisor."""
+    """The child's ends of the pipes to its supervisor, and the token of its messages."""
 
     stdout: int
     stderr: int
     crash: int
     messages: int
     commands: int
+    token: bytes
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,18 @@ class Setup:
     parent: int
 
 
+class ForkedCopyError(BaseException):
+    """Ends a copy of a case's process that ``os.fork`` made in the case and that came back from it.
+
+    It has nothing to report: only the process itself speaks for the case. Not an Exception, so that
+    nothing between the case and ``run_child`` takes it for a failure.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status  # which its parent, the case, may wait for
+
+
 Serve = Callable[[Message, Callable[[Message], None]], None]
 
 
@@ -54,13 +68,14 @@ def run_child(ends: Endpoints, setup: Setup, prepare: Callable[[], None], serve:
 
     Interpreter shutdown is skipped: it takes a second, and runs hooks of the parent's.
     """
-    status = 70  # os.EX_SOFTWARE
+    status = _EX_SOFTWARE
     try:
         os.setsid()
         libc.die_with_parent(setup.parent)
         libc.allow_tracing_by(setup.parent)
         _redirect(ends)
         _catch_crashes(ends.crash)
+        os.register_at_fork(after_in_child=_leave_crashes_to_the_case)
         _limit(setup.memory_bytes)
         set_environment(setup.environment)
         prepare()
@@ -68,6 +83,9 @@ def run_child(ends: Endpoints, setup: Setup, prepare: Callable[[], None], serve:
         while (command := line.receive()) is not None:
             serve(command, line.tell)
         status = 0
+    except ForkedCopyError as copy:
+        sys.stderr.flush()  # not C's streams: what they hold is the case's, which writes it too
+        os._exit(copy.status)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -95,6 +113,13 @@ def _catch_crashes(descriptor: int) -> None:
     faulthandler.disable()
     libc.pause_on(FATAL_SIGNALS)
     faulthandler.enable(file=descriptor, all_threads=True)
+
+
+def _leave_crashes_to_the_case() -> None:
+    """In a process that the case forks: its crash is its parent's to see, and not the case's."""
+    faulthandler.disable()
+    for number in FATAL_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _limit(memory_bytes: int | None) -> None:
@@ -126,6 +151,7 @@ class _Line:
 
     def __init__(self, ends: Endpoints) -> None:
         self._messages, self._commands = ends.messages, ends.commands
+        self._token, self._pid = ends.token, os.getpid()
         self._decoder = Decoder()
         self._received: deque[Message] = deque()
 
@@ -139,7 +165,12 @@ class _Line:
         return self._received.popleft()
 
     def tell(self, message: Message) -> None:
-        """Send and wait until it was taken: what is written next belongs to the next message."""
+        """Send and wait until it was taken: what is written next belongs to the next message.
+
+        Raises ForkedCopyError in a copy of the process.
+        """
+        if os.getpid() != self._pid:
+            raise ForkedCopyError(_EX_SOFTWARE)
         _flush()
-        send(self._messages, message)
+        send_packets(self._messages, self._token, message)
         self.receive()

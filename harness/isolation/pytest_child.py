@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.config import create_terminal_writer
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from harness.foreign import ForeignFile, ForeignItem, describe, import_items, materialize
+from harness.isolation.child import ForkedCopyError
 from harness.isolation.messages import Message
 
 if TYPE_CHECKING:
@@ -31,11 +33,14 @@ class Reporter:
     """Sends what a case reports up the pipe; registered in the child only."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+        self._config, self._pid = config, os.getpid()
         # To a new plugin pytest repeats the warnings of before the fork; the parent has had them.
         self.tell: Tell = _ignore
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if os.getpid() != self._pid:
+            sys.stderr.write(f"{report.longreprtext}\n" if report.failed else "")
+            raise ForkedCopyError(int(report.failed))
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         self.tell({"type": "report", "report": data})
 
@@ -76,6 +81,7 @@ def prepare(session: pytest.Session) -> Reporter:
         capture._method = "no"
         capture.start_global_capturing()
     _leave_to_the_parent(session)
+    _detach(session.config)
     reporter = Reporter(session.config)
     manager.register(reporter)
     return reporter
@@ -95,6 +101,42 @@ def _leave_to_the_parent(session: pytest.Session) -> None:
     terminal = config.pluginmanager.getplugin("terminalreporter")
     if terminal is not None:
         terminal._tw = create_terminal_writer(config, Path(os.devnull).open("w"))  # noqa: SIM115
+
+
+def _detach(config: pytest.Config) -> None:
+    """Let no stray write reach the session's terminal, or pytest-xdist's controller.
+
+    pytest and execnet keep duplicates of the first three descriptors. A number that is closed could
+    be given out again and written to by its first owner, so each becomes the null device.
+    """
+    kept = [config.stash.get(fault_handler_stderr_fd_key, -1)]
+    worker = _of_xdist(config)
+    if worker is not None:
+        pipes = worker.channel.gateway._io
+        ends = (getattr(pipes, name, None) for name in ("infile", "outfile"))  # popen's
+        kept += [end.fileno() for end in ends if end is not None]
+    files = {_file(descriptor) for descriptor in kept} - {None}
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if descriptor > 2 and _file(descriptor) in files:
+            os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+
+
+def _of_xdist(config: pytest.Config) -> Any:
+    """pytest-xdist's side of a worker, which it registers without a name; None elsewhere."""
+    if not hasattr(config, "workerinput"):
+        return None
+    plugins = config.pluginmanager.get_plugins()
+    return next((p for p in plugins if type(p).__name__ == "WorkerInteractor"), None)
+
+
+def _file(descriptor: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _without_moving_descriptors(action: Callable[[], None]) -> None:

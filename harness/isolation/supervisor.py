@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
+import socket
 import sys
 import time
 import warnings
@@ -17,13 +19,14 @@ from typing import NoReturn
 from harness.isolation import evidence, libc
 from harness.isolation.child import Endpoints
 from harness.isolation.evidence import Death
-from harness.isolation.messages import Decoder, Message, send
+from harness.isolation.messages import MOST_OF_A_READ, Message, Packets, new_token, send
 from harness.isolation.streams import BoundedBuffer
 
 GRACE = 2.0  # seconds a process gets to write its stacks, or to die of its signal
 _QUIET = 0.05  # a crash dump is over when nothing came for this long
 _DUMP_BYTES = 1 << 20
-_READERS = ("stdout", "stderr", "crash", "messages")
+_READERS = ("stdout", "stderr", "crash")
+_CRASH = b"Fatal Python error: "  # how faulthandler begins; anything else is not its dump
 
 
 @dataclass(frozen=True)
@@ -52,22 +55,27 @@ class Child:
         self, main: Callable[[Endpoints], NoReturn], *, output_bytes: int, echo: bool
     ) -> None:
         pipes = [os.pipe() for _ in _READERS]
-        readers, writers = [r for r, _ in pipes], [w for _, w in pipes]
+        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        readers = [*(reader for reader, _ in pipes), own.detach()]
+        writers = [*(writer for _, writer in pipes), other.detach()]
+        names, token = (*_READERS, "messages"), new_token()
         command_reader, self._commands = os.pipe()
         self._others = _children()
         self.pid = _fork()
         if self.pid == 0:
             for descriptor in (*readers, self._commands):
                 os.close(descriptor)
-            main(Endpoints(**dict(zip(_READERS, writers, strict=True)), commands=command_reader))
+            ends = dict(zip(names, writers, strict=True))
+            main(Endpoints(**ends, commands=command_reader, token=token))
         for descriptor in (*writers, command_reader):
             os.close(descriptor)
         self._pidfd = os.pidfd_open(self.pid)
-        self._fds = dict(zip(_READERS, readers, strict=True))
+        self._fds = dict(zip(names, readers, strict=True))
         self._output = {name: BoundedBuffer(output_bytes) for name in ("stdout", "stderr")}
         self._echo = echo
         self._dump = BoundedBuffer(_DUMP_BYTES)
-        self._decoder = Decoder()
+        self._end_of_dump = b""
+        self._packets = Packets(token)
         self._crashed = self._exited = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pidfd, selectors.EVENT_READ)
@@ -125,7 +133,7 @@ class Child:
             if key.fd == self._pidfd:
                 self._exited = True
                 self._selector.unregister(self._pidfd)
-        messages = self._decoder.feed(self._drain("messages"))
+        messages = self._messages()
         for name, buffer in self._output.items():
             data = self._drain(name)
             buffer.feed(data)
@@ -135,8 +143,36 @@ class Child:
                 stream.flush()
         if dump := self._drain("crash"):
             self._dump.feed(dump)
-            self._crashed = True
+            self._crashed = self._crashed or _CRASH in self._end_of_dump + dump
+            self._end_of_dump = dump[-len(_CRASH) :]
         return messages
+
+    def _messages(self) -> list[Message]:
+        """The messages there are. What is no message is counted, and told in the case's output."""
+        stray, messages = self._packets.stray, list[Message]()
+        with suppress(BlockingIOError):
+            while packet := os.read(self._fds["messages"], MOST_OF_A_READ):
+                message = self._packets.feed(packet)
+                messages += [message] if message else []
+                if message or self._packets.stray - stray > _DUMP_BYTES:  # let others have a turn
+                    break
+            else:
+                if self._has_hung_up("messages"):
+                    self._unregister("messages")
+        if found := self._packets.stray - stray:
+            note = f"[... {found:,} bytes written to a descriptor of xla-harness were ignored ...]"
+            self._output["stderr"].feed(f"{note}\n".encode())
+        return messages
+
+    def _has_hung_up(self, name: str) -> bool:
+        """Whether the other end is closed; a packet may also be empty."""
+        poll = select.poll()
+        poll.register(self._fds[name], 0)
+        return bool(poll.poll(0))
+
+    def _unregister(self, name: str) -> None:
+        if self._fds[name] in self._selector.get_map():
+            self._selector.unregister(self._fds[name])
 
     def _drain(self, name: str) -> bytes:
         data = bytearray()
@@ -145,8 +181,7 @@ class Child:
                 data += chunk
                 if len(data) > _DUMP_BYTES:  # a flood: let the deadline be looked at
                     return bytes(data)
-            if self._fds[name] in self._selector.get_map():
-                self._selector.unregister(self._fds[name])
+            self._unregister(name)
         except BlockingIOError:
             pass
         return bytes(data)

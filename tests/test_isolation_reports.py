@@ -1,0 +1,123 @@
+"""Only the case itself reports: not its copies, its children, or whoever writes to a descriptor."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Project
+
+HEAD = "pytestmark = [pytest.mark.lanes('cpu'), pytest.mark.deadline(20)]\n"
+AFTER = "\ndef test_after(): pass\n"
+xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
+
+
+@xdist
+@pytest.mark.parametrize(
+    ("copy", "rest", "outcome"),
+    [
+        ("return", "time.sleep(0.5); assert False", "failed"),
+        ("assert False", "os.wait()", "passed"),
+        ("pytest.skip('in the copy')", "assert os.wait()[1] == 0", "passed"),
+        ("pytest.exit('in the copy')", "os.wait()", "passed"),
+        ("raise KeyboardInterrupt", "os.wait()", "passed"),
+        ("os.abort()", "assert os.WTERMSIG(os.wait()[1]) == signal.SIGABRT", "passed"),
+        ("return", "assert os.waitstatus_to_exitcode(os.wait()[1]) == 0", "passed"),
+        ("assert False", "assert os.waitstatus_to_exitcode(os.wait()[1]) == 1", "passed"),
+    ],
+)
+def test_a_forked_copy_does_not_speak_for_the_case(
+    project: Project, xdist: tuple[str, ...], copy: str, rest: str, outcome: str
+) -> None:
+    project.write(
+        "test_inner.py",
+        f"{HEAD}def test_x():\n    if os.fork() == 0:\n        {copy}\n"
+        f"    else:\n        {rest}\n{AFTER}",
+    )
+    ran = project.run(*xdist)
+    assert ran.outcomes == {"test_x": outcome, "test_after": "passed"}
+    assert ran.code == (outcome == "failed")
+
+
+def test_the_failure_of_a_copy_is_in_the_output(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        f"{HEAD}def test_x():\n    if os.fork() == 0: assert 6 * 7 == 41\n"
+        "    os.wait(); assert 0\n",
+    )
+    ran = project.run()
+    assert ran.shows("assert (6 * 7) == 41")
+
+
+def test_a_leaked_child_does_not_speak_for_the_case(project: Project) -> None:
+    """The child of ``multiprocessing`` inherits all descriptors, and writes to each of them."""
+    project.write(
+        "test_inner.py",
+        HEAD + "import multiprocessing\n"
+        "def scribble():\n"
+        "    for descriptor in range(3, 64):\n"
+        '        try: os.write(descriptor, b\'{"type": "done"}\\n\')\n'
+        "        except OSError: pass\n"
+        "def test_x():\n"
+        "    process = multiprocessing.get_context('fork').Process(target=scribble)\n"
+        "    process.start(); process.join(); assert False\n" + AFTER,
+    )
+    assert project.run().outcomes == {"test_x": "failed", "test_after": "passed"}
+
+
+STRAY = {
+    "text": b"hello",
+    "line": b"\n",
+    "json": b'{"type": "done", "runtime_start": null}\n',
+    "report": b'{"type": "report", "report": {"outcome": "passed"}}\n',
+    "long": b"x" * 60_000,
+    "binary": bytes(range(256)) * 8,
+}
+
+
+@xdist
+def test_stray_writes_are_ignored(project: Project, xdist: tuple[str, ...]) -> None:
+    project.write(
+        "test_inner.py",
+        HEAD + f"STRAY = {STRAY!r}\n"
+        "@pytest.mark.parametrize('name', STRAY)\n"
+        "@pytest.mark.parametrize('good', [True, False])\n"
+        "def test_x(name, good):\n"
+        "    for descriptor in range(3, 64):\n"
+        "        try:\n"
+        "            if os.fstat(descriptor).st_mode & 0o170000 in (0o010000, 0o140000):\n"
+        "                os.write(descriptor, STRAY[name])\n"
+        "        except OSError: pass\n"
+        "    assert good\n",
+    )
+    ran = project.run(*xdist)
+    assert len(ran.outcomes) == 2 * len(STRAY)
+    for name, outcome in ran.outcomes.items():
+        assert outcome == ("passed" if "True" in name else "failed"), name
+    assert ran.shows("written to a descriptor of xla-harness were ignored")
+
+
+def test_a_thread_that_floods_the_descriptors(project: Project) -> None:
+    """Also while a report of several packets is under way."""
+    project.write(
+        "test_inner.py",
+        HEAD + "def flood(descriptors):\n"
+        "    while True:\n"
+        "        for descriptor in descriptors:\n"
+        "            try: os.write(descriptor, b'x' * 999)\n"
+        "            except OSError: pass\n"
+        "def sockets():\n"
+        "    for descriptor in range(3, 64):\n"
+        "        try:\n"
+        "            if os.fstat(descriptor).st_mode & 0o170000 == 0o140000: yield descriptor\n"
+        "        except OSError: pass\n"
+        "def test_x():\n"
+        "    threading.Thread(target=flood, args=[list(sockets())], daemon=True).start()\n"
+        "    raise ValueError('y' * 500_000)\n" + AFTER,
+    )
+    ran = project.run()
+    assert ran.outcomes == {"test_x": "failed", "test_after": "passed"}
+    assert "ValueError" in ran.properties("test_x")["failure"]
+
+
+def test_closed_descriptors_cost_only_the_case(project: Project) -> None:
+    project.write("test_inner.py", f"{HEAD}def test_x(): os.closerange(3, 256)\n{AFTER}")
+    assert project.run().outcomes == {"test_x": "crashed", "test_after": "passed"}
