@@ -43,6 +43,7 @@ class Case:
     environment: tuple[tuple[str, str | None], ...] = ()
     deadline: float = 60.0
     share: str | None = None
+    declared: bool = True  # its markers name the lane; otherwise the command line does
 
     @property
     def area(self) -> str:
@@ -122,6 +123,7 @@ def case_of(item: pytest.Item, target: Target, deadline: float) -> Case:
         environment=tuple(sorted(environment.items())),
         deadline=deadline if own_deadline is None else _seconds(item, own_deadline),
         share=None if share is None else str(share),
+        declared=item.get_closest_marker("lanes") is not None,
     )
 
 

@@ -23,6 +23,7 @@ class Kind(StrEnum):
         return self in (Kind.FAILED, Kind.CRASHED, Kind.HUNG, Kind.UNEXPECTED_PASS)
 
 
+WORKS = (Kind.PASSED, Kind.UNEXPECTED_PASS)
 BROKEN = (Kind.FAILED, Kind.CRASHED, Kind.HUNG)
 
 

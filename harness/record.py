@@ -14,7 +14,7 @@ from harness.expectations import Expectation, judge
 from harness.isolation.isolator import Run
 from harness.lanes import LANES
 from harness.layers import layer_of
-from harness.outcome import BROKEN, Kind, Outcome
+from harness.outcome import BROKEN, WORKS, Kind, Outcome
 from harness.versions import stack_versions
 
 _ATTRIBUTE = "xla_record"
@@ -41,6 +41,7 @@ class Record:
     failure: str  # the message of what went wrong, expected or not
     layer: str  # where it went wrong, one of harness.layers
     signal: str
+    unproven: str  # why its pass says nothing about the lane, and so is none; or ""
     duration_setup: float
     duration_runtime_start: float | None
     duration_body: float
@@ -67,6 +68,14 @@ def settle(
 ) -> list[pytest.TestReport]:
     """The reports to log for ``run``: judged, closed with a teardown, and carrying the record."""
     raw = reports.outcome_of(run.reports, run.death)
+    unproven = ""
+    if raw.kind in WORKS:
+        unproven = LANES[case.target.lane].unproven(run.process, run.events)
+    if unproven:
+        # A case that declares its lanes is about them. Any other test is only asked to run there,
+        # and many are about something else.
+        kind = Kind.FAILED if case.declared else Kind.SKIPPED
+        raw = reports.unproven(item, run.reports, kind, f"no evidence: {unproven}")
     if hung := run.events.hung:
         raw = reports.hung_in_discovery(item, run.reports, hung.stack or "")
     outcome = judge(raw, expectation)
@@ -84,7 +93,10 @@ def settle(
         run.reports.append(reports.passed_teardown(item, run.reports))
     record = _record(case, run, outcome, expectation, isolation)
     record = replace(
-        record, failure=_NATIVE_TRACE.sub("", broken.message)[:_MOST_OF_A_FAILURE], layer=layer
+        record,
+        unproven=unproven,
+        failure=_NATIVE_TRACE.sub("", broken.message)[:_MOST_OF_A_FAILURE],
+        layer=layer,
     )
     last = run.reports[-1]
     for report in run.reports:
@@ -148,6 +160,7 @@ def _record(
         failure="",
         layer="",
         signal=outcome.signal,
+        unproven="",
         duration_setup=max(setup - (run.runtime_start or 0.0), 0.0),
         duration_runtime_start=run.runtime_start,
         duration_body=durations.get("call", 0.0),

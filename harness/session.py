@@ -27,7 +27,7 @@ from harness.isolation.child import set_environment
 from harness.isolation.evidence import Death
 from harness.isolation.isolator import Isolator, Run
 from harness.isolation.pytest_child import RUNTIME_START
-from harness.isolation.threads import NotForkableError
+from harness.isolation.threads import NotForkableError, refuse_started_runtimes
 from harness.lanes import LANES
 from harness.options import Settings
 from harness.outcome import Kind
@@ -74,10 +74,14 @@ class Cases:
         self._expectations = expectations
         self._isolator: Isolator | None = None
         self._in_process: Target | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="xla-harness-")
+        # Without isolation all cases are in this process, and what one created, others may use.
+        self._log = EventLog(Path(self._folder.name, "events.jsonl"))
         self._meetings: Meetings | None = None
         self._pid = os.getpid()
         self._collected = config.stash.setdefault(COLLECTED, Collected())
         self._compiled: dict[tuple[str, str], list[Summary]] = {}
+        self._measured = self._unproven = 0  # cases
         # In a case's own process, too: what is to be rewritten is not compared.
         config.stash[GOLDEN] = None if settings.update_golden else settings.golden
 
@@ -87,6 +91,15 @@ class Cases:
             self._isolator = Isolator(session, self._settings.limits, self._settings.preload)
         elif len(self._settings.lanes) == 1:
             session.config.pluginmanager.register(MainBlock())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        # With --lane every test is forked; without, only a case is, and is refused then.
+        if self._settings.lanes and os.getpid() == self._pid:
+            try:
+                refuse_started_runtimes()
+            except NotForkableError as error:
+                self._stop(session, str(error))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(
@@ -159,9 +172,14 @@ class Cases:
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        record = record_of(report) if self._settings.update_golden else None
-        if record is not None and record.kind == Kind.PASSED and PROPERTY in record.facts:
-            self._compiled[record.area, record.id] = json.loads(record.facts[PROPERTY])
+        record = record_of(report)
+        if record is None:
+            return
+        self._measured += record.kind != Kind.SKIPPED
+        self._unproven += bool(record.unproven)
+        compiled = record.facts.get(PROPERTY) if record.kind == Kind.PASSED else None
+        if self._settings.update_golden and compiled:
+            self._compiled[record.area, record.id] = json.loads(compiled)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -184,6 +202,8 @@ class Cases:
                 junit.add_global_property(name, value)
         if self._collected.unmatched and session.exitstatus in (0, 5):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._unproven and not self._measured and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED  # none that tests the lane
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -224,6 +244,11 @@ class Cases:
         if left_out:
             self._config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
+        if self._settings.topologies and chosen and not any(CASE in item.stash for item in chosen):
+            raise BadInputError(
+                f"--topology {self._config.getoption('topology')}: no test uses it: tests without "
+                "a lanes marker run on a lane of xla-harness only with --lane"
+            )
 
     def _skip_elsewhere(self, item: pytest.Item, target: Target) -> None:
         """On real hardware the topology is what it is."""
@@ -265,26 +290,25 @@ class Cases:
     def _run(
         self, item: pytest.Item, case: Case, nextitem: pytest.Item | None
     ) -> list[pytest.TestReport]:
-        expectation = item.stash[_EXPECTATION]
+        isolation = "none" if self._isolator is None else "fork"
         try:
-            absent = self._meetings and self._meetings.before(item.nodeid, case.deadline)
-        except BadInputError as error:
-            self._stop(item.session, str(error))
-            return []
-        if absent:
-            return settle(item, case, self._not_run(item, absent), expectation, "fork")
-        if self._isolator is None:
-            return settle(item, case, self._run_here(item, case, nextitem), expectation, "none")
-        if failed := _tear_down_plain_fixtures(item):
-            return settle(item, case, Run(reports=[failed]), expectation, "fork")
-        next_case = nextitem.stash.get(CASE, None) if nextitem else None
-        following = (nextitem, next_case) if nextitem and next_case else None
-        try:
-            run = self._isolator.run(item, case, following)
+            run = self._ran(item, case, nextitem)
         except (BadInputError, NotForkableError) as error:
             self._stop(item.session, f"{item.nodeid}: {error}")
             return []
-        return settle(item, case, run, expectation, "fork")
+        return settle(item, case, run, item.stash[_EXPECTATION], isolation)
+
+    def _ran(self, item: pytest.Item, case: Case, nextitem: pytest.Item | None) -> Run:
+        absent = self._meetings and self._meetings.before(item.nodeid, case.deadline)
+        if absent:
+            return self._not_run(item, absent)
+        if self._isolator is None:
+            return self._run_here(item, case, nextitem)
+        if failed := _tear_down_plain_fixtures(item):
+            return Run(reports=[failed])
+        next_case = nextitem.stash.get(CASE, None) if nextitem else None
+        following = (nextitem, next_case) if nextitem and next_case else None
+        return self._isolator.run(item, case, following)
 
     def _not_run(self, item: pytest.Item, absent: Death) -> Run:
         """A case that another worker of the job did not come to."""
@@ -305,16 +329,19 @@ class Cases:
             reason = f"this process runs {self._in_process}: run alone, or without"
             item.add_marker(pytest.mark.skip(reason=f"{reason} {self._settings.in_process}"))
         else:
+            if self._in_process is None:
+                refuse_started_runtimes()
             self._in_process = case.target
-        start = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder, _environment(case, Path(folder)) as log:
+        start, before = time.monotonic(), self._log.read()
+        with _environment(case, self._log):
             LANES[case.target.lane].preload()
             LANES[case.target.lane].prepare(case.target.topology)
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
-            events = log.read()
+        process = self._log.read()
         return Run(
             reports=reports,
-            events=events,
+            events=process.after(before),
+            process=process,
             runtime_start=item.stash.get(RUNTIME_START, None),
             wall=time.monotonic() - start,
         )
@@ -334,11 +361,11 @@ def _tear_down_plain_fixtures(item: pytest.Item) -> pytest.TestReport | None:
 
 
 @contextmanager
-def _environment(case: Case, folder: Path) -> Iterator[EventLog]:
-    before, events = dict(os.environ), folder / "events.jsonl"
-    set_environment(full_environment(case) | {VARIABLE: str(events)})
+def _environment(case: Case, log: EventLog) -> Iterator[None]:
+    before = dict(os.environ)
+    set_environment(full_environment(case) | {VARIABLE: str(log.path)})
     try:
-        yield EventLog(events)
+        yield
     finally:
         os.environ.clear()
         os.environ.update(before)

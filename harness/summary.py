@@ -40,6 +40,7 @@ def lines(
     yield from _rows(records, rows, width)
     yield from _expected([r for r in records if r.kind == Kind.EXPECTED_FAILURE], width)
     yield from _skipped(records, collected, width)
+    yield from _unproven(records, width)
 
 
 def _title(text: str, width: int, **style: bool) -> Line:
@@ -151,6 +152,19 @@ def _skipped(records: Sequence[Record], collected: Collected, width: int) -> Ite
         yield from _counted(count, f"skipped: {cause}", width)
     for cause, count in sorted(collected.left_out.items()):
         yield from _counted(count, f"left out: {cause}", width)
+
+
+def _unproven(records: Sequence[Record], width: int) -> Iterator[Line]:
+    """Tests that passed without evidence; in red when no other test says anything."""
+    found = [record for record in records if record.unproven]
+    if not found:
+        return
+    alone = all(record.kind == Kind.SKIPPED for record in records)
+    yield _title("passes without evidence", width, red=alone, bold=alone)
+    text = f"of {len(records)} tests passed and did nothing on lane {found[0].lane}: not counted"
+    yield from _counted(len(found), text, width)
+    if alone:
+        yield "No test says anything about the lane, so the exit code is 5.", {"red": True}
 
 
 def _counted(count: int, text: str, width: int) -> Iterator[Line]:

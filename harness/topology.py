@@ -63,6 +63,26 @@ class Topology:
         return self.slice if self.slices == 1 else f"{self.slices}x{self.slice}"
 
 
+def check_slice(topology: Topology) -> None:
+    """Raise BadInputError, with near matches, for a generation's slice that Google Cloud has not.
+
+    A topology without a generation is a number of devices only, and passes.
+    """
+    generation = generation_named(topology.generation)
+    if not topology.generation or topology.slice.partition(":")[2] in generation.grids:
+        return
+    near = sorted(generation.grids, key=lambda grid: abs(_chips(grid) - topology.devices))[:3]
+    near = [f"{generation.name}:{grid}" for grid in near]
+    raise BadInputError(
+        f"topology {topology}: {topology.slice} is not a slice of a TPU: did you mean "
+        f"{', '.join(near[:-1])} or {near[-1]}? xla-harness topologies lists them all"
+    )
+
+
+def _chips(grid: str) -> int:
+    return math.prod(map(int, grid.split("x")))
+
+
 @dataclass(frozen=True)
 class Target:
     """A lane's name and a topology; ``cpu-4`` in case ids."""

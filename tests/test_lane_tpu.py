@@ -124,7 +124,7 @@ def test_sum(topology, xla_target, spmd, tpu_events, what):
     assert torch.ones(3).to("xla").sum().item() == 3
     tpu_events.expect_discoveries(0)
 
-def test_plain(): pass
+def test_plain(spmd): pass
 
 @pytest.mark.lanes("virtual-tpu")
 @pytest.mark.emulated()
@@ -132,7 +132,7 @@ def test_emulation(): raise SystemExit("ran")
 
 @pytest.mark.lanes("virtual-tpu", "tpu")
 @pytest.mark.topologies(4)
-def test_both(xla_target): assert xla_target.lane == "tpu"
+def test_both(xla_target, spmd): assert xla_target.lane == "tpu"
 
 @pytest.mark.lanes("tpu-aot")
 def test_compiles(): pass

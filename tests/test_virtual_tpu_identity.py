@@ -140,7 +140,7 @@ def test_meshes_put_slices_outside(topology: Topology, spmd: None) -> None:
     assert of_torch == of_jax == [[number] * topology.devices for number in range(slices)]
 
 
-@pytest.mark.topologies("v4:2", "v5e:2", "v5p:2", "v6e:2", "2")
+@pytest.mark.topologies("v4:4", "v5e:4", "v5p:4", "v6e:4", "2")
 def test_upstream_reads_the_generation(topology: Topology, spmd: None) -> None:
     import torch_xla.runtime as xr
     from torch_xla._internal import tpu
@@ -153,7 +153,9 @@ def test_upstream_reads_the_generation(topology: Topology, spmd: None) -> None:
 
 def test_jax_lowers_for_the_libtpu_that_it_sees(topology: Topology) -> None:
     """As on a TPU machine, JAX asks how old the libtpu is: that of this stack."""
+    import jax
     from jax._src.cloud_tpu_init import is_cloud_tpu_older_than
 
     assert is_cloud_tpu_older_than(2100, 1, 1)
     assert not is_cloud_tpu_older_than(2020, 1, 1)
+    assert jax.devices()[0].platform == "tpu"

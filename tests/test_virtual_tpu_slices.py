@@ -215,9 +215,13 @@ def test_a_wrong_job_is_named(address: str, number: int | None, message: str) ->
         os.environ["MEGASCALE_SLICE_ID"] = str(number)
     with pytest.raises(RuntimeError, match=message):
         devices(0)
+    del os.environ["MEGASCALE_COORDINATOR_ADDRESS"]
+    assert devices(0)  # what was refused is not remembered
 
 
 @pytest.mark.environment(MEGASCALE_NUM_SLICES="3")
 def test_another_number_of_slices_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"MEGASCALE_NUM_SLICES=3, but .*=2x2 has 2"):
         devices(0)
+    os.environ["MEGASCALE_NUM_SLICES"] = "2"
+    assert len(devices(0)) == 4

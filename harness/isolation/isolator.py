@@ -47,6 +47,7 @@ class Run:
     reports: list[pytest.TestReport] = field(default_factory=list)
     death: Death | None = None
     events: Events = field(default_factory=Events)
+    process: Events = field(default_factory=Events)  # of cases before it in its process, too
     runtime_start: float | None = None
     wall: float = 0.0
 
@@ -83,7 +84,7 @@ class Isolator:
         self._index: dict[pytest.Item, int] = {}
         self._lanes: set[str] = set()
         self._folder = tempfile.TemporaryDirectory(prefix="xla-harness-")
-        self._events = Path(self._folder.name)  # of the last child's file in it
+        self._log = EventLog(Path(self._folder.name, "none"))  # then of the last child
         libc.adopt_orphans()
 
     def run(self, item: pytest.Item, case: Case, following: tuple[pytest.Item, Case] | None) -> Run:
@@ -97,7 +98,7 @@ class Isolator:
             child = self._child or self._fork(case)
             if not self._index:
                 self._index = {item: number for number, item in enumerate(self._session.items)}
-            log = EventLog(self._events)
+            before = self._log.read()
             command: Message = {
                 "index": self._index[item],
                 "next": self._index[following[0]] if following and stays else None,
@@ -111,7 +112,8 @@ class Isolator:
             self.close(grace=0)
             raise
         run = self._interpret(item, result)
-        run.events = log.read()
+        run.process = self._log.read()
+        run.events = run.process.after(before)
         run.wall = time.monotonic() - start
         return run
 
@@ -150,12 +152,13 @@ class Isolator:
         if case.target.lane not in self._lanes:
             LANES[case.target.lane].preload()
             self._lanes.add(case.target.lane)
-        self._events = Path(self._folder.name) / f"{time.monotonic_ns()}.jsonl"
+        events = Path(self._folder.name) / f"{time.monotonic_ns()}.jsonl"
+        self._log = EventLog(events)
         faulthandler.cancel_dump_traceback_later()  # pytest's own, a thread: deadlines replace it
         self._guard.check()
         memory = self._limits.memory_bytes
         setup = Setup(
-            environment=full_environment(case) | {VARIABLE: str(self._events)},
+            environment=full_environment(case) | {VARIABLE: str(events)},
             memory_bytes=None if memory is None else memory + _private_bytes(),
             parent=os.getpid(),
         )

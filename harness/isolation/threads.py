@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 
 
 class NotForkableError(RuntimeError):
-    """The process has threads that a child would miss; the message names them."""
+    """The process has threads that a child would miss, or a runtime; the message names them."""
 
 
 def native_threads() -> dict[int, str]:
     """Every thread of this process by kernel id, with its name."""
     tasks = Path("/proc/self/task")
     return {int(task.name): (task / "comm").read_text().strip() for task in tasks.iterdir()}
+
+
+def started_runtimes() -> list[str]:
+    """The clients that frameworks have in this process, as ``JAX's cpu``; starts and imports none.
+
+    Processes forked from this one would keep them, whatever lane they are for.
+    """
+    jax = sys.modules.get("jax._src.xla_bridge")
+    found = [f"JAX's {platform}" for platform in getattr(jax, "_backends", ())]
+    torch_xla = getattr(sys.modules.get("_XLAC"), "_xla_runtime_is_initialized", None)
+    return [*found, "torch_xla's"] if torch_xla is not None and torch_xla() else found
+
+
+def refuse_started_runtimes() -> None:
+    """Raise NotForkableError if a framework has a client in this process already."""
+    if started := started_runtimes():
+        raise NotForkableError(
+            f"process {os.getpid()} has started {' and '.join(started)} client, which every test "
+            "would keep, whatever its lane and topology. Something touched a device while a "
+            "conftest.py, a plugin or tests were imported; move it into the test or a fixture."
+        )
 
 
 class ForkGuard:
@@ -28,7 +50,8 @@ class ForkGuard:
         self._known = set(native_threads())
 
     def check(self) -> None:
-        """Raise NotForkableError if a thread was started since."""
+        """Raise NotForkableError if a thread was started since, or a framework's client ever."""
+        refuse_started_runtimes()
         names = {thread.native_id: thread.name for thread in threading.enumerate()}
         new = {
             number: names.get(number, comm)

@@ -44,6 +44,12 @@ class Lane(Protocol):
     def start(self, topology: Topology, *, spmd: bool) -> None:
         """Start the runtime in this process; raises RuntimeError if it is not the topology's."""
 
+    def unproven(self, process: Events, case: Events) -> str:
+        """Why a pass would say nothing about the lane, or "".
+
+        ``process`` are the events of the test's whole process, ``case`` those of the test alone.
+        """
+
     def facts(self, events: Events) -> Mapping[str, str]:
         """What the lane measured in a case, as JUnit properties; empty ones are left out."""
 

@@ -11,6 +11,7 @@ from harness import hardware, libtpu
 from harness.errors import BadInputError
 from harness.generations import generation_named
 from harness.lanes import torch_runtime
+from harness.lanes.virtual_tpu import unless_client
 from harness.topology import Topology
 from harness.virtual_tpu import library
 from harness.virtual_tpu.events import Events
@@ -32,7 +33,7 @@ class TpuLane:
             return Topology(1, 4)
 
     def check(self, topology: Topology) -> None:
-        generation_named(topology.generation)
+        generation_named(topology.generation)  # whether it is this hardware's is asked later
 
     def missing(self) -> str:
         try:
@@ -69,6 +70,10 @@ class TpuLane:
 
     def start(self, topology: Topology, *, spmd: bool) -> None:
         torch_runtime.start(topology, spmd=spmd)
+
+    def unproven(self, process: Events, case: Events) -> str:
+        del case
+        return unless_client(self.name, process)
 
     def facts(self, events: Events) -> Mapping[str, str]:
         """Counts of what this worker's processes asked of libtpu."""

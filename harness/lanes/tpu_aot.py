@@ -8,7 +8,7 @@ from harness.lanes.virtual_tpu import VirtualTpuLane
 from harness.libtpu import library
 from harness.topology import Topology
 from harness.tpu_aot import libtpu
-from harness.tpu_aot.record import facts
+from harness.tpu_aot.record import EVENT, REFUSED, facts
 from harness.virtual_tpu.events import Events
 
 
@@ -30,6 +30,11 @@ class TpuAotLane(VirtualTpuLane):
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
         return {**libtpu.ENVIRONMENT, **super().environment(topology)}
+
+    def unproven(self, process: Events, case: Events) -> str:
+        del process
+        asked = case.of(EVENT) or case.of(REFUSED)
+        return "" if asked else "it compiled nothing with libtpu"
 
     def facts(self, events: Events) -> Mapping[str, str]:
         return facts(events)

@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Mapping
 
 from harness.errors import BadInputError
-from harness.generations import generation_named
 from harness.lanes import torch_runtime
-from harness.topology import Topology
+from harness.topology import Topology, check_slice
 from harness.virtual_tpu import library
 from harness.virtual_tpu.events import Events
+
+
+def unless_client(lane: str, process: Events) -> str:
+    """Why a pass says nothing about a lane of the plugin: it has created no client; or ""."""
+    return "" if process.of("client") else f"no client of lane {lane} was created in its process"
 
 
 class VirtualTpuLane:
@@ -21,7 +25,7 @@ class VirtualTpuLane:
     default_topology = Topology(1, 4)
 
     def check(self, topology: Topology) -> None:
-        generation_named(topology.generation)
+        check_slice(topology)
         if topology.total > library.MOST_DEVICES:
             raise BadInputError(
                 f"topology {topology}: expected {library.MOST_DEVICES} devices at most"
@@ -49,6 +53,10 @@ class VirtualTpuLane:
 
     def start(self, topology: Topology, *, spmd: bool) -> None:
         torch_runtime.start(topology, spmd=spmd)
+
+    def unproven(self, process: Events, case: Events) -> str:
+        del case
+        return unless_client(self.name, process)
 
     def facts(self, events: Events) -> Mapping[str, str]:
         """Counts of what the case asked of the plugin; no kernel runs here but interpreted."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
-from harness.generations import generation_named
 from harness.libtpu import library
-from harness.topology import Topology
+from harness.topology import Topology, check_slice
 from harness.versions import installed
 
 _NAME = "libtpu_aot"  # under which jaxlib keeps it: "tpu" is the virtual TPU
@@ -98,16 +96,4 @@ def check(topology: Topology) -> None:
             f"topology {topology}: lane tpu-aot compiles for a generation: expected it in front "
             f"of the chips, as v6e:{topology.devices} or 2xv6e:2x2"
         )
-    generation = generation_named(topology.generation)
-    size = topology.slice.partition(":")[2]
-    if size not in generation.grids:
-        near = sorted(generation.grids, key=lambda grid: abs(_chips(grid) - topology.devices))[:3]
-        near = [f"{generation.name}:{grid}" for grid in near]
-        raise BadInputError(
-            f"topology {topology}: {topology.slice} is no slice of a TPU: did you mean "
-            f"{', '.join(near[:-1])} or {near[-1]}? xla-harness topologies lists them all"
-        )
-
-
-def _chips(grid: str) -> int:
-    return math.prod(map(int, grid.split("x")))
+    check_slice(topology)

@@ -13,6 +13,7 @@ from harness.tpu_aot.optimized import Collective, Groups, Transfer
 from harness.virtual_tpu.events import Events
 
 EVENT = "aot"  # of a case's log: one program was compiled
+REFUSED = "aot_refused"  # one program was given to the compiler, and refused
 PROPERTY = "aot_programs_compiled"  # the summaries of a case's programs, as JSON
 Summary = dict[str, Any]
 # A summary's keys: lists of texts, sums over a step, bytes on one device.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from harness.case import Case
@@ -10,7 +11,7 @@ from harness.topology import Topology
 from harness.tpu_aot import compiler, libtpu
 from harness.tpu_aot.compiler import Compilation
 from harness.tpu_aot.golden import Golden
-from harness.tpu_aot.record import EVENT, Summary, summary
+from harness.tpu_aot.record import EVENT, REFUSED, Summary, summary
 from harness.virtual_tpu import events
 
 
@@ -43,15 +44,17 @@ class TpuCompiler:
 
     def program(self, stablehlo: bytes, *, partitions: bool = False) -> Compilation:
         """A program that torch_xla exported, of a replica or for all partitions; RefusedError."""
-        return self._record(
-            compiler.compile_stablehlo(stablehlo, self.topology, partitions=partitions)
-        )
+        with _refusals_recorded():
+            compiled = compiler.compile_stablehlo(stablehlo, self.topology, partitions=partitions)
+        return self._record(compiled)
 
     def jax(self, fn: Callable[..., Any], *arguments: Any) -> Compilation:
         """``fn`` of abstract arguments, whose shardings name ``devices``, by JAX; RefusedError."""
         import jax
 
-        return self._record(compiler.compile_jax(jax.jit(fn).lower(*arguments), self.topology))
+        with _refusals_recorded():
+            compiled = compiler.compile_jax(jax.jit(fn).lower(*arguments), self.topology)
+        return self._record(compiled)
 
     def compare(self) -> None:
         """Raise AssertionError unless the programs are what the golden file has of this case."""
@@ -67,3 +70,13 @@ class TpuCompiler:
         self._programs.append(program)
         events.write(EVENT, program)
         return compilation
+
+
+@contextmanager
+def _refusals_recorded() -> Iterator[None]:
+    """Record that a program was not compiled: a case may expect that, and it is evidence too."""
+    try:
+        yield
+    except Exception as refused:  # JAX, too, refuses what no TPU could run, when it lowers it
+        events.write(REFUSED, {"error": type(refused).__name__})
+        raise

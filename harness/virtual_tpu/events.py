@@ -19,10 +19,10 @@ VARIABLE = "XLA_HARNESS_EVENTS"  # names the file that the plugin of a case's pr
 class Event:
     """One thing that a process asked of the plugin.
 
-    ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``kernel``, ``execute``
-    or ``aot``; ``by`` the library that asked: ``torch_xla``, ``jax`` or a file's name; ``guard``
-    the value of ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the
-    machine's monotonic clock.
+    ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``kernel``, ``execute``,
+    ``aot`` or ``aot_refused``; ``by`` the library that asked: ``torch_xla``, ``jax`` or a file's
+    name; ``guard`` the value of ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in
+    seconds of the machine's monotonic clock.
     """
 
     kind: str
@@ -101,7 +101,7 @@ class EventLog:
     """What the plugin appends to a file from now on."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._start = path.stat().st_size if path.exists() else 0
 
     def read(self) -> Events:
@@ -121,9 +121,9 @@ class EventLog:
         raise AssertionError(f"{len(found)} discoveries, expected {count}\n{told}")
 
     def _lines(self) -> Iterator[Event]:
-        if not self._path.exists():
+        if not self.path.exists():
             return
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._start)
             for line in file:
                 if line.endswith(b"\n"):

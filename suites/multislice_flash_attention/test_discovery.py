@@ -35,7 +35,7 @@ def test_one_discovery(tpu_events, replica, kernel):
 
 
 @PASSES
-@pytest.mark.topologies("2x2", "2x1", "2xv4:2", "2xv5e:2", "2xv5p:2")
+@pytest.mark.topologies("2x2", "2x1", "2xv4:4", "2xv5e:4", "2xv5p:4")
 def test_one_discovery_when_sharded(tpu_events, topology, spmd, kernel):
     """Sharded over slices and devices, on each generation."""
     kernel(**over_slices(topology))
