@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -47,6 +47,19 @@ class Record:
     duration_body: float
     duration_isolation: float
     facts: dict[str, str]  # what the lane measured
+
+    @classmethod
+    def read(cls, data: Any) -> Record:
+        """The record of ``asdict``; raises TypeError or ValueError for what can't be one."""
+        record = cls(**data)
+        Kind(record.outcome)
+        for each in fields(cls):
+            value, number = getattr(record, each.name), each.name.startswith("duration_")
+            optional = each.name == "duration_runtime_start" and value is None
+            kind = float | int if number else dict if each.name == "facts" else str
+            if not (optional or isinstance(value, kind)):
+                raise TypeError(f"{each.name}: {value!r:.50}")
+        return record
 
     @property
     def kind(self) -> Kind:
@@ -112,9 +125,21 @@ def is_ours(report: pytest.TestReport) -> bool:
 
 
 def record_of(report: pytest.TestReport) -> Record | None:
-    """The record that a case's last report carries, also after pytest-xdist's transport."""
-    data: dict[str, Any] | None = getattr(report, _ATTRIBUTE, None)
-    return None if data is None else Record(**data)
+    """The record that a case's last report carries, also after pytest-xdist's transport.
+
+    A report whose record can't be read becomes a failed one, without a record.
+    """
+    data: Any = getattr(report, _ATTRIBUTE, None)
+    if data is None:
+        return None
+    try:
+        return Record.read(data)
+    except (TypeError, ValueError) as error:
+        setattr(report, _ATTRIBUTE, None)
+        report.outcome = "failed"
+        report.user_properties = [p for p in report.user_properties if p[0] != "outcome"]
+        report.longrepr = f"malformed record from pytest-xdist's worker: {error}"
+        return None
 
 
 def _rewrite(

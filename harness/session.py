@@ -171,6 +171,7 @@ class Cases:
             compiler.compare()
         return result
 
+    @pytest.hookimpl(tryfirst=True)  # it may change the report for all who come after it
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         record = record_of(report)
         if record is None:
@@ -207,10 +208,11 @@ class Cases:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        output = getattr(node, "workeroutput", {}).get(_OUTPUT_KEY)
-        if output:  # every worker collects the same, so the last one's word is enough
-            self._collected.left_out = Counter(output["left_out"])
-            self._collected.unmatched = output["unmatched"]
+        match getattr(node, "workeroutput", {}).get(_OUTPUT_KEY):
+            # Every worker collects the same, so the last one's word is enough.
+            case {"left_out": dict(left_out), "unmatched": list(unmatched)}:
+                self._collected.left_out = Counter(left_out)
+                self._collected.unmatched = unmatched
 
     def _unmatched_expectations(self, items: list[pytest.Item]) -> list[str]:
         selected = any("::" in argument for argument in self._config.args)

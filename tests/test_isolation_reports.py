@@ -121,3 +121,61 @@ def test_a_thread_that_floods_the_descriptors(project: Project) -> None:
 def test_closed_descriptors_cost_only_the_case(project: Project) -> None:
     project.write("test_inner.py", f"{HEAD}def test_x(): os.closerange(3, 256)\n{AFTER}")
     assert project.run().outcomes == {"test_x": "crashed", "test_after": "passed"}
+
+
+MALFORMED = """
+RECORDS = {
+    "number": 5, "list": [1], "text": "passed", "empty": {}, "unknown": {"x": 1},
+    "outcome": "perfect", "facts": [], "duration_body": "long", "id": None,
+}
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable(config, report):
+    data = yield
+    own = data.get("xla_record") if data and hasattr(config, "workerinput") else None
+    for name, value in RECORDS.items():
+        if own and f"test_x[cpu-4-{name}]" in report.nodeid:
+            data["xla_record"] = {**own, name: value} if name in own else value
+    return data
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["xla_harness"] = {"left_out": 3}
+"""
+
+
+def test_malformed_messages_of_a_worker(project: Project) -> None:
+    """As of another version of the plugin on a remote worker."""
+    project.write("conftest.py", MALFORMED)
+    project.write(
+        "test_inner.py",
+        HEAD + "from conftest import RECORDS\n"
+        "@pytest.mark.parametrize('name', [*RECORDS, 'good'])\ndef test_x(name): pass\n",
+    )
+    ran = project.run("-n2", "-p", "no:cacheprovider")
+    assert "INTERNALERROR" not in ran.stdout + ran.stderr
+    assert ran.shows("10 passed, 9 errors")
+    said = {name: bool(case.result) for name, case in ran.cases.items()}
+    assert said == {name: "good" not in name for name in ran.cases}
+    assert len(said) == 10
+    assert set(ran.outcomes.values()) == {"", "passed"}
+    assert ran.code == 1
+
+
+def test_a_worker_that_dies(project: Project) -> None:
+    """It reports nothing any more: its test has failed, the others' results stay."""
+    project.write(
+        "conftest.py",
+        "def pytest_runtest_logfinish(nodeid):\n"
+        "    if 'PYTEST_XDIST_WORKER' in os.environ and 'die' in nodeid: os._exit(1)\n",
+    )
+    project.write(
+        "test_inner.py",
+        HEAD + "@pytest.mark.parametrize('n', [1, 'die', 2, 3])\ndef test_x(n): pass\n",
+    )
+    ran = project.run("-n2", "--max-worker-restart=2")
+    assert "INTERNALERROR" not in ran.stdout + ran.stderr
+    assert {name: outcome for name, outcome in ran.outcomes.items() if "die" not in name} == {
+        f"test_x[cpu-4-{n}]": "passed" for n in (1, 2, 3)
+    }
