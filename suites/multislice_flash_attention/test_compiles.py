@@ -209,7 +209,7 @@ def line(topology):
 
 
 def test_unsupported_block_is_refused(replica, tpu_compiler):
-    """A block that is no multiple of the TPU's tiles: Mosaic's error, not a wrong kernel."""
+    """A block that is not a multiple of the TPU's tiles is refused; one that is compiles."""
     import jax
     from jax.experimental import pallas as pl
     from torch_xla.experimental.custom_kernel import jax_import_guard, make_kernel_from_pallas
@@ -219,16 +219,20 @@ def test_unsupported_block_is_refused(replica, tpu_compiler):
     def copy(x, out):
         out[...] = x[...]
 
-    def call(x):
-        block = pl.BlockSpec((8, 100), lambda i: (0, i))
-        return pl.pallas_call(
-            copy,
-            jax.ShapeDtypeStruct(x.shape, x.dtype),
-            grid=(2,),
-            in_specs=[block],
-            out_specs=block,
-        )(x)
+    def compiled(columns):
+        def call(x):
+            block = pl.BlockSpec((8, columns), lambda i: (0, i))
+            return pl.pallas_call(
+                copy,
+                jax.ShapeDtypeStruct(x.shape, x.dtype),
+                grid=(2,),
+                in_specs=[block],
+                out_specs=block,
+            )(x)
 
-    kernel = make_kernel_from_pallas(call, lambda x: [(x.shape, x.dtype)])
+        kernel = make_kernel_from_pallas(call, lambda x: [(x.shape, x.dtype)])
+        return tpu_compiler.step(kernel(torch.randn(8, 2 * columns).to("xla")))
+
+    assert compiled(128).program.kernels == 1
     with pytest.raises((ValueError, RefusedError), match=r"divisible by 8 and 128"):
-        tpu_compiler.step(kernel(torch.randn(8, 200).to("xla")))
+        compiled(100)
