@@ -177,7 +177,7 @@ def test_memory_of_another_compiler_may_differ_by_a_tenth(golden: Project) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[stack", "expected golden compilations"),
+        ("[stack", "expected TOML"),
         ("a = 1", "[stack]: expected the versions"),
         ("[stack]\n[x]\ny = 1", "'x': expected tables of inside"),
         ('[stack]\n[["x"]]\nkernels = "two"', "'x': expected tables of inside"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from harness.errors import BadInputError
+from harness.files import read_toml
 
 # What is swapped together, because it only fits together: torch_xla is built for one torch, and
 # jax and jaxlib are released as a pair.
@@ -167,10 +167,7 @@ def read(path: Path, base: Stack | None = None) -> Stack:
 
 def table(path: Path) -> dict[str, Any]:
     """The file's data; raises BadInputError naming the file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInputError(f"{path}: {error}") from error
+    return read_toml(path)
 
 
 def _pins(path: Path, pins: Any) -> dict[str, str | None]:
