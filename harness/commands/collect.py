@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.commands.output import show
 from harness.commands.parsers import Commands, names
 from harness.commands.plan import add_cell_options, with_wheels
 from harness.errors import BadInputError
@@ -71,7 +72,7 @@ def _read(
             found.append(read_run(_report(folder, stack, cell), said))
         except BadInputError as error:
             lost.append(Lost(cell.lane, cell.shard, str(error)))
-            print(f"lost: {stack.name} {cell.lane} {cell.shard}: {printable(str(error))}")
+            show(f"lost: {stack.name} {cell.lane} {cell.shard}: {printable(str(error))}")
     return joined(found) if found else None, lost
 
 
@@ -90,7 +91,7 @@ def _whole(
 def _tell(runs: Sequence[Recorded]) -> None:
     for run in runs:
         state = "recorded" if run.new else "known"
-        print(f"{run.run}  {state:<8}  {run.cases:>6} cases  {printable(run.stack)}")
+        show(f"{run.run}  {state:<8}  {run.cases:>6} cases  {printable(run.stack)}")
 
 
 def _report(folder: Path, stack: Stack, cell: Planned) -> Path:

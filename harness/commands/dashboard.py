@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import duckdb
 
 from harness import upstream
-from harness.commands.parsers import Commands
+from harness.commands.output import say, show
+from harness.commands.parsers import Commands, output_folder, whole_number
 from harness.commands.query import tell
-from harness.commands.stacks import say
 from harness.dashboard import night
 from harness.dashboard.site import Site
 from harness.errors import BadInputError
@@ -26,10 +26,12 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("dashboard", help="publish a history as a static site")
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
-    parser.add_argument("--out", required=True, type=Path, metavar="SITE", help="the site's folder")
+    parser.add_argument(
+        "--out", required=True, type=output_folder, metavar="SITE", help="the site's folder"
+    )
     parser.add_argument(
         "--nights",
-        type=int,
+        type=whole_number(1, 36_500),
         default=night.NIGHTS,
         metavar="N",
         help=f"calendar days that it shows; default: {night.NIGHTS}",
@@ -51,8 +53,6 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.nights < 1:
-        raise BadInputError(f"--nights {options.nights}: expected 1 or more")
     home = address(options.address)
     rows = upstream.load_optional(options.upstream or (_ROWS if _ROWS.is_file() else None))
     history = History(options.history)
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
     site = history.ask(publish)
     tell(history.set_aside)
     say(f"{time.monotonic() - start:.1f} s")
-    print(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")
+    show(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")
     return 0
 
 

@@ -6,7 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from harness.commands.parsers import Commands
+from harness.commands.output import show
+from harness.commands.parsers import Commands, output_file
 from harness.files import write
 from harness.results.report import read
 from harness.selection import recorded
@@ -18,7 +19,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("durations", help="record how long cases take, for --shard")
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, ours")
-    parser.add_argument("--out", type=Path, default=TARGET, help=f"default: {TARGET}")
+    parser.add_argument("--out", type=output_file, default=TARGET, help=f"default: {TARGET}")
     parser.set_defaults(run=_run)
 
 
@@ -28,5 +29,5 @@ def _run(options: argparse.Namespace) -> int:
     text = json.dumps(found, indent=1) + "\n"
     write({options.out: text})
     functions = sum(len(functions) for functions in found.values())
-    print(f"{options.out}: {len(results)} cases of {functions} test functions")
+    show(f"{options.out}: {len(results)} cases of {functions} test functions")
     return 0

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from harness import listing
-from harness.commands.parsers import Commands
+from harness.commands.output import show
+from harness.commands.parsers import Commands, whole_number
 from harness.errors import BadInputError
 from harness.expectations import Expectations, describe, evidence, files, update
 from harness.expectations.decide import decide
@@ -38,7 +39,11 @@ def add(commands: Commands) -> None:
         "--cases", action="append", default=[], metavar="GLOB", help="only these; may be repeated"
     )
     action.add_argument(
-        "--runs", type=int, default=2, metavar="N", help="reports that prove a change (default: 2)"
+        "--runs",
+        type=whole_number(1, 1000),
+        default=2,
+        metavar="N",
+        help="reports that prove a change (default: 2)",
     )
     action.add_argument("--dry-run", action="store_true", help="say what would change")
     action.add_argument(
@@ -49,8 +54,6 @@ def add(commands: Commands) -> None:
 
 def _update(options: argparse.Namespace) -> int:
     """0 when nothing is left to do by hand, else 1."""
-    if options.runs < 1:
-        raise BadInputError(f"--runs {options.runs}: expected a number above 0")
     # Without stacks of its own, a project has none that are known.
     folder = None if options.folder == FOLDER and not FOLDER.is_dir() else options.folder
     cause, known = _cause(options), known_versions(folder)
@@ -62,7 +65,7 @@ def _update(options: argparse.Namespace) -> int:
     if not options.dry_run:
         write(plan.texts)
     left = list(describe.left(decisions, plan, options.reports, options.runs))
-    print("\n".join([*describe.changes(plan), *left]))
+    show("\n".join([*describe.changes(plan), *left]))
     return int(bool(left))
 
 

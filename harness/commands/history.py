@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from harness.commands.output import show
 from harness.commands.parsers import Commands
 from harness.results.history_branch import Branch
 
@@ -25,10 +26,10 @@ def add(commands: Commands) -> None:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    print(f"runs={Branch(options.remote, options.branch).fetch(options.history)}")
+    show(f"runs={Branch(options.remote, options.branch).fetch(options.history)}")
     return 0
 
 
 def _push(options: argparse.Namespace) -> int:
-    print(f"pushed={Branch(options.remote, options.branch).push(options.history)}")
+    show(f"pushed={Branch(options.remote, options.branch).push(options.history)}")
     return 0

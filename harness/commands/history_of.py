@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from harness import upstream
+from harness.commands.output import show
 from harness.commands.parsers import Commands
 from harness.results import history
 
@@ -29,5 +30,5 @@ def _run(options: argparse.Namespace) -> int:
     rows = upstream.load_optional(_ROWS if _ROWS.is_file() else None)
     reports = history.find_reports(options.reports)
     for line in history.lines(history.histories(options.issue, reports, rows)):
-        print(line)
+        show(line)
     return 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.commands.output import as_json, show
 from harness.commands.parsers import Commands, names
 from harness.matrix.plan import cells
 from harness.stacks.catalogue import FOLDER, Catalogue
@@ -59,8 +59,8 @@ def _night(options: argparse.Namespace) -> int:
         stacks.append({"stack": catalogue.find(options.nightly).name, "wheels": "wheels"})
     # All cells of a night have one time, so that a night which runs past midnight stays one.
     time = options.time or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    print(f"stacks={json.dumps(stacks)}")
-    print(f"time={time}")
+    show(f"stacks={as_json(stacks)}")
+    show(f"time={time}")
     return 0
 
 
@@ -69,6 +69,6 @@ def _cells(options: argparse.Namespace) -> int:
     found = cells(
         with_wheels(stack) if options.wheels else stack, names(options.lanes), options.shard
     )
-    print(f"cells={json.dumps([{**cell.data, 'stack': stack.name} for cell in found])}")
-    print(f"artifacts={json.dumps([cell.artifact for cell in found])}")
+    show(f"cells={as_json([{**cell.data, 'stack': stack.name} for cell in found])}")
+    show(f"artifacts={as_json([cell.artifact for cell in found])}")
     return 0

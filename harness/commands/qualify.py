@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.commands.matrix import REPORTS, UPSTREAM, add_run_options, cells_of, with_paths
-from harness.commands.parsers import Commands
-from harness.commands.stacks import say
+from harness.commands.output import annotate, say, show
+from harness.commands.parsers import Commands, output_file, output_folder, whole_number
 from harness.errors import BadInputError
+from harness.files import write
 from harness.matrix import run
 from harness.matrix.qualify import Runner, attribute, differing_cases
 from harness.results import allow, compare_ci, markdown, text
@@ -49,14 +50,24 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--annotations", action="store_true", help="print GitHub's ::error lines too"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="summary for a pull request")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all findings, for a program")
     parser.add_argument(
-        "--reruns", type=int, default=2, metavar="N", help="of what differs; default: 2"
+        "--markdown", type=output_file, metavar="FILE", help="summary for a pull request"
+    )
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="all findings, for a program"
+    )
+    parser.add_argument(
+        "--reruns",
+        type=whole_number(0, 100),
+        default=2,
+        metavar="N",
+        help="of what differs; default: 2",
     )
     parser.add_argument("--no-attribution", action="store_true", help="don't swap components")
-    parser.add_argument("--reports", type=Path, default=REPORTS, help=f"of runs; {REPORTS}")
-    parser.add_argument("--out", type=Path, default=OUT, help=f"of the rest; {OUT}")
+    parser.add_argument(
+        "--reports", type=output_folder, default=REPORTS, help=f"of runs; {REPORTS}"
+    )
+    parser.add_argument("--out", type=output_folder, default=OUT, help=f"of the rest; {OUT}")
     parser.set_defaults(run=_run)
 
 
@@ -83,15 +94,14 @@ def _run(options: argparse.Namespace) -> int:
     if base and candidate and not options.no_attribution:
         comparison = attribute(comparison, base, candidate, runner)
     allowed = allow.apply(entries, comparison)
-    print("\n".join(text.lines(comparison, allowed)))
+    show("\n".join(text.lines(comparison, allowed)))
     if options.annotations:
-        print("\n".join(compare_ci.annotation_lines(comparison, allowed)))
+        annotate(compare_ci.annotation_lines(comparison, allowed))
     target = options.markdown or runner.out / "summary.md"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(markdown.summary(comparison, allowed), encoding="utf-8")
+    write({target: markdown.summary(comparison, allowed)})
     if options.json:
-        data = json.dumps(as_data(comparison, allowed), indent=1)
-        options.json.write_text(f"{data}\n", encoding="utf-8")
+        write({options.json: f"{json.dumps(as_data(comparison, allowed), indent=1)}\n"})
     say(f"summary: {target}")
     return decide(comparison, allowed.entries.keys()).exit_code
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import duckdb
 
+from harness.commands.output import say, show
 from harness.commands.parsers import Commands
-from harness.commands.stacks import say
 from harness.errors import BadInputError
 from harness.results.history_store import History, SetAside
 from harness.results.printable import printable
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     widths = [min(max(map(len, column)), _WIDEST) for column in zip(*cells, strict=True)]
     for row in cells:
         fitted = (_fitted(cell, width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(fitted).rstrip())
+        show("  ".join(fitted).rstrip())
     return 0
 
 

@@ -7,6 +7,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 
+from harness.commands.output import show
 from harness.commands.parsers import Commands
 from harness.errors import BadInputError
 from harness.results.history_store import History
@@ -39,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
     said = Said(options.stack, options.commit, options.machine, _time(options.time))
     for run in History(options.history).record(options.reports, said, together=options.together):
         state = "recorded" if run.new else "known"
-        print(f"{run.run}  {state:<8}  {run.cases:>6} cases  {printable(run.stack)}")
+        show(f"{run.run}  {state:<8}  {run.cases:>6} cases  {printable(run.stack)}")
     return 0
 
 
