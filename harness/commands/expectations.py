@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
     )
     action.add_argument(
         "--runs",
-        type=whole_number(1, 1000),
+        type=whole_number(0, 1000),
         default=2,
         metavar="N",
         help="reports that prove a change (default: 2)",
@@ -54,6 +54,8 @@ def add(commands: Commands) -> None:
 
 def _update(options: argparse.Namespace) -> int:
     """0 when nothing is left to do by hand, else 1."""
+    if options.runs < 1:
+        raise BadInputError(f"--runs {options.runs}: expected a number above 0")
     # Without stacks of its own, a project has none that are known.
     folder = None if options.folder == FOLDER and not FOLDER.is_dir() else options.folder
     cause, known = _cause(options), known_versions(folder)

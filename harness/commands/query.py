@@ -6,6 +6,7 @@ import argparse
 import csv
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 import duckdb
 
@@ -24,7 +25,7 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("query", help="ask a history in SQL, over the view cases")
     parser.add_argument("sql", metavar="SQL", help="as 'SELECT outcome, count(*) FROM cases ...'")
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
-    parser.add_argument("--csv", action="store_true", help="as CSV, uncut")
+    parser.add_argument("--csv", action="store_true", help="as CSV, uncut; line breaks are escaped")
     parser.set_defaults(run=_run)
 
 
@@ -38,17 +39,20 @@ def _run(options: argparse.Namespace) -> int:
     history = History(options.history)
 
     def question(connection: duckdb.DuckDBPyConnection) -> Answer:
-        done = connection.execute(options.sql)
+        done = cast("duckdb.DuckDBPyConnection | None", connection.execute(options.sql))
+        if done is None:  # not what DuckDB's types say: "" and ";" are no statement
+            raise BadInputError("SQL: expected a statement, as 'SELECT count(*) FROM cases'")
         return [column[0] for column in done.description or ()], done.fetchall()
 
     try:
         names, rows = history.ask(question)
-    except duckdb.Error as error:
-        raise BadInputError(f"SQL: {printable(str(error).splitlines()[0])}") from error
+    except (duckdb.Error, ValueError, OverflowError) as error:  # also a date that Python has not
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadInputError(f"SQL: {said}") from error
     tell(history.set_aside)
     if options.csv:
         writer = csv.writer(sys.stdout)
-        writer.writerows([names, *rows])
+        writer.writerows([[_cell(value) for value in row] for row in (names, *rows)])
         return 0
     cells = [[_cell(value) for value in row] for row in (names, *rows)]
     widths = [min(max(map(len, column)), _WIDEST) for column in zip(*cells, strict=True)]

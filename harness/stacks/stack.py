@@ -22,6 +22,7 @@ _KEYS = {"note", "extends", "python", "pins", "wheels", "disk"}
 _WHEELS = {"folder", "index"}
 _PYTHON = re.compile(r"3\.\d+(\.\d+)?")
 _DISK = 8
+_MOST_DISK = 1_000_000  # GB
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,14 @@ class Stack:
         return Version("0")
 
     def swap(self, pins: Mapping[str, str | None], python: str | None = None) -> Stack:
-        """The same stack with other pins; None takes one away. The name says what was swapped."""
+        """The same stack with other pins; None takes one away. The name says what was swapped.
+
+        Raises BadInputError for a Python that is no version.
+        """
+        if python is not None and not _PYTHON.fullmatch(python):
+            raise BadInputError(
+                f"stack {self.name}: python={python!r}: expected a version, as 3.11"
+            )
         merged = {**self.pins, **pins}
         changed = {k: v for k, v in pins.items() if self.pins.get(k) != v}
         # jaxlib goes with jax and torch with torch_xla: naming one says both.
@@ -92,7 +100,10 @@ def _short(pin: str | None) -> str:
 
 def _version_in(pin: str) -> str:
     if pin.endswith(".whl"):
-        return str(parse_wheel_filename(Path(pin).name)[1])
+        try:
+            return str(parse_wheel_filename(Path(pin).name)[1])
+        except InvalidWheelFilename:  # which `requirements` refuses
+            return Path(pin).name
     return pin.removeprefix("==")
 
 
@@ -139,7 +150,7 @@ def read(path: Path, base: Stack | None = None) -> Stack:
 
     Raises BadInputError naming the file, the key and what was expected.
     """
-    data = table(path)
+    data = read_toml(path)
     for key in sorted(data.keys() - _KEYS):
         raise BadInputError(f"{path}: unknown key {key!r}: expected {', '.join(sorted(_KEYS))}")
     own = _pins(path, data.get("pins", {}))
@@ -156,7 +167,7 @@ def read(path: Path, base: Stack | None = None) -> Stack:
         note=str(data.get("note", "")),
         folder=_folder(path, folder) if folder else base.folder if base else None,
         index=index,
-        disk=float(data.get("disk", base.disk if base else _DISK)),
+        disk=_disk(path, data.get("disk", base.disk if base else _DISK)),
         where=path,
     )
     if not stack.pins:
@@ -165,9 +176,12 @@ def read(path: Path, base: Stack | None = None) -> Stack:
     return stack
 
 
-def table(path: Path) -> dict[str, Any]:
-    """The file's data; raises BadInputError naming the file."""
-    return read_toml(path)
+def extends(path: Path) -> str | None:
+    """The name of the stack that the file's one extends; raises BadInputError for no name."""
+    base = read_toml(path).get("extends")
+    if not isinstance(base, str | None):
+        raise BadInputError(f"{path}: key 'extends': {base!r}: expected the name of a stack")
+    return base
 
 
 def _pins(path: Path, pins: Any) -> dict[str, str | None]:
@@ -191,6 +205,12 @@ def _python(path: Path, text: Any) -> str:
     if not isinstance(text, str) or not _PYTHON.fullmatch(text):
         raise BadInputError(f"{path}: key 'python': {text!r}: expected a version, as '3.11'")
     return text
+
+
+def _disk(path: Path, value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 <= value < _MOST_DISK:
+        raise BadInputError(f"{path}: key 'disk': {value!r}: expected a number of GB, as 8")
+    return float(value)
 
 
 def _folder(path: Path, text: str) -> Path:
