@@ -226,7 +226,7 @@ def test_summary_that_cannot_be_written(history: History) -> None:
     line = ("verdict", "latest", "--history", history.location)
     done = command(*line, "--markdown", f"{history.location}/none/summary.md")
     assert done.returncode == 2
-    assert "summary.md: No such file or directory" in done.stderr
+    assert "summary.md': expected a file in a folder that exists" in done.stderr
 
 
 def test_no_history(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,6 @@ _KEYS = {"note", "extends", "python", "pins", "wheels", "disk"}
 _WHEELS = {"folder", "index"}
 _PYTHON = re.compile(r"3\.\d+(\.\d+)?")
 _DISK = 8
-_MOST_DISK = 1_000_000  # GB
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _python(path: Path, text: Any) -> str:
 
 
 def _disk(path: Path, value: Any) -> float:
-    if not isinstance(value, int | float) or not 0 <= value < _MOST_DISK:
+    if not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise BadInputError(f"{path}: key 'disk': {value!r}: expected a number of GB, as 8")
     return float(value)
 
