@@ -139,11 +139,11 @@ REFUSED = {
     ),
     "a million nights": (
         ["dashboard", "--history", "history", "--out", "site", "--nights", "1000000"],
-        "--nights: '1000000': expected a number from 1 to 36,500",
+        "--nights: '1000000': expected a number from 0 to 36,500",
     ),
     "no night": (
         ["dashboard", "--history", "history", "--out", "site", "--nights", "0"],
-        "--nights: '0': expected a number",
+        "--nights 0: expected 1 or more",
     ),
     "a number of digits": (["wheels", "x", "--out", "w", "--back", "9" * 5000], "--back: '999"),
     "no number": (["wheels", "x", "--out", "w", "--back", "NaN"], "--back: 'NaN'"),

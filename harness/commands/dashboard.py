@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--nights",
-        type=whole_number(1, 36_500),
+        type=whole_number(0, 36_500),
         default=night.NIGHTS,
         metavar="N",
         help=f"calendar days that it shows; default: {night.NIGHTS}",
@@ -53,6 +53,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.nights < 1:
+        raise BadInputError(f"--nights {options.nights}: expected 1 or more")
     home = address(options.address)
     rows = upstream.load_optional(options.upstream or (_ROWS if _ROWS.is_file() else None))
     history = History(options.history)
