@@ -6,3 +6,6 @@ class BadInputError(Exception):
 
     Commands and pytest end with exit code 2 on it.
     """
+
+
+PARTIAL = 3  # the exit code of a command that was done in part; what it left out is named

@@ -16,8 +16,8 @@ from harness.record import Record, is_ours, record_of
 from harness.session import COLLECTED
 
 _WIDTH = 80
-_WORDS = ("passed", "failed", "crashed", "hung", "skipped", "expected", "xpass")
-_SHORT_WORDS = ("ok", "fail", "crash", "hung", "skip", "exp", "xpass")
+_WORDS = ("passed", "failed", "crashed", "hung", "conflict", "skipped", "expected", "xpass")
+_SHORT_WORDS = ("ok", "fail", "crash", "hung", "confl", "skip", "exp", "xpass")
 _REDRAW_SECONDS = 0.1
 _LINE_SECONDS = 20.0
 

@@ -85,13 +85,22 @@ def test_layout_of_the_file_does_not_count(tmp_path: Path) -> None:
     assert [recorded.new for recorded in found] == [True, False, True]
 
 
-def test_one_bad_report_and_none_is_written(tmp_path: Path) -> None:
+def test_one_bad_report_costs_itself(tmp_path: Path) -> None:
     bad = HOSTILE / "truncated.xml"
     target = tmp_path / "history"
     done = command("record", str(REAL[0]), str(bad), "--history", str(target))
-    assert done.returncode == 2
-    assert f"xla-harness: {bad}: expected a JUnit report" in done.stderr
+    assert done.returncode == 3
+    assert f"left out: {bad}: expected a JUnit report" in done.stderr
     assert "Traceback" not in done.stderr
+    assert asked(History(target)) == [(200,)]
+
+
+def test_only_bad_reports_and_nothing_is_written(tmp_path: Path) -> None:
+    bad = [str(HOSTILE / name) for name in ("truncated.xml", "negative_seconds.xml")]
+    target = tmp_path / "history"
+    done = command("record", *bad, "--history", str(target))
+    assert done.returncode == 2
+    assert all(f"{path}: " in done.stderr for path in bad)
     assert not target.exists()
 
 

@@ -16,7 +16,7 @@ from harness.commands.query import tell
 from harness.commands.stacks import say
 from harness.dashboard import night
 from harness.dashboard.site import Site
-from harness.errors import BadInputError
+from harness.errors import PARTIAL, BadInputError
 from harness.results.history_store import History
 
 _ROWS = Path("fixtures/upstream.toml")
@@ -48,6 +48,7 @@ def add(commands: Commands) -> None:
         help="where it will be, for links; pages: GitHub Pages",
     )
     parser.set_defaults(run=_run)
+    parser.epilog = "The exit code is 3 when a file of the history is set aside; the rest is shown."
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -65,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
     tell(history.set_aside)
     say(f"{time.monotonic() - start:.1f} s")
     print(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")
-    return 0
+    return PARTIAL if history.set_aside else 0
 
 
 def address(text: str, option: str = "--address") -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.commands.parsers import Commands
 from harness.commands.stacks import say
-from harness.errors import BadInputError
+from harness.errors import PARTIAL, BadInputError
 from harness.jobset import collect, manifest, plan, work
 from harness.results import merge
 
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
     parser.set_defaults(arguments=[], run=_print)
     parser.epilog = (
         "Arguments behind -- are pytest's; without them it runs suites/. collect and merge end "
-        "with 1 when a case is bad."
+        "with 1 when a case is bad or a worker has no report, with 3 when a case can't be read."
     )
     actions = parser.add_subparsers(metavar="ACTION")
     _add_work(actions)
@@ -121,11 +121,19 @@ def _collect(options: argparse.Namespace) -> int:
     reports = {worker.name: worker.folder / work.REPORT for worker in workers}
     found = merge.write(reports, merged, {worker.name: worker.told for worker in workers})
     print("\n".join([*found.lines, str(merged)]))
-    return int(found.bad or any(worker.exit for worker in workers))
+    return _code(found, bad=any(worker.exit for worker in workers))
 
 
 def _merge(options: argparse.Namespace) -> int:
     reports = {folder.name: folder / work.REPORT for folder in options.folders}
+    if len(reports) < len(options.folders):
+        raise BadInputError("DIR: expected a folder of each worker, found two of one name")
     found = merge.write(reports, options.out, {})
     print("\n".join(found.lines))
-    return int(found.bad)
+    return _code(found)
+
+
+def _code(found: merge.Merged, *, bad: bool = False) -> int:
+    if found.bad or bad:
+        return 1
+    return PARTIAL if found.partial else 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness import upstream
 from harness.commands.parsers import Commands, names
+from harness.commands.partial import told
 from harness.commands.stacks import say
 from harness.files import write
 from harness.lanes import lane_named
@@ -116,4 +117,6 @@ def _run(options: argparse.Namespace) -> int:
     bad = sum(
         r.outcome.is_bad for _, reports in columns for x in reports for r in x.results.values()
     )
-    return int(bad > 0)
+    faults = [fault for _, reports in columns for x in reports for fault in x.faults]
+    left_out = told(faults)
+    return 1 if bad else left_out

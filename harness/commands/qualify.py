@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.commands.matrix import REPORTS, UPSTREAM, add_run_options, cells_of, with_paths
 from harness.commands.parsers import Commands
+from harness.commands.partial import told
 from harness.commands.stacks import say
 from harness.errors import BadInputError
 from harness.matrix import run
@@ -23,7 +24,7 @@ from harness.results.findings import Comparison
 from harness.results.history import find_reports
 from harness.results.history_store import History
 from harness.results.recorded import recorded
-from harness.results.report import Report, read
+from harness.results.report import Report, read_all
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
@@ -67,6 +68,7 @@ class _Sides:
     reports: Sequence[Sequence[Report]]
     stacks: Sequence[Stack | None]
     rows: tuple[Row, ...]
+    faults: Sequence[str]  # what of the reports can't be read
 
     def compare(self, reruns: Sequence[Sequence[Report]] = ((), ())) -> Comparison:
         (base, candidate), (again_base, again) = self.reports, reruns
@@ -93,29 +95,26 @@ def _run(options: argparse.Namespace) -> int:
         data = json.dumps(as_data(comparison, allowed), indent=1)
         options.json.write_text(f"{data}\n", encoding="utf-8")
     say(f"summary: {target}")
-    return decide(comparison, allowed.entries.keys()).exit_code
+    left_out = told(sides.faults)
+    return decide(comparison, allowed.entries.keys()).exit_code or left_out
 
 
-def _reports(name: str) -> list[Report]:
-    """The reports of a file or a folder; none for a stack's name."""
+def _reports(name: str) -> tuple[list[Report], list[str]]:
+    """The reports of a file or a folder, and what can't be read; none for a stack's name."""
     path = Path(name)
     if path.suffix == ".xml":
-        return [read(path)]
-    if path.is_dir():
-        found = find_reports(path)
-        if not found:
-            raise BadInputError(f"{path}: expected reports of xla-harness")
-        return found
-    return []
+        return read_all([path])
+    return find_reports(path) if path.is_dir() else ([], [])
 
 
 def _sides(options: argparse.Namespace) -> _Sides:
     """Both sides, run now where a stack was named."""
     named = (options.base, options.candidate)
-    given = [_reports(name) for name in named]
+    read = [_reports(name) for name in named[bool(options.history) :]]
+    given = [reports for reports, _ in read]
     if options.history:
-        stack = next((report.stack for report in given[1] if report.stack), options.candidate)
-        given[0] = [recorded(History(options.history), options.base, stack)]
+        stack = next((report.stack for report in given[0] if report.stack), options.candidate)
+        given.insert(0, [recorded(History(options.history), options.base, stack)])
     stacks = [
         None if reports else Catalogue(options.folder).find(name)
         for reports, name in zip(given, named, strict=True)
@@ -130,7 +129,8 @@ def _sides(options: argparse.Namespace) -> _Sides:
         reports or [cell.read() for cell in done.finished if cell.stack == stack]
         for reports, stack in zip(given, stacks, strict=True)
     ]
-    return _Sides(reports, stacks, load_optional(UPSTREAM if UPSTREAM.exists() else None))
+    rows = load_optional(UPSTREAM if UPSTREAM.exists() else None)
+    return _Sides(reports, stacks, rows, [fault for _, faults in read for fault in faults])
 
 
 def _runner(options: argparse.Namespace, comparison: Comparison) -> Runner:

@@ -10,6 +10,7 @@ _SHORT = {
     "failed": "fail",
     "crashed": "crash",
     "hung": "hung",
+    "conflict": "conflict",
     "skipped": "skip",
     "expected failure": "known",
     "unexpected pass": "fixed?",

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from harness.dashboard.names import case_page, visible
-from harness.results.groups import first_line
 from harness.results.issues import page
 from harness.results.markdown import code, plain, table
 from harness.results.regressions import Regression, Standing, State, digest
+from harness.results.signature import first_line
 from harness.results.verdict_groups import steps
 
 MOST = 65_536  # characters of a body, by GitHub

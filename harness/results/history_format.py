@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.results.junit_case import CaseRun
-from harness.results.junit_run import VERSIONS, Run
+from harness.results.junit_names import VERSIONS
+from harness.results.junit_run import Run
 
 # The number changes when a reader of the last one would be wrong; a step below then leads to it.
 FORMAT = 1

@@ -10,7 +10,7 @@ import duckdb
 from harness.errors import BadInputError
 from harness.outcome import Kind
 from harness.results.history_store import History
-from harness.results.junit_run import VERSIONS
+from harness.results.junit_names import VERSIONS
 from harness.results.report import Report, Result
 
 _LATEST = "latest"

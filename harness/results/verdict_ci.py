@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from harness.results import verdict_groups as said
 from harness.results.annotation import ANNOTATIONS, annotation
-from harness.results.groups import first_line
 from harness.results.markdown import code, link, plain, table
 from harness.results.printable import printable
+from harness.results.signature import first_line
 from harness.results.verdicts import Kind, Verdicts
 
 _ROWS = 30  # of a table; a summary may have 1 MiB

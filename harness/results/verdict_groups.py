@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.results.groups import first_line
 from harness.results.printable import printable
+from harness.results.signature import first_line
 from harness.results.verdicts import KINDS, Kind, Verdict, Verdicts
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.results import verdict_groups as said
-from harness.results.groups import first_line
 from harness.results.printable import printable
+from harness.results.signature import first_line
 from harness.results.text import title, wrapped
 from harness.results.verdicts import KINDS, Verdicts
 

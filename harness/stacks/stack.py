@@ -47,6 +47,15 @@ class Stack:
         """Its pins as PEP 508 requirements, a wheel's path as the version that it is."""
         return [_requirement(self, name, pin) for name, pin in self.pins.items()]
 
+    def contradiction(self, versions: Mapping[str, str]) -> str:
+        """What of the ``versions`` that a run states is not as pinned here; "" for nothing."""
+        for pin in (f"python=={self.python}.*", *self.requirements):
+            pinned = Requirement(pin)
+            found = versions.get(pinned.name, "")
+            if found and not _fits(found, pinned):
+                return f"{pinned.name}: expected {pinned.specifier}, found {found[:50]!r}"
+        return ""
+
     @property
     def folders(self) -> list[Path]:
         """Where uv looks for wheels besides the index."""
@@ -80,6 +89,13 @@ class Stack:
             note=f"{self.name} with {', '.join(text[1:] for text in texts)}",
             where=None,
         )
+
+
+def _fits(version: str, pinned: Requirement) -> bool:
+    try:
+        return pinned.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
 
 
 def _leader(name: str) -> str:

@@ -9,5 +9,5 @@ FROM (
     FROM recent
 ) steps
 WHERE outcome <> before
-    OR outcome IN ('failed', 'crashed', 'hung', 'unexpected pass')
+    OR outcome IN ('failed', 'crashed', 'hung', 'conflict', 'unexpected pass')
 ORDER BY run, name, lane, topology

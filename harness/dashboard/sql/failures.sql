@@ -10,6 +10,6 @@ SELECT
     max_by(run, time) AS last_run,
     count(*) AS times
 FROM cases
-WHERE outcome IN ('failed', 'crashed', 'hung', 'expected failure')
+WHERE outcome IN ('failed', 'crashed', 'hung', 'conflict', 'expected failure')
 GROUP BY "case", stack, lane, topology, signature
 ORDER BY name, first, stack, lane, topology
