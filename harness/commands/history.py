@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from harness.commands.parsers import Commands
+from harness.commands.step_outputs import print_outputs
 from harness.results.history_branch import Branch
 
 
@@ -25,10 +26,10 @@ def add(commands: Commands) -> None:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    print(f"runs={Branch(options.remote, options.branch).fetch(options.history)}")
+    print_outputs({"runs": Branch(options.remote, options.branch).fetch(options.history)})
     return 0
 
 
 def _push(options: argparse.Namespace) -> int:
-    print(f"pushed={Branch(options.remote, options.branch).push(options.history)}")
+    print_outputs({"pushed": Branch(options.remote, options.branch).push(options.history)})
     return 0
