@@ -23,6 +23,7 @@ from site_nights import HOSTILE, SCRIPT, Told, example, fails, write
 
 from harness import cli
 from harness.dashboard import names, shapes, units
+from harness.errors import PARTIAL
 
 ROOT = Path(__file__).parent.parent
 VOID = {"meta", "link", "input", "br", "wbr", "rect", "path", "polyline", "circle"}
@@ -438,7 +439,7 @@ def test_a_broken_file_is_named_and_the_rest_shown(
     write(tmp_path / "h", [Told("t.py::test_a")], range(3))
     broken = min((tmp_path / "h").rglob("*.parquet"))
     broken.write_bytes(broken.read_bytes()[:200])
-    assert publish(tmp_path / "h", tmp_path / "site") == 0
+    assert publish(tmp_path / "h", tmp_path / "site") == PARTIAL
     assert f"set aside: {broken.relative_to(tmp_path / 'h')}" in capsys.readouterr().err
     assert Page(tmp_path / "site" / "runs.html").words.count("2026-01-0") == 5
 

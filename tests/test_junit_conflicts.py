@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -11,6 +12,9 @@ import pytest
 from conftest import Project
 
 from harness import cli
+from harness.dashboard import rows, units
+from harness.dashboard.cells import urgency
+from harness.dashboard.compare import LETTERS
 from harness.lanes import LANES
 from harness.outcome import Kind
 from harness.record import Record
@@ -20,6 +24,10 @@ from harness.results.report import RESERVED, of_a_test, read
 from harness.versions import COMPONENTS
 from harness.virtual_tpu.events import Events
 
+ROOT = Path(__file__).parent.parent
+DOCS = (ROOT / "docs" / "outcomes.md").read_text()
+STATIC = ROOT / "harness" / "dashboard" / "static"
+SCRIPT, STYLE = ((STATIC / name).read_text() for name in ("compare.js", "site.css"))
 HEAD = '<testsuite timestamp="2026-11-{day:02}T02:30:00+00:00">'
 OURS = '<properties><property name="xla_harness_report" value="2"/></properties>'
 FAILED = '<failure message="E: sums differ"/>'
@@ -172,6 +180,23 @@ def test_every_name_that_the_harness_writes_is_reserved() -> None:
     assert record | facts | merged | {"python", *COMPONENTS} == RESERVED
     assert of_a_test("outcome") == "test:outcome"
     assert of_a_test("rows") == "rows"
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_reserved_names_are_documented(name: str) -> None:
+    assert f"`{name}`" in DOCS
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_outcomes_are_documented_and_drawn(kind: Kind) -> None:
+    assert f"| {kind} |" in DOCS
+    assert units.short(kind) != "-"
+    assert units.kind(kind) != "other"
+    assert kind in LETTERS
+    assert f'{LETTERS[kind]}: "{kind}"' in SCRIPT
+    assert (kind in rows.BAD) == kind.is_bad
+    assert urgency(kind) < len(Kind)
+    assert re.search(rf"\.s-{units.kind(kind)}[ ,]", STYLE)
 
 
 PLANTED = {"outcomes": "passed, failed", "lost": "cell", "outcome": "passed", "failure": "none",
