@@ -135,6 +135,11 @@ def test_report_of_any_pytest(project: Project, family: str) -> None:
     assert abs((run.time - datetime.now(UTC)).total_seconds()) < 3600 * 15  # xunit1 has no zone
 
 
+# A dead worker of pytest-xdist, as pytest writes it for a test that had not come to its call.
+DIED = """<error message="failed on setup with &quot;worker 'gw1' crashed while running 'a'&quot;">
+worker 'gw1' crashed while running 'a'</error>"""
+
+
 @pytest.mark.parametrize(
     ("inside", "outcome", "rerun", "outcomes"),
     [
@@ -143,6 +148,7 @@ def test_report_of_any_pytest(project: Project, family: str) -> None:
          "failed, passed"),
         ('<failure message="x"/><rerunFailure message="x"/><rerunError/>', "failed", 2, None),
         ('<failure message="worker \'gw1\' crashed while running \'a\'"/>', "crashed", 0, None),
+        (DIED, "crashed", 0, None),
         ('<failure message="Failed: Timeout (&gt;1.0s) from pytest-timeout."/>', "hung", 0, None),
         ('<skipped type="pytest.skip" message="m"/>', "skipped", 0, None),
     ],
