@@ -150,7 +150,7 @@ def _recorded(folder: Path) -> Path:
     History(folder / "base").record([folder / "base.xml"])
     remote = folder / "history.git"
     subprocess.run(["git", "init", "--quiet", "--bare", remote], check=True)
-    assert Branch(str(remote), "history").push(folder / "base") == 1
+    assert Branch(str(remote), "history").push(folder / "base").new
     return remote
 
 

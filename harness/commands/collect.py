@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.commands.parsers import Commands, names
+from harness.commands.parsers import Commands, names, time_of
 from harness.commands.plan import add_cell_options, with_wheels
+from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.matrix.plan import Planned, cells
 from harness.results.history_store import History, Recorded
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     catalogue, history = Catalogue(options.folder), History(options.history)
-    said = Said(commit=options.commit, time=_time(options.time))
+    said = Said(commit=options.commit, time=time_of(options.time))
     night = []
     for name, wheels in _night(options.night):
         stack = catalogue.find(name)
@@ -57,6 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     _tell(history.add([run for _, run, lost in night if run is not None and not lost]))
     # Now the history knows what tonight's whole stacks ran, should a lost one be new.
     _tell(history.add([_whole(*each, history, said) for each in night if each[2]]))
+    tell(history)
     return 0
 
 
@@ -80,7 +81,7 @@ def _whole(
 ) -> Run:
     lanes = {each.lane for each in lost}
     known = {}
-    if history.files.names():
+    if history.files.listed().places:
         known = history.ask(
             lambda connection: {lane: known_cases(connection, stack.name, lane) for lane in lanes}
         )
@@ -89,8 +90,7 @@ def _whole(
 
 def _tell(runs: Sequence[Recorded]) -> None:
     for run in runs:
-        state = "recorded" if run.new else "known"
-        print(f"{run.run}  {state:<8}  {run.cases:>6} cases  {printable(run.stack)}")
+        print(f"{run.run}  {run.added:<8}  {run.cases:>6} cases  {printable(run.stack)}")
 
 
 def _report(folder: Path, stack: Stack, cell: Planned) -> Path:
@@ -112,11 +112,3 @@ def _night(text: str) -> list[tuple[str, str]]:
         raise BadInputError(
             f"--night: expected the stacks that `xla-harness plan night` printed: {error!r}"
         ) from error
-
-
-def _time(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadInputError(f"--time: expected ISO 8601: {error}") from error
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

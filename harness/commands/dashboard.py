@@ -58,11 +58,12 @@ def _run(options: argparse.Namespace) -> int:
     history = History(options.history)
 
     def publish(connection: duckdb.DuckDBPyConnection) -> Site:
-        return night.publish(connection, options.out, rows, options.nights, home)
+        shown = night.Shown(rows, options.nights, home, history.set_aside)
+        return night.publish(connection, options.out, shown)
 
     start = time.monotonic()
     site = history.ask(publish)
-    tell(history.set_aside)
+    tell(history)
     say(f"{time.monotonic() - start:.1f} s")
     print(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")
     return 0

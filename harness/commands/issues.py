@@ -36,7 +36,7 @@ def _sync(options: argparse.Namespace) -> int:
     site = address(options.site, "--site")
     history, issues = History(options.history), Issues(options.repo)
     found = history.ask(state)
-    tell(history.set_aside)
+    tell(history)
     actions = decide(found, issues.all(), site)
     opened = [action for action in actions if action.kind == "open"]
     kept = [action for action in actions if action.kind != "open"] + opened[: options.most]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.commands.matrix import REPORTS, UPSTREAM, add_run_options, cells_of, with_paths
 from harness.commands.parsers import Commands
+from harness.commands.query import tell
 from harness.commands.stacks import say
 from harness.errors import BadInputError
 from harness.matrix import run
@@ -115,7 +116,9 @@ def _sides(options: argparse.Namespace) -> _Sides:
     given = [_reports(name) for name in named]
     if options.history:
         stack = next((report.stack for report in given[1] if report.stack), options.candidate)
-        given[0] = [recorded(History(options.history), options.base, stack)]
+        history = History(options.history)
+        given[0] = [recorded(history, options.base, stack)]
+        tell(history)
     stacks = [
         None if reports else Catalogue(options.folder).find(name)
         for reports, name in zip(given, named, strict=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import duckdb
 
 from harness.commands.parsers import Commands
 from harness.commands.stacks import say
 from harness.errors import BadInputError
-from harness.results.history_store import History, SetAside
+from harness.results.history_names import SetAside
+from harness.results.history_store import History
 from harness.results.printable import printable
 
 Answer = tuple[list[str], list[tuple[object, ...]]]
@@ -28,7 +29,17 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=_run)
 
 
-def tell(set_aside: Sequence[SetAside]) -> None:
+def tell(history: History) -> None:
+    """Name the files that don't count, and say how many have no checksum."""
+    tell_of(history.set_aside)
+    if history.unverified:
+        say(
+            f"without a checksum: {len(history.unverified)} files from before format 2, "
+            f"as {printable(history.unverified[0])}"
+        )
+
+
+def tell_of(set_aside: Iterable[SetAside]) -> None:
     """Name the files that don't count."""
     for file in set_aside:
         say(f"set aside: {printable(file.name)}: {printable(file.cause)}")
@@ -45,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
         names, rows = history.ask(question)
     except duckdb.Error as error:
         raise BadInputError(f"SQL: {printable(str(error).splitlines()[0])}") from error
-    tell(history.set_aside)
+    tell(history)
     if options.csv:
         writer = csv.writer(sys.stdout)
         writer.writerows([names, *rows])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from datetime import datetime
 from pathlib import Path
 
-from harness.commands.parsers import Commands
-from harness.errors import BadInputError
+from harness.commands.parsers import Commands, time_of
 from harness.results.history_store import History
 from harness.results.junit_run import Said
 from harness.results.printable import printable
@@ -36,17 +34,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    said = Said(options.stack, options.commit, options.machine, _time(options.time))
+    time = time_of(options.time) if options.time else None
+    said = Said(options.stack, options.commit, options.machine, time)
     for run in History(options.history).record(options.reports, said, together=options.together):
-        state = "recorded" if run.new else "known"
-        print(f"{run.run}  {state:<8}  {run.cases:>6} cases  {printable(run.stack)}")
+        print(f"{run.run}  {run.added:<8}  {run.cases:>6} cases  {printable(run.stack)}")
     return 0
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError as error:
-        raise BadInputError(
-            f"--time: expected ISO 8601, as 2026-11-21T02:30:00Z: {error}"
-        ) from error

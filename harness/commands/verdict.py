@@ -30,11 +30,11 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     history = History(options.history)
-    run, stack = history.find(options.name)
-    verdicts = history.ask(lambda connection: judge(connection, [run]), [stack])
-    tell(history.set_aside)
+    run, stacks = history.find(options.name)
+    verdicts = history.ask(lambda connection: judge(connection, [run]), stacks)
+    tell(history)
     if not verdicts.runs:
-        raise BadInputError(f"run {run}: its file in {history.location} can't be read")
+        raise history.unreadable(run)
     print("\n".join(verdict_text.lines(verdicts)))
     if options.annotations:
         print("\n".join(verdict_ci.annotation_lines(verdicts)))

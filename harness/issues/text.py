@@ -7,10 +7,10 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 
 from harness.dashboard.names import case_page, visible
 from harness.results.groups import first_line
+from harness.results.history_names import started
 from harness.results.issues import page
 from harness.results.markdown import code, plain, table
 from harness.results.regressions import Regression, Standing, State, digest
@@ -181,7 +181,7 @@ def _cut(text: str) -> str:
 
 def _day(run: str) -> str:
     try:
-        day = f"{datetime.strptime(run[:16], '%Y%m%dT%H%M%SZ'):%Y-%m-%d}"  # noqa: DTZ007 - a day
+        day = f"{started(run):%Y-%m-%d}"
     except ValueError:
         return code(run)
     return f"{day} ({first_line(code(run))})"

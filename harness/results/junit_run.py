@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadInputError
+from harness.results.history_names import check_stack, checked_time, parse_time, run_name
 from harness.results.junit_case import CaseRun, case_run, is_second_failure
 from harness.results.junit_stream import Head, Reported, Stream
 from harness.results.report import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY
 from harness.versions import COMPONENTS
 
 NO_STACK = "unknown"
-_MOST_STACK = 80  # characters: it names a folder
+LOST = "lost"  # the property of a case that has no answer, since its cell left no report
 VERSIONS = ("python", *COMPONENTS)
 
 
@@ -43,8 +44,9 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Start and content: the same run is the same name wherever it is recorded."""
-        return f"{self.time:%Y%m%dT%H%M%SZ}-{self.digest[:12]}"
+        """Start, answers and content: the same run has the same name wherever it is recorded."""
+        answers = sum(LOST not in case.properties for case in self.cases)
+        return run_name(self.time, answers, self.digest)
 
 
 def read_run(path: Path, said: Said = Said()) -> Run:
@@ -122,31 +124,27 @@ def _is_ours(path: Path, head: Head) -> bool:
 
 def _stack(path: Path, head: Head, said: Said) -> str:
     stack = (said.stack or head.properties.get(STACK_PROPERTY, "")).strip() or NO_STACK
-    if len(stack) > _MOST_STACK or not stack.isprintable():
-        raise BadInputError(
-            f"{path}: property 'stack': expected at most {_MOST_STACK} printable characters, "
-            f"found {stack[:_MOST_STACK]!r}"
-        )
+    try:
+        check_stack(stack)
+    except ValueError as error:
+        raise BadInputError(f"{path}: property 'stack': {error}") from error
     return stack
 
 
 def _time(path: Path, head: Head, said: Said) -> datetime:
     """The earliest suite's; one without a time zone is taken as UTC."""
-    if said.time is not None:
-        return _utc(said.time)
     try:
-        stamps = [_utc(datetime.fromisoformat(text)) for text in head.timestamps]
-    except (ValueError, OverflowError) as error:
-        raise BadInputError(f"{path}: attribute 'timestamp': expected ISO 8601: {error}") from error
+        if said.time is not None:
+            return checked_time(said.time)
+        stamps = [parse_time(text) for text in head.timestamps]
+    except ValueError as error:
+        where = "attribute 'timestamp'" if said.time is None else "--time"
+        raise BadInputError(f"{path}: {where}: {error}") from error
     if not stamps:
         raise BadInputError(
             f"{path}: attribute 'timestamp': no suite says when it ran: give --time"
         )
     return min(stamps)
-
-
-def _utc(time: datetime) -> datetime:
-    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _content(reported: Reported) -> bytes:

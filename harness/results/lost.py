@@ -11,7 +11,7 @@ import duckdb
 
 from harness.outcome import Kind
 from harness.results.junit_case import MOST_MESSAGE, CaseRun
-from harness.results.junit_run import VERSIONS, Run, Said
+from harness.results.junit_run import LOST, VERSIONS, Run, Said
 
 _KNOWN = """
 SELECT "case", area, topology, expected, upstream FROM cases
@@ -105,5 +105,5 @@ def _not_run(
         signature="",
         layer="",
         upstream=upstream,
-        properties={"lost": "cell"},
+        properties={LOST: "cell"},
     )

@@ -4,7 +4,7 @@ FROM (
     SELECT
         run, time, name, area, lane, topology, outcome, duration, signature,
         lag(outcome) OVER (
-            PARTITION BY name, stack, lane, topology ORDER BY time, run, rerun
+            PARTITION BY name, stack, lane, topology ORDER BY run, rerun
         ) AS before
     FROM recent
 ) steps
