@@ -68,7 +68,7 @@ def is_sound(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]) ->
         f"WHERE (outcome IN ({outcomes}) AND run = parse_filename(filename, true)) IS NOT true"
     )
     try:
-        return not addresses or connection.execute(bad).fetchone() == (0,)
+        return not addresses or connection.execute(bad).fetchall() == [(0,)]
     except duckdb.IOException:
         raise
     except duckdb.Error:
