@@ -63,7 +63,7 @@ def record(history: Path, night: int, options: argparse.Namespace) -> None:
     for stack in range(options.stacks):
         name = f"2.{stack}.0"
         digest = sha256(f"{night} {stack}".encode()).hexdigest()
-        place = Place(run_name(started, options.cases, digest), name, started)
+        place = Place(run_name(started, options.cases, digest), name)
         content = with_checksum(table(place.run, started, name, night, options.cases), place)
         Folder(history, lasting=False).add(place.name, content)
 

@@ -169,7 +169,7 @@ def _generate(history: History, nights: int, stacks: int, count: int) -> None:
                 cases=pool[(night + stack) % VARIANTS],
                 digest=f"{night * stacks + stack:064x}"[::-1],
             )
-            place = Place(run.name, run.stack, run.time)
+            place = Place(run.name, run.stack)
             files.add(place.name, encoded(run, place))
     seconds = time.perf_counter() - start
     results = nights * stacks * count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -338,6 +339,19 @@ def test_file_of_format_0_counts_with_the_others(history: History) -> None:
     ]
     assert asked(history) == [(1202,)]
     assert history.set_aside == ()
+
+
+def test_file_that_format_1_wrote_is_read_and_known(tmp_path: Path) -> None:
+    """Recorded with the recorder of that time, at a fraction of a second, which its name lacks."""
+    shutil.copytree(ROOT / "fixtures/history/format-1", tmp_path / "h")
+    before = content(tmp_path / "h")
+    history = History(tmp_path / "h")
+    (again,) = history.record([ROOT / "fixtures/history/format-1.xml"])
+    assert (again.added, again.run) == ("known", "20260106T023000Z-3501243821ba")
+    assert content(tmp_path / "h") == before
+    rows = asked(history, "SELECT c.run, c.outcome, format, microsecond(time) FROM cases c")
+    assert rows == [(again.run, "passed", 2, 250_000), (again.run, "failed", 2, 250_000)]
+    assert [len(history.unverified), history.set_aside] == [1, ()]
 
 
 def test_every_format_has_a_step_to_the_next() -> None:

@@ -34,7 +34,11 @@ class Place:
 
     run: str
     stack: str
-    time: datetime  # of the run's start, as exactly as its name says it
+
+    @property
+    def time(self) -> datetime:
+        """The run's start, as exactly as its name says it."""
+        return started(self.run)
 
     @property
     def name(self) -> str:
@@ -75,7 +79,8 @@ def place_of(name: str) -> Place:
         name.encode()
         _, stack, file = name.split("/")
         run = file.removesuffix(SUFFIX)
-        place = Place(run, unquote(stack.removeprefix("stack="), errors="strict"), started(run))
+        started(run)
+        place = Place(run, unquote(stack.removeprefix("stack="), errors="strict"))
     except ValueError as error:
         raise ValueError(f"its name is none of a run's file: expected {_FORM}") from error
     check_stack(place.stack)

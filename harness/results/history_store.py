@@ -163,7 +163,7 @@ class History:
 
     def _place(self, run: Run) -> Place:
         """The run's file: also where a recorder before format 2 put it. Raises BadInputError."""
-        place = Place(run.name, run.stack, run.time)
+        place = Place(run.name, run.stack)
         try:
             place_of(place.name)
         except ValueError as error:

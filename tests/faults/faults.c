@@ -55,7 +55,7 @@ static int fails(const char *path) {
 static int fails_at(int folder, const char *path) {
     char link[64], whole[2 * PATH_MAX + 2];
     ssize_t size;
-    if (!state || !path) return 0;
+    if (!state || !path || atomic_load(&state->fails) == 0) return 0;
     if (path[0] == '/') return fails(path);
     if (folder == AT_FDCWD)
         snprintf(link, sizeof link, "/proc/self/cwd");
@@ -70,7 +70,7 @@ static int fails_at(int folder, const char *path) {
 static int fails_of(int fd) {
     char link[64], path[PATH_MAX];
     ssize_t size;
-    if (!state) return 0;
+    if (!state || atomic_load(&state->fails) == 0) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     size = syscall(SYS_readlink, link, path, sizeof path - 1);
     if (size < 0) return 0;
