@@ -110,19 +110,29 @@ def test_a_flipped_bit_never_changes_a_verdict_unsaid(
 
 
 def test_the_letters_of_an_outcome(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One bit turns ``failed`` into another word, and a refusal into nothing."""
-    path = _files(folder)[-1]
-    plain = path.relative_to(folder).as_posix()
+    """One bit made another word of ``passed``, and of a regression something long known."""
+    path = _files(folder)[-2]
+    name = path.relative_to(folder).as_posix()
     table = pq.ParquetFile(path).read().replace_schema_metadata(SCHEMA.metadata)
-    content = with_checksum(table, place_of(plain), compression="none")
+    content = with_checksum(table, place_of(name), compression="none")
     _write(path, content)
-    assert _verdict(folder, capsys)[0] == 1
-    at = content.index(b"failed")
-    _write(path, content[:at] + b"gailed" + content[at + 6 :])
+    code, out, _ = _verdict(folder, capsys)
+    assert (code, "Refused: 1 regressed." in out) == (1, True)
+    at = content.index(b"passed")
+    _write(path, content[:at] + b"q" + content[at + 1 :])
+    code, out, err = _verdict(folder, capsys)
+    assert (code, "Refused: 1 regressed." in out) == (1, True)  # against the run before
+    assert err.startswith(f"set aside: {name}: damaged")
+
+
+def test_the_run_in_question_is_damaged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No older run is judged in its place."""
+    path = _files(folder)[-1]
+    _write(path, path.read_bytes()[:-1])
     code, out, err = _verdict(folder, capsys)
     assert (code, out) == (2, "")
-    assert f"set aside: {plain}: damaged" in err
-    assert "record it again" in err
+    assert f"set aside: {path.relative_to(folder)}: damaged" in err
+    assert "record it again, or name another run" in err
 
 
 def test_values_that_no_recorder_writes(
@@ -401,16 +411,31 @@ def test_a_stack_that_no_engine_can_name(
     assert not (tmp_path / "h").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may list any folder")
 def test_a_folder_that_cannot_be_listed_is_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden = folder / "date=2026-11-10"
-    hidden.chmod(0)
-    try:
-        assert "set aside: date=2026-11-10: can't be listed" in _verdict(folder, capsys)[2]
-    finally:
-        hidden.chmod(0o755)
+    """Not even root may be kept from listing a folder, so the system call is ours."""
+    scandir, hidden = os.scandir, {"date=2026-11-10"}
+
+    def refuse(path: str) -> object:
+        if Path(path).name in hidden:
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    code, _, err = _verdict(folder, capsys)
+    assert (code, err) == (1, "set aside: date=2026-11-10: can't be listed: Permission denied\n")
+    hidden.add(folder.name)
+    code, out, err = _verdict(folder, capsys)
+    assert (code, out, "history: can't be listed: Permission denied" in err) == (2, "", True)
+
+
+def test_a_pipe_is_not_waited_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _files(folder)[0]
+    path.unlink()
+    os.mkfifo(path)
+    code, _, err = _verdict(folder, capsys)
+    assert (code, f"set aside: {path.relative_to(folder)}: damaged" in err) == (1, True)
 
 
 def test_nothing_but_files_that_cannot_be(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,16 +96,20 @@ class Folder:
         for folder, _, files in os.walk(self.path, onerror=failed.append):
             below = Path(folder).relative_to(self.path)
             names += [(below / file).as_posix() for file in files]
-        if not self.path.exists():
-            return Listed(())
-        unlisted = [SetAside(self._below(error), f"can't be listed: {error.strerror}")
-                    for error in failed]  # fmt: skip
-        if any(each.name == "." for each in unlisted):
-            raise BadInputError(f"{self.path}: {unlisted[0].cause}")
+        unlisted = []
+        for error in failed:
+            if Path(error.filename) != self.path:
+                below = Path(error.filename).relative_to(self.path)
+                unlisted.append(SetAside(below.as_posix(), f"can't be listed: {error.strerror}"))
+            elif not isinstance(error, FileNotFoundError):
+                raise BadInputError(f"{self.path}: can't be listed: {error.strerror}") from error
         return listed(names, unlisted)
 
     def has(self, name: str) -> bool:
-        return (self.path / name).exists()
+        try:
+            return (self.path / name).exists()
+        except OSError:  # whoever adds it then hears why
+            return False
 
     def add(self, name: str, content: bytes) -> bool:
         try:
@@ -126,7 +130,10 @@ class Folder:
             raise self._unwritable(name, error) from error
 
     def read(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+        # A pipe of that name must not be waited for: it is read as an empty file.
+        handle = os.open(self.path / name, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            return file.read() or b""
 
     def address(self, name: str) -> str:
         return str(self.path / name)
@@ -166,9 +173,6 @@ class Folder:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-
-    def _below(self, error: OSError) -> str:
-        return Path(error.filename).relative_to(self.path).as_posix()
 
     def _unwritable(self, name: str, error: OSError) -> BadInputError:
         return BadInputError(f"{self.path / name}: can't be written: {error.strerror}")
