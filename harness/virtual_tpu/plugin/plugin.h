@@ -6,6 +6,7 @@
 // clients.c   creating a client: what a discovery is
 // programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
 // megascale.c the discovery of all slices by all slices
+// numbers.c   numbers out of text, within bounds
 // errors.c    errors of our own among the backend's
 // protos.c    what old and new XLA disagree on inside of programs and options
 // events.c    one line an event, in a file that all processes of a case append to
@@ -14,6 +15,9 @@
 // python.c    the Python half, when the process is a Python one
 #ifndef XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
 #define XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
+
+#include <stddef.h>
+#include <stdint.h>
 
 #include "pjrt_c_api.h"
 
@@ -40,6 +44,8 @@ void error_message(PJRT_Error_Message_Args *args);
 PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
 
 // --- plugin.c
+// The table of the library at `path`, which the variable `name` names; NULL, and in `wrong` why.
+const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t size);
 // Why there is no backend.
 PJRT_Error *backend_missing(void);
 
@@ -70,6 +76,13 @@ extern Identity identity;
 PJRT_Error *identity_read(void);
 int identity_total(void);
 void identity_fill(PJRT_Api *api);
+
+// --- numbers.c
+// Read a decimal number from `low` to `high` at `*text` and move `*text` behind it; 0, and nothing
+// is changed, when there is none. Only digits: neither a sign nor space.
+int number_read(const char **text, int low, int high, int *number);
+// The same where `text`, which may be NULL, is nothing but the number.
+int number_whole(const char *text, int low, int high, int *number);
 
 // --- megascale.c
 // Whether a client created now makes this slice discover all others.
