@@ -104,7 +104,7 @@ def _print(options: argparse.Namespace) -> int:
     )
     if note := manifest.unsupported(made):
         say(note)
-    print(json.dumps(manifest.jobset(made), indent=2))
+    print(json.dumps(manifest.manifest(made), indent=2))
     return 0
 
 

@@ -6,6 +6,8 @@
 // clients.c   creating a client: what a discovery is
 // programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
 // megascale.c the discovery of all slices by all slices
+// coordinator.c  slice 0's side of it: lets in who has the job's token
+// lines.c     lines of bounded size from a socket
 // numbers.c   numbers out of text, within bounds
 // errors.c    errors of our own among the backend's
 // protos.c    what old and new XLA disagree on inside of programs and options
@@ -84,7 +86,32 @@ int number_read(const char **text, int low, int high, int *number);
 // The same where `text`, which may be NULL, is nothing but the number.
 int number_whole(const char *text, int low, int high, int *number);
 
+// --- lines.c
+enum { MOST_LINE = 192 };
+typedef struct {
+  int socket;
+  size_t used, taken;
+  char text[MOST_LINE];
+} Lines;
+// Take in what has come, without waiting; 0 at the end of the connection, or when it sends what is
+// no text or a line that is too long.
+int lines_receive(Lines *lines);
+// The next whole line, without its end, until the next call; NULL when there is none.
+const char *lines_next(Lines *lines);
+// Send a short printf-like line.
+void lines_send(int socket, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// What follows `word` and a space in a line; NULL when it is another word's.
+const char *line_after(const char *line, const char *word);
+
+// --- coordinator.c
+enum { MOST_SLICES = 256, MOST_TOKEN = 128 };
+struct addrinfo;
+// Serve the discovery of so many slices in a thread of its own; 0, or an errno.
+int coordinator_serve(const struct addrinfo *address, const char *token, int slices);
+
 // --- megascale.c
+// Of a clock that only goes forward.
+int64_t milliseconds(void);
 // Whether a client created now makes this slice discover all others.
 int megascale_discovers(void);
 // Do so: returns when all slices have come, or an error at the deadline.
