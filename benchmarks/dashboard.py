@@ -23,9 +23,10 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from harness.results.history_format import SCHEMA
+from harness.results.history_files import Folder
+from harness.results.history_format import FORMAT, SCHEMA, with_checksum
+from harness.results.history_names import Place, run_name
 
 ROOT = Path(__file__).parent.parent
 FIRST = date(2024, 1, 1)
@@ -61,10 +62,10 @@ def record(history: Path, night: int, options: argparse.Namespace) -> None:
     started = datetime(when.year, when.month, when.day, 2, 30, tzinfo=UTC)
     for stack in range(options.stacks):
         name = f"2.{stack}.0"
-        run = f"{started:%Y%m%dT%H%M%SZ}-{sha256(f'{night} {stack}'.encode()).hexdigest()[:12]}"
-        target = history / f"date={when}" / f"stack={name}" / f"{run}.parquet"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table(run, started, name, night, options.cases), target, compression="zstd")
+        digest = sha256(f"{night} {stack}".encode()).hexdigest()
+        place = Place(run_name(started, options.cases, digest), name)
+        content = with_checksum(table(place.run, started, name, night, options.cases), place)
+        Folder(history, lasting=False).add(place.name, content)
 
 
 def table(run: str, started: datetime, stack: str, night: int, cases: int) -> pa.Table:
@@ -90,7 +91,13 @@ def table(run: str, started: datetime, stack: str, night: int, cases: int) -> pa
         ],
         "upstream": [[f"pytorch/xla#{8000 + n % 30}"] for n in number],
     }
-    same = {"format": 1, "run": run, "time": started, "commit": f"{night:07x}", "machine": "lab"}
+    same = {
+        "format": FORMAT,
+        "run": run,
+        "time": started,
+        "commit": f"{night:07x}",
+        "machine": "lab",
+    }
     same |= {"python": "3.11.7", "torch": stack, "torch_xla": stack, "jax": "0.7.1", "rerun": 0}
     same |= {"jaxlib": "0.7.1", "libtpu": "0.0.23", "lane": "cpu", "topology": "4", "layer": ""}
     own = {

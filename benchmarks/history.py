@@ -8,6 +8,7 @@ Usage: ``uv run benchmarks/history.py [--nights 1000] [--stacks 10] [--cases 100
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import resource
 import statistics
@@ -20,10 +21,13 @@ from typing import TypeVar
 from xml.sax.saxutils import quoteattr
 
 import duckdb
+import pyarrow.parquet as pq
 from junitparser.xunit2 import JUnitXml
 
 from harness.outcome import Kind
-from harness.results.history_format import encoded
+from harness.results.history_files import Folder
+from harness.results.history_format import checked, encoded
+from harness.results.history_names import Place
 from harness.results.history_store import History
 from harness.results.history_views import ask_about, statement
 from harness.results.junit_case import CaseRun
@@ -55,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         _record(Path(folder), options.cases)
         history = History(options.keep or Path(folder) / "history")
-        if not history.files.names():
+        if not history.files.listed().places:
             _generate(history, options.nights, options.stacks, options.cases)
         _ask(history)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -153,6 +157,7 @@ def _generate(history: History, nights: int, stacks: int, count: int) -> None:
     start = time.perf_counter()
     chance = random.Random(2)
     pool = [_cases(count, chance) for _ in range(VARIANTS)]
+    files = Folder(Path(history.location), lasting=False)
     for night in range(nights):
         for stack in range(stacks):
             run = Run(
@@ -164,19 +169,19 @@ def _generate(history: History, nights: int, stacks: int, count: int) -> None:
                 cases=pool[(night + stack) % VARIANTS],
                 digest=f"{night * stacks + stack:064x}"[::-1],
             )
-            name = f"date={run.time:%Y-%m-%d}/stack={run.stack}/{run.name}.parquet"
-            history.files.add(name, encoded(run))
+            place = Place(run.name, run.stack)
+            files.add(place.name, encoded(run, place))
     seconds = time.perf_counter() - start
     results = nights * stacks * count
     print(f"{nights} nights x {stacks} stacks x {count} cases written: {results / seconds:,.0f}/s")
 
 
 def _ask(history: History) -> None:
+    _checksums(history)
     connection = _timed("connect", history.connect)
-    names = history.files.names()
-    latest = {name.split("/")[1]: Path(name).stem for name in names}
-    asked = sorted(latest.values())
-    print(f"{len(names)} runs; asked about the last of each of {len(asked)} stacks")
+    places = history.files.listed().places
+    asked = sorted({each.stack: each.run for each in sorted(places)}.values())
+    print(f"{len(places)} runs; asked about the last of each of {len(asked)} stacks")
     cursor = _timed("  views", lambda: ask_about(connection, asked, DAYS))
     for name in (*(kind.rule for kind in KINDS if kind.rule != "flaky"), "clusters"):
         _timed(f"  {name}", lambda name=name: cursor.execute(statement(name)).fetchall())
@@ -187,6 +192,26 @@ def _ask(history: History) -> None:
     sql = 'SELECT time, stack, outcome, duration FROM cases WHERE "case" = ? ORDER BY time'
     _timed("one case over all nights and stacks",
            lambda: connection.execute(sql, case).fetchall())  # fmt: skip
+
+
+def _checksums(history: History) -> None:
+    """What it costs to know each byte, beside reading only the files' ends, in turns."""
+    sides = {
+        "the ends of the files": lambda place: pq.read_schema(history.files.address(place.name)),
+        "every byte, by checksum": lambda place: checked(place, history.files.read(place.name)),
+    }
+    places = history.files.listed().places
+    costs = dict.fromkeys(sides, math.inf)
+    for _ in range(3):
+        for name, side in sides.items():
+            start = time.perf_counter()
+            for place in places:
+                side(place)
+            costs[name] = min(costs[name], time.perf_counter() - start)
+    for name, seconds in costs.items():
+        print(f"  {name:<50}{seconds:>8.2f} s")
+    first, second = costs.values()
+    print(f"  ratio{second / first:>53.2f}")
 
 
 def _timed(name: str, question: Callable[[], Answer]) -> Answer:

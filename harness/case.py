@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,8 +74,9 @@ def declared_targets(item: pytest.Item) -> list[Target]:
         if topologies is not None:
             raise BadInputError(f"{item.nodeid}: topologies(...) needs lanes(...)")
         return []
-    if not lanes.args:
-        raise BadInputError(f"{item.nodeid}: lanes(): expected the name of a lane")
+    if not lanes.args or not all(isinstance(name, str) for name in lanes.args):
+        said = ", ".join(map(repr, lanes.args))
+        raise BadInputError(f"{item.nodeid}: lanes({said}): expected names, as lanes('cpu', 'tpu')")
     try:
         sizes = [Topology.parse(str(size)) for size in (topologies.args if topologies else ())]
         targets = [
@@ -108,7 +109,9 @@ def case_of(item: pytest.Item, target: Target, deadline: float) -> Case:
         for mark in reversed(list(item.iter_markers("environment")))
         for name, value in mark.kwargs.items()
     }
-    for name in environment:
+    for name, text in environment.items():
+        if not name or "=" in name or "\0" in name + (text or ""):
+            raise BadInputError(f"{item.nodeid}: environment({name}={text!r}): expected NAME=value")
         if name in _READ_AT_IMPORT or name.startswith("JAX_"):
             raise BadInputError(
                 f"{item.nodeid}: environment({name}=...) has no effect: it is read when the "
@@ -145,7 +148,7 @@ def _refuse_keywords(item: pytest.Item, *names: str) -> None:
 
 
 def _seconds(item: pytest.Item, value: Any) -> float:
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or not 0 < value <= threading.TIMEOUT_MAX:
         raise BadInputError(f"{item.nodeid}: deadline({value!r}): expected seconds above 0")
     return float(value)
 

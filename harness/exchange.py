@@ -2,86 +2,113 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
+from harness import wire
 from harness.isolation.ranks import RankError
 from harness.job import Job
 
+_LINE = 16 << 20  # bytes
+_TRACEBACK = 1 << 16  # characters
 _RETRY = 0.05  # seconds
+
+Told = dict[int, wire.Message]
 
 
 def exchange(compute: Callable[[], Any], job: Job, deadline: float) -> list[Any]:
-    """Return the values that ``compute`` has on each worker, in their order.
+    """Return the values that ``compute`` has on each worker, in their order, as JSON gives them.
 
-    Raises RankError, on all workers, when it raised on one, with that worker's traceback, or when
-    one did not tell in ``deadline`` seconds. TypeError for a value that JSON can't say.
+    Raises RankError, on all workers, when it raised on one, or had a value that JSON can't say or
+    of more than 16 MiB, with that worker's traceback, or when one did not tell in ``deadline``
+    seconds.
     """
     end = time.monotonic() + deadline
     case = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
-    own: dict[str, Any] = {"worker": job.number, "case": case}
-    try:
-        own["value"] = compute()
-        json.dumps(own)
-    except Exception:
-        own.pop("value", None)
-        own["raised"] = traceback.format_exc()
-    told = _gather(job, own, end) if job.number == 0 else _tell(job, own, end)
-    for worker, one in enumerate(told):
-        if one is None:
+    own = _computed(compute)
+    told = (_gather if job.number == 0 else _tell)(job, own, wire.digest(case), end)
+    for worker in range(job.count):
+        if worker not in told:
             raise RankError(f"worker {job.worker(worker)} told no value in {deadline:g} s")
-    if raised := [one for one in told if one and "raised" in one]:
-        (first, *_) = raised
-        raise RankError(f"worker {job.worker(first['worker'])} raised\n{first['raised']}")
-    return [one and one["value"] for one in told]
+    for worker in range(job.count):
+        if "raised" in told[worker]:
+            raise RankError(f"worker {job.worker(worker)} raised\n{told[worker]['raised']}")
+    return [told[worker]["value"] for worker in range(job.count)]
 
 
-def _gather(job: Job, own: dict[str, Any], end: float) -> list[dict[str, Any] | None]:
-    """The first worker: hears all others, then tells all; None for one that never came."""
-    told: list[dict[str, Any] | None] = [own, *[None] * (job.count - 1)]
-    answers: list[socket.socket] = []
-    with socket.create_server(("", job.address[1] + 1), backlog=job.count) as listener:
-        while None in told and (left := end - time.monotonic()) > 0:
-            listener.settimeout(left)
-            with suppress(TimeoutError):
-                line, peer = _heard(listener, end)
-                if line and line["case"] == own["case"]:
-                    told[line["worker"]] = line
-                    answers.append(peer)
-                else:  # of an earlier case, or of no worker
-                    peer.close()
-        for peer in answers:
-            with suppress(OSError), peer:
-                peer.sendall(json.dumps(told).encode() + b"\n")
+def _computed(compute: Callable[[], Any]) -> wire.Message:
+    """The value as the others will read it, or the traceback."""
+    try:
+        line = wire.encode({"value": compute()})
+        if len(line) > _LINE:
+            raise wire.WireError(f"expected a value of at most {_LINE} bytes of JSON")  # noqa: TRY301
+        return wire.decode(line)
+    except Exception:
+        return {"raised": traceback.format_exc()[-_TRACEBACK:]}
+
+
+def _is_value(message: wire.Message) -> bool:
+    match message:
+        case {"value": _} | {"raised": str()}:
+            return True
+    return False
+
+
+def _gather(job: Job, own: wire.Message, about: str, end: float) -> Told:
+    """The first worker: hears all others, then tells all."""
+    told, agreed = {0: own}, set[int]()  # who is at this case, and not at an earlier one
+    port = job.address[1] + 1
+    try:
+        listener = wire.Listener(port, job, _LINE)
+    except OSError as error:
+        raise RankError(f"worker {job.worker(0)}: port {port}: {error.strerror}") from error
+    with listener:
+        while len(told) < job.count and (left := end - time.monotonic()) > 0:
+            for worker, message in listener.hear(left):
+                if message == {"about": about}:
+                    agreed.add(worker)
+                elif worker in agreed and message is not None and _is_value(message):
+                    told[worker] = message
+                else:
+                    agreed.discard(worker)
+                    listener.drop(worker)
+        answer = [{"worker": worker, **message} for worker, message in told.items()]
+        for worker in agreed:
+            seconds = end - time.monotonic()
+            listener.workers[worker].tell(*answer, {"all": True}, seconds=seconds)
     return told
 
 
-def _heard(listener: socket.socket, end: float) -> tuple[dict[str, Any] | None, socket.socket]:
-    peer, _ = listener.accept()
-    peer.settimeout(max(end - time.monotonic(), _RETRY))
-    with suppress(OSError, ValueError), peer.makefile("rb") as lines:
-        line: dict[str, Any] = json.loads(lines.readline())
-        return line, peer
-    return None, peer
-
-
-def _tell(job: Job, own: dict[str, Any], end: float) -> list[dict[str, Any] | None]:
-    """Any other worker: tries until the first one hears it."""
-    host, port = job.address
-    while (left := end - time.monotonic()) > 0:
-        with (
-            suppress(OSError, ValueError),
-            socket.create_connection((host, port + 1), timeout=left) as peer,
-        ):
-            peer.sendall(json.dumps(own).encode() + b"\n")
-            with peer.makefile("rb") as lines:
-                told: list[dict[str, Any] | None] = json.loads(lines.readline())
-                return told
+def _tell(job: Job, own: wire.Message, about: str, end: float) -> Told:
+    """Any other worker: tries until the first one has told all."""
+    while (connection := wire.join(job.address[1] + 1, job, about, _LINE, end)) is not None:
+        with connection.socket:
+            connection.tell(own, seconds=end - time.monotonic())
+            told = _told(job, connection, end)
+        if told is not None:
+            return told
         time.sleep(_RETRY)
-    return [None, *[own] * (job.count - 1)]
+    return {job.number: own}
+
+
+def _told(job: Job, connection: wire.Connection, end: float) -> Told | None:
+    """What the first worker has told; None when the connection has ended before."""
+    told: Told = {}
+    going_on = True
+    while going_on and (left := end - time.monotonic()) > 0:
+        connection.socket.settimeout(left)
+        going_on = connection.receive()
+        try:
+            for message in connection.messages():
+                if "all" in message:
+                    return told
+                worker = message.get("worker")
+                if not wire.is_index(worker, job.count) or not _is_value(message):
+                    return None
+                told[worker] = message
+        except wire.WireError:
+            return None
+    return None

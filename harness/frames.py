@@ -11,7 +11,7 @@ _CONTEXT = re.compile(r"^During handling of the above exception, .*$", re.MULTIL
 # pytest's short style; a plain traceback, also as part of a message; faulthandler's.
 _FRAME = re.compile(
     r"^(?P<short>\S+?):\d+: in (?P<short_name>.+)$"
-    r'|^(?:E\s)?\s*File "(?P<file>[^"]+)", line \d+,? in (?P<name>.+)$',
+    r'|^(?:E\s)?[ \t]*File "(?P<file>[^"]+)", line \d+,? in (?P<name>.+)$',
     re.MULTILINE,
 )
 _CALLED_FIRST = re.compile(r"\(most recent call first\):\n(?P<frames>(?:  File .*\n)+)")

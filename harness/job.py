@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from harness.errors import BadInputError
 
 RENDEZVOUS = "XLA_HARNESS_RENDEZVOUS"
+TOKEN = "XLA_HARNESS_JOB_TOKEN"
 _PATIENCE = "XLA_HARNESS_PATIENCE"
 _SECONDS = "60"  # a hung case's stacks take half of that
+_USABLE = re.compile(r"[0-9a-f]{32,128}")  # the plugin reads the same
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Job:
     address: tuple[str, int]  # where the first worker awaits the others
     coordinator: str  # MegaScale's
     patience: float  # seconds to wait for a worker beyond the deadline of the case it is in
+    token: str = field(repr=False)  # who has it is a worker of this job
 
     @property
     def count(self) -> int:
@@ -69,8 +74,22 @@ def of(environment: Mapping[str, str]) -> Job | None:
         address=(host, int(port)),
         coordinator=environment.get("MEGASCALE_COORDINATOR_ADDRESS", ""),
         patience=_seconds(environment),
+        token=environment.get(TOKEN, ""),
     )
-    return job if job.count > 1 else None
+    if job.count == 1:
+        return None
+    if not _USABLE.fullmatch(job.token):
+        is_set = "is not that" if job.token else "is not set"
+        raise BadInputError(
+            f"{TOKEN} {is_set}: expected 32 to 128 hexadecimal digits, the same on all workers of "
+            "the job and known to nobody else, as from: openssl rand -hex 32"
+        )
+    return job
+
+
+def new_token() -> str:
+    """A token for one job."""
+    return secrets.token_hex(32)
 
 
 def _number(environment: Mapping[str, str], name: str, default: str, low: int, high: int) -> int:

@@ -13,6 +13,7 @@ class Kind(StrEnum):
     FAILED = "failed"
     CRASHED = "crashed"
     HUNG = "hung"
+    CONFLICT = "conflict"
     SKIPPED = "skipped"
     EXPECTED_FAILURE = "expected failure"
     UNEXPECTED_PASS = "unexpected pass"
@@ -20,10 +21,11 @@ class Kind(StrEnum):
     @property
     def is_bad(self) -> bool:
         """Whether it makes the run red."""
-        return self in (Kind.FAILED, Kind.CRASHED, Kind.HUNG, Kind.UNEXPECTED_PASS)
+        return self in (*BROKEN, Kind.CONFLICT, Kind.UNEXPECTED_PASS)
 
 
 WORKS = (Kind.PASSED, Kind.UNEXPECTED_PASS)
+# What one run of a case can come to, and an expectation can declare; a conflict is of several.
 BROKEN = (Kind.FAILED, Kind.CRASHED, Kind.HUNG)
 
 

@@ -80,6 +80,8 @@ def settle(
     item: pytest.Item, case: Case, run: Run, expectation: Expectation | None, isolation: str
 ) -> list[pytest.TestReport]:
     """The reports to log for ``run``: judged, closed with a teardown, and carrying the record."""
+    if not reports.has_result(run.reports):
+        run.reports.append(reports.without_result(item))
     raw = reports.outcome_of(run.reports, run.death)
     unproven = ""
     if raw.kind in WORKS:

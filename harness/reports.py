@@ -49,6 +49,17 @@ def of_death(
     )
 
 
+def has_result(reports: Sequence[pytest.TestReport]) -> bool:
+    """Whether they say how the test itself ended, or why it was not run."""
+    return any(report.when == "call" or not report.passed for report in reports)
+
+
+def without_result(item: pytest.Item) -> pytest.TestReport:
+    """The failed report of a test that nothing was reported of, as when a plugin did not run it."""
+    message = "no result was reported"
+    return _report(item, "call", "failed", longrepr(item, message, f"{message}\n"))
+
+
 def passed_teardown(item: pytest.Item, before: Sequence[pytest.TestReport]) -> pytest.TestReport:
     """Closes the record of a case whose teardown never ran, with the output of all its phases."""
     report = _report(item, "teardown", "passed", None)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 from harness.errors import BadInputError
+from harness.files import read_text
 
-_SHARD = re.compile(r"(\d+)/(\d+)")
+_SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 Durations = Mapping[str, Mapping[str, float]]  # lane to test function to seconds of one case
 DEFAULT_SECONDS = 0.1
 
@@ -84,22 +87,29 @@ def read_durations(path: Path | None) -> Durations:
     if path is None:
         return {}
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path))
         return {
-            lane: {name: float(seconds) for name, seconds in functions.items()}
+            lane: {name: _seconds(seconds) for name, seconds in functions.items()}
             for lane, functions in data.items()
         }
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInputError(
             f"{path}: expected seconds for each lane and function, as `xla-harness durations` "
             f"writes them: {error}"
         ) from error
 
 
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{value!r} is no duration")
+    return seconds
+
+
 def read_cases(path: Path) -> frozenset[str]:
     """The ids of a file, one a line; raises BadInputError naming it."""
     try:
-        lines: Sequence[str] = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"--cases {path}: {error}") from error
+        lines = read_text(path).splitlines()
+    except BadInputError as error:
+        raise BadInputError(f"--cases {error}") from error
     return frozenset(line.strip() for line in lines if line.strip())

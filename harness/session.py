@@ -40,6 +40,8 @@ from harness.results.report import (
     LEFT_OUT,
     STACK_PROPERTY,
     STACK_VARIABLE,
+    of_a_session,
+    of_a_test,
 )
 from harness.selection import Shard, shards
 from harness.topology import Target
@@ -163,6 +165,13 @@ class Cases:
         return True
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Keep what a test says of itself apart from what the harness says of it."""
+        report = yield
+        report.user_properties = [(of_a_test(name), v) for name, v in report.user_properties]
+        return report
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
         """Compare with the golden compilations once the case has found no fault by itself."""
         result = yield
@@ -199,6 +208,8 @@ class Cases:
             own = {FORMAT_PROPERTY: FORMAT, STACK_PROPERTY: os.environ.get(STACK_VARIABLE, "")}
             causes = sorted(self._collected.left_out.items())
             left_out = {f"{LEFT_OUT}{cause}": str(count) for cause, count in causes}
+            said = junit.global_properties
+            said[:] = [(of_a_session(name), value) for name, value in said]
             for name, value in {**own, **stack_versions(), **left_out}.items():
                 junit.add_global_property(name, value)
         if self._collected.unmatched and session.exitstatus in (0, 5):

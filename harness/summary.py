@@ -19,6 +19,7 @@ _COLUMNS = {
     Kind.FAILED: "failed",
     Kind.CRASHED: "crashed",
     Kind.HUNG: "hung",
+    Kind.CONFLICT: "conflict",
     Kind.UNEXPECTED_PASS: "xpass",
     Kind.SKIPPED: "skipped",
 }

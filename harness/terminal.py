@@ -13,11 +13,12 @@ from harness import summary, upstream
 from harness.fixtures import CASE
 from harness.outcome import Kind
 from harness.record import Record, is_ours, record_of
+from harness.results.printable import printable
 from harness.session import COLLECTED
 
 _WIDTH = 80
-_WORDS = ("passed", "failed", "crashed", "hung", "skipped", "expected", "xpass")
-_SHORT_WORDS = ("ok", "fail", "crash", "hung", "skip", "exp", "xpass")
+_WORDS = ("passed", "failed", "crashed", "hung", "conflict", "skipped", "expected", "xpass")
+_SHORT_WORDS = ("ok", "fail", "crash", "hung", "confl", "skip", "exp", "xpass")
 _REDRAW_SECONDS = 0.1
 _LINE_SECONDS = 20.0
 
@@ -90,7 +91,7 @@ class Terminal:
     def pytest_terminal_summary(self) -> None:
         collected = self._config.stash[COLLECTED]
         for line, style in summary.lines(self._records, self._rows, collected, _WIDTH):
-            self._reporter.write_line(line, **style)
+            self._reporter.write_line(printable(line), **style)
 
     @property
     def _quiet(self) -> bool:
@@ -99,12 +100,12 @@ class Terminal:
     def _announce(self, record: Record) -> None:
         if record.kind.is_bad:
             first = record.outcome_detail.splitlines()[0] if record.outcome_detail else ""
-            title = f"{record.kind}: {record.id}"
+            title = printable(f"{record.kind}: {record.id}")
             if self._live:  # over the progress line
                 self._reporter.rewrite(title, erase=True, red=True)
                 title = ""
             self._reporter.write_line(title, red=True)
-            self._reporter.write_line(f"  {first}"[:_WIDTH])
+            self._reporter.write_line(printable(f"  {first}"[:_WIDTH]))
 
     def _progress(self) -> None:
         now, done = time.monotonic(), len(self._records)

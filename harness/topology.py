@@ -10,7 +10,9 @@ from harness.errors import BadInputError
 from harness.generations import generation_named
 
 _SPELLING = re.compile(
-    r"(?:(?P<slices>[1-9]\d*)x)?(?:(?P<generation>[a-z]\w*):)?(?P<size>[1-9]\d*(?:x[1-9]\d*)*)"
+    r"(?:(?P<slices>[1-9]\d{0,6})x)?(?:(?P<generation>[a-z]\w*):)?"
+    r"(?P<size>[1-9]\d{0,6}(?:x[1-9]\d{0,6})*)",
+    re.ASCII,
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from harness.errors import BadInputError
 from harness.expectations import glob_pattern
+from harness.files import read_toml
 from harness.layers import LAYERS
 from harness.outcome import Kind
 
@@ -93,20 +93,25 @@ def load_optional(path: Path | None) -> tuple[Row, ...]:
     """Read the file, if one is named; raises BadInputError naming the file and the key."""
     if path is None:
         return ()
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInputError(f"{path}: {error}") from error
-    rows = data.get("row", [])
+    rows = read_toml(path).get("row", [])
+    if not isinstance(rows, list):
+        raise BadInputError(f"{path}: key 'row': expected [[row]] tables")
     return tuple(_row(f"{path}#{number}", row) for number, row in enumerate(rows, 1))
 
 
-def _row(where: str, row: dict[str, Any]) -> Row:
+def _row(where: str, row: Any) -> Row:
+    if not isinstance(row, dict):
+        raise BadInputError(f"{where}: expected a table")
     if not _REQUIRED <= row.keys() <= _KEYS:
         raise BadInputError(
             f"{where}: expected the keys {', '.join(sorted(_REQUIRED))}, and perhaps layer"
         )
+    if not isinstance(row["title"], str):
+        raise BadInputError(f"{where}: key 'title': expected a text")
+    for key in ("issues", "cases"):
+        if not isinstance(row[key], list) or not all(isinstance(text, str) for text in row[key]):
+            raise BadInputError(f"{where}: key {key!r}: expected a list of texts")
     layer = row.get("layer", Row.layer)
-    if layer not in LAYERS:
+    if layer not in list(LAYERS):
         raise BadInputError(f"{where}: key 'layer': {layer!r}: expected {', '.join(LAYERS)}")
     return Row(row["title"], tuple(row["issues"]), tuple(row["cases"]), layer)

@@ -28,6 +28,7 @@ class GitHub:
     tokens: set[str] = field(default_factory=set)
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     page_size: int = 100
+    raw: tuple[bytes, dict[str, str]] | None = None  # an answer to every list, as it is
     elsewhere: str = ""  # where the next page is said to be, by a broken server
 
     def writes(self) -> list[tuple[str, str, Any]]:
@@ -107,7 +108,18 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._answer(404, {"message": "Not Found"})
 
+    def _raw(self, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        here = f"{self.state.address}{self.path}"
+        for name, text in ({"Content-Length": str(len(body))} | headers).items():
+            self.send_header(name, text.replace("ADDRESS", here))
+        self.end_headers()
+        self.wfile.write(body)
+
     def _list(self, query: dict[str, str]) -> None:
+        if self.state.raw is not None:
+            self._raw(*self.state.raw)
+            return
         wanted = set(filter(None, query.get("labels", "").split(",")))
         found = [
             issue

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from harness.results.history_format import SCHEMA
+from harness.results.history_files import Folder
+from harness.results.history_format import FORMAT, SCHEMA, with_checksum
+from harness.results.history_names import Place, run_name
 
 FIRST = date(2026, 1, 1)
 Row = dict[str, Any]
@@ -85,17 +86,21 @@ def write(
         for stack in stacks:
             night = Night(number, stack)
             rows = [row for case in cases if (row := case.row(night))]
-            digest = sha256(f"{number} {stack}".encode()).hexdigest()[:12]
-            run = f"{night.time:%Y%m%dT%H%M%SZ}-{digest}"
+            digest = sha256(f"{number} {stack}".encode()).hexdigest()
+            place = Place(run_name(night.time, len(rows), digest), stack)
             said = {"torch": stack, "torch_xla": stack, "python": "3.11.7", "jax": "0.7.1"}
             said |= {"jaxlib": "0.7.1", "libtpu": "0.0.23"} | versions(night)
-            common = {"format": 1, "run": run, "time": night.time, "commit": "c0ffee", **said}
+            common = {
+                "format": FORMAT,
+                "run": place.run,
+                "time": night.time,
+                "commit": "c0ffee",
+                **said,
+            }
             table = pa.Table.from_pylist(
                 [common | {"machine": "lab", **row} for row in rows], schema=SCHEMA
             )
-            target = folder / f"date={night.date}" / f"stack={stack}" / f"{run}.parquet"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, target, compression="zstd")
+            Folder(folder, lasting=False).add(place.name, with_checksum(table, place))
 
 
 def flaking(night: Night) -> Row:

@@ -19,8 +19,9 @@ from harness.results.allow import Allowed, apply, load
 from harness.results.compare import compare
 from harness.results.decision import decide
 from harness.results.findings import Comparison, Finding, Verdict
-from harness.results.groups import generalised, groups
+from harness.results.groups import groups
 from harness.results.report import Report, read
+from harness.results.signature import generalised
 from harness.upstream import Row
 
 Reports = Callable[[str], Report]
@@ -242,7 +243,7 @@ def test_report_of_another_version(shared_project: Project, reports: Reports) ->
     )
     path = shared_project.write("old.xml", "")
     path.write_text(old)
-    with pytest.raises(BadInputError, match=r"old\.xml: expected the property .* says 1"):
+    with pytest.raises(BadInputError, match=r"old\.xml: expected the property .* says '1'"):
         read(path)
 
 

@@ -10,64 +10,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import date
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
+from pages import Page
 from site_nights import HOSTILE, SCRIPT, Told, example, fails, write
 
 from harness import cli
 from harness.dashboard import names, shapes, units
+from harness.errors import PARTIAL
 
 ROOT = Path(__file__).parent.parent
-VOID = {"meta", "link", "input", "br", "wbr", "rect", "path", "polyline", "circle"}
-
-
-@dataclass
-class Page(HTMLParser):
-    """A page's elements, text and links, as a browser would see them."""
-
-    path: Path
-    elements: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    text: str = ""
-    ids: list[str] = field(default_factory=list)
-    open: list[str] = field(default_factory=list)
-    unbalanced: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__()
-        self.feed(self.path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attributes}
-        self.elements.append((tag, found))
-        self.ids += [found["id"]] if "id" in found else []
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in VOID:
-            return
-        if not self.open or self.open.pop() != tag:
-            self.unbalanced.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    @property
-    def words(self) -> str:
-        return " ".join(self.text.split())
-
-    def links(self) -> Iterator[tuple[str, str]]:
-        for tag, attributes in self.elements:
-            for name in ("href", "src", "action"):
-                if name in attributes:
-                    yield tag, attributes[name]
 
 
 def publish(history: Path, out: Path, *more: str) -> int:
@@ -228,6 +184,11 @@ def test_every_link_within_the_site_leads_somewhere(site: Path, pages: dict[str,
     assert dead_links(site, pages) == []
 
 
+def test_a_skip_has_its_cause(pages: dict[str, Page]) -> None:
+    said = [p for p in pages.values() if "Why it has no answer needs a TPU of 4 chips" in p.words]
+    assert len(said) == 1
+
+
 def test_runs_before_the_nights_shown_are_no_links(tmp_path: Path) -> None:
     write(tmp_path / "h", [Told("t.py::test_a", becomes=lambda night: fails("Boom"))], range(9))
     publish(tmp_path / "h", tmp_path / "site", "--nights", "3")
@@ -340,7 +301,6 @@ def test_a_foreign_folder_is_left_alone(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--nights", "0"], "expected 1 or more"),
         (["--address", "javascript:alert(1)"], "expected https://"),
         (["--address", "https://["], "--address"),
     ],
@@ -355,6 +315,15 @@ def test_bad_options_are_refused(
     assert publish(history, tmp_path / "site", *options) == 2
     assert expected in capsys.readouterr().err
     assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize("nights", ["0", "-1", "1000000", "many"])
+def test_nights_that_cannot_be_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], nights: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        publish(tmp_path / "h", tmp_path / "site", "--nights", nights)
+    assert "--nights: " in capsys.readouterr().err
 
 
 def test_a_list_of_pages_from_elsewhere_removes_nothing_outside(
@@ -438,7 +407,7 @@ def test_a_broken_file_is_named_and_the_rest_shown(
     write(tmp_path / "h", [Told("t.py::test_a")], range(3))
     broken = min((tmp_path / "h").rglob("*.parquet"))
     broken.write_bytes(broken.read_bytes()[:200])
-    assert publish(tmp_path / "h", tmp_path / "site") == 0
+    assert publish(tmp_path / "h", tmp_path / "site") == PARTIAL
     assert f"set aside: {broken.relative_to(tmp_path / 'h')}" in capsys.readouterr().err
     assert Page(tmp_path / "site" / "runs.html").words.count("2026-01-0") == 5
 

@@ -84,7 +84,11 @@ def test_there_are_commands() -> None:
 
 
 @pytest.mark.parametrize("shown", dict.fromkeys(OURS), ids=str)
-def test_its_options_exist(shown: Shown, pytestconfig: pytest.Config) -> None:
+def test_its_options_exist(
+    shown: Shown, pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reports").mkdir()  # what the commands before it have made
+    monkeypatch.chdir(tmp_path)
     if shown.program == "pytest":
         pytestconfig._parser.parse(shown.words[1:])  # raises UsageError
         return

@@ -61,6 +61,15 @@ BAD_FILES = {
     "empty reason": (entry(reason=" "), "area.toml#1: key 'reason': expected a text"),
     "signature a number": (entry(signature=1), "area.toml#1: key 'signature': expected a text"),
     "bad signature": (entry(signature="("), "area.toml#1: key 'signature': missing )"),
+    "a lookahead": (
+        entry(signature="sums(?=x)"),
+        "area.toml#1: key 'signature': invalid perl operator: (?=: expected a regular",
+    ),
+    "a backreference": (
+        entry(signature="(a)-1").replace("-", "\\"),
+        "area.toml#1: key 'signature': invalid escape",
+    ),
+    "deep nesting": (f"x = {'[' * 9999}", "area.toml: expected TOML: nested too deeply"),
     "bad outcome": (
         entry(outcome="passed"),
         "area.toml#1: key 'outcome': 'passed': expected failed, crashed, hung",

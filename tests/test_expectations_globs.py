@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.expectations import glob_pattern
+from harness.expectations import Expectations, glob_pattern
 from harness.expectations.globs import cover
-from harness.expectations.signature import signature_of
+from harness.expectations.signature import describes, signature_of
 
 LANES = ("cpu-2", "cpu-4", "virtual-tpu-2x1")
 DTYPES = ("int32", "float32", "bfloat16")
@@ -66,9 +67,36 @@ def test_cover_reads_as_a_person_writes_it(part: str, globs: list[str]) -> None:
 def test_signature(message: str, signature: str) -> None:
     found = signature_of(message)
     assert found == signature.replace("NUM", r"-?[\d.]+(?:e[+-]?\d+)?")
-    assert re.search(found, message, re.DOTALL)
+    assert describes(found, message)
 
 
 @given(st.text())
 def test_signature_describes_its_message(message: str) -> None:
-    assert re.search(signature_of(message), message, re.DOTALL)
+    assert describes(signature_of(message), message)
+
+
+@pytest.mark.parametrize(
+    "signature", ["(a+)+$", "(a|aa)+$", "(.*a){20}$", "(x+x+)+y", "([a-z]+)*!", "^(\\w+\\s?)*$"]
+)
+def test_no_signature_takes_forever(signature: str) -> None:
+    assert not describes(signature, "a" * 20_000 + "\u2603")
+
+
+def test_no_glob_takes_forever() -> None:
+    assert not glob_pattern("*a" * 12 + "*b").fullmatch("a" * 300)
+    assert glob_pattern("*a" * 12 + "*b").fullmatch("a" * 300 + "b")
+
+
+@given(st.text("ab[]*?!-\n"), st.text("ab[]*?!-\n"))
+def test_a_glob_has_two_special_characters(glob: str, text: str) -> None:
+    pattern = "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in glob[:12])
+    wanted = re.fullmatch(pattern, text, re.DOTALL) is not None
+    assert (glob_pattern(glob[:12]).fullmatch(text) is not None) == wanted
+
+
+def test_every_signature_of_the_project_compiles() -> None:
+    folder = Path(__file__).parent.parent / "fixtures" / "expectations"
+    assert all(
+        describes(entry.signature, "") in (True, False)
+        for entry in Expectations.load(folder).entries
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,13 +86,22 @@ def test_layout_of_the_file_does_not_count(tmp_path: Path) -> None:
     assert [recorded.new for recorded in found] == [True, False, True]
 
 
-def test_one_bad_report_and_none_is_written(tmp_path: Path) -> None:
+def test_one_bad_report_costs_itself(tmp_path: Path) -> None:
     bad = HOSTILE / "truncated.xml"
     target = tmp_path / "history"
     done = command("record", str(REAL[0]), str(bad), "--history", str(target))
-    assert done.returncode == 2
-    assert f"xla-harness: {bad}: expected a JUnit report" in done.stderr
+    assert done.returncode == 3
+    assert f"left out: {bad}: expected a JUnit report" in done.stderr
     assert "Traceback" not in done.stderr
+    assert asked(History(target)) == [(200,)]
+
+
+def test_only_bad_reports_and_nothing_is_written(tmp_path: Path) -> None:
+    bad = [str(HOSTILE / name) for name in ("truncated.xml", "negative_seconds.xml")]
+    target = tmp_path / "history"
+    done = command("record", *bad, "--history", str(target))
+    assert done.returncode == 2
+    assert all(f"{path}: " in done.stderr for path in bad)
     assert not target.exists()
 
 
@@ -139,13 +149,14 @@ def test_recorders_at_once_lose_nothing(tmp_path: Path) -> None:
 
 KILLED = """\
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from harness.results.history_store import History
 from harness.results.junit_run import Said
 history = History(sys.argv[1])
 for second in range(10_000):
-    history.record([Path(sys.argv[2])], Said(time=datetime.fromtimestamp(second, UTC)))
+    time = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+    history.record([Path(sys.argv[2])], Said(time=time))
     print(second, flush=True)
 """
 
@@ -226,7 +237,7 @@ def test_summary_that_cannot_be_written(history: History) -> None:
     line = ("verdict", "latest", "--history", history.location)
     done = command(*line, "--markdown", f"{history.location}/none/summary.md")
     assert done.returncode == 2
-    assert "summary.md: No such file or directory" in done.stderr
+    assert "summary.md': expected a file in a folder that exists" in done.stderr
 
 
 def test_no_history(tmp_path: Path) -> None:
@@ -254,7 +265,7 @@ def damaged(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["empty", "cut", "text", "footer", "page"])
 def test_broken_file_is_set_aside(history: History, kind: str) -> None:
-    name = history.files.names()[0]
+    name = history.files.listed().names[0]
     damaged(Path(history.location) / name, kind)
     assert asked(
         history, "SELECT count(*), max(message || c.case || lane) IS NULL FROM cases c"
@@ -267,7 +278,7 @@ def test_broken_file_is_set_aside(history: History, kind: str) -> None:
 
 
 def test_all_files_broken(history: History) -> None:
-    for name in history.files.names():
+    for name in history.files.listed().names:
         damaged(Path(history.location) / name, "cut")
     assert asked(history) == [(0,)]
     assert len(history.set_aside) == len(REAL)
@@ -280,18 +291,20 @@ def test_all_files_broken(history: History) -> None:
     ("schema", "said"),
     [
         (pa.schema([("a", pa.int32())]), "no history of xla-harness wrote it"),
-        (SCHEMA.with_metadata({FORMAT_KEY: b"2"}), "format 2: a newer xla-harness wrote it"),
+        (SCHEMA.with_metadata({FORMAT_KEY: b"3"}), "format 3: a newer xla-harness wrote it"),
         (SCHEMA.with_metadata({FORMAT_KEY: b"-1"}), "format b'-1': expected a number"),
-        (SCHEMA.remove(3), "format 1: its columns are others"),
+        (SCHEMA.remove(3), "format 2: its columns are others"),
+        (SCHEMA, "damaged: it has no checksum"),
         (pa.schema([("a", pa.int32())], {FORMAT_KEY: b"0"}), "milliseconds"),
     ],
 )
 def test_file_of_another_kind_is_set_aside(history: History, schema: pa.Schema, said: str) -> None:
-    other = Path(history.location) / "date=2026-11-21" / "stack=2.9.0" / "other.parquet"
+    folder = Path(history.location) / "date=2026-11-21" / "stack=2.9.0"
+    other = folder / "20261121T000000Z-000000000000.parquet"
     pq.write_table(schema.empty_table(), other)
     assert asked(history) == [(1200,)]
     ((name, cause),) = ((each.name, each.cause) for each in history.set_aside)
-    assert (Path(name).name, said in cause) == ("other.parquet", True), cause
+    assert (Path(name).name, said in cause) == (other.name, True), cause
 
 
 # Older formats
@@ -319,7 +332,7 @@ def format_0() -> pa.Table:
 
 
 def test_file_of_format_0_counts_with_the_others(history: History) -> None:
-    folder = Path(history.location) / "date=2026-01-05" / "stack=2.9.0+jax%3D0.8"
+    folder = Path(history.location) / "date=2026-01-05" / "stack=2.9.0%2Bjax%3D0.8"
     folder.mkdir(parents=True)
     pq.write_table(format_0(), folder / "20260105T023000Z-000000000000.parquet")
     rows = asked(
@@ -330,11 +343,24 @@ def test_file_of_format_0_counts_with_the_others(history: History) -> None:
     )
     same = ("2026-01-05", "2.9.0+jax=0.8")
     assert rows == [
-        ("suites/a/test_a.py::test_x[cpu-4]", *same, 1.25, "", 0, 1, "2.9.0", 0, "02:30"),
-        ("suites/a/test_a.py::test_y[cpu-4]", *same, 0.004, "", 0, 1, "2.9.0", 0, "02:30"),
+        ("suites/a/test_a.py::test_x[cpu-4]", *same, 1.25, "", 0, 2, "2.9.0", 0, "02:30"),
+        ("suites/a/test_a.py::test_y[cpu-4]", *same, 0.004, "", 0, 2, "2.9.0", 0, "02:30"),
     ]
     assert asked(history) == [(1202,)]
     assert history.set_aside == ()
+
+
+def test_file_that_format_1_wrote_is_read_and_known(tmp_path: Path) -> None:
+    """Recorded with the recorder of that time, at a fraction of a second, which its name lacks."""
+    shutil.copytree(ROOT / "fixtures/history/format-1", tmp_path / "h")
+    before = content(tmp_path / "h")
+    history = History(tmp_path / "h")
+    (again,) = history.record([ROOT / "fixtures/history/format-1.xml"])
+    assert (again.added, again.run) == ("known", "20260106T023000Z-3501243821ba")
+    assert content(tmp_path / "h") == before
+    rows = asked(history, "SELECT c.run, c.outcome, format, microsecond(time) FROM cases c")
+    assert rows == [(again.run, "passed", 2, 250_000), (again.run, "failed", 2, 250_000)]
+    assert [len(history.unverified), history.set_aside] == [1, ()]
 
 
 def test_every_format_has_a_step_to_the_next() -> None:
@@ -358,10 +384,10 @@ def test_object_store(history: History) -> None:
     store = History("memory://bucket/history")
     assert [each.new for each in store.record(REAL)] == [True] * len(REAL)
     assert [each.new for each in store.record(REAL)] == [False] * len(REAL)
-    assert store.files.names() == history.files.names()
+    assert store.files.listed().names == history.files.listed().names
     sql = 'SELECT * EXCLUDE (properties) FROM cases ORDER BY run, "case"'
     assert asked(store, sql) == asked(history, sql)
-    fsspec.filesystem("memory").pipe_file(f"/bucket/history/{store.files.names()[0]}", b"x")
+    fsspec.filesystem("memory").pipe_file(f"/bucket/history/{store.files.listed().names[0]}", b"x")
     assert asked(store) == [(1000,)]
     assert len(store.set_aside) == 1
 

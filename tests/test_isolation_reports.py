@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from conftest import Project
 
@@ -63,10 +65,12 @@ def test_a_leaked_child_does_not_speak_for_the_case(project: Project) -> None:
     assert project.run().outcomes == {"test_x": "failed", "test_after": "passed"}
 
 
+DONE = b'{"type": "done", "runtime_start": null}'
 STRAY = {
+    "packet": bytes(16) + struct.pack("!II", 0, len(DONE)) + DONE,  # but for its token
     "text": b"hello",
     "line": b"\n",
-    "json": b'{"type": "done", "runtime_start": null}\n',
+    "json": DONE + b"\n",
     "report": b'{"type": "report", "report": {"outcome": "passed"}}\n',
     "long": b"x" * 60_000,
     "binary": bytes(range(256)) * 8,
@@ -116,6 +120,21 @@ def test_a_thread_that_floods_the_descriptors(project: Project) -> None:
     ran = project.run()
     assert ran.outcomes == {"test_x": "failed", "test_after": "passed"}
     assert "ValueError" in ran.properties("test_x")["failure"]
+
+
+def test_no_report_is_no_pass(project: Project) -> None:
+    """A plugin takes the test in its own process, and does not run it."""
+    project.write(
+        "conftest.py",
+        "PID = os.getpid()\n"
+        "@pytest.hookimpl(tryfirst=True)\n"
+        "def pytest_runtest_protocol(): return os.getpid() != PID or None\n",
+    )
+    project.write("test_inner.py", f"{HEAD}def test_x(): pass\n")
+    ran = project.run()
+    assert ran.outcomes == {"test_x": "failed"}
+    assert ran.properties("test_x")["failure"] == "no result was reported"
+    assert ran.code == 1
 
 
 def test_closed_descriptors_cost_only_the_case(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from github_api import MOST_BODY, GitHub, serve
 
 from harness import cli
+from harness.issues.github import LABEL
 from harness.results.history_store import History
 
 TOKEN = "token-of-a-test"
@@ -367,6 +369,62 @@ def test_no_more_than_most_are_opened_at_once(nights: Nights, github: GitHub) ->
     assert len(github.issues) == 1
     nights.sync("--most", "1")
     assert len(github.issues) == 2
+
+
+MARKERS = {
+    "lines of a number": '{"key": "k", "lines": 5, "kind": "broken", "left": "open"}',
+    "lines of numbers": '{"key": "k", "lines": [5], "kind": "broken", "left": "open"}',
+    "a key of a list": '{"key": [], "lines": [], "kind": "broken", "left": "open"}',
+    "deep": '{"key": ' + "[" * 20_000 + "}",
+}
+
+
+@pytest.mark.parametrize("kind", MARKERS)
+def test_a_marker_that_is_not_ours(nights: Nights, github: GitHub, kind: str) -> None:
+    body = f"x\n\n<!-- xla-harness regression {MARKERS[kind]} -->\n"
+    issue = github.add("by a stranger", body, LABEL)
+    nights.add(GOOD)
+    nights.add(BAD)
+    nights.sync()
+    assert issue["body"] == body
+    assert len(github.issues) == 2
+
+
+ISSUE = {"number": 1, "state": "open", "title": "x", "body": None}
+ANSWERS = {
+    "cut off": (b'[{"number": 1, "sta', {"Content-Length": "5000"}),
+    "cut off at its end": (b'[{"number": 1, "sta', {}),
+    "no JSON": (b"<html>", {}),
+    "deep": (b"[" * 100_000, {}),
+    "an object": (b'{"message": "x"}', {}),
+    "texts": (b'["x"]', {}),
+    "nothing": (b"null", {}),
+    "no number": (json.dumps([ISSUE | {"number": "1"}]).encode(), {}),
+    "no title": (json.dumps([ISSUE | {"title": None}]).encode(), {}),
+    "no state": (b'[{"number": 1, "title": "x", "body": ""}]', {}),
+    "a next page for ever": (json.dumps([ISSUE]).encode(), {"Link": '<ADDRESS>; rel="next"'}),
+    "a next page nowhere": (json.dumps([ISSUE]).encode(), {"Link": '<http://[x>; rel="next"'}),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_that_is_none(nights: Nights, github: GitHub, kind: str) -> None:
+    nights.add(GOOD)
+    github.raw = ANSWERS[kind]
+    said = nights.sync(code=2)
+    assert f"{github.address}" in said
+    assert github.writes() == []
+
+
+@pytest.mark.parametrize("token", ["a\nb", "\u00e9", "\udcff"])
+def test_a_token_that_is_none_is_not_shown(
+    nights: Nights, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.add(GOOD)
+    monkeypatch.setattr(sys.modules[__name__], "TOKEN", f"secret{token}")
+    said = nights.sync(code=2)
+    assert "GITHUB_TOKEN: expected" in said
+    assert "secret" not in said
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,50 @@ def test_reports_of_other_versions_are_told(
     cluster.worker("1-0", reported(a="passed").replace("2.9.0", "2.8.0"))
     assert run(tmp_path / "out") == 0
     assert "worker 1-0 ran torch 2.8.0, worker 0-0 2.9.0" in capsys.readouterr().out
+
+
+JOBSETS = {
+    "no JSON": "Error from server",
+    "cut off": '{"spec": {"replicated',
+    "deep": "[" * 100_000,
+    "a list": "[]",
+    "nothing in it": "{}",
+    "endless": '{"spec": {"replicatedJobs": [{"replicas": 1e999, "template": {}}]}}',
+    "huge": '{"spec": {"replicatedJobs": [{"replicas": 1000000000, '
+    '"template": {"spec": {"completions": 1000000000}}}]}}',
+}
+
+
+@pytest.mark.parametrize("kind", JOBSETS)
+def test_a_jobset_that_is_none(
+    cluster: Cluster, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cluster.folder / "night.json").write_text(JOBSETS[kind])
+    assert run(tmp_path / "out") == 2
+    assert "xla-harness: jobset night: expected" in capsys.readouterr().err
+
+
+def test_pods_that_are_none_cost_only_themselves(cluster: Cluster, tmp_path: Path) -> None:
+    odd = [None, 5, {}, {"metadata": 5}, {"metadata": {"name": []}}]
+    half = {"metadata": {"name": "x", "labels": 5}, "status": {"containerStatuses": [5, {}]}}
+    good = [pod("0-0"), pod("1-0")]
+    cluster.look([*odd, half, *good])  # type: ignore[list-item]
+    for name in ("0-0", "1-0"):
+        cluster.worker(name, reported(a="passed"))
+    assert run(tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize("text", ["null", "[]", '{"exit": "x"}', '{"exit": 1e999}', "[" * 100_000])
+def test_an_exit_code_that_is_none(
+    cluster: Cluster, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubectl, "REPORTS", "/reports")
+    (cluster.worker("0-0") / "done.json").write_text(text)
+    assert kubectl.Cluster("ci").done("pod-0-0") is None
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "x", '{"items": 5}'])
+def test_a_list_of_pods_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = subprocess.CompletedProcess([], 0, text.encode(), b"")
+    monkeypatch.setattr(kubectl.Cluster, "_run", lambda *_: done)
+    assert kubectl.Cluster("ci").pods("night") is None

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import OURS
+from test_jobset_manifest import items_of
 
 from harness.results import report
 
@@ -52,8 +53,21 @@ def field(path: str, annotations: dict[str, str]) -> str:
     return annotations[match[1]]
 
 
-def pods(manifest: Json, folder: Path) -> Iterator[Json]:
-    """What the JobSet and Job controllers and the kubelet make of the manifest."""
+def value(entry: Json, known: dict[str, str], annotations: dict[str, str], secret: Json) -> str:
+    """A variable's value, wherever it comes from."""
+    match entry:
+        case {"value": text}:
+            return expanded(text, known)
+        case {"valueFrom": {"fieldRef": {"fieldPath": path}}}:
+            return field(path, annotations)
+        case {"valueFrom": {"secretKeyRef": {"name": name, "key": key}}}:
+            assert name == secret["metadata"]["name"]
+            return secret["stringData"][key]
+    raise AssertionError(entry)
+
+
+def pods(secret: Json, manifest: Json, folder: Path) -> Iterator[Json]:
+    """What the JobSet and Job controllers and the kubelet make of the manifests."""
     (replicated,) = manifest["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
     (container,) = job["template"]["spec"]["containers"]
@@ -66,12 +80,7 @@ def pods(manifest: Json, folder: Path) -> Iterator[Json]:
             }
             values: dict[str, str] = {}
             for entry in container["env"]:
-                source = entry.get("valueFrom")
-                values[entry["name"]] = (
-                    field(source["fieldRef"]["fieldPath"], annotations)
-                    if source
-                    else expanded(entry["value"], values)
-                )
+                values[entry["name"]] = value(entry, values, annotations, secret)
             volume = folder / f"{slice_}-{index}"
             volume.mkdir()
             command = [expanded(word, values) for word in container["command"]]
@@ -91,8 +100,9 @@ class Job:
     def __init__(self, folder: Path, *arguments: str) -> None:
         command = [sys.executable, "-m", "harness", "jobset", *arguments]
         printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        manifest = json.loads(printed.stdout)
-        self.pods = list(pods(manifest, folder))
+        secret, manifest = items_of(json.loads(printed.stdout))
+        self.token = secret["stringData"]["token"]
+        self.pods = list(pods(secret, manifest, folder))
         self._plan = folder / "plan.json"
         hosts = folder / "hosts"
         subdomain = manifest["metadata"]["name"]
@@ -186,6 +196,10 @@ def test_two_slices_discover_each_other_in_the_workers_themselves(
     names = "(of_processes and 2x1-forward) or losses_of_two_processes"
     job = start(DISCOVERY, TRAINING, "-k", names)
     assert job.codes() == [0, 0], [Path(pod["log"]).read_text() for pod in job.pods]
+    left = [job.volume(number).rglob("*") for number in range(2)]
+    files = [file for folder in left for file in folder if file.is_file()]
+    files += [Path(pod["log"]) for pod in job.pods]
+    assert not [file for file in files if job.token.encode() in file.read_bytes()]
     own = [report.read(job.volume(number) / "report.xml") for number in range(2)]
     for each in own:
         results = {r.id.partition("::")[2]: r for r in each.results.values()}
@@ -206,12 +220,12 @@ def test_two_slices_discover_each_other_in_the_workers_themselves(
 
 
 SHORT = """
-import os, pytest, time
-from pathlib import Path
+import pytest, time
+from harness.virtual_tpu import events
 @pytest.mark.lanes("virtual-tpu")
 @pytest.mark.parametrize("n", range(20))
 def test_a(n):
-    Path(os.environ["XLA_HARNESS_EVENTS"]).write_text("client")
+    events.write("client", {})
     time.sleep(0.3)
 """
 

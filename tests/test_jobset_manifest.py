@@ -1,4 +1,4 @@
-"""The JobSet that `xla-harness jobset` prints, held against Kubernetes' and JobSet's own types."""
+"""The JobSet that `xla-harness jobset` prints, compared with Kubernetes' and JobSet's own types."""
 
 from __future__ import annotations
 
@@ -20,15 +20,32 @@ from harness.topology import Topology
 Json = dict[str, Any]
 BASE = ["--accelerator", "tpu-v6e-slice", "--topology", "2x2", "--image", "registry.example/x:1"]
 KUBERNETES = "1.32"
+TOKEN = "XLA_HARNESS_JOB_TOKEN"
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., Json]:
-    def run(*arguments: str) -> Json:
+def both(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Json, Json]]:
+    """The Secret and the JobSet that are printed."""
+
+    def run(*arguments: str) -> tuple[Json, Json]:
         assert cli.main(["jobset", *arguments]) == 0
-        return json.loads(capsys.readouterr().out)
+        secret, manifest = items_of(json.loads(capsys.readouterr().out))
+        return secret, manifest
 
     return run
+
+
+@pytest.fixture
+def printed(both: Callable[..., tuple[Json, Json]]) -> Callable[..., Json]:
+    """The JobSet that is printed."""
+    return lambda *arguments: both(*arguments)[1]
+
+
+def items_of(manifests: Json) -> list[Json]:
+    """What a list has for kubectl: the Secret and the JobSet."""
+    assert (manifests["apiVersion"], manifests["kind"]) == ("v1", "List")
+    assert [item["kind"] for item in manifests["items"]] == ["Secret", "JobSet"]
+    return manifests["items"]
 
 
 def job_of(manifest: Json) -> Json:
@@ -46,10 +63,11 @@ def container_of(manifest: Json) -> Json:
 
 
 def environment_of(manifest: Json) -> dict[str, str]:
-    """Values as they stand in the manifest; a field's path in its place."""
+    """Values as they stand in the manifest; a field's path in its place, without the token's."""
     return {
         entry["name"]: entry.get("value") or entry["valueFrom"]["fieldRef"]["fieldPath"]
         for entry in container_of(manifest)["env"]
+        if entry["name"] != TOKEN
     }
 
 
@@ -76,6 +94,34 @@ def test_types_of_jobset_and_kubernetes(
 ) -> None:
     options = ["--accelerator", accelerator, "--topology", grid, "--slices", slices]
     check(printed(*options, "--lane", lane, "--image", "a/b", "--stack", "2.9.0"))
+
+
+def test_the_token_is_a_secret(both: Callable[..., tuple[Json, Json]]) -> None:
+    secret, manifest = both(*BASE, "--name", "night", "--namespace", "ci")
+    kubernetes_validate.validate(secret, KUBERNETES, strict=True)
+    assert secret["metadata"]["name"] == "night-token"
+    assert secret["metadata"]["namespace"] == manifest["metadata"]["namespace"] == "ci"
+    assert secret["metadata"]["labels"] == manifest["metadata"]["labels"]
+    assert secret["immutable"]  # of one job all workers have the same
+    (token,) = secret["stringData"].values()
+    assert re.fullmatch(r"[0-9a-f]{64}", token)
+    assert token not in json.dumps(manifest)
+    (entry,) = (entry for entry in container_of(manifest)["env"] if entry["name"] == TOKEN)
+    (key,) = secret["stringData"]
+    assert entry["valueFrom"] == {"secretKeyRef": {"name": "night-token", "key": key}}
+    other, _ = both(*BASE, "--name", "night")
+    assert other["stringData"][key] != token
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("strings", {}), ("immutable", "yes"), ("stringData", {"token": 1})]
+)
+def test_what_is_wrong_with_a_secret_shows(
+    both: Callable[..., tuple[Json, Json]], key: str, value: Any
+) -> None:
+    secret, _ = both(*BASE)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(secret | {key: value}, KUBERNETES, strict=True)
 
 
 def plant(manifest: Json, *path: str | int, value: Any) -> None:

@@ -109,3 +109,10 @@ def test_frames_of_a_dump() -> None:
         '  File "a.py", line 3 in outer\n\nNative stack:\n'
     )
     assert [frame.function for frame in frames(dump)] == ["inner", "outer"]
+
+
+@pytest.mark.parametrize(
+    "line", ["\n", " \n", "  File \n", "E\n", "a:1: ", "(most recent call first):\n"]
+)
+def test_text_of_any_length_is_read_once(line: str) -> None:
+    assert frames(line * (300_000 // len(line))) == []

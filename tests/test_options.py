@@ -37,7 +37,8 @@ def test_bad_option(project: Project, option: str, message: str) -> None:
 
 BAD_MARKERS = {
     "lanes('gpu')": "lane 'gpu': expected one of cpu, virtual-tpu",
-    "lanes()": "lanes(): expected the name of a lane",
+    "lanes()": "lanes(): expected names, as lanes('cpu', 'tpu')",
+    "lanes(['cpu'])": "lanes(['cpu']): expected names, as lanes('cpu', 'tpu')",
     "lanes(name='cpu')": "lanes(name=...): expected no keyword",
     "lanes('gpu')\n@pytest.mark.topologies(4)": "lane 'gpu': expected one of cpu, virtual-tpu",
     "lanes('cpu')\n@pytest.mark.topologies('4x')": "topology '4x': expected DEVICES or",
@@ -45,6 +46,10 @@ BAD_MARKERS = {
     "topologies(4)": "topologies(...) needs lanes(...)",
     "lanes('cpu')\n@pytest.mark.deadline()": "deadline(...): expected one argument",
     "lanes('cpu')\n@pytest.mark.deadline('long')": "deadline('long'): expected seconds above 0",
+    "lanes('cpu')\n@pytest.mark.deadline(10**400)": f"deadline(1{'0' * 400}): expected",
+    "lanes('cpu')\n@pytest.mark.environment(**{'A=B': 1})": "environment(A=B='1'): expected NAME=",
+    "lanes('cpu')\n@pytest.mark.environment(A='\\0')": "environment(A='\\x00'): expected",
+    "lanes('cpu')\n@pytest.mark.topologies('9' * 5000)": f"topology '{'9' * 5000}': expected",
     "lanes('cpu')\n@pytest.mark.deadline(0)": "deadline(0): expected seconds above 0",
     "lanes('cpu')\n@pytest.mark.share()": "share(...): expected one argument",
     "lanes('cpu')\n@pytest.mark.upstream('8854')": "upstream('8854'): expected 'owner/repo#number'",

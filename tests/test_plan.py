@@ -7,6 +7,8 @@ import json
 import pytest
 
 from harness import cli
+from harness.commands.step_outputs import print_outputs
+from harness.errors import BadInputError
 
 
 def _plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
@@ -68,3 +70,30 @@ def test_artifacts_of_a_stack_with_and_without_wheels_differ(
 def test_bad_input(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["yesterday", "2026-11-21T02:30:00Z\nstacks=[]", "2026-11-21\x85", "0001-01-01T00:00+05:00"],
+)
+def test_time_of_a_night_is_refused_before_it_begins(
+    time: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the night it would be too late; behind a line break would be another output."""
+    assert cli.main(["plan", "night", "--time", time]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--time: expected ISO 8601, as 2026-11-21T02:30:00Z" in said.err
+
+
+def test_time_is_printed_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _plan(capsys, "night", "--time", "2026-11-21T05:30+03:00")["time"] == (
+        "2026-11-21T02:30:00Z"
+    )
+
+
+@pytest.mark.parametrize("value", ["1\nstacks=[]", "1\r", "1\x85x", "1\u2028x"])
+def test_output_is_one_line(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadInputError, match="expected one line of printable characters"):
+        print_outputs({"sound": 1, "key": value})
+    assert capsys.readouterr().out == ""

@@ -31,7 +31,7 @@ def _qualify(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, object]]:
 def test_the_findings_are_the_reports(tmp_path: Path, history: str) -> None:
     """2.9.0's run recorded, against 2.5.1's report, says what both reports say."""
     base, candidate = str(JUNIT / "2.9.0-cpu.xml"), str(JUNIT / "2.5.1-cpu.xml")
-    run = next(n for n in History(history).files.names() if "stack=2.9.0" in n)
+    run = next(n for n in History(history).files.listed().names if "stack=2.9.0" in n)
     name = Path(run).stem
     wanted = _qualify(tmp_path, base, candidate)
     assert wanted[0] == 1

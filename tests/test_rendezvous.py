@@ -23,6 +23,7 @@ def note(what):
     with open("../notes", "a") as file:
         print(what, WORKER, time.monotonic(), file=file)
 """
+TOKEN = "0123456789abcdef" * 4
 Workers = Callable[..., list[Ran]]
 
 
@@ -47,6 +48,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list]]:
                 "MEGASCALE_NUM_SLICES": str(count),
                 "MEGASCALE_SLICE_ID": str(number),
                 "XLA_HARNESS_RENDEZVOUS": f"127.0.0.1:{port}",
+                "XLA_HARNESS_JOB_TOKEN": TOKEN,
                 **more,
             }
             processes.append((project, project.start(*args, **environment)))
@@ -166,20 +168,34 @@ def test_a_worker_that_never_starts_is_named(start: Workers, absent: int) -> Non
     assert f"worker {absent}-0" in why
 
 
-def test_who_knocks_at_the_port_and_is_no_worker_disturbs_nobody(start: Workers) -> None:
+def test_strangers_at_the_port_disturb_nobody(start: Workers) -> None:
+    """While the cases run, and the first worker looks at no connection."""
     body = """
+WORDS = (
+    b"GET / HTTP/1.1\\r\\n", b"[]\\n", b'{"worker": 7}\\n', b"", b"[" * 100000 + b"\\n",
+    b'{"worker": 1, "digest": "0"}\\n', b'{"at": 99, "case": "x"}\\n', b"a" * 100000,
+    b'{"token": "' + b"0" * 64 + b'", "worker": 1, "about": "0"}\\n',
+)
 def test_a(): time.sleep(0.1)
 def test_b():
     import socket
     if WORKER == "1":
         port = int(os.environ["XLA_HARNESS_RENDEZVOUS"].rpartition(":")[2])
-        for words in (b"GET / HTTP/1.1\\r\\n", b"[]\\n", b'{"worker": 7}\\n', b""):
+        for words in WORDS * 10:
             with socket.create_connection(("127.0.0.1", port)) as knock:
-                knock.sendall(words)
+                knock.setblocking(False)
+                knock.send(words)
 def test_c(): pass
 """
     for ran in end(start(body)):
         assert said(ran) == dict.fromkeys(("test_a", "test_b", "test_c"), ("passed", ""))
+
+
+def test_without_a_token_there_is_no_job(start: Workers) -> None:
+    for ran in end(start("\ndef test_a(): pass\n", XLA_HARNESS_JOB_TOKEN="")):
+        assert ran.code == 2
+        assert ran.shows("XLA_HARNESS_JOB_TOKEN is not set: expected 32 to 128 hexadecimal digits")
+        assert "Traceback" not in ran.stdout + ran.stderr
 
 
 def test_workers_with_other_cases_stop_at_once(start: Workers) -> None:
@@ -201,6 +217,7 @@ def test_alone_there_is_no_rendezvous(project: Project) -> None:
 
 
 JOB = {
+    "XLA_HARNESS_JOB_TOKEN": TOKEN,
     "XLA_HARNESS_RENDEZVOUS": "head:8479",
     "MEGASCALE_NUM_SLICES": "2",
     "MEGASCALE_SLICE_ID": "1",

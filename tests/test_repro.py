@@ -325,10 +325,8 @@ def test_environment_stands_before_the_imports(scripts: dict[str, str]) -> None:
 
 def test_out_that_cannot_be_written(tiny: Path) -> None:
     done = repro(tiny, "test_passes[cpu-4]", "--no-run", "--out", "no/such/folder")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2,
-        "xla-harness: --out no/such/folder: No such file or directory",
-    )
+    assert done.returncode == 2
+    assert "--out: 'no/such/folder': expected a file in a folder that exists" in done.stderr
 
 
 def test_pins_of_a_stack(tiny: Path) -> None:

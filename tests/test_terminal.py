@@ -121,3 +121,18 @@ def test_the_command_names_the_place_of_a_plain_test(project: Project) -> None:
     project.write("test_plain.py", "def test_x(): assert os.environ.get('CPU_NUM_DEVICES') != '2'")
     ran = project.run("--lane=cpu", "--topology=2")
     assert ran.shows("pytest --lane cpu --topology 2 test_plain.py::test_x")
+
+
+def test_text_of_a_case_steers_no_terminal_and_no_job(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """\
+        pytestmark = pytest.mark.lanes("cpu")
+        def test_skips(): pytest.skip("::stop-commands::x \\x9b2J \\u202e ##[error]")
+        def test_fails(): raise ValueError("  ::error::no \\x1b[2J")
+        """,
+    )
+    lines = project.run("-n0", "--tb=no", "-rN").stdout.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert [line for line in lines if line.lstrip().startswith("::") or "##[" in line] == []
+    assert any("skipped: ::stop-commands::x \\x9b2J \\u202e #\\#[error]" in line for line in lines)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from test_jobset_collect import KUBECTL, pod, reported
-from test_jobset_manifest import check
+from test_jobset_manifest import check, items_of
 
 ROOT = Path(__file__).parent.parent
 WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "tpu.yml").read_text())
@@ -93,12 +93,15 @@ def test_its_steps_run_here(tmp_path: Path) -> None:
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
 
-    assert run("Manifest").returncode == 0
-    manifest = json.loads((tmp_path / "jobset.json").read_text())
+    printed = run("Manifest")
+    assert printed.returncode == 0
+    manifests = json.loads((tmp_path / "jobset.json").read_text())
+    secret, manifest = items_of(manifests)
     check(manifest)
+    assert secret["stringData"]["token"] not in printed.stdout + printed.stderr  # the job's log
     assert run("Apply").returncode == 0
-    applied = json.loads((cluster / "apply").read_text())
-    (cluster / "xla-1-1.json").write_text(json.dumps(applied))  # what the cluster knows then
+    assert json.loads((cluster / "apply").read_text()) == manifests
+    (cluster / "xla-1-1.json").write_text(json.dumps(manifest))  # what the cluster knows then
     (cluster / "pods.json").write_text(json.dumps([[pod("0-0"), pod("1-0")]]))
     for worker in ("0-0", "1-0"):
         folder = cluster / f"pod-{worker}"
@@ -109,5 +112,5 @@ def test_its_steps_run_here(tmp_path: Path) -> None:
     assert collected.returncode == 0, collected.stderr
     assert (tmp_path / "reports" / "workers" / "report.xml").exists()
     assert run("Delete").returncode == 0
-    assert json.loads((cluster / "delete").read_text()) == manifest
+    assert json.loads((cluster / "delete").read_text()) == manifests
     assert set(RUNS) == {"Manifest", "Apply", "Collect", "Delete"}

@@ -30,7 +30,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 @pytest.fixture(scope="module")
 def runs(history: History) -> list[str]:
-    return [Path(name).stem for name in history.files.names()]
+    return [Path(name).stem for name in history.files.listed().names]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_case_that_a_rerun_changes_is_flaky(tmp_path: Path) -> None:
         (tmp_path / f"{night}.xml").write_text(f"{head}{body}</testsuite>")
     history = History(tmp_path / "history")
     history.record(sorted(tmp_path.glob("*.xml")))
-    runs = [Path(name).stem for name in history.files.names()]
+    runs = [Path(name).stem for name in history.files.listed().names]
     found = history.ask(lambda connection: judge(connection, runs)).found
     assert [(str(v.kind), v.case, v.run) for v in found] == [
         ("flaky", "a", run) for run in runs[1:]
@@ -145,7 +145,7 @@ def test_every_statement_begins_with_its_rule(name: str) -> None:
     ],
 )
 def test_command(history: History, tmp_path: Path, night: int, code: int, answer: str) -> None:
-    runs = [Path(name).stem for name in history.files.names()]
+    runs = [Path(name).stem for name in history.files.listed().names]
     summary = tmp_path / "summary.md"
     summary.write_text("from another step\n\n")
     line = ["verdict", run_of(runs, night)[:18], "--history", history.location]

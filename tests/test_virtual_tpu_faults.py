@@ -91,6 +91,7 @@ def test_a_backend_that_is_no_library(project: Project) -> None:
             "is PJRT 0.1; this plugin was compiled for 0.",
         ),
         ("int nothing;", "exports no GetPjrtApi"),
+        ("void *GetPjrtApi(void) { return 0; }", "has a GetPjrtApi that returns NULL"),
     ],
 )
 def test_another_backend(project: Project, source: str, message: str) -> None:

@@ -41,8 +41,12 @@ def devices_again() -> None:
     devices(0)
 
 
-def become_slice(number: int, address: str) -> None:
-    os.environ.update(MEGASCALE_SLICE_ID=str(number), MEGASCALE_COORDINATOR_ADDRESS=address)
+def become_slice(number: int | str | None, address: str) -> None:
+    os.environ.update(
+        MEGASCALE_SLICE_ID=str(number),
+        MEGASCALE_COORDINATOR_ADDRESS=address,
+        XLA_HARNESS_JOB_TOKEN="0" * 64,
+    )
 
 
 def fork_slice(number: int, address: str, run: Callable[[], object]) -> int:
@@ -209,10 +213,10 @@ def test_a_host_that_never_answers_is_left_at_the_deadline() -> None:
         ("127.0.0.1:80", "one", "MEGASCALE_SLICE_ID=one: expected a slice from 0 to 1"),
     ],
 )
-def test_a_wrong_job_is_named(address: str, number: int | None, message: str) -> None:
-    os.environ["MEGASCALE_COORDINATOR_ADDRESS"] = address
-    if number is not None:
-        os.environ["MEGASCALE_SLICE_ID"] = str(number)
+def test_a_wrong_job_is_named(address: str, number: int | str | None, message: str) -> None:
+    become_slice(number, address)
+    if number is None:
+        del os.environ["MEGASCALE_SLICE_ID"]
     with pytest.raises(RuntimeError, match=message):
         devices(0)
     del os.environ["MEGASCALE_COORDINATOR_ADDRESS"]

@@ -6,17 +6,21 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from workflows import ROOT, act, clone, run_steps
 
 from harness.results.history_branch import Branch
 from harness.results.history_store import History
 
 GITHUB = ROOT / ".github"
+PINS = GITHUB / "requirements" / "harness.txt"
 WORKFLOWS = sorted(path.name for path in GITHUB.glob("workflows/*.yml"))
 CHECKOUT = re.compile(r"actions/checkout@[0-9a-f]{40} # v[\d.]+")
 FAULTS = {
@@ -97,6 +101,75 @@ def test_only_a_job_that_needs_it_may_write() -> None:
     }  # fmt: skip
 
 
+def test_what_may_write_installs_nothing_of_its_own() -> None:
+    """The one step that installs is the action, without a stack: then all of it is pinned."""
+    found = []
+    for path in GITHUB.glob("workflows/*.yml"):
+        for name, job in yaml.safe_load(path.read_text())["jobs"].items():
+            if "write" not in job.get("permissions", {}).values():
+                continue
+            found.append(f"{path.stem} {name}")
+            for step in job["steps"]:
+                if step.get("uses") == "./.github/actions/setup":
+                    assert step["with"]["stack"] == "none", f"{path.name}: {name}"
+                words = str(step.get("run", "")).split()
+                ours = words[:4] == ["uv", "run", "--no-sync", "xla-harness"]
+                assert ours or words[:1] in ([], ["kubectl"]), words
+    assert sorted(found) == ["nightly deploy", "nightly publish", "tpu slices"]
+
+
+STAND_IN = """\
+#!/bin/sh
+echo "$(basename "$0") $*" >> "$LOG"
+[ "$1 $2" != "-m venv" ] || { mkdir -p "$4/bin" && cp "$0" "$4/bin/python"; }
+"""
+
+
+@pytest.mark.parametrize("stack", ["none", "2.9.0"])
+def test_the_setup_without_a_stack_takes_pinned_files_only(tmp_path: Path, stack: str) -> None:
+    (tmp_path / "clone/.ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci/setup", tmp_path / "clone/.ci/setup")
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "python3", "pip", "uv", "curl"):
+        (tmp_path / "bin" / name).write_text(STAND_IN)
+        (tmp_path / "bin" / name).chmod(0o755)
+    subprocess.run(
+        [tmp_path / "clone/.ci/setup", stack],
+        env={
+            "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+            "LOG": str(tmp_path / "log"),
+            "GITHUB_PATH": str(tmp_path / "path"),
+        },
+        check=True,
+    )
+    pip = "python -m pip --disable-pip-version-check install --quiet"
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "python -m venv --clear .venv",
+        f"{pip} --require-hashes --only-binary :all: --requirement {PINS.relative_to(ROOT)}",
+        f"{pip} --no-deps --no-build-isolation --no-index --editable .",
+    ]
+    assert (tmp_path / "path").read_text() == f"{tmp_path / 'clone/.venv/bin'}\n"
+
+
+def test_the_pins_are_what_the_project_needs() -> None:
+    text = PINS.read_text()
+    assert "://" not in text
+    entries = [part for part in re.split(r"\n(?=\S)", text) if not part.startswith("#")]
+    pinned = {}
+    for entry in entries:
+        line, *checksums = entry.replace("\\\n", "").split()
+        assert checksums, line
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", text) for text in checksums), line
+        name, version = line.split("==")
+        pinned[canonicalize_name(name)] = version
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for wanted in map(
+        Requirement, [*data["project"]["dependencies"], *data["build-system"]["requires"]]
+    ):
+        version = pinned[canonicalize_name(wanted.name)]
+        assert wanted.specifier.contains(version), f"{wanted}: pinned to {version}: run .ci/pin"
+
+
 def test_every_step_is_one_command() -> None:
     for path in [*GITHUB.glob("workflows/*.yml"), *GITHUB.glob("actions/*/action.yml")]:
         for line in re.findall(r"^\s+run: (.*)$", path.read_text(), re.MULTILINE):
@@ -150,7 +223,7 @@ def _recorded(folder: Path) -> Path:
     History(folder / "base").record([folder / "base.xml"])
     remote = folder / "history.git"
     subprocess.run(["git", "init", "--quiet", "--bare", remote], check=True)
-    assert Branch(str(remote), "history").push(folder / "base") == 1
+    assert Branch(str(remote), "history").push(folder / "base").new
     return remote
 
 

@@ -10,8 +10,7 @@ from harness import cli
 _HEAD = """\
 # Commands
 
-`xla-harness COMMAND --help` says the same. Bad input ends with exit code 2, and says what was
-expected.
+`xla-harness COMMAND --help` says the same. All commands share their [exit codes](../exit-codes.md).
 """
 
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.commands.parsers import Commands
-from harness.commands.stacks import say
+from harness.commands.output import say, show
+from harness.commands.parsers import Commands, output_folder
 from harness.errors import BadInputError
 from harness.lanes import LANES
 from harness.matrix import run
@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
     )
-    parser.add_argument("--out", type=Path, default=REPORTS, help=f"default: {REPORTS}")
+    parser.add_argument("--out", type=output_folder, default=REPORTS, help=f"default: {REPORTS}")
     parser.set_defaults(run=_run)
 
 
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
         lambda name: asker.ask(by_name[name]),
         every=options.every,
     )
-    print("\n".join(_told(options.case, found, asker, list(by_name), broke=broke)))
+    show("\n".join(_told(options.case, found, asker, list(by_name), broke=broke)))
     return 0
 
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
+from harness.commands.output import show
 from harness.commands.parsers import Commands, names
+from harness.commands.partial import told
 from harness.commands.plan import add_cell_options, with_wheels
+from harness.commands.query import tell
 from harness.errors import BadInputError
+from harness.matrix.cells import Cells, agreeing
 from harness.matrix.plan import Planned, cells
 from harness.results.history_store import History, Recorded
-from harness.results.junit_run import Run, Said, joined, read_run
+from harness.results.junit_run import Run, Said, joined, parse_time, read_run
 from harness.results.lost import Lost, completed, known_cases
 from harness.results.printable import printable
 from harness.stacks.catalogue import FOLDER, Catalogue
 from harness.stacks.stack import Stack
-
-_GONE = (
-    "no report and no log: its job was cancelled, ran out of time, lost its runner or ended "
-    "before the suites"
-)
 
 
 def add(commands: Commands) -> None:
@@ -41,67 +40,94 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(run=_run)
     parser.epilog = (
-        "The exit code is 0 also when cells were lost: the verdicts say what that means."
+        "The exit code is 3 when cells were lost or something can't be read: all else is recorded, "
+        "and the verdicts say what was lost."
     )
 
 
+@dataclass(frozen=True)
+class _Tonight:
+    """What one stack's cells left: a run of those that can be read, and the cells that are lost."""
+
+    stack: Stack
+    run: Run | None
+    lost: tuple[Lost, ...]
+
+
 def _run(options: argparse.Namespace) -> int:
-    catalogue, history = Catalogue(options.folder), History(options.history)
-    said = Said(commit=options.commit, time=_time(options.time))
-    night = []
+    history = History(options.history)
+    said = Said(commit=options.commit, time=parse_time(options.time, "--time"))
+    planned = _planned(options)
+    left = Cells(options.reports)
+    night = [_read(stack, each, left, said, wheels=wheels) for stack, wheels, each in planned]
+    _tell(history.add([each.run for each in night if each.run is not None and not each.lost]))
+    # Now the history knows what tonight's whole stacks ran, should a lost one be new.
+    _tell(history.add([_whole(each, history, said) for each in night if each.lost]))
+    tell(history)
+    lost = [f"{n.stack.name} {x.lane} {x.shard}: {x.cause}" for n in night for x in n.lost]
+    return told([*lost, *left.strays()])
+
+
+def _planned(options: argparse.Namespace) -> list[tuple[Stack, bool, list[Planned]]]:
+    """Each stack of the night, whether it got wheels, and its cells."""
+    catalogue, found = Catalogue(options.folder), []
     for name, wheels in _night(options.night):
         stack = catalogue.find(name)
         stack = with_wheels(stack) if wheels else stack
-        planned = cells(stack, names(options.lanes), options.shard)
-        night.append((stack, *_read(stack, planned, options.reports, said)))
-    _tell(history.add([run for _, run, lost in night if run is not None and not lost]))
-    # Now the history knows what tonight's whole stacks ran, should a lost one be new.
-    _tell(history.add([_whole(*each, history, said) for each in night if each[2]]))
-    return 0
+        found.append((stack, bool(wheels), cells(stack, names(options.lanes), options.shard)))
+    return found
 
 
 def _read(
-    stack: Stack, planned: Sequence[Planned], folder: Path, said: Said
-) -> tuple[Run | None, list[Lost]]:
-    """What the stack's cells left, and the cells that left nothing to read."""
-    found: list[Run] = []
+    stack: Stack, planned: Sequence[Planned], folder: Cells, said: Said, *, wheels: bool
+) -> _Tonight:
+    runs: list[tuple[Planned, Run]] = []
     lost: list[Lost] = []
     for cell in planned:
         try:
-            found.append(read_run(_report(folder, stack, cell), said))
+            run = read_run(folder.report(stack, cell), said)
+            _refuse_of_others(run, stack, cell, wheels=wheels)
         except BadInputError as error:
             lost.append(Lost(cell.lane, cell.shard, str(error)))
-            print(f"lost: {stack.name} {cell.lane} {cell.shard}: {printable(str(error))}")
-    return joined(found) if found else None, lost
+            continue
+        runs.append((cell, run))
+        if run.faults:
+            lost.append(Lost(cell.lane, cell.shard, "; ".join(run.faults)))
+    agreed, others = agreeing(runs)
+    return _Tonight(stack, joined(agreed) if agreed else None, (*lost, *others))
 
 
-def _whole(
-    stack: Stack, run: Run | None, lost: Sequence[Lost], history: History, said: Said
-) -> Run:
-    lanes = {each.lane for each in lost}
-    known = {}
-    if history.files.names():
-        known = history.ask(
-            lambda connection: {lane: known_cases(connection, stack.name, lane) for lane in lanes}
+def _refuse_of_others(run: Run, stack: Stack, cell: Planned, *, wheels: bool) -> None:
+    """A cell's report speaks for its own stack and lane only: it may be forged, or misplaced."""
+    if run.stack != stack.name:
+        raise BadInputError(
+            f"property 'stack': expected {stack.name!r}, as the cell's, found {run.stack!r}"
         )
-    return completed(run, stack.name, said, lost, known)
+    # Wheels take the place of pins, and only those who ran them know which.
+    versions = {"python": run.versions["python"]} if wheels else run.versions
+    if wrong := stack.contradiction(versions):
+        raise BadInputError(f"not as the cell's stack pins it: {wrong}")
+    for case in run.cases:
+        if case.lane not in ("", cell.lane):
+            raise BadInputError(
+                f"test case {case.id[:200]!r}: expected lane {cell.lane}, as the cell's, found "
+                f"{case.lane[:50]!r}"
+            )
+
+
+def _whole(tonight: _Tonight, history: History, said: Said) -> Run:
+    name, lanes = tonight.stack.name, {each.lane for each in tonight.lost}
+    known = {}
+    if history.files.listed().places:
+        known = history.ask(
+            lambda connection: {lane: known_cases(connection, name, lane) for lane in lanes}
+        )
+    return completed(tonight.run, name, said, tonight.lost, known)
 
 
 def _tell(runs: Sequence[Recorded]) -> None:
     for run in runs:
-        state = "recorded" if run.new else "known"
-        print(f"{run.run}  {state:<8}  {run.cases:>6} cases  {printable(run.stack)}")
-
-
-def _report(folder: Path, stack: Stack, cell: Planned) -> Path:
-    """The cell's report. Raises BadInputError with why there is none."""
-    number, _, count = cell.shard.partition("/")
-    stem = f"{stack.slug}/{cell.lane}-{number}of{count}"
-    for path in sorted(folder.rglob(f"{stem}.xml")):
-        return path
-    for path in sorted(folder.rglob(f"{stem}.died")):
-        raise BadInputError(path.read_text(encoding="utf-8", errors="replace").strip())
-    raise BadInputError(_GONE)
+        show(f"{run.run}  {run.added:<8}  {run.cases:>6} cases  {printable(run.stack)}")
 
 
 def _night(text: str) -> list[tuple[str, str]]:
@@ -112,11 +138,3 @@ def _night(text: str) -> list[tuple[str, str]]:
         raise BadInputError(
             f"--night: expected the stacks that `xla-harness plan night` printed: {error!r}"
         ) from error
-
-
-def _time(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadInputError(f"--time: expected ISO 8601: {error}") from error
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import duckdb
 
 from harness import upstream
-from harness.commands.parsers import Commands
+from harness.commands.output import say, show
+from harness.commands.parsers import Commands, output_folder, whole_number
 from harness.commands.query import tell
-from harness.commands.stacks import say
 from harness.dashboard import night
 from harness.dashboard.site import Site
-from harness.errors import BadInputError
+from harness.errors import PARTIAL, BadInputError
 from harness.results.history_store import History
 
 _ROWS = Path("fixtures/upstream.toml")
@@ -26,10 +26,12 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("dashboard", help="publish a history as a static site")
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
-    parser.add_argument("--out", required=True, type=Path, metavar="SITE", help="the site's folder")
+    parser.add_argument(
+        "--out", required=True, type=output_folder, metavar="SITE", help="the site's folder"
+    )
     parser.add_argument(
         "--nights",
-        type=int,
+        type=whole_number(1, 36_500),
         default=night.NIGHTS,
         metavar="N",
         help=f"calendar days that it shows; default: {night.NIGHTS}",
@@ -48,24 +50,24 @@ def add(commands: Commands) -> None:
         help="where it will be, for links; pages: GitHub Pages",
     )
     parser.set_defaults(run=_run)
+    parser.epilog = "The exit code is 3 when a file of the history is set aside; the rest is shown."
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.nights < 1:
-        raise BadInputError(f"--nights {options.nights}: expected 1 or more")
     home = address(options.address)
     rows = upstream.load_optional(options.upstream or (_ROWS if _ROWS.is_file() else None))
     history = History(options.history)
 
     def publish(connection: duckdb.DuckDBPyConnection) -> Site:
-        return night.publish(connection, options.out, rows, options.nights, home)
+        shown = night.Shown(rows, options.nights, home, history.set_aside)
+        return night.publish(connection, options.out, shown)
 
     start = time.monotonic()
     site = history.ask(publish)
-    tell(history.set_aside)
+    tell(history)
     say(f"{time.monotonic() - start:.1f} s")
-    print(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")
-    return 0
+    show(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")
+    return PARTIAL if history.set_aside else 0
 
 
 def address(text: str, option: str = "--address") -> str:

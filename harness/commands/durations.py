@@ -6,9 +6,11 @@ import argparse
 import json
 from pathlib import Path
 
-from harness.commands.parsers import Commands
+from harness.commands.output import show
+from harness.commands.parsers import Commands, output_file
+from harness.commands.partial import told
 from harness.files import write
-from harness.results.report import read
+from harness.results.report import read_all
 from harness.selection import recorded
 
 TARGET = Path("fixtures/durations.json")
@@ -18,15 +20,17 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("durations", help="record how long cases take, for --shard")
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, ours")
-    parser.add_argument("--out", type=Path, default=TARGET, help=f"default: {TARGET}")
+    parser.add_argument("--out", type=output_file, default=TARGET, help=f"default: {TARGET}")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    results = [result for path in options.reports for result in read(path).results.values()]
+    reports, faults = read_all(options.reports)
+    every = [result for report in reports for result in report.results.values()]
+    results = [result for result in every if not result.lost]
     found = recorded((result.id, result.lane, result.seconds) for result in results)
     text = json.dumps(found, indent=1) + "\n"
     write({options.out: text})
     functions = sum(len(functions) for functions in found.values())
-    print(f"{options.out}: {len(results)} cases of {functions} test functions")
-    return 0
+    show(f"{options.out}: {len(results)} cases of {functions} test functions")
+    return told(faults)

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from harness import listing
-from harness.commands.parsers import Commands
+from harness.commands.output import show
+from harness.commands.parsers import Commands, whole_number
 from harness.errors import BadInputError
 from harness.expectations import Expectations, describe, evidence, files, update
 from harness.expectations.decide import decide
@@ -38,7 +39,11 @@ def add(commands: Commands) -> None:
         "--cases", action="append", default=[], metavar="GLOB", help="only these; may be repeated"
     )
     action.add_argument(
-        "--runs", type=int, default=2, metavar="N", help="reports that prove a change (default: 2)"
+        "--runs",
+        type=whole_number(0, 1000),
+        default=2,
+        metavar="N",
+        help="reports that prove a change (default: 2)",
     )
     action.add_argument("--dry-run", action="store_true", help="say what would change")
     action.add_argument(
@@ -62,7 +67,7 @@ def _update(options: argparse.Namespace) -> int:
     if not options.dry_run:
         write(plan.texts)
     left = list(describe.left(decisions, plan, options.reports, options.runs))
-    print("\n".join([*describe.changes(plan), *left]))
+    show("\n".join([*describe.changes(plan), *left]))
     return int(bool(left))
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+from harness.commands.output import say
 from harness.commands.parsers import Commands
+from harness.commands.query import tell_of
+from harness.commands.step_outputs import print_outputs
+from harness.errors import PARTIAL
 from harness.results.history_branch import Branch
+from harness.results.history_names import SetAside
 
 
 def add(commands: Commands) -> None:
@@ -22,13 +28,23 @@ def add(commands: Commands) -> None:
         action.add_argument("--remote", default="origin", help="an address, or a remote's name")
         action.add_argument("--branch", default="history", help="default: history")
         action.set_defaults(run=run)
+        action.epilog = f"The exit code is {PARTIAL} when some runs are damaged: they are named."
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    print(f"runs={Branch(options.remote, options.branch).fetch(options.history)}")
-    return 0
+    done = Branch(options.remote, options.branch).fetch(options.history)
+    print_outputs({"runs": done.runs})
+    return _partly(done.set_aside)
 
 
 def _push(options: argparse.Namespace) -> int:
-    print(f"pushed={Branch(options.remote, options.branch).push(options.history)}")
-    return 0
+    done = Branch(options.remote, options.branch).push(options.history)
+    for name in done.replaced:
+        say(f"replaced, since the branch had it damaged: {name}")
+    print_outputs({"pushed": len(done.new) + len(done.replaced)})
+    return _partly(done.set_aside)
+
+
+def _partly(set_aside: Sequence[SetAside]) -> int:
+    tell_of(set_aside)
+    return PARTIAL if set_aside else 0

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 
 from harness import upstream
+from harness.commands.output import show
 from harness.commands.parsers import Commands
+from harness.commands.partial import told
 from harness.results import history
 
 _REPORTS = Path("reports/matrix")
@@ -27,7 +29,7 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     rows = upstream.load_optional(_ROWS if _ROWS.is_file() else None)
-    reports = history.find_reports(options.reports)
+    reports, faults = history.find_reports(options.reports)
     for line in history.lines(history.histories(options.issue, reports, rows)):
-        print(line)
-    return 0
+        show(line)
+    return told(faults)

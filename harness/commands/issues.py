@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from harness.commands.dashboard import address
-from harness.commands.parsers import Commands
+from harness.commands.output import show
+from harness.commands.parsers import Commands, whole_number
 from harness.commands.query import tell
 from harness.issues.github import Issues
 from harness.issues.plan import decide
@@ -23,7 +24,11 @@ def add(commands: Commands) -> None:
     sync.add_argument("--repo", required=True, metavar="OWNER/NAME")
     sync.add_argument("--site", default="", metavar="URL", help="of the dashboard, for links")
     sync.add_argument(
-        "--most", type=int, default=20, metavar="N", help="to open at once; the rest next time"
+        "--most",
+        type=whole_number(0, 1000),
+        default=20,
+        metavar="N",
+        help="to open at once; the rest next time",
     )
     sync.add_argument("--dry-run", action="store_true", help="say what would be done")
     sync.set_defaults(run=_sync)
@@ -36,14 +41,14 @@ def _sync(options: argparse.Namespace) -> int:
     site = address(options.site, "--site")
     history, issues = History(options.history), Issues(options.repo)
     found = history.ask(state)
-    tell(history.set_aside)
+    tell(history)
     actions = decide(found, issues.all(), site)
     opened = [action for action in actions if action.kind == "open"]
     kept = [action for action in actions if action.kind != "open"] + opened[: options.most]
     for action in kept:
         number = action.number if options.dry_run else issues.carry_out(action)
         told = printable(action.title or action.comment)
-        print(f"{action.kind:<7} #{number or '?'} {told}".rstrip())
+        show(f"{action.kind:<7} #{number or '?'} {told}".rstrip())
     left = len(opened) - len(opened[: options.most])
-    print(f"{len(found.regressions)} regressions stand, {len(kept)} issues changed, {left} left")
+    show(f"{len(found.regressions)} regressions stand, {len(kept)} issues changed, {left} left")
     return 0

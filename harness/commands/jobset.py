@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from harness.commands.parsers import Commands
-from harness.commands.stacks import say
-from harness.errors import BadInputError
+from harness.commands.output import as_json, say, show
+from harness.commands.parsers import Commands, output_file, output_folder, whole_number
+from harness.errors import PARTIAL, BadInputError
 from harness.jobset import collect, manifest, plan, work
 from harness.results import merge
 
 _HOUR = 3600
+_SECONDS = whole_number(0, 10**9)
 
 
 def add(commands: Commands) -> None:
@@ -23,7 +23,13 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--accelerator", metavar="NAME", help="GKE's, as tpu-v6e-slice")
     parser.add_argument("--topology", metavar="CHIPS", help="of one slice, as 2x2 or 2x2x1")
-    parser.add_argument("--slices", type=int, default=1, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--slices",
+        type=whole_number(0, 100_000),
+        default=1,
+        metavar="N",
+        help="default: %(default)s",
+    )
     parser.add_argument("--image", help="with xla-harness, the suites and the stack in it")
     parser.add_argument("--name", default="xla-harness", help="default: %(default)s")
     parser.add_argument("--namespace", default="default", help="default: %(default)s")
@@ -32,14 +38,22 @@ def add(commands: Commands) -> None:
         "--lane", default="tpu", help="tpu (default), or virtual-tpu: a rehearsal on CPU nodes"
     )
     parser.add_argument(
-        "--chips-per-host", type=int, default=0, metavar="N", help="default: the generation's"
+        "--chips-per-host",
+        type=whole_number(0, 1000),
+        default=0,
+        metavar="N",
+        help="default: the generation's",
     )
     parser.add_argument(
-        "--deadline", type=int, default=_HOUR, metavar="SECONDS", help="of the job (%(default)s)"
+        "--deadline",
+        type=_SECONDS,
+        default=_HOUR,
+        metavar="SECONDS",
+        help="of the job (%(default)s)",
     )
     parser.add_argument(
         "--wait",
-        type=int,
+        type=_SECONDS,
         default=600,
         metavar="SECONDS",
         help="that a finished worker waits to be collected (%(default)s)",
@@ -47,7 +61,7 @@ def add(commands: Commands) -> None:
     parser.set_defaults(arguments=[], run=_print)
     parser.epilog = (
         "Arguments behind -- are pytest's; without them it runs suites/. collect and merge end "
-        "with 1 when a case is bad."
+        "with 1 when a case is bad or a worker has no report, with 3 when a case can't be read."
     )
     actions = parser.add_subparsers(metavar="ACTION")
     _add_work(actions)
@@ -57,8 +71,8 @@ def add(commands: Commands) -> None:
 
 def _add_work(actions: Commands) -> None:
     action = actions.add_parser("work", help="in a pod: run pytest, keep the report for collect")
-    action.add_argument("--out", type=Path, required=True, metavar="DIR")
-    action.add_argument("--wait", type=int, default=600, metavar="SECONDS")
+    action.add_argument("--out", type=output_folder, required=True, metavar="DIR")
+    action.add_argument("--wait", type=_SECONDS, default=600, metavar="SECONDS")
     action.set_defaults(arguments=[], run=_work)
 
 
@@ -67,10 +81,10 @@ def _add_collect(actions: Commands) -> None:
         "collect", help="wait for a JobSet's workers, copy their reports and logs, merge them"
     )
     action.add_argument("name", metavar="NAME")
-    action.add_argument("--out", type=Path, required=True, metavar="DIR")
+    action.add_argument("--out", type=output_folder, required=True, metavar="DIR")
     action.add_argument("--namespace", default="default", help="default: %(default)s")
     action.add_argument(
-        "--timeout", type=int, default=_HOUR, metavar="SECONDS", help="default: %(default)s"
+        "--timeout", type=_SECONDS, default=_HOUR, metavar="SECONDS", help="default: %(default)s"
     )
     action.set_defaults(run=_collect)
 
@@ -80,7 +94,7 @@ def _add_merge(actions: Commands) -> None:
     action.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="of a worker, named as it: 1-0"
     )
-    action.add_argument("--out", type=Path, required=True, metavar="FILE")
+    action.add_argument("--out", type=output_file, required=True, metavar="FILE")
     action.set_defaults(run=_merge)
 
 
@@ -104,7 +118,7 @@ def _print(options: argparse.Namespace) -> int:
     )
     if note := manifest.unsupported(made):
         say(note)
-    print(json.dumps(manifest.jobset(made), indent=2))
+    show(as_json(manifest.manifest(made), indent=2))
     return 0
 
 
@@ -116,16 +130,24 @@ def _collect(options: argparse.Namespace) -> int:
     name, namespace = plan.name_of(options.name), plan.namespace_of(options.namespace)
     workers = collect.collect(name, namespace, options.out, options.timeout, say)
     for worker in workers:
-        print(f"{worker.name}  {worker.told}")
+        show(f"{worker.name}  {worker.told}")
     merged = options.out / "report.xml"
     reports = {worker.name: worker.folder / work.REPORT for worker in workers}
     found = merge.write(reports, merged, {worker.name: worker.told for worker in workers})
-    print("\n".join([*found.lines, str(merged)]))
-    return int(found.bad or any(worker.exit for worker in workers))
+    show("\n".join([*found.lines, str(merged)]))
+    return _code(found, bad=any(worker.exit for worker in workers))
 
 
 def _merge(options: argparse.Namespace) -> int:
     reports = {folder.name: folder / work.REPORT for folder in options.folders}
+    if len(reports) < len(options.folders):
+        raise BadInputError("DIR: expected a folder of each worker, found two of one name")
     found = merge.write(reports, options.out, {})
-    print("\n".join(found.lines))
-    return int(found.bad)
+    show("\n".join(found.lines))
+    return _code(found)
+
+
+def _code(found: merge.Merged, *, bad: bool = False) -> int:
+    if found.bad or bad:
+        return 1
+    return PARTIAL if found.partial else 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 
 from harness import listing
+from harness.commands.output import as_json, say, show
 from harness.commands.parsers import Commands
 from harness.errors import BadInputError
 
@@ -29,8 +28,8 @@ def _run(options: argparse.Namespace) -> int:
         raise BadInputError(
             f"{missing[0]}: expected a file or folder of cases, as a clone of the project has"
         )
-    print(f"collecting {' '.join(options.paths)} ...", file=sys.stderr)
+    say(f"collecting {' '.join(options.paths)} ...")
     cases, titles = listing.collect(options.paths)
     data = listing.as_data(cases)
-    print(json.dumps(data, indent=1) if options.json else listing.table(cases, titles))
+    show(as_json(data, indent=1) if options.json else listing.table(cases, titles))
     return 0

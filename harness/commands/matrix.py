@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import upstream
-from harness.commands.parsers import Commands, names
-from harness.commands.stacks import say
+from harness.commands.output import say, show
+from harness.commands.parsers import Commands, names, output_folder, whole_number
+from harness.commands.partial import told
 from harness.files import write
 from harness.lanes import lane_named
 from harness.matrix import run
@@ -38,7 +39,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--pytest", default="", metavar="TEXT", help="more arguments for pytest, as one text"
     )
-    parser.add_argument("--out", type=Path, default=REPORTS, help=f"default: {REPORTS}")
+    parser.add_argument("--out", type=output_folder, default=REPORTS, help=f"default: {REPORTS}")
     parser.set_defaults(run=_run)
 
 
@@ -58,7 +59,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def add_cell_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that runs cells."""
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="default: one a core")
+    parser.add_argument(
+        "--jobs", type=whole_number(0, 1000), default=0, metavar="N", help="default: one a core"
+    )
     parser.add_argument("--fresh", action="store_true", help="run what was answered already, too")
     parser.add_argument(
         "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
@@ -107,8 +110,8 @@ def _run(options: argparse.Namespace) -> int:
         for stack in stacks
     ]
     rows = upstream.load_optional(UPSTREAM if UPSTREAM.exists() else None)
-    print("\n".join(overview.text(columns, rows)))
-    (options.out / "overview.md").write_text(overview.markdown(columns, rows), encoding="utf-8")
+    show("\n".join(overview.text(columns, rows)))
+    write({options.out / "overview.md": overview.markdown(columns, rows)})
     for cell in done.cells:
         if str(cell) in done.died:
             write({cell.cause: f"{done.died[str(cell)]}\n"})
@@ -116,4 +119,6 @@ def _run(options: argparse.Namespace) -> int:
     bad = sum(
         r.outcome.is_bad for _, reports in columns for x in reports for r in x.results.values()
     )
-    return int(bad > 0)
+    faults = [fault for _, reports in columns for x in reports for fault in x.faults]
+    left_out = told(faults)
+    return 1 if bad else left_out

@@ -3,11 +3,48 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def names(text: str) -> tuple[str, ...]:
     """A list as it is written on the command line: ``cpu,virtual-tpu``."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that is a whole number in that range."""
+
+    def parse(text: str) -> int:
+        if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]!r}: expected a number from {least} to {most:,}"
+            )
+        return int(text)
+
+    return parse
+
+
+def output_file(text: str) -> Path:
+    """The type of an option that names a file to write: refused before anything has run."""
+    if not text or os.path.isdir(text):  # noqa: PTH112 - never raises, whatever the name
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a file, found a folder")
+    if not os.path.isdir(os.path.dirname(text) or "."):  # noqa: PTH112, PTH120
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a file in a folder that exists")
+    return Path(text)
+
+
+def output_folder(text: str) -> Path:
+    """The type of an option that names a folder to write to, which is made if need be."""
+    found = text or "."
+    while not os.path.lexists(found):
+        found = os.path.dirname(found) or "."  # noqa: PTH120
+    if not os.path.isdir(found):  # noqa: PTH112
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a folder, {found} is a file")
+    return Path(text)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.commands.output import as_json
 from harness.commands.parsers import Commands, names
+from harness.commands.step_outputs import print_outputs
 from harness.matrix.plan import cells
+from harness.results.junit_run import parse_time
 from harness.stacks.catalogue import FOLDER, Catalogue
 from harness.stacks.stack import Stack
 
@@ -58,9 +60,8 @@ def _night(options: argparse.Namespace) -> int:
     if options.nightly:
         stacks.append({"stack": catalogue.find(options.nightly).name, "wheels": "wheels"})
     # All cells of a night have one time, so that a night which runs past midnight stays one.
-    time = options.time or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    print(f"stacks={json.dumps(stacks)}")
-    print(f"time={time}")
+    time = parse_time(options.time, "--time") if options.time else datetime.now(UTC)
+    print_outputs({"stacks": as_json(stacks), "time": f"{time:%Y-%m-%dT%H:%M:%SZ}"})
     return 0
 
 
@@ -69,6 +70,7 @@ def _cells(options: argparse.Namespace) -> int:
     found = cells(
         with_wheels(stack) if options.wheels else stack, names(options.lanes), options.shard
     )
-    print(f"cells={json.dumps([{**cell.data, 'stack': stack.name} for cell in found])}")
-    print(f"artifacts={json.dumps([cell.artifact for cell in found])}")
+    data = [{**cell.data, "stack": stack.name} for cell in found]
+    artifacts = [cell.artifact for cell in found]
+    print_outputs({"cells": as_json(data), "artifacts": as_json(artifacts)})
     return 0

@@ -10,9 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.commands.matrix import REPORTS, UPSTREAM, add_run_options, cells_of, with_paths
-from harness.commands.parsers import Commands
-from harness.commands.stacks import say
+from harness.commands.output import annotate, say, show
+from harness.commands.parsers import Commands, output_file, output_folder, whole_number
+from harness.commands.partial import told
+from harness.commands.query import tell
 from harness.errors import BadInputError
+from harness.files import write
 from harness.matrix import run
 from harness.matrix.qualify import Runner, attribute, differing_cases
 from harness.results import allow, compare_ci, markdown, text
@@ -23,7 +26,7 @@ from harness.results.findings import Comparison
 from harness.results.history import find_reports
 from harness.results.history_store import History
 from harness.results.recorded import recorded
-from harness.results.report import Report, read
+from harness.results.report import Report, read_all
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
@@ -49,14 +52,24 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--annotations", action="store_true", help="print GitHub's ::error lines too"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="summary for a pull request")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all findings, for a program")
     parser.add_argument(
-        "--reruns", type=int, default=2, metavar="N", help="of what differs; default: 2"
+        "--markdown", type=output_file, metavar="FILE", help="summary for a pull request"
+    )
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="all findings, for a program"
+    )
+    parser.add_argument(
+        "--reruns",
+        type=whole_number(0, 100),
+        default=2,
+        metavar="N",
+        help="of what differs; default: 2",
     )
     parser.add_argument("--no-attribution", action="store_true", help="don't swap components")
-    parser.add_argument("--reports", type=Path, default=REPORTS, help=f"of runs; {REPORTS}")
-    parser.add_argument("--out", type=Path, default=OUT, help=f"of the rest; {OUT}")
+    parser.add_argument(
+        "--reports", type=output_folder, default=REPORTS, help=f"of runs; {REPORTS}"
+    )
+    parser.add_argument("--out", type=output_folder, default=OUT, help=f"of the rest; {OUT}")
     parser.set_defaults(run=_run)
 
 
@@ -67,6 +80,7 @@ class _Sides:
     reports: Sequence[Sequence[Report]]
     stacks: Sequence[Stack | None]
     rows: tuple[Row, ...]
+    faults: Sequence[str]  # what of the reports can't be read
 
     def compare(self, reruns: Sequence[Sequence[Report]] = ((), ())) -> Comparison:
         (base, candidate), (again_base, again) = self.reports, reruns
@@ -83,39 +97,37 @@ def _run(options: argparse.Namespace) -> int:
     if base and candidate and not options.no_attribution:
         comparison = attribute(comparison, base, candidate, runner)
     allowed = allow.apply(entries, comparison)
-    print("\n".join(text.lines(comparison, allowed)))
+    show("\n".join(text.lines(comparison, allowed)))
     if options.annotations:
-        print("\n".join(compare_ci.annotation_lines(comparison, allowed)))
+        annotate(compare_ci.annotation_lines(comparison, allowed))
     target = options.markdown or runner.out / "summary.md"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(markdown.summary(comparison, allowed), encoding="utf-8")
+    write({target: markdown.summary(comparison, allowed)})
     if options.json:
-        data = json.dumps(as_data(comparison, allowed), indent=1)
-        options.json.write_text(f"{data}\n", encoding="utf-8")
+        write({options.json: f"{json.dumps(as_data(comparison, allowed), indent=1)}\n"})
     say(f"summary: {target}")
-    return decide(comparison, allowed.entries.keys()).exit_code
+    left_out = told(sides.faults)
+    return decide(comparison, allowed.entries.keys()).exit_code or left_out
 
 
-def _reports(name: str) -> list[Report]:
-    """The reports of a file or a folder; none for a stack's name."""
+def _reports(name: str) -> tuple[list[Report], list[str]]:
+    """The reports of a file or a folder, and what can't be read; none for a stack's name."""
     path = Path(name)
     if path.suffix == ".xml":
-        return [read(path)]
-    if path.is_dir():
-        found = find_reports(path)
-        if not found:
-            raise BadInputError(f"{path}: expected reports of xla-harness")
-        return found
-    return []
+        return read_all([path])
+    return find_reports(path) if path.is_dir() else ([], [])
 
 
 def _sides(options: argparse.Namespace) -> _Sides:
     """Both sides, run now where a stack was named."""
     named = (options.base, options.candidate)
-    given = [_reports(name) for name in named]
+    read = [_reports(name) for name in named[bool(options.history) :]]
+    given = [reports for reports, _ in read]
     if options.history:
-        stack = next((report.stack for report in given[1] if report.stack), options.candidate)
-        given[0] = [recorded(History(options.history), options.base, stack)]
+        stack = next((report.stack for report in given[0] if report.stack), options.candidate)
+        history = History(options.history)
+        given.insert(0, [recorded(history, options.base, stack)])
+        tell(history)
     stacks = [
         None if reports else Catalogue(options.folder).find(name)
         for reports, name in zip(given, named, strict=True)
@@ -130,7 +142,8 @@ def _sides(options: argparse.Namespace) -> _Sides:
         reports or [cell.read() for cell in done.finished if cell.stack == stack]
         for reports, stack in zip(given, stacks, strict=True)
     ]
-    return _Sides(reports, stacks, load_optional(UPSTREAM if UPSTREAM.exists() else None))
+    rows = load_optional(UPSTREAM if UPSTREAM.exists() else None)
+    return _Sides(reports, stacks, rows, [fault for _, faults in read for fault in faults])
 
 
 def _runner(options: argparse.Namespace, comparison: Comparison) -> Runner:

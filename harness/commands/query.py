@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import cast
 
 import duckdb
 
+from harness.commands.output import say, show
 from harness.commands.parsers import Commands
-from harness.commands.stacks import say
 from harness.errors import BadInputError
-from harness.results.history_store import History, SetAside
+from harness.results.history_names import SetAside
+from harness.results.history_store import History
 from harness.results.printable import printable
 
 Answer = tuple[list[str], list[tuple[object, ...]]]
@@ -24,11 +26,21 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("query", help="ask a history in SQL, over the view cases")
     parser.add_argument("sql", metavar="SQL", help="as 'SELECT outcome, count(*) FROM cases ...'")
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
-    parser.add_argument("--csv", action="store_true", help="as CSV, uncut")
+    parser.add_argument("--csv", action="store_true", help="as CSV, uncut; line breaks are escaped")
     parser.set_defaults(run=_run)
 
 
-def tell(set_aside: Sequence[SetAside]) -> None:
+def tell(history: History) -> None:
+    """Name the files that don't count, and say how many have no checksum."""
+    tell_of(history.set_aside)
+    if history.unverified:
+        say(
+            f"without a checksum: {len(history.unverified)} files from before format 2, "
+            f"as {printable(history.unverified[0])}"
+        )
+
+
+def tell_of(set_aside: Iterable[SetAside]) -> None:
     """Name the files that don't count."""
     for file in set_aside:
         say(f"set aside: {printable(file.name)}: {printable(file.cause)}")
@@ -38,23 +50,26 @@ def _run(options: argparse.Namespace) -> int:
     history = History(options.history)
 
     def question(connection: duckdb.DuckDBPyConnection) -> Answer:
-        done = connection.execute(options.sql)
+        done = cast("duckdb.DuckDBPyConnection | None", connection.execute(options.sql))
+        if done is None:  # not what DuckDB's types say: "" and ";" are no statement
+            raise BadInputError("SQL: expected a statement, as 'SELECT count(*) FROM cases'")
         return [column[0] for column in done.description or ()], done.fetchall()
 
     try:
         names, rows = history.ask(question)
-    except duckdb.Error as error:
-        raise BadInputError(f"SQL: {printable(str(error).splitlines()[0])}") from error
-    tell(history.set_aside)
+    except (duckdb.Error, ValueError, OverflowError) as error:  # also a date that Python has not
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadInputError(f"SQL: {said}") from error
+    tell(history)
     if options.csv:
         writer = csv.writer(sys.stdout)
-        writer.writerows([names, *rows])
+        writer.writerows([[_cell(value) for value in row] for row in (names, *rows)])
         return 0
     cells = [[_cell(value) for value in row] for row in (names, *rows)]
     widths = [min(max(map(len, column)), _WIDEST) for column in zip(*cells, strict=True)]
     for row in cells:
         fitted = (_fitted(cell, width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(fitted).rstrip())
+        show("  ".join(fitted).rstrip())
     return 0
 
 

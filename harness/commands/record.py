@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
+from harness.commands.output import show
 from harness.commands.parsers import Commands
+from harness.commands.partial import told
 from harness.errors import BadInputError
 from harness.results.history_store import History
-from harness.results.junit_run import Said
+from harness.results.junit_run import Run, Said, joined, parse_time, read_run
 from harness.results.printable import printable
 
 
@@ -33,20 +35,30 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--time", metavar="ISO", help="of the start; else the report's")
     parser.set_defaults(run=_run)
+    parser.epilog = "The exit code is 3 when something can't be read; the rest is recorded."
 
 
 def _run(options: argparse.Namespace) -> int:
-    said = Said(options.stack, options.commit, options.machine, _time(options.time))
-    for run in History(options.history).record(options.reports, said, together=options.together):
-        state = "recorded" if run.new else "known"
-        print(f"{run.run}  {state:<8}  {run.cases:>6} cases  {printable(run.stack)}")
-    return 0
+    time = parse_time(options.time, "--time") if options.time else None
+    said = Said(options.stack, options.commit, options.machine, time)
+    runs, faults = _read(options.reports, said)
+    for run in History(options.history).add([joined(runs)] if options.together else runs):
+        show(f"{run.run}  {run.added:<8}  {run.cases:>6} cases  {printable(run.stack)}")
+    return told(faults)
 
 
-def _time(text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError as error:
-        raise BadInputError(
-            f"--time: expected ISO 8601, as 2026-11-21T02:30:00Z: {error}"
-        ) from error
+def _read(paths: Sequence[Path], said: Said) -> tuple[list[Run], list[str]]:
+    """The runs that can be read, and what can't.
+
+    Raises BadInputError, naming every report, when none can be read.
+    """
+    runs, faults = list[Run](), list[str]()
+    for path in paths:
+        try:
+            runs.append(read_run(path, said))
+            faults += runs[-1].faults
+        except BadInputError as error:
+            faults.append(str(error))
+    if not runs:
+        raise BadInputError("\n".join(faults))
+    return runs, faults

@@ -7,8 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness.commands.parsers import Commands
-from harness.errors import BadInputError
+from harness.commands.output import say
+from harness.commands.parsers import Commands, output_file
+from harness.files import write as write_files
 from harness.repro import cases, check
 from harness.repro.cases import Found
 from harness.repro.check import Ending
@@ -22,7 +23,7 @@ def add(commands: Commands) -> None:
         "repro", help="write a case as one script that needs neither the harness nor pytest"
     )
     parser.add_argument("case", metavar="CASE", help="its id, as pytest prints it")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    parser.add_argument("--out", type=output_file, metavar="FILE", help="default: standard output")
     parser.add_argument("--stack", metavar="NAME", help="pin this stack's versions")
     parser.add_argument(
         "--check",
@@ -43,16 +44,13 @@ def _run(options: argparse.Namespace) -> int:
     ending = None
     write(found, None, pins, python)  # a case that can't be a script need not run
     if options.check or not (options.no_run or options.stack):
-        _say(f"running {found.case.id} ...")
+        say(f"running {found.case.id} ...")
         ending = check.of_case(found.case.id, found.item.config.rootpath)
     text = write(found, None if options.stack else ending, pins, python)
     if options.out:
-        try:
-            options.out.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise BadInputError(f"--out {options.out}: {error.strerror}") from error
+        write_files({options.out: text})
     else:
-        print(text, end="")
+        sys.stdout.write(text)  # a program: what it quotes is a comment or a string in it
     if options.check:
         assert ending is not None
         return _check(found, text, ending)
@@ -60,17 +58,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(found: Found, text: str, ending: Ending) -> int:
-    _say("running the script ...")
+    say("running the script ...")
     with tempfile.TemporaryDirectory(prefix="repro-") as folder:
         path = Path(folder) / "script.py"
         path.write_text(text, encoding="utf-8")
         own = check.of_script(path, found.case, ending)
     if own.is_like(ending):
-        _say(f"the script ends as the case does: {own}")
+        say(f"the script ends as the case does: {own}")
         return 0
-    _say(f"the script ends otherwise\n  case    {ending}\n  script  {own}")
+    say(f"the script ends otherwise\n  case    {ending}\n  script  {own}")
     return 1
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from harness.commands.matrix import add_cell_options, with_paths
-from harness.commands.parsers import Commands, names
-from harness.commands.stacks import say
+from harness.commands.output import say, show
+from harness.commands.parsers import Commands, names, output_folder
+from harness.files import write
 from harness.matrix import run
 from harness.matrix.cell import Cell
 from harness.results import skew
@@ -26,7 +27,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--jax", required=True, metavar="VERSIONS", help="as 0.7.1,0.8.0")
     parser.add_argument("--libtpu", required=True, metavar="VERSIONS", help="as 0.0.21,0.0.23")
     parser.add_argument("--stack", default="2.9.0", help="whose other pins are kept: %(default)s")
-    parser.add_argument("--out", type=Path, default=REPORTS, help=f"default: {REPORTS}")
+    parser.add_argument("--out", type=output_folder, default=REPORTS, help=f"default: {REPORTS}")
     add_cell_options(parser)
     parser.set_defaults(run=_run)
     parser.epilog = f"Arguments behind -- are pytest's; without them it runs {PROGRAMS}."
@@ -55,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
         if str(cell) not in done.died
     }
     grid = skew.Grid({key: tuple(results) for key, results in reports.items()})
-    print("\n".join(skew.text(grid, rows, columns)))
-    (options.out / "grid.md").write_text(skew.markdown(grid, rows, columns), encoding="utf-8")
+    show("\n".join(skew.text(grid, rows, columns)))
+    write({options.out / "grid.md": skew.markdown(grid, rows, columns)})
     done.check()
     return 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
+from harness.commands.output import say, show
 from harness.commands.parsers import Commands
 from harness.stacks import constraints, doctor, wheels
 from harness.stacks.catalogue import FOLDER, Catalogue
@@ -41,26 +41,21 @@ def add(commands: Commands) -> None:
     action.set_defaults(run=_doctor)
 
 
-def say(text: str) -> None:
-    """Progress, which is no result."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def _list(options: argparse.Namespace) -> int:
     stacks, environments = Catalogue(options.folder).stacks, Environments()
     head = "".join(f"{name:<12}" for name in _SHOWN)
-    print(f"{'stack':<14}{'python':<8}{head}installed")
+    show(f"{'stack':<14}{'python':<8}{head}installed")
     for stack in stacks:
         pins = "".join(f"{stack.pins.get(name, '-').removeprefix('=='):<12}" for name in _SHOWN)
         done = "yes" if environments.existing(stack) else "-"
-        print(f"{stack.name:<14}{stack.python:<8}{pins}{done}")
+        show(f"{stack.name:<14}{stack.python:<8}{pins}{done}")
     return 0
 
 
 def _show(options: argparse.Namespace) -> int:
     catalogue, environments = Catalogue(options.folder), Environments()
     for stack in [catalogue.find(name) for name in options.stacks]:
-        print("\n".join(_described(stack, environments)))
+        show("\n".join(_described(stack, environments)))
     return 0
 
 
@@ -86,14 +81,14 @@ def _lock(options: argparse.Namespace) -> int:
     for stack in [catalogue.find(name) for name in options.stacks]:
         say(f"{stack.name}: resolving")
         path = constraints.resolve(stack, constraints.path_of(stack, cache))
-        print(f"{path}: {len(constraints.read(path))} packages")
+        show(f"{path}: {len(constraints.read(path))} packages")
     return 0
 
 
 def _create(options: argparse.Namespace) -> int:
     catalogue, environments = Catalogue(options.folder), Environments()
     for stack in [catalogue.find(name) for name in options.stacks]:
-        print(environments.create(wheels.given(stack, options.wheels), say).python)
+        show(str(environments.create(wheels.given(stack, options.wheels), say).python))
     return 0
 
 
@@ -104,23 +99,23 @@ def _remove(options: argparse.Namespace) -> int:
         known = {str(environment.manifest["stack"]) for environment in environments.all()}
         # One whose file is gone, or that was swapped together, is known by its environment.
         count = environments.remove(name if name in known else catalogue.find(name).name)
-        print(f"{name}: {count} environments removed")
+        show(f"{name}: {count} environments removed")
     say(f"{(shutil.disk_usage('/').free - before) / 1e9:.1f} GB freed")
     return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:
     catalogue, environments = Catalogue(options.folder), Environments()
-    print("this machine")
+    show("this machine")
     checks = list(doctor.machine(catalogue.stacks, environments))
-    print("\n".join(text for check in checks for text in _line(check)))
-    print("this environment")
+    show("\n".join(text for check in checks for text in _line(check)))
+    show("this environment")
     found = list(doctor.here())
-    print("\n".join(text for check in found for text in _line(check)) or "  no torch_xla, no jax")
+    show("\n".join(text for check in found for text in _line(check)) or "  no torch_xla, no jax")
     for environment in environments.all():
-        print(f"environment {environment.manifest['stack']}")
+        show(f"environment {environment.manifest['stack']}")
         found += (fits := list(doctor.fit(environment.python)))
-        print("\n".join(text for check in fits for text in _line(check)))
+        show("\n".join(text for check in fits for text in _line(check)))
     return int(any(check.remedy and check.needed for check in [*checks, *found]))
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import textwrap
 
+from harness.commands.output import show
 from harness.commands.parsers import Commands
 from harness.errors import BadInputError
 from harness.generations import GENERATIONS
@@ -29,7 +30,7 @@ def _run(options: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # jaxlib says that it found libtpu
     os.environ.update(libtpu.ENVIRONMENT)
     libtpu.library_path()
-    print(f"libtpu {installed('libtpu')} compiles for these slices, and for several of each:")
+    show(f"libtpu {installed('libtpu')} compiles for these slices, and for several of each:")
     refused = []
     for generation in GENERATIONS.values():
         taken = []
@@ -43,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
         lines = textwrap.wrap(
             " ".join(taken) or "none", _WIDTH, initial_indent="  ", subsequent_indent="  "
         )
-        print("\n".join([f"{generation.name}, {generation.device_kind}", *lines]))
-    print("\n".join(refused))
-    print("pytest --lane tpu-aot --topology v6e:2x2; two slices of it: 2xv6e:2x2")
+        show("\n".join([f"{generation.name}, {generation.device_kind}", *lines]))
+    show("\n".join(refused))
+    show("pytest --lane tpu-aot --topology v6e:2x2; two slices of it: 2xv6e:2x2")
     return 0

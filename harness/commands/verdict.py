@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from harness.commands.parsers import Commands
+from harness.commands.output import annotate, show
+from harness.commands.parsers import Commands, output_file
 from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.results import verdict_ci, verdict_text
@@ -20,7 +20,9 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("name", metavar="RUN", help="its name or the beginning of it, or latest")
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a CI job's summary")
+    parser.add_argument(
+        "--markdown", type=output_file, metavar="FILE", help="for a CI job's summary"
+    )
     parser.add_argument(
         "--annotations", action="store_true", help="print GitHub's ::error and ::warning lines too"
     )
@@ -30,14 +32,14 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     history = History(options.history)
-    run, stack = history.find(options.name)
-    verdicts = history.ask(lambda connection: judge(connection, [run]), [stack])
-    tell(history.set_aside)
+    run, stacks = history.find(options.name)
+    verdicts = history.ask(lambda connection: judge(connection, [run]), stacks)
+    tell(history)
     if not verdicts.runs:
-        raise BadInputError(f"run {run}: its file in {history.location} can't be read")
-    print("\n".join(verdict_text.lines(verdicts)))
+        raise history.unreadable(run)
+    show("\n".join(verdict_text.lines(verdicts)))
     if options.annotations:
-        print("\n".join(verdict_ci.annotation_lines(verdicts)))
+        annotate(verdict_ci.annotation_lines(verdicts))
     if options.markdown:
         try:
             with options.markdown.open("a", encoding="utf-8") as file:  # as $GITHUB_STEP_SUMMARY

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, date, datetime
-from pathlib import Path
 
-from harness.commands.parsers import Commands
+from harness.commands.output import show
+from harness.commands.parsers import Commands, output_folder, whole_number
 from harness.errors import BadInputError
 from harness.stacks.download import PLACE, download
 
@@ -17,10 +17,14 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "addresses", metavar="ADDRESSES", help=f"separated by blanks; {PLACE} is the day, 20261121"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--out", type=output_folder, required=True, metavar="DIR")
     parser.add_argument("--date", metavar="ISO", help="the newest day to look at; default: today")
     parser.add_argument(
-        "--back", type=int, default=7, metavar="DAYS", help="to look back; default: 7"
+        "--back",
+        type=whole_number(0, 3650),
+        default=7,
+        metavar="DAYS",
+        help="to look back; default: 7",
     )
     parser.set_defaults(run=_run)
 
@@ -29,8 +33,8 @@ def _run(options: argparse.Namespace) -> int:
     addresses = options.addresses.split()
     if not addresses:
         raise BadInputError("ADDRESSES: expected at least one address of a wheel")
-    for path in download(addresses, options.out, _day(options.date), max(options.back, 0)):
-        print(path)
+    for path in download(addresses, options.out, _day(options.date), options.back):
+        show(str(path))
     return 0
 
 

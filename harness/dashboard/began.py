@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from harness.dashboard.facts import Facts
 from harness.dashboard.rows import Failure, Line, Run
@@ -64,7 +65,7 @@ def _began(facts: Facts, failure: Failure) -> tuple[list[str], str]:
     after = facts.run.get(failure.first_run)
     if after is None:
         return [], "It began before the nights shown here."
-    at = bisect_left(runs, (after.time, after.run), key=lambda run: (run.time, run.run))
+    at = bisect_left(runs, after.run, key=attrgetter("run"))
     if at == 0:
         before = _stack_before(facts, line)
         if before is None:

@@ -10,6 +10,7 @@ from harness.dashboard.changes import Change
 from harness.dashboard.facts import Facts
 from harness.dashboard.render import Renderer
 from harness.dashboard.site import Site
+from harness.results.history_names import SetAside
 from harness.upstream import Row
 
 
@@ -22,6 +23,7 @@ class Build:
     changes: Sequence[Change]
     rows: Sequence[Row] = ()  # of upstream.toml: issues in an engineer's words
     address: str = ""  # where the site will be, for the feed; "" keeps its links relative
+    set_aside: Sequence[SetAside] = ()  # files of the history that are not in the facts
 
     @cached_property
     def render(self) -> Renderer:

@@ -68,11 +68,21 @@ def publish(build: Build) -> list[Flaky]:
             upstream=_issues(now),
             nights=facts.nights,
             series=[_series(facts, members) for members in lines],
+            skips=skips(now),
             failures=distinct(facts, facts.failures.get(name, [])),
             numbers=recorded(facts, facts.numbers.get(name, []), facts.moved.get(name, [])),
             commands=commands(name, now, facts.stacks),
         )
     return flaky
+
+
+def skips(rows: Sequence[Latest]) -> list[tuple[str, list[Line]]]:
+    """Why the case has no answer now, and on which lines."""
+    found: dict[str, list[Line]] = {}
+    for row in rows:
+        if row.outcome == "skipped":
+            found.setdefault(row.message, []).append(row.line)
+    return list(found.items())
 
 
 def place(row: Point) -> Line:

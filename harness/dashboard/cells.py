@@ -12,6 +12,7 @@ _ORDER = (
     "crashed",
     "hung",
     "failed",
+    "conflict",
     "unexpected pass",
     "expected failure",
     "skipped",

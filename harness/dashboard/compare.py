@@ -21,6 +21,7 @@ LETTERS = {
     "failed": "f",
     "crashed": "c",
     "hung": "h",
+    "conflict": "b",  # both
     "skipped": "s",
     "expected failure": "x",
     "unexpected pass": "u",

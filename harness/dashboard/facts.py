@@ -93,7 +93,7 @@ class Facts:
     def lines(self) -> Mapping[Line, list[Run]]:
         """The runs of each line, the oldest first."""
         found: dict[Line, dict[str, Run]] = defaultdict(dict)
-        for tally in sorted(self.tallies, key=lambda t: (self.run[t.run].time, t.run)):
+        for tally in sorted(self.tallies, key=attrgetter("run")):
             run = self.run[tally.run]
             found[Line(run.stack, tally.lane, tally.topology)][run.run] = run
         return {line: list(runs.values()) for line, runs in found.items()}

@@ -10,13 +10,12 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from harness.results.printable import INVISIBLE
+
 _SAFE = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _UNSAFE = re.compile(r"[^a-z0-9_-]+")
 # What an HTML or XML file can't hold, and what would reorder or hide the text around it.
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
-    "\ufeff\ufff9-\uffff]"
-)
+_HIDDEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufff9-\uffff{INVISIBLE}]")
 _PICTURES = 0x2400  # Unicode's pictures of control characters
 _PARTS = re.compile(r"(\d+)")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from duckdb import DuckDBPyConnection
@@ -26,27 +27,32 @@ from harness.dashboard.changes import judged
 from harness.dashboard.facts import Facts
 from harness.dashboard.render import STATIC, static
 from harness.dashboard.site import Site
+from harness.results.history_names import SetAside
 from harness.upstream import Row
 
 NIGHTS = 90
 
 
-def publish(
-    connection: DuckDBPyConnection,
-    out: Path,
-    rows: Sequence[Row] = (),
-    nights: int = NIGHTS,
-    address: str = "",
-) -> Site:
+@dataclass(frozen=True)
+class Shown:
+    """What a site shows besides the facts."""
+
+    rows: Sequence[Row] = ()  # of upstream.toml
+    nights: int = NIGHTS  # calendar days
+    address: str = ""  # where the site will be
+    set_aside: Sequence[SetAside] = ()  # files that the view ``cases`` leaves out
+
+
+def publish(connection: DuckDBPyConnection, out: Path, shown: Shown) -> Site:
     """Publish the site of a history's view ``cases`` into ``out``.
 
-    ``nights`` are the calendar days that it shows, ``address`` where it will be. Raises
-    BadInputError when ``out`` can't be written or holds something else; what was there before is
-    whole then.
+    Raises BadInputError when ``out`` can't be written or holds something else; what was there
+    before is whole then.
     """
     with Site(out) as site:
-        facts = Facts(connection, nights)
-        build = Build(facts, site, judged(connection, facts, nights), rows, address)
+        facts = Facts(connection, shown.nights)
+        changes = judged(connection, facts, shown.nights)
+        build = Build(facts, site, changes, shown.rows, shown.address, shown.set_aside)
         for name in STATIC:
             site.write(name, static(name))
         site.write(".nojekyll", "")  # GitHub Pages would leave out what its generator does not know

@@ -97,6 +97,7 @@ def publish(build: Build) -> None:
         tonight=_tonight(facts),
         totals=_totals(facts),
         nights=len(facts.nights),
+        set_aside=build.set_aside,
     )
 
 

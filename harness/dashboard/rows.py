@@ -8,8 +8,8 @@ from datetime import date, datetime
 from typing import NamedTuple, Protocol
 
 WORKS = ("passed", "unexpected pass")
-BAD = ("failed", "crashed", "hung", "unexpected pass")
-BROKEN = ("failed", "crashed", "hung", "expected failure")
+BAD = ("failed", "crashed", "hung", "conflict", "unexpected pass")
+BROKEN = ("failed", "crashed", "hung", "conflict", "expected failure")
 # What it costs to run a case there, the cheapest first; lanes of others come after ours.
 LANES = ("cpu", "virtual-tpu", "tpu-aot", "tpu")
 

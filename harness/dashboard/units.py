@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date, datetime
+
+from harness.results.history_names import started
 
 _SHORT = {
     "passed": "ok",
     "failed": "fail",
     "crashed": "crash",
     "hung": "hung",
+    "conflict": "conflict",
     "skipped": "skip",
     "expected failure": "known",
     "unexpected pass": "fixed?",
 }
-_STARTED = re.compile(r"\d{8}T\d{6}Z(?=-)")
 
 
 def kind(outcome: str) -> str:
@@ -65,8 +66,7 @@ def short(outcome: str) -> str:
 
 def run_time(run: str) -> datetime | None:
     """When a run started, in UTC: its name begins with it. None for a name of another kind."""
-    match = _STARTED.match(run)
     try:
-        return datetime.strptime(f"{match[0]}+0000", "%Y%m%dT%H%M%SZ%z") if match else None
+        return started(run)
     except ValueError:
         return None

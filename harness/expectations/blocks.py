@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
+from harness.files import parse_toml
 
 _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*expectation[ \t]*\]\]", re.MULTILINE)
 
@@ -19,7 +20,7 @@ def split(path: Path, text: str) -> tuple[str, list[tuple[str, str, str]]]:
     between it and the next one's own comment.
     """
     starts = [match.start() for match in _HEADER.finditer(text)]
-    entries = tomllib.loads(text).get("expectation", [])
+    entries = parse_toml(path, text).get("expectation", [])
     bodies = [text[start:end] for start, end in zip_longest(starts, starts[1:])]
     if not _same(bodies, entries):
         raise BadInputError(f"{path}: can't be rewritten: expected [[expectation]] tables only")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from harness.expectations.condition import ALWAYS, Condition
+from harness.expectations.signature import describes
 from harness.outcome import Kind, Outcome
 
 
@@ -40,16 +42,13 @@ class Expectation:
 
     def describes(self, outcome: Outcome) -> bool:
         """Whether the outcome is the declared failure."""
-        return (
-            outcome.kind == self.outcome
-            and re.search(self.signature, outcome.message, re.DOTALL) is not None
-        )
+        return outcome.kind == self.outcome and describes(self.signature, outcome.message)
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:
     """``*`` and ``?`` as in a shell; brackets stand for themselves, as case ids have many."""
-    escaped = re.escape(glob).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.compile(escaped, re.DOTALL)
+    # The standard library's translation never backtracks over a star that has matched.
+    return re.compile(fnmatch.translate(glob.replace("[", "[[]")))
 
 
 def judge(outcome: Outcome, expectation: Expectation | None) -> Outcome:

@@ -83,6 +83,8 @@ def read(paths: Sequence[Path]) -> Evidence:
 
 def _read(path: Path) -> Report:
     found = report.read(path)
+    if found.faults:  # what is missing in it would count as fixed, or as gone
+        raise BadInputError(found.faults[0])
     if not found.results:
         raise BadInputError(f"{path}: no case in it: expected a report of a run of cases")
     if version_of(found.versions.get("torch_xla", "")) is None:
@@ -110,9 +112,9 @@ def _add(answers: dict[int, Answer | None], stack: int, result: Result) -> None:
         return
     if answer is None:
         answer = answers[stack] = Answer()
-    if result.works:
+    if result.works or result.outcome == Kind.CONFLICT:  # which counts as both
         answer.passes += 1
-    else:
+    if not result.works:
         answer.failures.append(Outcome(_kind(result), result.failure))
 
 

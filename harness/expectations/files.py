@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from harness.errors import BadInputError
 from harness.expectations import condition
 from harness.expectations.condition import ALWAYS, Condition, Versions
 from harness.expectations.entry import Expectation
+from harness.expectations.signature import SignatureError, check
+from harness.files import parse_toml, read_text
 from harness.outcome import BROKEN, Kind
 
 _REQUIRED = {"cases", "reason", "signature"}
@@ -31,19 +32,12 @@ def read_all(folder: Path, known: Sequence[Versions]) -> Iterator[Expectation]:
             f"{folder}: expected a folder of expectation files, as a clone of the project has"
         )
     for path in sorted(folder.glob("*.toml")):
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInputError(f"{path}: {error}") from error
-        yield from parse(path, text, known)
+        yield from parse(path, read_text(path), known)
 
 
 def parse(path: Path, text: str, known: Sequence[Versions]) -> list[Expectation]:
     """The entries in the text of the file ``path``; raises BadInputError as ``read_all``."""
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadInputError(f"{path}: {error}") from error
+    data = parse_toml(path, text)
     entries = data.pop("expectation", [])
     if data or not isinstance(entries, list):
         key = next(iter(data), "expectation")
@@ -101,7 +95,10 @@ def _outcome(where: str, text: str) -> Kind:
 
 def _signature(where: str, text: str) -> str:
     try:
-        re.compile(text)
-    except re.error as error:
-        raise BadInputError(f"{where}: key 'signature': {error}") from error
+        check(text)
+    except SignatureError as error:
+        raise BadInputError(
+            f"{where}: key 'signature': {error}: expected a regular expression of RE2, which has "
+            "neither lookaround nor backreferences"
+        ) from error
     return text

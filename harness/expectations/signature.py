@@ -1,31 +1,74 @@
-"""A signature for a failure that has none yet."""
+"""Signatures: the regular expressions by which a declared failure is recognized.
+
+A signature is anybody's text and is searched in any message, so it runs on RE2: its time is linear
+in the message, whatever the expression is.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import cache
+
+import re2
 
 _LONGEST = 100  # characters of the message: enough to tell failures apart, little to read
 # What differs from run to run, from machine to machine or from case to case.
 _VARYING = re.compile(
     r"(?P<address>0x[0-9a-fA-F]+)"
     r"|(?P<path>(?<![\w.])/?(?:[\w.+-]+/)+[\w.+-]+)"
-    r"|(?P<number>(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w))"
+    r"|(?P<number>(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w))",
+    re.ASCII,  # RE2's classes, which the patterns below are made of, are of ASCII
 )
 _PATTERNS = {"address": "0x[0-9a-fA-F]+", "path": r"\S+", "number": r"-?[\d.]+(?:e[+-]?\d+)?"}
+_BLANK = (r"^\s*$", r"^[\pZ\pC]*$")  # the second has the blanks beyond ASCII, too
 _NEEDLESS = re.compile(r"\\([ #&~-])")  # re.escape escapes what is special in other modes only
 
 
+class SignatureError(ValueError):
+    """A regular expression that RE2 does not take; the message says why."""
+
+
+@cache
+def _compiled(signature: str) -> re2._Regexp:
+    options = re2.Options()
+    options.dot_nl = True
+    options.log_errors = False
+    try:
+        return re2.compile(signature, options)
+    except re2.error as error:
+        reason = error.args[0]
+        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        raise SignatureError(text) from error
+
+
+def check(signature: str) -> None:
+    """Raise SignatureError for what is no regular expression of RE2."""
+    _compiled(signature)
+
+
+def describes(signature: str, message: str) -> bool:
+    """Whether the signature, a regular expression, is found in the message."""
+    return _compiled(signature).search(_utf8(message)) is not None
+
+
+def _utf8(text: str) -> str:
+    """The text without lone surrogates, which RE2 can't read."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def signature_of(message: str) -> str:
-    r"""A regular expression for the message's first line; ``^\s*$`` for a blank message.
+    r"""A regular expression for the message's first line; ``^\s*$`` for most blank messages.
 
     Addresses, paths and numbers match any other; a long line is cut at the end of a word.
     """
-    line = first_line(message)
+    line = first_line(_utf8(message))
+    if not line:
+        return next(blank for blank in _BLANK if describes(blank, message))
     pattern, end = "", 0
     for match in _VARYING.finditer(line):
         pattern += _escape(line[end : match.start()]) + _PATTERNS[match.lastgroup or ""]
         end = match.end()
-    return pattern + _escape(line[end:]) or r"^\s*$"
+    return pattern + _escape(line[end:])
 
 
 def first_line(message: str) -> str:

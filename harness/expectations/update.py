@@ -14,6 +14,7 @@ from harness.expectations.entry import Expectation
 from harness.expectations.globs import cover
 from harness.expectations.signature import first_line
 from harness.expectations.store import Expectations
+from harness.files import read_text
 
 Collect = Callable[[Sequence[str]], Collection[str]]  # test files to the ids of their cases
 
@@ -79,7 +80,7 @@ def plan(
 
 def check(plan_: Plan, folder: Path, ids: Iterable[str], stacks: Sequence[Versions]) -> None:
     """Raise BadInputError if the new texts could not be used: better no change than a bad one."""
-    texts = {path: path.read_text(encoding="utf-8") for path in folder.glob("*.toml")}
+    texts = {path: read_text(path) for path in folder.glob("*.toml")}
     everything = [
         entry
         for path, text in sorted({**texts, **plan_.texts}.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -34,16 +35,15 @@ class Issues:
         if not _REPOSITORY.fullmatch(repository):
             raise BadInputError(f"--repo {repository!r}: expected OWNER/NAME")
         self._base = os.environ.get("GITHUB_API_URL", "https://api.github.com").rstrip("/")
-        self._token = os.environ.get("GITHUB_TOKEN", "")
+        self._token = os.environ.get("GITHUB_TOKEN", "").strip()
+        if not (self._token.isascii() and f"x{self._token}".isprintable()):
+            raise BadInputError("GITHUB_TOKEN: expected a token: letters, digits and signs")
         self._path = f"{self._base}/repos/{repository}"
 
     def all(self) -> list[Issue]:
         """Open and closed, of every page; pull requests are none."""
-        return [
-            Issue(data["number"], data["state"] == "open", data["title"], data["body"] or "")
-            for data in self._pages(f"{self._path}/issues?state=all&labels={LABEL}&per_page=100")
-            if "pull_request" not in data
-        ]
+        address = f"{self._path}/issues?state=all&labels={LABEL}&per_page=100"
+        return [_issue(address, data) for data in self._pages(address)]
 
     def carry_out(self, action: Action) -> int:
         """Do it; the issue's number. An issue is written before it is commented on."""
@@ -52,7 +52,7 @@ class Issues:
         if action.kind == "open":
             self._label()
             made = self._send("POST", f"{self._path}/issues", {**fields, "labels": [LABEL]})
-            return int(made["number"])
+            return _issue(f"{self._path}/issues", made).number
         if action.kind in ("close", "reopen"):
             fields["state"] = "closed" if action.kind == "close" else "open"
         self._send("PATCH", f"{self._path}/issues/{action.number}", fields)
@@ -67,12 +67,16 @@ class Issues:
         self._send("POST", f"{self._path}/labels", said, known=(422,))
 
     def _pages(self, address: str) -> Iterator[dict[str, Any]]:
+        seen = set[str]()
         while address:
+            seen.add(address)
             entries, link = self._answer("GET", address, None)
-            yield from entries
+            if not isinstance(entries, list):
+                raise BadInputError(f"GET {address}: expected a list of issues")
+            yield from (each for each in entries if not _is_pull_request(each))
             match = _NEXT.search(link)
             address = match[1] if match else ""
-            if address and urlsplit(address)[:2] != urlsplit(self._base)[:2]:
+            if address in seen or (address and _origin(address) != _origin(self._base)):
                 raise BadInputError(f"{self._base}: its next page is elsewhere: {address}")
 
     def _send(
@@ -104,7 +108,7 @@ class Issues:
                 if wait is None or wait > _LONGEST_WAIT:
                     raise BadInputError(_said(method, address, error)) from error
                 time.sleep(wait)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
                 raise BadInputError(f"{method} {address}: {error}") from error
         raise BadInputError(f"{method} {address}: refused {_TRIES} times for its rate")
 
@@ -129,18 +133,45 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
+def _issue(address: str, data: Any) -> Issue:
+    """An issue as the API tells it; raises BadInputError for anything else."""
+    try:
+        number, title, body = data["number"], data["title"], data["body"] or ""
+        is_open = data["state"] == "open"
+    except (KeyError, TypeError) as error:
+        raise BadInputError(f"{address}: expected an issue, its answer has no {error}") from error
+    if type(number) is not int or not isinstance(title, str) or not isinstance(body, str):
+        raise BadInputError(f"{address}: expected an issue with a number, a title and a body")
+    return Issue(number, is_open, title, body)
+
+
+def _is_pull_request(data: Any) -> bool:
+    return isinstance(data, dict) and "pull_request" in data
+
+
+def _origin(address: str) -> tuple[str, str]:
+    """Scheme and host; "" for what is no address."""
+    try:
+        return urlsplit(address)[:2]
+    except ValueError:
+        return "", ""
+
+
 def _wait(error: urllib.error.HTTPError) -> float | None:
     """Seconds until a request that was refused for its rate may be made; None for other errors."""
     if error.code not in (403, 429):
         return None
-    if (after := error.headers.get("Retry-After", "")).isdigit():
+    if (after := error.headers.get("Retry-After", "")).isdecimal():
         return float(after)
     if error.headers.get("X-RateLimit-Remaining") == "0":
         reset = error.headers.get("X-RateLimit-Reset", "")
-        return max(float(reset) - time.time(), 0) + 1 if reset.isdigit() else None
+        return max(float(reset) - time.time(), 0) + 1 if reset.isdecimal() else None
     return None
 
 
 def _said(method: str, address: str, error: urllib.error.HTTPError) -> str:
-    text = error.read(2000).decode("utf-8", "replace")
+    try:
+        text = error.read(2000).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):  # the status says enough
+        text = ""
     return f"{method} {address}: {error.code} {error.reason}: {' '.join(text.split())}"

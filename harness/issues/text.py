@@ -7,13 +7,13 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 
 from harness.dashboard.names import case_page, visible
-from harness.results.groups import first_line
+from harness.results.history_names import started
 from harness.results.issues import page
 from harness.results.markdown import code, plain, table
 from harness.results.regressions import Regression, Standing, State, digest
+from harness.results.signature import first_line
 from harness.results.verdict_groups import steps
 
 MOST = 65_536  # characters of a body, by GitHub
@@ -23,6 +23,7 @@ _MOST_LINES = 1_500
 _MOST_ID = 300
 _MOST_MESSAGE = 2_000
 _MARKER = re.compile(r"<!-- xla-harness regression (\{[^<>]*\}) -->\s*\Z")
+_AT = re.compile("[@\uff20\ufe6b]")  # a title is plain text, in which nothing else stops a mention
 _RUN_OF_TICKS = re.compile(r"`{3,}")
 
 
@@ -32,7 +33,7 @@ def title(regression: Regression) -> str:
     what = "fails" if first.state == "broken" else "no longer runs"
     others = f" (and {more} more)" if more else ""
     tail = f" {what}{others}"
-    name = visible(f"{first.stack}: {first.case}".replace("@", "(at)"))
+    name = visible(_AT.sub("(at)", f"{first.stack}: {first.case}"))
     name = " ".join(name.split())
     room = _MOST_TITLE - len(tail)
     return (name if len(name) <= room else f"{name[: room - 1]}…") + tail
@@ -74,9 +75,15 @@ def mark_of(text: str) -> Mark | None:
     match = _MARKER.search(text.replace("\r\n", "\n"))
     try:
         found = Mark(**json.loads(match[1])) if match else None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
-    return replace(found, lines=tuple(map(str, found.lines))) if found else None
+    # Anybody can edit a body: what we would not have written is no marker of ours.
+    if found is None or not isinstance(found.lines, list):
+        return None
+    texts = (found.key, found.kind, found.left, found.text, *found.lines)
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    return replace(found, lines=tuple(found.lines))
 
 
 def unmarked(text: str) -> str:
@@ -181,7 +188,7 @@ def _cut(text: str) -> str:
 
 def _day(run: str) -> str:
     try:
-        day = f"{datetime.strptime(run[:16], '%Y%m%dT%H%M%SZ'):%Y-%m-%d}"  # noqa: DTZ007 - a day
+        day = f"{started(run):%Y-%m-%d}"
     except ValueError:
         return code(run)
     return f"{day} ({first_line(code(run))})"

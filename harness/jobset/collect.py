@@ -17,6 +17,8 @@ _POLL = 2.0  # seconds
 _REST = 5.0  # seconds for a pod's last lines
 _GONE = 5  # looks at the cluster after which a pod that was there counts as deleted
 
+_MOST = 10_000  # slices, or hosts of one
+
 
 @dataclass
 class Worker:
@@ -66,10 +68,12 @@ def _expected(cluster: Cluster, name: str) -> list[str]:
     try:
         (job,) = found["spec"]["replicatedJobs"]
         slices, hosts = int(job["replicas"]), int(job["template"]["spec"]["completions"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInputError(
             f"jobset {name}: expected one that xla-harness jobset has printed: {error}"
         ) from error
+    if not (0 < slices <= _MOST and 0 < hosts <= _MOST):
+        raise BadInputError(f"jobset {name}: expected slices of hosts, it has {slices} of {hosts}")
     return [f"{slice_}-{host}" for slice_ in range(slices) for host in range(hosts)]
 
 

@@ -6,7 +6,6 @@ import io
 import json
 import subprocess
 import tarfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,24 +41,24 @@ class Cluster:
         done = self._run("get", "jobset", name, "--output=json")
         if done.returncode:
             raise BadInputError(f"jobset {name}: {_said(done)}")
-        found: dict[str, Any] = json.loads(done.stdout)
+        found = _object(done.stdout)
+        if found is None:
+            raise BadInputError(f"jobset {name}: expected JSON of kubectl, found something else")
         return found
 
     def pods(self, name: str) -> list[Pod] | None:
-        """The JobSet's pods; None when the cluster did not answer."""
+        """The JobSet's pods; None when the cluster did not answer, or not with pods."""
         done = self._run("get", "pods", f"--selector={_NAME}={name}", "--output=json")
-        return (
-            [_pod(item) for item in json.loads(done.stdout)["items"]]
-            if not done.returncode
-            else None
-        )
+        items = (_object(done.stdout) or {}).get("items")
+        if done.returncode or not isinstance(items, list):
+            return None
+        return [pod for item in items if (pod := _pod(item)) is not None]
 
     def done(self, pod: str) -> int | None:
         """Pytest's exit code, once the worker has written all it has to."""
         done = self._run("exec", pod, f"--container={CONTAINER}", "--", "cat", f"{REPORTS}/{DONE}")
-        with suppress(ValueError, KeyError, TypeError):
-            return int(json.loads(done.stdout)["exit"])
-        return None
+        code = (_object(done.stdout) or {}).get("exit")
+        return code if type(code) is int else None
 
     def copy(self, pod: str, folder: Path) -> str:
         """Copy the worker's reports to ``folder``; what went wrong, or "".
@@ -111,22 +110,39 @@ class Cluster:
             return subprocess.CompletedProcess(command, 1, b"", b"kubectl did not answer")
 
 
-def _pod(item: dict[str, Any]) -> Pod:
-    said = item["metadata"].get("annotations", {}) | item["metadata"].get("labels", {})
-    status = item.get("status", {})
+def _object(text: bytes) -> dict[str, Any] | None:
+    """The JSON object that kubectl printed; None for anything else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _part(data: Any, key: str) -> dict[str, Any]:
+    """An object within another one; empty where there is none."""
+    found = data.get(key) if isinstance(data, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _pod(item: Any) -> Pod | None:
+    metadata, status = _part(item, "metadata"), _part(item, "status")
+    said = _part(metadata, "annotations") | _part(metadata, "labels")
+    if not isinstance(metadata.get("name"), str):
+        return None
     return Pod(
-        name=item["metadata"]["name"],
+        name=metadata["name"],
         worker=f"{said.get(_INDEX, '?')}-{said.get(_COMPLETION, '?')}",
-        phase=status.get("phase", ""),
+        phase=str(status.get("phase", "")),
         ended=_ended(status),
     )
 
 
 def _ended(status: dict[str, Any]) -> str:
-    for container in status.get("containerStatuses", []):
-        state = container.get("state", {})
-        if container.get("name") == CONTAINER and "terminated" in state:
-            over = state["terminated"]
+    containers = status.get("containerStatuses")
+    for container in containers if isinstance(containers, list) else ():
+        over = _part(_part(container, "state"), "terminated")
+        if over and container.get("name") == CONTAINER:
             return f"{over.get('reason', 'ended')}, exit code {over.get('exitCode')}"
     if status.get("phase") in ("Failed", "Succeeded"):
         return str(status.get("reason") or status["phase"])

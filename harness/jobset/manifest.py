@@ -1,4 +1,4 @@
-"""A plan as the JobSet that kubectl takes.
+"""A plan as what kubectl takes: the JobSet, and a Secret with the token of its workers.
 
 What GKE's own webhook sets for a JobSet (TPU_WORKER_ID, TPU_WORKER_HOSTNAMES and MEGASCALE_*) is
 written out with the same values: slices of one host are outside of what it does, a cluster without
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from harness import job
 from harness.generations import Generation
 from harness.jobset.plan import REPLICATED, Plan
 from harness.results.report import STACK_VARIABLE
@@ -20,15 +21,45 @@ Json = dict[str, Any]
 CONTAINER = "worker"
 REPORTS = "/reports"
 RENDEZVOUS_PORT = 8479
+_KEY = "token"  # of the Secret
 _JOB_INDEX = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
 _COMPLETION_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _PORTS = {"tpu": 8471, "megascale": 8080, "rendezvous": RENDEZVOUS_PORT}
 _CPU = {"cpu": "2", "memory": "16Gi"}  # of a rehearsal's pod: torch, and a case's own 8 GiB
 
 
-def jobset(plan: Plan) -> Json:
-    """The manifest. A pod that fails ends the job: a slice less can't be made up for."""
-    labels = {"app.kubernetes.io/name": "xla-harness", "app.kubernetes.io/instance": plan.name}
+def manifest(plan: Plan) -> Json:
+    """The Secret and the JobSet, as one list. Each has a token of its own."""
+    return {"apiVersion": "v1", "kind": "List", "items": [_secret(plan), _jobset(plan)]}
+
+
+def _labels(plan: Plan) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "xla-harness", "app.kubernetes.io/instance": plan.name}
+
+
+def _secret(plan: Plan) -> Json:
+    """The token. It can't be changed: of one job all workers have the same."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": _secret_name(plan),
+            "namespace": plan.namespace,
+            "labels": _labels(plan),
+        },
+        "type": "Opaque",
+        "immutable": True,
+        "stringData": {_KEY: job.new_token()},
+    }
+
+
+def _secret_name(plan: Plan) -> str:
+    return f"{plan.name}-token"
+
+
+def _jobset(plan: Plan) -> Json:
+    """A pod that fails ends the job: a slice less can't be made up for."""
+    labels = _labels(plan)
     annotations = {
         "xla-harness/topology": plan.topology,
         "xla-harness/hosts": str(plan.hosts),
@@ -36,7 +67,7 @@ def jobset(plan: Plan) -> Json:
     }
     if plan.lane == "tpu":  # a slice is a node pool, and no other job's
         annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
-    job = {
+    each = {
         "completionMode": "Indexed",
         "parallelism": plan.hosts,
         "completions": plan.hosts,
@@ -62,7 +93,7 @@ def jobset(plan: Plan) -> Json:
                 {
                     "name": REPLICATED,
                     "replicas": plan.slices,
-                    "template": {"metadata": {"labels": labels}, "spec": job},
+                    "template": {"metadata": {"labels": labels}, "spec": each},
                 }
             ],
         },
@@ -113,7 +144,7 @@ def _environment(plan: Plan) -> list[Json]:
         "TPU_WORKER_HOSTNAMES": ",".join(plan.host(index, worker) for worker in hosts),
         "TPU_ACCELERATOR_TYPE": plan.generation.accelerator_type(_chips(plan)),
         "TPU_TOPOLOGY": plan.grid,
-        "XLA_HARNESS_RENDEZVOUS": f"{plan.host(0, 0)}:{RENDEZVOUS_PORT}",
+        job.RENDEZVOUS: f"{plan.host(0, 0)}:{RENDEZVOUS_PORT}",
         **({STACK_VARIABLE: plan.stack.replace("$", "$$")} if plan.stack else {}),
     }
     fields = {"TPU_WORKER_ID": _COMPLETION_INDEX}
@@ -124,6 +155,10 @@ def _environment(plan: Plan) -> list[Json]:
     return [
         *({"name": k, "valueFrom": {"fieldRef": {"fieldPath": v}}} for k, v in fields.items()),
         *({"name": k, "value": v} for k, v in values.items()),
+        {
+            "name": job.TOKEN,
+            "valueFrom": {"secretKeyRef": {"name": _secret_name(plan), "key": _KEY}},
+        },
     ]
 
 

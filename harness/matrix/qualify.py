@@ -11,8 +11,8 @@ from harness.matrix import attribution, run
 from harness.matrix.attribution import Component, Swap
 from harness.matrix.cell import Cell
 from harness.results.findings import Comparison, Finding, Verdict
-from harness.results.groups import generalised
 from harness.results.report import Report, Result
+from harness.results.signature import generalised
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 

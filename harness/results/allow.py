@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -13,6 +12,7 @@ from typing import Any
 
 from harness.errors import BadInputError
 from harness.expectations import glob_pattern
+from harness.files import read_toml
 from harness.results.decision import REFUSALS
 from harness.results.findings import Comparison, Finding
 from harness.results.issues import ISSUE
@@ -60,10 +60,7 @@ def load(path: Path, today: date) -> tuple[Entry, ...]:
 
     An entry whose ``until`` is before ``today`` has expired, which is an error.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInputError(f"{path}: {error}") from error
+    data = read_toml(path)
     entries = data.pop("allow", [])
     if data or not isinstance(entries, list):
         key = next(iter(data), "allow")

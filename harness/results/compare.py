@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.results.findings import VERDICTS, Comparison, Finding, Tally, Verdict
-from harness.results.groups import first_line, generalised
 from harness.results.report import Report, Result
 from harness.results.side import Side, side
+from harness.results.signature import first_line, generalised
 from harness.upstream import Row
 
 

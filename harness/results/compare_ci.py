@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from harness.results.allow import Allowed
 from harness.results.annotation import ANNOTATIONS, annotation
 from harness.results.findings import Comparison, Verdict
-from harness.results.groups import first_line, groups
+from harness.results.groups import groups
+from harness.results.signature import first_line
 
 _LEVELS = {Verdict.REGRESSED: "error", Verdict.NEWLY_UNMEASURED: "error", Verdict.FLAKY: "warning"}
 

@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from harness.errors import BadInputError
 from harness.results.issues import resolve
-from harness.results.report import FORMAT_PROPERTY, Report, Result, read
+from harness.results.report import FORMAT_PROPERTY, Report, Result, read_all
 from harness.results.side import Side, side
 from harness.results.text import title, wrapped
 from harness.upstream import Answer, Row
@@ -55,8 +55,11 @@ class History:
         return self.known[last + 1].name if 0 <= last < len(self.known) - 1 else ""
 
 
-def find_reports(folder: Path) -> list[Report]:
-    """Every report of ours below ``folder``. Raises BadInputError when there is none."""
+def find_reports(folder: Path) -> tuple[list[Report], list[str]]:
+    """Every report of ours below ``folder`` that can be read, and what can't.
+
+    Raises BadInputError when there is none.
+    """
     paths = sorted(path for path in folder.rglob("*.xml") if _is_ours(path))
     if not paths:
         raise BadInputError(
@@ -64,7 +67,7 @@ def find_reports(folder: Path) -> list[Report]:
             f"{FORMAT_PROPERTY}) in it, found none: run xla-harness matrix, or name another "
             "folder with --reports"
         )
-    return [read(path) for path in paths]
+    return read_all(paths)
 
 
 def histories(text: str, reports: Sequence[Report], rows: Sequence[Row]) -> list[History]:

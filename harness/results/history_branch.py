@@ -1,7 +1,7 @@
 """A history on a branch of a git repository: fetched into a folder, and added to without a race.
 
-A run's file never changes once it is written, so two recorders can't conflict: the files of both
-are the new tree, whoever came first.
+A run's file never changes once it is written, unless it was damaged, so two recorders can't
+conflict: the files of both are the new tree, whoever came first.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import random
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.errors import BadInputError
-from harness.results.history_files import Folder
+from harness.results.history_files import Folder, listed
+from harness.results.history_format import checked
+from harness.results.history_names import Place, SetAside
+from harness.results.history_store import looked_at, put
 
 _TRIES = 12
 _TOKEN = "GITHUB_TOKEN"
@@ -26,6 +31,26 @@ _AUTHOR = {
     for role in ("AUTHOR", "COMMITTER")
     for what, value in (("NAME", "xla-harness"), ("EMAIL", "xla-harness@localhost"))
 }
+
+
+_AT_ONCE = 500  # blobs that are in memory at once
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a fetch leaves: how many runs the folder has, and what of the branch is no good."""
+
+    runs: int
+    set_aside: tuple[SetAside, ...]
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push did. ``set_aside`` are files of the folder that were not pushed."""
+
+    new: tuple[str, ...]
+    replaced: tuple[str, ...]  # the branch had them damaged
+    set_aside: tuple[SetAside, ...]
 
 
 class Branch:
@@ -37,45 +62,89 @@ class Branch:
             raise BadInputError(f"{remote} {name}: expected a remote and a branch of git")
         self.remote, self.name = _resolved(remote), name
 
-    def fetch(self, folder: Path) -> int:
-        """Put the branch's runs into the folder; how many it has then. No branch: none yet."""
+    def fetch(self, folder: Path) -> Fetched:
+        """Put the branch's runs into the folder. No branch: none yet.
+
+        What is good here stays as it is. A run that is damaged on the branch comes too, unless it
+        is here: whatever reads the folder then names it.
+        """
+        # The branch has them: if a power cut takes them here, their checksums say so.
+        files = Folder(folder, lasting=False)
         with tempfile.TemporaryDirectory(prefix="history-") as scratch:
             git = _Git(Path(scratch), self.remote)
             head = git.fetch(self.name)
-            if head:
-                folder.mkdir(parents=True, exist_ok=True)
-                git.run(f"--work-tree={folder.absolute()}", "checkout", "--force", head, "--", ".")
-        return len(Folder(folder).names())
+            blobs = git.files(head) if head else {}
+            theirs = listed(blobs)
+            aside = list(theirs.set_aside)
+            wanted = {
+                place: blobs[place.name] for place in theirs.places if not _is_good(files, place)
+            }
+            for place, content in git.contents(wanted):
+                try:
+                    checked(place, content)
+                except ValueError as error:
+                    aside.append(SetAside(place.name, str(error)))
+                    files.add(place.name, content)
+                else:
+                    put(files, place, content)
+        return Fetched(len(files.listed().places), tuple(aside))
 
-    def push(self, folder: Path) -> int:
-        """Add the folder's runs to the branch; how many were new to it.
+    def push(self, folder: Path) -> Pushed:
+        """Add the folder's runs to the branch, and replace those that are damaged there.
 
-        Raises BadInputError when the remote refuses, or has another file of a run's name.
+        A run that is damaged here is not pushed. One that is there with other bytes, as another
+        version of a library writes them, stays as it is there.
+
+        Raises BadInputError when the remote refuses.
         """
-        names = Folder(folder).names()
+        files = Folder(folder)
+        ours = files.listed()
+        looks = {place: looked_at(files, place) for place in ours.places}
+        aside = [*ours.set_aside, *(look for look in looks.values() if isinstance(look, SetAside))]
+        good = [place for place, look in looks.items() if not isinstance(look, SetAside)]
         with tempfile.TemporaryDirectory(prefix="history-") as scratch:
             git = _Git(Path(scratch), self.remote)
-            blobs = {
-                name: git.run("hash-object", "-w", "--", str((folder / name).absolute()))
-                for name in names
-            }
+            blobs = git.blobs(folder, good)
             for number in range(_TRIES):
                 head = git.fetch(self.name)
-                new = _new(blobs, git.files(head) if head else {}, self.name)
-                if not new:
-                    return 0
-                said = git.push(git.commit(head, new), self.name)
+                there = git.files(head) if head else {}
+                new = {place for place in good if place.name not in there}
+                damaged = {
+                    place
+                    for place, content in git.contents(_others(blobs, there))
+                    if not _is_whole(place, content)
+                }
+                if not new | damaged:
+                    return Pushed((), (), tuple(aside))
+                git.blobs(folder, new | damaged, write=True)
+                commit = git.commit(head, {each: blobs[each] for each in sorted(new | damaged)})
+                said = git.push(commit, self.name)
                 if not said:
-                    return len(new)
+                    return Pushed(_names(new), _names(damaged), tuple(aside))
                 time.sleep(random.uniform(0, 0.2 * (number + 1)))  # noqa: S311 - no secret
         raise BadInputError(f"{self.remote} {self.name}: refused {_TRIES} times: {said}")
 
 
-def _new(blobs: Mapping[str, str], there: Mapping[str, str], branch: str) -> dict[str, str]:
-    for name, blob in blobs.items():
-        if there.get(name, blob) != blob:
-            raise BadInputError(f"{name}: expected what branch {branch} has, found other content")
-    return {name: blob for name, blob in blobs.items() if name not in there}
+def _is_good(files: Folder, place: Place) -> bool:
+    return files.has(place.name) and not isinstance(looked_at(files, place), SetAside)
+
+
+def _is_whole(place: Place, content: bytes) -> bool:
+    try:
+        checked(place, content)
+    except ValueError:
+        return False
+    return True
+
+
+def _others(blobs: Mapping[Place, str], there: Mapping[str, str]) -> dict[Place, str]:
+    """The branch's blobs of files that have other bytes here."""
+    same = ((place, there.get(place.name, blob), blob) for place, blob in blobs.items())
+    return {place: found for place, found, blob in same if found != blob}
+
+
+def _names(places: Iterable[Place]) -> tuple[str, ...]:
+    return tuple(sorted(place.name for place in places))
 
 
 class _Git:
@@ -95,14 +164,37 @@ class _Git:
 
     def files(self, commit: str) -> dict[str, str]:
         """Each file's blob."""
-        listed = self.run("ls-tree", "-r", "-z", commit).split("\0")
-        rows = (line.partition("\t") for line in listed if line)
-        return {name: facts.split(" ")[2] for facts, _, name in rows}
+        found = self.run("ls-tree", "-r", "-z", commit).split("\0")
+        rows = (line.partition("\t") for line in found if line)
+        kinds = ((name, facts.split(" ")) for facts, _, name in rows)
+        return {name: blob for name, (_, kind, blob) in kinds if kind == "blob"}
 
-    def commit(self, head: str, new: Mapping[str, str]) -> str:
-        """A commit on ``head`` with these files more."""
+    def contents(self, blobs: Mapping[Place, str]) -> Iterator[tuple[Place, bytes]]:
+        """What these blobs hold, some at a time."""
+        rest = list(blobs.items())
+        while rest:
+            some, rest = rest[:_AT_ONCE], rest[_AT_ONCE:]
+            given = "".join(f"{blob}\n" for _, blob in some)
+            found = BytesIO(self._run("cat-file", "--batch", given=given))
+            for place, _ in some:
+                size = int(found.readline().split()[-1])
+                yield place, found.read(size)
+                found.read(1)  # the end of the line
+
+    def blobs(
+        self, folder: Path, places: Iterable[Place], *, write: bool = False
+    ) -> dict[Place, str]:
+        """What git calls these files' contents; ``write`` puts them into this repository."""
+        places = list(places)
+        given = "".join(f"{(folder / place.name).absolute()}\n" for place in places)
+        options = ["--no-filters", "--stdin-paths", *(["-w"] if write else [])]
+        found = self.run("hash-object", *options, given=given).split() if places else []
+        return dict(zip(places, found, strict=True))
+
+    def commit(self, head: str, new: Mapping[Place, str]) -> str:
+        """A commit on ``head`` with these files more, or in the place of those there."""
         self.run("read-tree", head or "--empty")
-        lines = "".join(f"100644 {blob}\t{name}\0" for name, blob in new.items())
+        lines = "".join(f"100644 {blob}\t{place.name}\0" for place, blob in new.items())
         self.run("update-index", "-z", "--index-info", given=lines)
         parents = ["-p", head] if head else []
         return self.run("commit-tree", self.run("write-tree"), *parents, "-m", _message(new))
@@ -111,23 +203,25 @@ class _Git:
         """Why the remote did not take it; "" if it did."""
         target = f"{commit}:refs/heads/{branch}"
         done = self._start("push", "--quiet", "--", self._remote, target)
-        return "" if done.returncode == 0 else done.stderr.strip()
+        return "" if done.returncode == 0 else _text(done.stderr) or "git push failed"
 
     def run(self, *arguments: str, given: str = "") -> str:
+        return _text(self._run(*arguments, given=given))
+
+    def _run(self, *arguments: str, given: str = "") -> bytes:
         done = self._start(*arguments, given=given)
         if done.returncode:
-            raise BadInputError(f"{self._remote}: git {arguments[0]}: {done.stderr.strip()}")
-        return done.stdout.rstrip("\n")
+            raise BadInputError(f"{self._remote}: git {arguments[0]}: {_text(done.stderr)}")
+        return done.stdout
 
-    def _start(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    def _start(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[bytes]:
         own = {"GIT_DIR": str(self._folder), "GIT_TERMINAL_PROMPT": "0", **_AUTHOR}
         try:
             return subprocess.run(
                 ["git", *arguments],  # noqa: S607 - the one that PATH finds
                 cwd=self._folder,
-                input=given,
+                input=os.fsencode(given),
                 capture_output=True,
-                text=True,
                 check=False,
                 env={**os.environ, **own, **_credentials(self._remote)},
             )
@@ -135,8 +229,12 @@ class _Git:
             raise BadInputError(f"git: {error}") from error
 
 
-def _message(new: Mapping[str, str]) -> str:
-    return f"Add {len(new)} runs, {min(new)} first"
+def _text(output: bytes) -> str:
+    return os.fsdecode(output).strip("\n")
+
+
+def _message(new: Mapping[Place, str]) -> str:
+    return f"Add {len(new)} runs, {min(new).name} first"
 
 
 def _credentials(remote: str) -> dict[str, str]:

@@ -5,44 +5,58 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
-from urllib.parse import quote, unquote
+from typing import Any, Protocol
+from urllib.parse import unquote
 
 from harness.errors import BadInputError
+from harness.results.history_names import SUFFIX, Place, SetAside, place_of
 
-SUFFIX = ".parquet"
-_NAME = re.compile(r"date=(?P<date>\d{4}-\d\d-\d\d)/stack=(?P<stack>[^/]+)/[^/.][^/]*\.parquet")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
-def name_of(date: str, stack: str, run: str) -> str:
-    """A run's file below the history, as Hive writes partitions: no name leads elsewhere."""
-    return f"date={date}/stack={quote(stack, safe='')}/{run}{SUFFIX}"
+@dataclass(frozen=True)
+class Listed:
+    """The runs' files by their names, and what is there besides and can't count."""
 
+    places: tuple[Place, ...]  # in the order of their names
+    set_aside: tuple[SetAside, ...] = ()
 
-def stack_of(name: str) -> str:
-    """The stack of a file so named."""
-    return unquote(name.split("/")[1].removeprefix("stack="))
+    @property
+    def names(self) -> list[str]:
+        """The runs' files."""
+        return [place.name for place in self.places]
 
 
 class Files(Protocol):
     """A history's files. Names are relative, with slashes."""
 
-    def names(self) -> list[str]:
-        """All of them, oldest first; files of other kinds are passed over."""
+    def listed(self) -> Listed:
+        """All of them; files of other kinds are passed over.
+
+        Raises BadInputError where nothing can be listed. A history that is not there has none.
+        """
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of that name."""
         ...
 
     def add(self, name: str, content: bytes) -> bool:
-        """Add a file for good, whole, on the disk; False if it is there already.
+        """Add a file, whole and on the disk; False if there is one of that name.
 
         Raises BadInputError where nothing can be written.
         """
         ...
 
-    def open(self, name: str) -> BinaryIO:
-        """Open one for reading. Raises OSError."""
+    def replace(self, name: str, content: bytes) -> None:
+        """Put a file in the place of the one there, at once. Raises BadInputError likewise."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """All of a file. Raises OSError."""
         ...
 
     def address(self, name: str) -> str:
@@ -55,6 +69,10 @@ def files_at(location: str | os.PathLike[str]) -> Files:
     text = os.fspath(location)
     if text.startswith("file://"):
         text = unquote(text.removeprefix("file://"))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # DuckDB takes no other address
+        raise BadInputError(f"{text!r}: expected a folder or an address in UTF-8") from error
     if not _URL.match(text):
         return Folder(Path(text))
     try:
@@ -68,49 +86,96 @@ def files_at(location: str | os.PathLike[str]) -> Files:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder on this machine."""
+    """A folder on this machine. ``lasting`` is whether a power cut leaves what was added."""
 
     path: Path
+    lasting: bool = True
 
-    def names(self) -> list[str]:
-        found = list[str]()
-        for folder, _, files in os.walk(self.path):
-            below = Path(folder).relative_to(self.path).as_posix()
-            found += [f"{below}/{file}" for file in files]
-        return sorted(name for name in found if _NAME.fullmatch(name))
+    def listed(self) -> Listed:
+        names, failed = list[str](), list[OSError]()
+        for folder, _, files in os.walk(self.path, onerror=failed.append):
+            below = Path(folder).relative_to(self.path)
+            names += [(below / file).as_posix() for file in files]
+        unlisted = []
+        for error in failed:
+            if Path(error.filename) != self.path:
+                below = Path(error.filename).relative_to(self.path)
+                unlisted.append(SetAside(below.as_posix(), f"can't be listed: {error.strerror}"))
+            elif not isinstance(error, FileNotFoundError):
+                raise BadInputError(f"{self.path}: can't be listed: {error.strerror}") from error
+        return listed(names, unlisted)
+
+    def has(self, name: str) -> bool:
+        try:
+            return (self.path / name).exists()
+        except OSError:  # whoever adds it then hears why
+            return False
 
     def add(self, name: str, content: bytes) -> bool:
-        target = self.path / name
-        if target.exists():
-            return False
         try:
-            made = _folders(target.parent)
-            self._write(target, content)
-            for folder in (target.parent, *made):
-                _sync(folder)
-        except FileExistsError:
-            return False  # another recorder was faster, with the same run
+            return self._add(self.path / name, content)
         except OSError as error:
-            raise BadInputError(f"{target}: can't be written: {error.strerror}") from error
-        return True
+            raise self._unwritable(name, error) from error
 
-    def _write(self, target: Path, content: bytes) -> None:
-        # A killed recorder leaves this file: its name begins with a dot and is nobody's.
+    def replace(self, name: str, content: bytes) -> None:
+        target = self.path / name
+        try:
+            part = self._part(target, content)
+            try:
+                part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
+            self._sync(target.parent)
+        except OSError as error:
+            raise self._unwritable(name, error) from error
+
+    def read(self, name: str) -> bytes:
+        # A pipe of that name must not be waited for: it is read as an empty file.
+        handle = os.open(self.path / name, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            return file.read() or b""
+
+    def address(self, name: str) -> str:
+        return str(self.path / name)
+
+    def _add(self, target: Path, content: bytes) -> bool:
+        made = _folders(target.parent)
+        new = not target.exists()
+        if new:
+            part = self._part(target, content)
+            try:
+                new = _link(part, target)
+            finally:
+                part.unlink(missing_ok=True)
+        # Whoever says that a run is there promises that it stays, also if another recorder gave
+        # the file its name a moment ago and was killed before it could sync the folder.
+        self._sync(target.parent, target.parent.parent, self.path, *made)
+        return new
+
+    def _part(self, target: Path, content: bytes) -> Path:
+        """The content beside its place. A killed recorder leaves it; a dot's file is nobody's."""
         part = target.parent / f".{target.stem}.{secrets.token_hex(4)}.part"
         try:
             with part.open("xb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            _link(part, target)
-        finally:
+                if self.lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError:
             part.unlink(missing_ok=True)
+            raise
+        return part
 
-    def open(self, name: str) -> BinaryIO:
-        return (self.path / name).open("rb")
+    def _sync(self, *folders: Path) -> None:
+        for folder in dict.fromkeys(folders) if self.lasting else ():
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
-    def address(self, name: str) -> str:
-        return str(self.path / name)
+    def _unwritable(self, name: str, error: OSError) -> BadInputError:
+        return BadInputError(f"{self.path / name}: can't be written: {error.strerror}")
 
 
 @dataclass(frozen=True)
@@ -121,31 +186,51 @@ class Bucket:
     root: str
     url: str
 
-    def names(self) -> list[str]:
+    def listed(self) -> Listed:
         self.system.invalidate_cache()
         try:
             found = self.system.find(self.root)
         except FileNotFoundError:
-            return []
-        below = [path.removeprefix(self.root).lstrip("/") for path in found]
-        return sorted(name for name in below if _NAME.fullmatch(name))
+            return Listed(())
+        except OSError as error:
+            raise BadInputError(f"{self.url}: can't be listed: {error}") from error
+        return listed([path.removeprefix(self.root).lstrip("/") for path in found])
+
+    def has(self, name: str) -> bool:
+        return bool(self.system.exists(f"{self.root}/{name}"))
 
     def add(self, name: str, content: bytes) -> bool:
+        if self.has(name):
+            return False
+        self.replace(name, content)
+        return True
+
+    def replace(self, name: str, content: bytes) -> None:
         path = f"{self.root}/{name}"
         try:
-            if self.system.exists(path):
-                return False
             self.system.makedirs(path.rpartition("/")[0], exist_ok=True)
             self.system.pipe_file(path, content)
         except OSError as error:
             raise BadInputError(f"{self.url}/{name}: can't be written: {error}") from error
-        return True
 
-    def open(self, name: str) -> BinaryIO:
-        return cast("BinaryIO", self.system.open(f"{self.root}/{name}", "rb"))
+    def read(self, name: str) -> bytes:
+        return bytes(self.system.cat_file(f"{self.root}/{name}"))
 
     def address(self, name: str) -> str:
         return str(self.system.unstrip_protocol(f"{self.root}/{name}"))
+
+
+def listed(names: Iterable[str], set_aside: Iterable[SetAside] = ()) -> Listed:
+    """The runs among these names; what is no Parquet file, or hidden, is none of a history."""
+    places, aside = list[Place](), list(set_aside)
+    for name in sorted(names):
+        if not name.endswith(SUFFIX) or any(part.startswith(".") for part in name.split("/")):
+            continue
+        try:
+            places.append(place_of(name))
+        except ValueError as error:
+            aside.append(SetAside(name, str(error)))
+    return Listed(tuple(places), tuple(aside))
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -155,19 +240,12 @@ def _folders(folder: Path) -> list[Path]:
     return [each.parent for each in missing]
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _link(part: Path, target: Path) -> None:
-    """Give the file its name, unless there is one of that name."""
+def _link(part: Path, target: Path) -> bool:
+    """Give the file its name; False if another recorder was faster, with the same run."""
     try:
         os.link(part, target)
     except FileExistsError:
-        raise
+        return False
     except OSError:  # a file system without links; equal names have equal content
         part.replace(target)
+    return True

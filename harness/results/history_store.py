@@ -6,39 +6,46 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.errors import BadInputError
 from harness.results import history_format as formats
-from harness.results.history_files import Bucket, files_at, name_of, stack_of
-from harness.results.history_views import create_cases
+from harness.results.history_files import Bucket, Files, files_at
+from harness.results.history_names import SUFFIX, Place, SetAside, place_of
+from harness.results.history_views import create_cases, is_sound
 from harness.results.junit_run import Run, Said, joined, read_run
 
 Answer = TypeVar("Answer")
+Look: TypeAlias = Callable[[Place, bytes], "pa.Table | None"]
+
+
+class Added(StrEnum):
+    """What became of a run's file."""
+
+    RECORDED = "recorded"
+    KNOWN = "known"  # it was there already
+    REPLACED = "replaced"  # it was there already, damaged
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One run's file. ``new`` is whether this recorder added it."""
+    """One run's file, and what this recorder did."""
 
     run: str
     stack: str
     name: str  # of the file, below the history
     cases: int
-    new: bool
+    added: Added
 
-
-@dataclass(frozen=True)
-class SetAside:
-    """A file that can't be read, and why; the others still count."""
-
-    name: str
-    cause: str
+    @property
+    def new(self) -> bool:
+        """Whether this recorder added it."""
+        return self.added is Added.RECORDED
 
 
 class History:
@@ -48,7 +55,9 @@ class History:
         """Raises BadInputError for an address of an unknown kind."""
         self.location = os.fspath(location)
         self.files = files_at(location)
-        self.set_aside: tuple[SetAside, ...] = ()  # found by the last ``connect``
+        # Found by the last ``connect``: what does not count, and files that have no checksum.
+        self.set_aside: tuple[SetAside, ...] = ()
+        self.unverified: tuple[str, ...] = ()
 
     def record(
         self,
@@ -59,26 +68,34 @@ class History:
     ) -> tuple[Recorded, ...]:
         """Write a file for each report; ``together`` one for all, as lanes or shards of one run.
 
-        All are read before any is written. Recording a run again changes nothing. Raises
-        BadInputError for a report that can't be read and a history that can't be written.
+        All are read before any is written. Recording a run again changes nothing, unless its file
+        is damaged: then it is replaced. Raises BadInputError for a report that can't be read and a
+        history that can't be written.
         """
         runs = [read_run(path, said) for path in reports]
         return self.add([joined(runs)] if together else runs)
 
     def add(self, runs: Sequence[Run]) -> tuple[Recorded, ...]:
         """Write a file for each run; all are encoded before any is written."""
-        files = [(run, formats.encoded(run)) for run in runs]
-        return tuple(self._add(run, content) for run, content in files)
+        files = []
+        for run in runs:
+            place = self._place(run)
+            files.append((run, place, formats.encoded(run, place)))
+        return tuple(
+            Recorded(place.run, run.stack, place.name, len(run.cases), put(self.files, place, file))
+            for run, place, file in files
+        )
 
-    def find(self, text: str, stack: str = "") -> tuple[str, str]:
+    def find(self, text: str, stack: str = "") -> tuple[str, tuple[str, ...]]:
         """The run that a person means, and its stack: its name, the beginning of it, or ``latest``.
 
-        With ``stack`` only its runs are looked at.
+        With ``stack`` only its runs are looked at. Of a file that somebody copied to another
+        stack both stacks are named: ``ask`` says which of the two is sound.
 
         Raises BadInputError with the latest runs when it is none, or several.
         """
-        stacks = {Path(name).stem: stack_of(name) for name in self.files.names()}
-        runs = sorted(run for run, its in stacks.items() if stack in ("", its))
+        places = [each for each in self.files.listed().places if stack in ("", each.stack)]
+        runs = sorted({each.run for each in places})
         found = runs[-1:] if text == "latest" else [run for run in runs if run.startswith(text)]
         if len(found) != 1:
             said = "several" if found else "none"
@@ -86,31 +103,37 @@ class History:
             raise BadInputError(
                 f"run {text!r}: expected one of {self.location}, found {said}; there is {latest}"
             )
-        return found[0], stacks[found[0]]
+        return found[0], tuple(each.stack for each in places if each.run == found[0])
 
-    def connect(
-        self, stacks: Collection[str] = (), *, verify: bool = False
-    ) -> duckdb.DuckDBPyConnection:
+    def connect(self, stacks: Collection[str] = ()) -> duckdb.DuckDBPyConnection:
         """DuckDB with the view ``cases``, of these stacks or of all; ``set_aside`` what is broken.
 
-        ``verify`` reads every page of every file, which finds a damage that the ends of a file
-        don't show. Raises BadInputError for a history without a run.
+        Every byte of every file is looked at, also of other stacks: a file may have been moved.
+        Raises BadInputError for a history without a run.
         """
-        names = [n for n in self.files.names() if not stacks or stack_of(n) in stacks]
-        if not names:
+        listed = self.files.listed()
+        self.set_aside, self.unverified = listed.set_aside, ()
+        if not listed.places:
+            aside = "".join(f"; set aside: {each.name}: {each.cause}" for each in listed.set_aside)
             raise BadInputError(
                 f"{self.location}: expected a history with runs in it, found none: "
-                "xla-harness record REPORT --history adds one"
+                f"xla-harness record REPORT --history adds one{aside}"
             )
-        with ThreadPoolExecutor() as pool:
-            looks = list(pool.map(lambda name: self._look(name, verify=verify), names))
-        self.set_aside = tuple(look for look in looks if isinstance(look, SetAside))
-        present = [n for n, look in zip(names, looks, strict=True) if look is None]
-        older = [look for look in looks if isinstance(look, pa.Table)]
         connection = duckdb.connect()
         if isinstance(self.files, Bucket):
             connection.register_filesystem(self.files.system)
-        create_cases(connection, [self.files.address(name) for name in present], older)
+        asked = [each for each in listed.places if not stacks or each.stack in stacks]
+        others = [each for each in listed.places if stacks and each.stack not in stacks]
+        self._look(others, formats.checked)
+        sound = self._look(asked, formats.checked)
+        present = [place for place, table in sound if table is None]
+        if not is_sound(connection, self._addresses(present)):
+            # Some file has its checksum and is no good all the same: whoever wrote it was.
+            self._look(present, formats.decoded)
+            broken = {each.name for each in self.set_aside}
+            present = [place for place in present if place.name not in broken]
+        older = [placed(table, place) for place, table in sound if table is not None]
+        create_cases(connection, self._addresses(present), older)
         return connection
 
     def ask(
@@ -118,39 +141,76 @@ class History:
         question: Callable[[duckdb.DuckDBPyConnection], Answer],
         stacks: Collection[str] = (),
     ) -> Answer:
-        """The question's answer; if a damaged file spoils it, the answer without that file."""
+        """The question's answer, from files that are as they were written.
+
+        Raises BadInputError for a file that went bad after it was looked at.
+        """
+        for _ in range(2):  # the second time without what the first one could not read any more
+            try:
+                return question(self.connect(stacks))
+            except duckdb.IOException as error:
+                cause = " ".join(str(error).split())
+        raise BadInputError(f"{self.location}: {cause}")
+
+    def unreadable(self, run: str) -> BadInputError:
+        """That a run's file, which is there, has nothing to say; with the cause."""
+        causes = [each.cause for each in self.set_aside if each.name.endswith(f"/{run}{SUFFIX}")]
+        cause = f": {causes[0]}" if causes else ""
+        return BadInputError(
+            f"run {run}: its file in {self.location} can't be read{cause}; "
+            "record it again, or name another run"
+        )
+
+    def _place(self, run: Run) -> Place:
+        """The run's file: also where a recorder before format 2 put it. Raises BadInputError."""
+        place = Place(run.name, run.stack)
         try:
-            return question(self.connect(stacks))
-        except duckdb.Error:
-            before = self.set_aside
-            connection = self.connect(stacks, verify=True)
-            if self.set_aside == before:
-                raise
-            return question(connection)
+            place_of(place.name)
+        except ValueError as error:
+            raise BadInputError(f"{place.name}: {error}") from error
+        return place.former if self.files.has(place.former.name) else place
 
-    def _add(self, run: Run, content: bytes) -> Recorded:
-        name = name_of(f"{run.time:%Y-%m-%d}", run.stack, run.name)
-        new = self.files.add(name, content)
-        return Recorded(run.name, run.stack, name, len(run.cases), new)
+    def _look(self, places: Sequence[Place], look: Look) -> list[tuple[Place, pa.Table | None]]:
+        """What the look says of each file; those of which it says no good are set aside."""
+        with ThreadPoolExecutor() as pool:
+            looks = pool.map(lambda place: looked_at(self.files, place, look), places)
+            found = list(zip(places, looks, strict=True))
+        self.set_aside += tuple(each for _, each in found if isinstance(each, SetAside))
+        sound = [(place, each) for place, each in found if not isinstance(each, SetAside)]
+        self.unverified += tuple(place.name for place, table in sound if table is not None)
+        return sound
 
-    def _look(self, name: str, *, verify: bool) -> SetAside | pa.Table | None:
-        """What is wrong with a file; the table of one in an older format; None for a good one."""
-        try:
-            with self.files.open(name) as file:
-                reader = pq.ParquetFile(file, page_checksum_verification=verify)
-                found = formats.format_of(reader.schema_arrow)
-                if found < formats.FORMAT:
-                    return _placed(formats.migrated(reader.read()), name)
-                if verify:
-                    reader.read()
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            return SetAside(name, " ".join(str(error).split()))
-        return None
+    def _addresses(self, places: Sequence[Place]) -> list[str]:
+        return [self.files.address(place.name) for place in places]
 
 
-def _placed(table: pa.Table, name: str) -> pa.Table:
+def looked_at(
+    files: Files, place: Place, look: Look = formats.checked
+) -> SetAside | pa.Table | None:
+    """What the look says of a file, or that it is no good, and why."""
+    try:
+        return look(place, files.read(place.name))
+    except OSError as error:
+        return SetAside(place.name, error.strerror or str(error))
+    except ValueError as error:
+        return SetAside(place.name, str(error))
+
+
+def put(files: Files, place: Place, content: bytes) -> Added:
+    """Add a run's file, or put it in the place of a damaged one. Raises BadInputError."""
+    if files.add(place.name, content):
+        return Added.RECORDED
+    if isinstance(looked_at(files, place), SetAside):
+        files.replace(place.name, content)
+        return Added.REPLACED
+    return Added.KNOWN
+
+
+def placed(table: pa.Table, place: Place) -> pa.Table:
     """The table with the columns that its folders' names hold."""
-    date = pa.scalar(name[: len("date=YYYY-MM-DD")].removeprefix("date=")).cast(pa.date32())
-    for column, value in (("date", date), ("stack", pa.scalar(stack_of(name)))):
+    for column, value in (
+        ("date", pa.scalar(place.time.date())),
+        ("stack", pa.scalar(place.stack)),
+    ):
         table = table.append_column(column, pa.repeat(value, table.num_rows))
     return table

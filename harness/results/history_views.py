@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
+from harness.outcome import Kind
 from harness.results.history_format import SCHEMA
+from harness.results.history_names import started
 
 SQL = Path(__file__).parent / "sql"
-_RUN = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}")
 
 # A time is UTC without a zone here: with one, each client shows its own, and Python needs pytz.
 _TIMES = {"time": """"time" AT TIME ZONE 'UTC' AS "time\""""}
@@ -47,14 +48,31 @@ def create_cases(
     """Create the view ``cases`` over files of the present format and tables of older ones."""
     parts = []
     if addresses:
-        files = ", ".join(f"'{_quoted(address)}'" for address in addresses)
-        parts.append(f"SELECT {_COLUMNS} FROM read_parquet([{files}], {_PARTITIONS})")  # noqa: S608 - quoted above
+        parts.append(f"SELECT {_COLUMNS} FROM {_files(addresses)}")  # noqa: S608 - quoted
     if older or not addresses:
         connection.register("given", pa.concat_tables([_EMPTY, *older]))
         connection.execute("CREATE TABLE older AS SELECT * FROM given")  # so that cursors see it
         connection.unregister("given")
         parts.append(f"SELECT {_COLUMNS} FROM older")  # noqa: S608 - names of ours
     connection.execute(f"CREATE VIEW cases AS {' UNION ALL '.join(parts)}")
+
+
+def is_sound(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]) -> bool:
+    """Whether files of the present format hold what their names say, and outcomes that exist.
+
+    It looks at no more than that, for it looks at every file: ``history_format.decoded`` at all.
+    """
+    outcomes = ", ".join(f"'{kind}'" for kind in Kind)
+    bad = (
+        f"SELECT count(*) FROM {_files(addresses)} "  # noqa: S608 - quoted
+        f"WHERE (outcome IN ({outcomes}) AND run = parse_filename(filename, true)) IS NOT true"
+    )
+    try:
+        return not addresses or connection.execute(bad).fetchall() == [(0,)]
+    except duckdb.IOException:
+        raise
+    except duckdb.Error:
+        return False
 
 
 _EMPTY = pa.schema([*SCHEMA, ("date", pa.date32()), ("stack", pa.string())]).empty_table()
@@ -71,7 +89,7 @@ def ask_about(
     those names say.
     """
     cursor = connection.cursor()
-    dates = sorted({f"{run[:4]}-{run[4:6]}-{run[6:8]}" for run in runs if _RUN.fullmatch(run)})
+    dates = _dates(runs)
     cursor.execute(
         "CREATE TEMP TABLE asked AS SELECT DISTINCT run, time, stack FROM memory.main.cases "
         "WHERE run IN (SELECT unnest(?)) AND list_contains(?::DATE[], date)",
@@ -97,6 +115,19 @@ def ask_about(
 def statement(name: str) -> str:
     """The SQL of ``sql/NAME.sql``, with the comment that says its rule."""
     return (SQL / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def _dates(runs: Sequence[str]) -> list[str]:
+    found = set[str]()
+    for run in runs:
+        with suppress(ValueError):  # a name that no run has
+            found.add(f"{started(run):%Y-%m-%d}")
+    return sorted(found)
+
+
+def _files(addresses: Sequence[str]) -> str:
+    files = ", ".join(f"'{_quoted(address)}'" for address in addresses)
+    return f"read_parquet([{files}], {_PARTITIONS})"
 
 
 def _quoted(text: str) -> str:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from junitparser.junitparser import Error, Failure, FinalResult, Skipped
 from junitparser.xunit2 import FlakyError, FlakyFailure, InterimResult
 
-from harness.errors import BadInputError
 from harness.outcome import Kind
-from harness.results.groups import first_line, generalised
+from harness.results.junit_names import LOST, OUTCOMES, VERSIONS, interpreted, readable
 from harness.results.junit_stream import Reported
-from harness.versions import COMPONENTS
+from harness.results.signature import first_line, generalised
 
 MOST_MESSAGE = 2000  # characters
 _MOST_ID = 4000  # characters
 _COLUMNS = ("id", "area", "lane", "topology", "upstream", "outcome", "failure", "layer")
-_NO_PROPERTY = frozenset((*_COLUMNS, "python", *COMPONENTS))
+_NO_PROPERTY = frozenset((*_COLUMNS, *VERSIONS))
+_PLACE = frozenset({"id", "lane", "topology"})
 _TEST_MODULE = re.compile(r"test_\w*|\w*_test|conftest")
 _CRASHED = re.compile(r"worker '.*' crashed while running ")  # pytest-xdist
 _HUNG = re.compile(r"Failed: Timeout [(>]|Timeout [(>].* from pytest-timeout")
@@ -53,42 +53,110 @@ class CaseRun:
         return self.id, self.lane, self.topology
 
 
-def case_run(path: Path, reported: Reported, *, ours: bool) -> CaseRun:
-    """Read one test case; ``ours`` is one that this harness wrote.
+@dataclass(frozen=True)
+class Place:
+    """Which case it is, and where it ran."""
 
-    Raises BadInputError, naming the file, the case and the key, for values that can't be.
+    id: str
+    lane: str
+    topology: str
+    area: str
+
+
+def is_of_harness(reported: Reported, *, ours: bool) -> bool:
+    """Whether this harness ran the case; in a report of ``ours`` there may be plain tests, too."""
+    return ours and "outcome" in reported.properties
+
+
+def place_of(reported: Reported, *, ours: bool) -> Place:
+    """Whose result it is. Raises ValueError, saying why, for one that can't be told."""
+    said = reported.properties
+    _refuse_twice(reported, _PLACE & interpreted(ours=ours))
+    if ours:
+        for key in ("id", "lane", "topology"):
+            if key not in said:
+                raise ValueError(f"property {key!r} is missing")
+        return Place(_id(said["id"]), said["lane"], said["topology"], said.get("area", ""))
+    file, id_ = _pytest_id(reported.case, str(reported.case.name or ""))
+    area = said.get("area", file.rpartition("/")[0])
+    return Place(_id(id_), said.get("lane", ""), said.get("topology", ""), area)
+
+
+def case_run(place: Place, reported: Reported, *, ours: bool) -> CaseRun:
+    """Read one test case; ``ours`` is one that this harness ran.
+
+    Raises ValueError, naming the key, for values that can't be.
     """
-    case, properties = reported.case, reported.properties
-    name = str(case.name or "")
-    try:
-        ours = ours and "outcome" in properties
-        return _own(reported) if ours else _foreign(reported, name)
-    except (KeyError, ValueError) as error:
-        raise BadInputError(f"{path}: test case {name[:200]!r}: {error}") from error
+    _refuse_twice(reported, interpreted(ours=ours))
+    return _own(place, reported) if ours else _foreign(place, reported)
 
 
-def is_second_failure(reported: Reported, *, ours: bool) -> bool:
-    """Whether it is pytest's second element for a case that failed already: its teardown."""
-    if ours and "outcome" in reported.properties:
-        return True
+def not_run(place: Place, lost: str, message: str = "") -> CaseRun:
+    """A case without a result; ``lost`` says with what it was lost: its cell, or alone."""
+    return CaseRun(
+        id=place.id,
+        area=place.area,
+        lane=place.lane,
+        topology=place.topology,
+        outcome=Kind.SKIPPED,
+        expected=False,
+        duration=0.0,
+        message=message[:MOST_MESSAGE],
+        signature="",
+        layer="",
+        upstream=(),
+        properties={LOST: lost},
+    )
+
+
+def is_teardown(reported: Reported) -> bool:
+    """Whether the element is about the teardown alone, as pytest writes it beside a failure."""
     return any((entry.message or "").startswith(_TEARDOWN) for entry in reported.case.result)
 
 
-def _own(reported: Reported) -> CaseRun:
-    said = reported.properties
-    for key in ("id", "lane", "topology"):
-        if key not in said:
-            raise ValueError(f"property {key!r} is missing")
-    outcome = Kind(said["outcome"])
-    failure = said.get("failure", "")
+def settled(attempts: Sequence[CaseRun]) -> CaseRun:
+    """What one report says of a case that it has several times.
+
+    Equal outcomes are reruns. Different ones are a conflict: nothing in a report says which of
+    them counts, and to choose one would hide the other.
+    """
+    if len(attempts) == 1:
+        return attempts[0]
+    counts = Counter(case.outcome for case in attempts)
+    last = attempts[-1]
+    if len(counts) == 1:
+        reruns = sum(case.rerun for case in attempts) + len(attempts) - 1
+        return replace(last, rerun=reruns)
+    worst = next((case for case in attempts if case.outcome.is_bad), last)
+    said = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    head = f"conflicting results in one report: {said}"
+    return replace(
+        worst,
+        outcome=Kind.CONFLICT,
+        duration=max(case.duration for case in attempts),
+        message="\n".join(filter(None, (head, worst.message)))[:MOST_MESSAGE],
+        signature=generalised(head),
+    )
+
+
+def _refuse_twice(reported: Reported, names: frozenset[str]) -> None:
+    for name in sorted(reported.twice & names):
+        raise ValueError(f"property {name!r}: expected it once, found it several times")
+
+
+def _own(place: Place, reported: Reported) -> CaseRun:
+    said = readable(reported.properties, ours=True)
+    failure, outcome = said.get("failure", ""), Kind(said["outcome"])
+    if outcome == Kind.PASSED and any(isinstance(e, Failure | Error) for e in reported.case):
+        raise ValueError("property 'outcome': found 'passed' beside a failure")
     return CaseRun(
-        id=_id(said["id"]),
-        area=said.get("area", ""),
-        lane=said["lane"],
-        topology=said["topology"],
+        id=place.id,
+        area=place.area,
+        lane=place.lane,
+        topology=place.topology,
         outcome=outcome,
         expected=bool(said.get("expectation")),
-        duration=_seconds(reported),
+        duration=seconds(reported.case._elem.attrib.get("time", "")),
         message=(failure or said.get("outcome_detail", ""))[:MOST_MESSAGE],
         signature=generalised(failure[:MOST_MESSAGE]) if failure else "",
         layer=said.get("layer", ""),
@@ -97,26 +165,25 @@ def _own(reported: Reported) -> CaseRun:
     )
 
 
-def _foreign(reported: Reported, name: str) -> CaseRun:
-    case, said = reported.case, reported.properties
-    entries: list[Any] = list(case)
+def _foreign(place: Place, reported: Reported) -> CaseRun:
+    said = readable(reported.properties, ours=False)
+    entries: list[Any] = list(reported.case)
     results = [entry for entry in entries if isinstance(entry, FinalResult)]
     again = [entry for entry in entries if isinstance(entry, InterimResult)]
     outcome = _outcome(results)
     message = next((_message(entry) for entry in (*results, *again)), "")
-    file, id_ = _pytest_id(case, name)
     properties = _others(said)
     if any(isinstance(entry, FlakyFailure | FlakyError) for entry in again):
-        properties["outcomes"] = f"{Kind.FAILED}, {outcome}"
+        properties[OUTCOMES] = f"{Kind.FAILED}, {outcome}"
     failed = outcome not in (Kind.PASSED, Kind.SKIPPED)
     return CaseRun(
-        id=_id(id_),
-        area=said.get("area", file.rpartition("/")[0]),
-        lane=said.get("lane", ""),
-        topology=said.get("topology", ""),
+        id=place.id,
+        area=place.area,
+        lane=place.lane,
+        topology=place.topology,
         outcome=outcome,
         expected=outcome in (Kind.EXPECTED_FAILURE, Kind.UNEXPECTED_PASS),
-        duration=_seconds(reported),
+        duration=seconds(reported.case._elem.attrib.get("time", "")),
         message=message[:MOST_MESSAGE],
         signature=generalised(message[:MOST_MESSAGE]) if failed else "",
         layer=said.get("layer", ""),
@@ -147,7 +214,7 @@ def _message(entry: Any) -> str:
     # pytest says only where an error was; what it was stands in the text's marked lines.
     if message in ("", "collection failure") or message.startswith("failed on "):
         errors = [line[1:].strip() for line in text.splitlines() if line.startswith("E  ")]
-        return "\n".join(errors) or message or text
+        return "\n".join(errors) or text or message
     return message
 
 
@@ -177,15 +244,15 @@ def _id(text: str) -> str:
     return text
 
 
-def _seconds(reported: Reported) -> float:
-    written = reported.case._elem.attrib.get("time", "")
+def seconds(written: str) -> float:
+    """The attribute ``time``. Raises ValueError for what is no duration."""
     try:
-        seconds = float(reported.case.time or 0)
+        found = float(written.replace(",", "") or 0)
     except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds >= 0):
+        found = math.nan
+    if not (math.isfinite(found) and found >= 0):
         raise ValueError(f"attribute 'time': expected seconds, found {written[:50]!r}")
-    return seconds
+    return found
 
 
 def _others(said: dict[str, str]) -> dict[str, str]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadInputError
-from harness.results.junit_case import CaseRun, case_run, is_second_failure
-from harness.results.junit_stream import Head, Reported, Stream
-from harness.results.report import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY
-from harness.versions import COMPONENTS
+from harness.results import history_names
+from harness.results.junit_case import CaseRun, settled
+from harness.results.junit_names import LOST, OUTCOMES, STACK_PROPERTY, VERSIONS
+from harness.results.junit_reader import Reader
+from harness.results.junit_stream import Head, Reported
 
 NO_STACK = "unknown"
-_MOST_STACK = 80  # characters: it names a folder
-VERSIONS = ("python", *COMPONENTS)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Said:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one stack. ``digest`` is a SHA-256 of all that its reports say."""
+    """One run of one stack. ``digest`` is a SHA-256 of all that its reports say.
+
+    ``faults`` name what of its reports can't be read and is left out.
+    """
 
     time: datetime  # of its start, UTC
     stack: str
@@ -40,11 +43,13 @@ class Run:
     versions: Mapping[str, str]  # component to version, "" when not said
     cases: tuple[CaseRun, ...]  # by key
     digest: str
+    faults: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """Start and content: the same run is the same name wherever it is recorded."""
-        return f"{self.time:%Y%m%dT%H%M%SZ}-{self.digest[:12]}"
+        """Start, answers and content: the same run has the same name wherever it is recorded."""
+        answers = sum(LOST not in case.properties for case in self.cases)
+        return history_names.run_name(self.time, answers, self.digest)
 
 
 def read_run(path: Path, said: Said = Said()) -> Run:
@@ -52,17 +57,13 @@ def read_run(path: Path, said: Said = Said()) -> Run:
 
     Raises BadInputError, naming the file, for what is no such report.
     """
-    stream, digest, cases = Stream(path), hashlib.sha256(), dict[tuple[str, str, str], CaseRun]()
-    for reported in stream.cases():
-        ours = _is_ours(path, stream.head)
-        digest.update(_content(reported))
-        case = case_run(path, reported, ours=ours)
-        before = cases.get(case.key)
-        if before is None:
-            cases[case.key] = case
-        elif not is_second_failure(reported, ours=ours):
-            cases[case.key] = _again(before, case)
-    head = stream.head
+    reader, digest = Reader(path), hashlib.sha256()
+    attempts: defaultdict[tuple[str, str, str], list[CaseRun]] = defaultdict(list)
+    for element in reader.elements():
+        digest.update(_content(element.reported))
+        if not element.second:
+            attempts[element.case.key].append(element.case)
+    head = reader.head
     stack, time = _stack(path, head, said), _time(path, head, said)
     digest.update("\0".join((stack, time.isoformat(), *_flat(head.properties))).encode())
     return Run(
@@ -71,8 +72,9 @@ def read_run(path: Path, said: Said = Said()) -> Run:
         commit=said.commit or head.properties.get("commit", ""),
         machine=said.machine or head.hostname,
         versions={name: head.properties.get(name, "") for name in VERSIONS},
-        cases=tuple(cases[key] for key in sorted(cases)),
+        cases=tuple(settled(attempts[key]) for key in sorted(attempts)),
         digest=digest.hexdigest(),
+        faults=tuple(reader.faults),
     )
 
 
@@ -97,56 +99,52 @@ def joined(runs: Sequence[Run]) -> Run:
             cases[case.key] = _again(before, case) if before else case
     digest = hashlib.sha256("\0".join(run.digest for run in runs).encode())
     return replace(
-        first, cases=tuple(cases[key] for key in sorted(cases)), digest=digest.hexdigest()
+        first,
+        cases=tuple(cases[key] for key in sorted(cases)),
+        digest=digest.hexdigest(),
+        faults=tuple(fault for run in runs for fault in run.faults),
     )
 
 
 def _again(before: CaseRun, case: CaseRun) -> CaseRun:
     """The last attempt, which counts, with what the earlier ones said where they disagree."""
-    said = before.properties.get("outcomes", str(before.outcome))
+    said = before.properties.get(OUTCOMES, str(before.outcome))
     outcomes = f"{said}, {case.outcome}"
     differs = len(set(outcomes.split(", "))) > 1
-    properties = {**case.properties, "outcomes": outcomes} if differs else case.properties
+    properties = {**case.properties, OUTCOMES: outcomes} if differs else case.properties
     return replace(case, properties=properties, rerun=before.rerun + case.rerun + 1)
-
-
-def _is_ours(path: Path, head: Head) -> bool:
-    found = head.properties.get(FORMAT_PROPERTY)
-    if found not in (None, FORMAT):
-        raise BadInputError(
-            f"{path}: expected the property {FORMAT_PROPERTY} to be {FORMAT}, the report says "
-            f"{found[:50]!r}: another version of xla-harness wrote it; run the cases again"
-        )
-    return found is not None
 
 
 def _stack(path: Path, head: Head, said: Said) -> str:
     stack = (said.stack or head.properties.get(STACK_PROPERTY, "")).strip() or NO_STACK
-    if len(stack) > _MOST_STACK or not stack.isprintable():
-        raise BadInputError(
-            f"{path}: property 'stack': expected at most {_MOST_STACK} printable characters, "
-            f"found {stack[:_MOST_STACK]!r}"
-        )
+    try:
+        history_names.check_stack(stack)
+    except ValueError as error:
+        raise BadInputError(f"{path}: property 'stack': {error}") from error
     return stack
 
 
-def _time(path: Path, head: Head, said: Said) -> datetime:
-    """The earliest suite's; one without a time zone is taken as UTC."""
-    if said.time is not None:
-        return _utc(said.time)
+def parse_time(text: str, where: str) -> datetime:
+    """A time in ISO 8601 as UTC, which it is taken for without a time zone.
+
+    Raises BadInputError, naming ``where`` it was written (an option, or a file and its attribute),
+    also for a time at which nothing can have run.
+    """
     try:
-        stamps = [_utc(datetime.fromisoformat(text)) for text in head.timestamps]
-    except (ValueError, OverflowError) as error:
-        raise BadInputError(f"{path}: attribute 'timestamp': expected ISO 8601: {error}") from error
+        return history_names.parse_time(text)
+    except ValueError as error:
+        raise BadInputError(f"{where}: {error}") from error
+
+
+def _time(path: Path, head: Head, said: Said) -> datetime:
+    """The earliest suite's."""
+    if said.time is not None:
+        return parse_time(said.time.isoformat(), "--time")
+    where = f"{path}: attribute 'timestamp'"
+    stamps = [parse_time(text, where) for text in head.timestamps]
     if not stamps:
-        raise BadInputError(
-            f"{path}: attribute 'timestamp': no suite says when it ran: give --time"
-        )
+        raise BadInputError(f"{where}: no suite says when it ran: give --time")
     return min(stamps)
-
-
-def _utc(time: datetime) -> datetime:
-    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _content(reported: Reported) -> bytes:

@@ -1,7 +1,7 @@
 """A JUnit report as a stream of its test cases, whoever wrote it: hostile, broken or huge.
 
 junitparser says what a test case means. It would read a whole report first, with its output, and
-believe what it declares; here expat hands it one case at a time, without what cases printed.
+believe what it declares; here expat hands it one case at a time, and every text has a limit.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ from junitparser.xunit2 import TestCase
 from harness.errors import BadInputError
 
 MOST_TEXT = 1 << 16  # characters kept of each failure's text
+MOST_OUTPUT = 1 << 20  # and of either stream of what it printed, where that is kept at all
 _CHUNK = 1 << 18  # bytes
+_LARGEST = 1 << 32  # bytes of a report
 _DEEPEST = 64  # elements inside each other; JUnit needs about six
 _LARGEST_TAG = 1 << 24  # bytes of one tag or comment: expat holds it whole
 _MOST_CASES = 1_000_000
 _MOST_PROPERTIES = 1_000  # of one case
 _MOST_KEPT = 1 << 29  # characters of names, properties and failures in a report
-_RESULTS = frozenset(TestCase.ITER_TYPES) - {"system-out", "system-err"}
+_OUTPUT = frozenset({"system-out", "system-err"})
+_RESULTS = frozenset(TestCase.ITER_TYPES) - _OUTPUT
 
 
 @dataclass(frozen=True)
 class Reported:
-    """One ``testcase``: as junitparser sees it without its output, and its flat properties."""
+    """One ``testcase``: as junitparser sees it, and its flat properties, the last of each name."""
 
     case: TestCase
     properties: dict[str, str]
+    twice: frozenset[str] = frozenset()  # names that more than one of its properties has
 
 
 @dataclass
@@ -39,19 +43,25 @@ class Head:
     """What is said of the whole report, complete once its cases have been read."""
 
     properties: dict[str, str] = field(default_factory=dict)
+    contradicted: set[str] = field(default_factory=set)  # names of properties with two values
+    attributes: dict[str, str] = field(default_factory=dict)  # of the first suite
     timestamps: list[str] = field(default_factory=list)  # as written, of all suites
     hostname: str = ""
+    cut: str = ""  # why what follows the last case can't be read; "" when all of it was
 
 
 class Stream:
     """Reads one report; ``cases`` can be gone through once, ``head`` is complete after that."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, output: bool = False) -> None:
+        """With ``output`` the cases have what they printed, too."""
         self.path, self.head = path, Head()
-        self._depth, self._cases, self._kept, self._room = 0, 0, 0, 0
+        self._texts = _RESULTS | _OUTPUT if output else _RESULTS
+        self._depth, self._cases, self._kept, self._room, self._fed = 0, 0, 0, 0, 0
         self._case: Element | None = None
         self._inside = ""  # the result whose text is being read
         self._properties: dict[str, str] = {}
+        self._twice: set[str] = set()
         self._text: list[str] = []
         self._ready: list[Reported] = []
         self._parser = parser = expat.ParserCreate()
@@ -63,25 +73,39 @@ class Stream:
     def cases(self) -> Iterator[Reported]:
         """Each test case in the file's order, suites in suites included.
 
-        Raises BadInputError, naming the file and the line, for what is no JUnit report, is cut
-        off, declares entities or is out of all proportion.
+        Where the file is cut off or damaged behind a case, ``head.cut`` says so and the cases
+        before it count. Raises BadInputError, naming the file and the line, for what is no JUnit
+        report, declares entities or is out of all proportion.
         """
-        fed = 0
         try:
-            with self.path.open("rb") as file:
-                while chunk := file.read(_CHUNK):
-                    fed += len(chunk)
-                    self._parser.Parse(chunk, False)
-                    if fed - self._parser.CurrentByteIndex > _LARGEST_TAG:
-                        raise self._refused(f"a tag or comment of more than {_LARGEST_TAG:,} bytes")
-                    yield from self._ready
-                    self._ready.clear()
+            for chunk in self._chunks():
+                self._parser.Parse(chunk, False)
+                if self._fed - self._parser.CurrentByteIndex > _LARGEST_TAG:
+                    raise self._refused(f"a tag or comment of more than {_LARGEST_TAG:,} bytes")
+                yield from self._taken()
             self._parser.Parse(b"", True)
         except (OSError, expat.ExpatError, ValueError, LookupError) as error:
-            raise BadInputError(f"{self.path}: expected a JUnit report: {error}") from error
-        yield from self._ready
-        if not self._cases:
-            raise BadInputError(f"{self.path}: expected a JUnit report with test cases, found none")
+            if not self._cases:
+                raise BadInputError(f"{self.path}: expected a JUnit report: {error}") from error
+            self.head.cut = f"{error}: what follows test case {self._cases} is lost"
+        yield from self._taken()
+
+    def _chunks(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            if self.path.stat().st_size > _LARGEST:
+                raise self._too_large()
+            while chunk := file.read(_CHUNK):
+                self._fed += len(chunk)
+                if self._fed > _LARGEST:  # a pipe has no size
+                    raise self._too_large()
+                yield chunk
+
+    def _taken(self) -> Iterator[Reported]:
+        ready, self._ready = self._ready, []
+        yield from ready
+
+    def _too_large(self) -> BadInputError:
+        return self._refused(f"more than {_LARGEST:,} bytes")
 
     def _doctype(self, *_: object) -> None:
         raise self._refused("a document type, which could declare entities")
@@ -95,21 +119,31 @@ class Stream:
         if tag == "property":
             self._property(attributes.get("name", ""), attributes.get("value", ""))
         elif self._case is not None:
-            if tag in _RESULTS and not self._inside:
+            if tag in self._texts and not self._inside:
                 SubElement(self._case, tag, attributes)
                 self._keep(*attributes.values())
-                self._inside, self._text, self._room = tag, [], MOST_TEXT
+                self._inside, self._text = tag, []
+                self._room = MOST_OUTPUT if tag in _OUTPUT else MOST_TEXT
                 self._parser.CharacterDataHandler = self._characters
         elif tag == "testcase":
-            self._case, self._properties = Element(tag, attributes), {}
+            self._case, self._properties, self._twice = Element(tag, attributes), {}, set()
             self._keep(*attributes.values())
         elif tag in ("testsuites", "testsuite"):
             if stamp := attributes.get("timestamp"):
                 self.head.timestamps.append(stamp)
+            if tag == "testsuite":
+                self.head.attributes = self.head.attributes or attributes
             self.head.hostname = self.head.hostname or attributes.get("hostname", "")
 
     def _property(self, name: str, value: str) -> None:
-        properties = self._properties if self._case is not None else self.head.properties
+        if self._case is not None:
+            properties = self._properties
+            if name in properties:
+                self._twice.add(name)
+        else:
+            properties = self.head.properties
+            if properties.get(name, value) != value:
+                self.head.contradicted.add(name)
         properties[name] = value
         if len(properties) > _MOST_PROPERTIES:
             raise self._refused(f"more than {_MOST_PROPERTIES:,} properties of one element")
@@ -133,7 +167,7 @@ class Stream:
             self._inside, self._parser.CharacterDataHandler = "", None
         elif tag == "testcase":
             case = TestCase.fromelem(self._case)  # type: ignore[no-untyped-call]
-            self._ready.append(Reported(case, self._properties))
+            self._ready.append(Reported(case, self._properties, frozenset(self._twice)))
             self._case = None
             self._cases += 1
             if self._cases > _MOST_CASES:

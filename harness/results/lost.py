@@ -9,9 +9,9 @@ from datetime import datetime
 
 import duckdb
 
-from harness.outcome import Kind
-from harness.results.junit_case import MOST_MESSAGE, CaseRun
-from harness.results.junit_run import VERSIONS, Run, Said
+from harness.results.junit_case import MOST_MESSAGE, CaseRun, Place, not_run
+from harness.results.junit_names import VERSIONS
+from harness.results.junit_run import Run, Said
 
 _KNOWN = """
 SELECT "case", area, topology, expected, upstream FROM cases
@@ -36,7 +36,11 @@ def known_cases(connection: duckdb.DuckDBPyConnection, stack: str, lane: str) ->
     """What the last run with the lane had there, of this stack, else of any; not run."""
     found = connection.execute(_KNOWN, {"lane": lane, "stack": stack}).fetchall()
     return [
-        _not_run(id_, lane, topology, area, (expected, tuple(upstream)))
+        replace(
+            not_run(Place(id_, lane, topology, area), "cell"),
+            expected=expected,
+            upstream=tuple(upstream),
+        )
         for id_, area, topology, expected, upstream in found
     ]
 
@@ -58,7 +62,9 @@ def completed(
     cases = {case.key: case for case in run.cases}
     for lane in dict.fromkeys(each.lane for each in lost):
         why = _cause([each for each in lost if each.lane == lane])
-        there = list(known.get(lane, ())) or [_not_run(f"cell of lane {lane}", lane, "")]
+        there = list(known.get(lane, ())) or [
+            not_run(Place(f"cell of lane {lane}", lane, "", ""), "cell")
+        ]
         for case in there:
             cases.setdefault(case.key, replace(case, message=why[:MOST_MESSAGE]))
     said_of_lost = "\0".join(f"{each.lane} {each.shard} {each.cause}" for each in lost)
@@ -82,28 +88,4 @@ def _empty(stack: str, said: Said, time: datetime) -> Run:
         versions=dict.fromkeys(VERSIONS, ""),
         cases=(),
         digest=hashlib.sha256(f"{stack}\0{time.isoformat()}".encode()).hexdigest(),
-    )
-
-
-def _not_run(
-    id_: str,
-    lane: str,
-    topology: str,
-    area: str = "",
-    said: tuple[bool, tuple[str, ...]] = (False, ()),  # whether expected, and upstream's issues
-) -> CaseRun:
-    expected, upstream = said
-    return CaseRun(
-        id=id_,
-        area=area,
-        lane=lane,
-        topology=topology,
-        outcome=Kind.SKIPPED,
-        expected=expected,
-        duration=0.0,
-        message="",
-        signature="",
-        layer="",
-        upstream=upstream,
-        properties={"lost": "cell"},
     )

@@ -10,10 +10,17 @@ from harness.results.decision import decide, undecided_of
 from harness.results.findings import VERDICTS, Comparison, Verdict
 from harness.results.groups import Group, groups
 from harness.results.issues import page
+from harness.results.printable import escaped
 
 _MOST_TEXT = 200  # characters of a failure
 _COLUMNS = ("verdict", "cases", "layer", "upstream", "component", "first case", "failure")
 _SPECIAL = re.compile(r"([\\`*\[\]<>#|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+# GitHub looks for mentions, issues and addresses in the text that it shows, however that is spelled
+# in the source. What must not be one is parted by a space of no width, as Renovate does it.
+_ACTING = re.compile(
+    r"(?<=[@\uff20\ufe6b])|(?<=#)(?=\d)|(?<=\bGH-)(?=\d)|(?<=www)(?=\.)|(?<=:)(?=//)", re.IGNORECASE
+)
+_PARTED = "&#8203;"
 _LONGEST_RUN = re.compile(r"`+")
 
 
@@ -41,13 +48,13 @@ def counts(comparison: Comparison) -> str:
 
 def plain(text: str) -> str:
     """Text that Markdown shows as it is: no markup, no link, no mention, on one line."""
-    escaped = _SPECIAL.sub(r"\\\1", " ".join(text.split()))
-    return escaped.replace("@", "&#64;").replace("://", ":&#47;/")
+    parted = _ACTING.sub("\0", escaped(" ".join(text.split())))
+    return _SPECIAL.sub(r"\\\1", parted).replace("@", "&#64;").replace("\0", _PARTED)
 
 
 def code(text: str) -> str:
     """A code span of any text, as a table's cell: backticks, pipes and line breaks included."""
-    one = " ".join(text.split())
+    one = escaped(" ".join(text.split()))
     if len(one) > _MOST_TEXT:
         one = one[: _MOST_TEXT - 1] + "…"
     if not one:

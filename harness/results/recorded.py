@@ -7,10 +7,9 @@ from typing import Any
 
 import duckdb
 
-from harness.errors import BadInputError
 from harness.outcome import Kind
 from harness.results.history_store import History
-from harness.results.junit_run import VERSIONS
+from harness.results.junit_names import VERSIONS
 from harness.results.report import Report, Result
 
 _LATEST = "latest"
@@ -22,22 +21,21 @@ def recorded(history: History, name: str, stack: str) -> Report:
 
     Raises BadInputError, naming the runs that there are, for none.
     """
-    run, stack = history.find(name, stack if name == _LATEST else "")
-    return history.ask(lambda connection: _report(connection, run, stack, history), [stack])
+    run, stacks = history.find(name, stack if name == _LATEST else "")
+    return history.ask(lambda connection: _report(connection, run, history), stacks)
 
 
-def _report(
-    connection: duckdb.DuckDBPyConnection, run: str, stack: str, history: History
-) -> Report:
-    columns = ", ".join(f'"{name}"' for name in (*_COLUMNS, "upstream", "properties", *VERSIONS))
+def _report(connection: duckdb.DuckDBPyConnection, run: str, history: History) -> Report:
+    names = (*_COLUMNS, "upstream", "properties", "stack", *VERSIONS)
+    columns = ", ".join(f'"{name}"' for name in names)
     rows = connection.execute(f"SELECT {columns} FROM cases WHERE run = ?", [run]).fetchall()  # noqa: S608 - names of ours
     if not rows:
-        raise BadInputError(f"run {run}: its file in {history.location} can't be read")
+        raise history.unreadable(run)
     results = [_result(row) for row in rows]
     said = rows[0][-len(VERSIONS) :]
     return Report(
         path=Path(history.location) / run,
-        stack=stack,
+        stack=rows[0][-len(VERSIONS) - 1],
         versions={name: text for name, text in zip(VERSIONS, said, strict=True) if text},
         results={result.key: result for result in results},
         left_out={},

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
-
-from junitparser import JUnitXmlError
-from junitparser.xunit2 import JUnitXml, TestCase
+from typing import Any
 
 from harness.errors import BadInputError
 from harness.outcome import Kind
-from harness.versions import COMPONENTS
+from harness.results.junit_case import settled
+from harness.results.junit_names import (
+    FORMAT,
+    FORMAT_PROPERTY,
+    LEFT_OUT,
+    LOST,
+    RESERVED,
+    STACK_PROPERTY,
+    STACK_VARIABLE,
+    VERSIONS,
+    of_a_session,
+    of_a_test,
+)
+from harness.results.junit_reader import Element, Reader
 
-# Properties of the whole report. The format changes when a reader of the last one would be wrong.
-FORMAT_PROPERTY = "xla_harness_report"
-FORMAT = "2"
-STACK_PROPERTY = "stack"  # the name that the run was given, in the variable below
-STACK_VARIABLE = "XLA_HARNESS_STACK"
-LEFT_OUT = "left out: "
+__all__ = [
+    "FORMAT",
+    "FORMAT_PROPERTY",
+    "LEFT_OUT",
+    "RESERVED",
+    "STACK_PROPERTY",
+    "STACK_VARIABLE",
+    "Report",
+    "Result",
+    "of_a_session",
+    "of_a_test",
+    "read",
+    "read_all",
+]
+_MOST_DIGITS = 18  # of a count
 
 
 @dataclass(frozen=True)
@@ -36,6 +56,7 @@ class Result:
     text: str  # all that the report says of it
     seconds: float
     properties: Mapping[str, str]
+    lost: bool = False  # something of it can't be read, ``failure`` says what
 
     @property
     def key(self) -> str:
@@ -65,7 +86,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """One run: the stack and what became of each case, by ``Result.key``."""
+    """One run: the stack and what became of each case, by ``Result.key``.
+
+    ``faults`` name what of the file can't be read and is left out.
+    """
 
     path: Path
     stack: str  # "" where the run was not told one
@@ -73,6 +97,7 @@ class Report:
     results: Mapping[str, Result]
     left_out: Mapping[str, int]  # by cause
     uncollected: Mapping[str, str] = field(default_factory=dict)  # file to why, in a line
+    faults: tuple[str, ...] = ()
 
 
 def read(path: Path) -> Report:
@@ -80,39 +105,48 @@ def read(path: Path) -> Report:
 
     Raises BadInputError for what is no such report, naming the file and what was expected.
     """
-    try:
-        suites = list(JUnitXml.fromfile(str(path)))
-    except (OSError, JUnitXmlError, SyntaxError, ValueError) as error:
-        raise BadInputError(f"{path}: expected a JUnit report: {error}") from error
-    own = {name: value for suite in suites for name, value in _properties(suite).items()}
-    found = own.get(FORMAT_PROPERTY)
-    if found != FORMAT:
-        said = f"says {found}" if found else "has none"
+    reader = Reader(path)
+    attempts: defaultdict[tuple[str, str, str], list[Element]] = defaultdict(list)
+    uncollected: dict[str, str] = {}
+    for element in reader.elements(some=False):
+        if element.ours:
+            attempts[element.case.key].append(element)
+        elif _is_file(element.reported.case):
+            uncollected.update([_uncollected(element.reported.case)])
+    own = reader.head.properties
+    if FORMAT_PROPERTY not in own:
         raise BadInputError(
-            f"{path}: expected the property {FORMAT_PROPERTY} to be {FORMAT}, the report {said}: "
-            "another version of xla-harness or another tool wrote it; run the cases again"
+            f"{path}: expected the property {FORMAT_PROPERTY} to be {FORMAT}, the report has none: "
+            "another tool wrote it"
         )
-    results: dict[str, Result] = {}
-    for suite in suites:
-        for case in suite:
-            result = _result(path, cast("TestCase", case))
-            # A second failure of one case is a second element; the first says why.
-            if result is not None:
-                results.setdefault(result.key, result)
+    results = [_result(elements) for elements in attempts.values()]
+    left_out, faults = _left_out(own)
     return Report(
         path=path,
         stack=own.get(STACK_PROPERTY, ""),
-        versions={name: own[name] for name in ("python", *COMPONENTS) if name in own},
-        results=results,
-        left_out={
-            name.removeprefix(LEFT_OUT): int(value)
-            for name, value in own.items()
-            if name.startswith(LEFT_OUT)
-        },
-        uncollected=dict(
-            _uncollected(case) for suite in suites for case in suite if _is_file(case)
-        ),
+        versions={name: own[name] for name in VERSIONS if name in own},
+        results={result.key: result for result in results},
+        left_out=left_out,
+        uncollected=uncollected,
+        faults=(*reader.faults, *(f"{path}: {fault}" for fault in faults)),
     )
+
+
+def read_all(paths: Iterable[Path]) -> tuple[list[Report], list[str]]:
+    """Those that can be read, and the faults of all.
+
+    Raises BadInputError when there are reports and none can be read.
+    """
+    reports, faults = list[Report](), list[str]()
+    for path in paths:
+        try:
+            reports.append(read(path))
+            faults += reports[-1].faults
+        except BadInputError as error:
+            faults.append(str(error))
+    if faults and not reports:
+        raise BadInputError(faults[0])
+    return reports, faults
 
 
 def _is_file(case: Any) -> bool:
@@ -131,25 +165,34 @@ def _uncollected(case: Any) -> tuple[str, str]:
     return f"{case.name.replace('.', '/')}.py", f"can't be collected: {why.strip()}"
 
 
-def _properties(element: Any) -> dict[str, str]:
-    return {entry.name: entry.value for entry in element.properties()}
+def _left_out(own: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
+    """How many cases were left out, by cause; and what is no such number."""
+    counts, faults = dict[str, int](), list[str]()
+    for name, value in own.items():
+        if name.startswith(LEFT_OUT) and value.isascii() and value.isdigit():
+            counts[name.removeprefix(LEFT_OUT)] = int(value[:_MOST_DIGITS])
+        elif name.startswith(LEFT_OUT):
+            faults.append(f"property {name!r}: expected a number, found {value[:50]!r}")
+    return counts, faults
 
 
-def _result(path: Path, case: TestCase) -> Result | None:
-    properties = _properties(case)
-    if "outcome" not in properties:
-        return None  # a plain test beside the cases
-    try:
-        return Result(
-            id=properties["id"],
-            lane=properties["lane"],
-            topology=properties["topology"],
-            outcome=Kind(properties["outcome"]),
-            failure=properties.get("failure", ""),
-            layer=properties.get("layer", ""),
-            text="\n".join(entry.text or "" for entry in case.result),
-            seconds=float(case.time or 0),
-            properties=properties,
-        )
-    except (KeyError, ValueError) as error:
-        raise BadInputError(f"{path}: test case {case.name}: property {error}") from error
+def _result(elements: Sequence[Element]) -> Result:
+    """What a case's elements say together."""
+    firsts = [element for element in elements if not element.second]
+    case = settled([element.case for element in firsts])
+    worst = next((element for element in firsts if element.case.outcome.is_bad), firsts[-1])
+    said, told, lost = worst.reported.properties, [worst], LOST in case.properties
+    if case.outcome == Kind.CONFLICT or lost:
+        said, told = {**said, "failure": case.message, "outcome_detail": case.message}, firsts
+    return Result(
+        id=case.id,
+        lane=case.lane,
+        topology=case.topology,
+        outcome=case.outcome,
+        failure=said.get("failure", ""),
+        layer=case.layer,
+        text="\n".join(entry.text or "" for each in told for entry in each.reported.case.result),
+        seconds=case.duration,
+        properties=said,
+        lost=lost,
+    )

@@ -51,7 +51,7 @@ def _answer(result: Result) -> str:
         return "skipped"
     if signal := result.properties.get("signal"):
         return f"crashed {signal}"
-    return "hung" if result.outcome == Kind.HUNG else "refused"
+    return str(result.outcome) if result.outcome in (Kind.HUNG, Kind.CONFLICT) else "refused"
 
 
 def _reason(result: Result) -> str:

@@ -10,6 +10,7 @@ from harness.results.decision import decide
 from harness.results.findings import VERDICTS, Comparison, Verdict
 from harness.results.groups import Group, groups
 from harness.results.markdown import counts, versions
+from harness.results.printable import escaped, printable
 
 WIDTH = 80
 _SHOWN = 10  # groups of a verdict
@@ -17,7 +18,10 @@ _SHOWN = 10  # groups of a verdict
 
 def lines(comparison: Comparison, allowed: Allowed | None = None) -> Iterator[str]:
     """What differs first, then the stacks, then the answer."""
-    allowed = allowed or Allowed({}, ())
+    yield from map(printable, _lines(comparison, allowed or Allowed({}, ())))
+
+
+def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     for verdict in VERDICTS:
         if verdict != Verdict.UNCHANGED:
             found = [f for f in comparison.of(verdict) if f.key not in allowed.entries]
@@ -37,7 +41,7 @@ def title(text: str) -> str:
 def wrapped(text: str, indent: int = 0, first: str = "") -> Iterator[str]:
     """``text`` in lines that fit, its first one behind ``first``."""
     yield from textwrap.wrap(
-        " ".join(text.split()),
+        escaped(" ".join(text.split())),
         WIDTH,
         initial_indent=first or " " * indent,
         subsequent_indent=" " * indent,

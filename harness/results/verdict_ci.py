@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from harness.results import verdict_groups as said
 from harness.results.annotation import ANNOTATIONS, annotation
-from harness.results.groups import first_line
 from harness.results.markdown import code, link, plain, table
-from harness.results.printable import printable
+from harness.results.signature import first_line
 from harness.results.verdicts import Kind, Verdicts
 
 _ROWS = 30  # of a table; a summary may have 1 MiB
@@ -51,7 +50,7 @@ def _verdicts(verdicts: Verdicts) -> Iterator[str]:
             plain(group.first.kind),
             str(len(group)),
             ", ".join((plain(said.head(group.first).partition(",")[0]), *_links(group))),
-            code(printable(group.first.key)),
+            code(group.first.key),
             code(said.failure(group.first)),
             plain(said.since(group.first, verdicts)),
         )
@@ -74,7 +73,7 @@ def _clusters(verdicts: Verdicts) -> Iterator[str]:
             str(each.results),
             str(each.cases),
             code(each.first),
-            code(printable(first_line(each.message))),
+            code(first_line(each.message)),
         )
         for each in verdicts.clusters[:_ROWS]
     ]

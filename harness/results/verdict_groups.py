@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.results.groups import first_line
-from harness.results.printable import printable
+from harness.results.signature import first_line
 from harness.results.verdicts import KINDS, Kind, Verdict, Verdicts
 
 
@@ -40,17 +39,17 @@ def groups(found: Iterable[Verdict]) -> tuple[Group, ...]:
 def head(verdict: Verdict) -> str:
     """Where it went wrong and whose issue it is, in a few words."""
     if verdict.kind == Kind.SLOWER:
-        return printable(f"{verdict.number} rose from {_number(verdict, verdict.was)} to "
-                         f"{_number(verdict, verdict.now)}")  # fmt: skip
+        was, now = _number(verdict, verdict.was), _number(verdict, verdict.now)
+        return f"{verdict.number} rose from {was} to {now}"
     if verdict.kind == Kind.MISSING:
         return "skipped" if verdict.outcome else "not collected"
     at = f" at {verdict.layer}" if verdict.layer else ""
-    return printable(", ".join((f"{verdict.outcome}{at}", *verdict.upstream)))
+    return ", ".join((f"{verdict.outcome}{at}", *verdict.upstream))
 
 
 def failure(verdict: Verdict) -> str:
     """The first line of its message."""
-    return printable(first_line(verdict.message))
+    return first_line(verdict.message)
 
 
 def since(verdict: Verdict, verdicts: Verdicts) -> str:
@@ -100,4 +99,4 @@ def _number(verdict: Verdict, value: float | None) -> str:
 
 
 def _with(said: str, changed: Sequence[str]) -> str:
-    return printable(f"{said}; {', '.join(changed)}") if changed else said
+    return f"{said}; {', '.join(changed)}" if changed else said

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.results import verdict_groups as said
-from harness.results.groups import first_line
 from harness.results.printable import printable
+from harness.results.signature import first_line
 from harness.results.text import title, wrapped
 from harness.results.verdicts import KINDS, Verdicts
 
@@ -15,15 +15,13 @@ _SHOWN = 10  # groups of a verdict
 
 def lines(verdicts: Verdicts) -> Iterator[str]:
     """The runs, each kind of verdict, the failures by signature, the answer."""
-    for line in _lines(verdicts):
-        # A CI job's output is read for commands, and a case's name or message is anybody's.
-        yield f"\\{line}" if line.lstrip().startswith(("::", "##[")) else line
+    yield from map(printable, _lines(verdicts))
 
 
 def _lines(verdicts: Verdicts) -> Iterator[str]:
     for run in verdicts.runs:
         facts = (f"{name} {value}" for name, value in verdicts.versions[run].items() if value)
-        yield from wrapped(printable(f"{run}: {', '.join(facts)}"), 2)
+        yield from wrapped(f"{run}: {', '.join(facts)}", 2)
     yield from wrapped(f"{said.outcomes(verdicts)}.", 2, "  ")
     for kind in KINDS:
         yield from _section(verdicts, said.groups(verdicts.of(kind)))
@@ -39,7 +37,7 @@ def _section(verdicts: Verdicts, found: tuple[said.Group, ...]) -> Iterator[str]
     yield title(f"{found[0].first.kind}: {sum(map(len, found))}")
     for group in found[:_SHOWN]:
         yield from wrapped(said.head(group.first), 7, f"{len(group):>5}  ")
-        yield from wrapped(printable(group.first.key), 2)
+        yield from wrapped(group.first.key, 2)
         yield from wrapped(said.failure(group.first), 9)
         yield from wrapped(said.since(group.first, verdicts), 9)
     if len(found) > _SHOWN:
@@ -54,6 +52,6 @@ def _clusters(verdicts: Verdicts) -> Iterator[str]:
     for cluster in verdicts.clusters[:_SHOWN]:
         where = f"{cluster.cases} cases, first in {cluster.first}"
         yield from wrapped(where, 7, f"{cluster.results:>5}  ")
-        yield from wrapped(printable(first_line(cluster.message)), 9)
+        yield from wrapped(first_line(cluster.message), 9)
     if len(verdicts.clusters) > _SHOWN:
         yield f"       ... and {len(verdicts.clusters) - _SHOWN} more"

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from harness.errors import BadInputError
 from harness.stacks import constraints
-from harness.stacks.stack import TOGETHER, Stack, read, table
+from harness.stacks.stack import TOGETHER, Stack, extends, read
 from harness.versions import COMPONENTS
 
 FOLDER = Path("fixtures/stacks")
@@ -67,22 +67,24 @@ class Catalogue:
     @property
     def releases(self) -> list[Stack]:
         """The stacks that extend no other one: neither variants nor templates."""
-        return [stack for stack in self.stacks if "extends" not in table(self._paths[stack.name])]
+        return [stack for stack in self.stacks if extends(self._paths[stack.name]) is None]
 
-    def _named(self, name: str) -> Stack:
+    def _named(self, name: str, below: tuple[str, ...] = ()) -> Stack:
         if name in self._stacks:
             return self._stacks[name]
         path = Path(name)
         if path.suffix == ".toml":
-            base = table(path).get("extends")
-            return read(path, self._named(base) if base else None)
+            base = extends(path)
+            if base in (*below, name):
+                raise BadInputError(f"{path}: key 'extends': {base!r} extends this one")
+            return read(path, self._named(base, (*below, name)) if base else None)
         raise BadInputError(f"stack {name!r}: {_nearest(name, self._stacks)} ({self._folder})")
 
     def _read(self, name: str, below: tuple[str, ...]) -> Stack:
         if name in self._stacks:
             return self._stacks[name]
         path = self._paths[name]
-        base = table(path).get("extends")
+        base = extends(path)
         if base is None:
             stack = read(path)
         elif base not in self._paths:

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from harness.errors import BadInputError
+from harness.files import read_text
 from harness.stacks import uv
 from harness.stacks.stack import Stack
 
@@ -86,7 +87,7 @@ def sources(stack: Stack) -> list[str]:
 
 def read(path: Path) -> dict[str, str]:
     """Package, in its canonical spelling, to version."""
-    found = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", path.read_text("utf-8"), re.MULTILINE)
+    found = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", read_text(path), re.MULTILINE)
     return {canonicalize_name(name): version for name, version in found}
 
 

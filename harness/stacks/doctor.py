@@ -56,7 +56,10 @@ def _system() -> Check:
 
 
 def _compiler() -> Check:
-    name = shlex.split(os.environ.get("CC", "cc"))[0]
+    try:
+        name = next(iter(shlex.split(os.environ.get("CC", ""))), "cc")
+    except ValueError as error:
+        raise BadInputError(f"CC: expected a command: {error}") from error
     path = shutil.which(name)
     remedy = "" if path else "apt install gcc libc6-dev, or name a compiler in CC"
     return Check("C compiler", path or f"no {name}", remedy)

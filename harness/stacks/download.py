@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import shutil
 import urllib.error
 import urllib.request
@@ -12,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from harness.errors import BadInputError
 
@@ -29,6 +30,8 @@ def download(addresses: Sequence[str], folder: Path, newest: date, days: int) ->
     """
     for address in addresses:
         _name(address, newest)
+    if newest - date.min < timedelta(days):
+        raise BadInputError(f"{days} days before {newest}: expected a later day or fewer of them")
     dated = any(PLACE in address for address in addresses)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder, prefix=".wheels-") as scratch:
@@ -54,11 +57,11 @@ def _all(addresses: Sequence[str], folder: Path, day: date) -> Iterator[Path]:
 
 
 def _name(address: str, day: date) -> str:
-    parts = urlsplit(address.replace(PLACE, f"{day:%Y%m%d}"))
-    name = unquote(parts.path).rpartition("/")[2]
     try:
+        parts = urlsplit(address.replace(PLACE, f"{day:%Y%m%d}"))
+        name = unquote(parts.path).rpartition("/")[2]
         parse_wheel_filename(name)
-    except InvalidWheelFilename as error:
+    except ValueError as error:  # of an address, or InvalidWheelFilename
         raise BadInputError(f"{address}: expected the address of a wheel: {error}") from error
     if parts.scheme not in ("http", "https"):
         raise BadInputError(f"{address}: expected https://")
@@ -73,7 +76,7 @@ def _fetched(address: str, path: Path) -> bool:
         if error.code in _ABSENT:
             return False
         raise BadInputError(f"{address}: {error}") from error
-    except OSError as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise BadInputError(f"{address}: {error}") from error
     if not zipfile.is_zipfile(path):
         raise BadInputError(f"{address}: expected a wheel, the server sent something else")

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 import harness
 from harness.errors import BadInputError
+from harness.files import read_text
 from harness.stacks import constraints, uv
 from harness.stacks.stack import Stack
 
@@ -52,7 +53,16 @@ class Environment:
     @property
     def manifest(self) -> dict[str, object]:
         """What was written when it was done: stack, python, requirements, packages, seconds."""
-        data: dict[str, object] = json.loads((self.folder / _MANIFEST).read_text("utf-8"))
+        path = self.folder / _MANIFEST
+        try:
+            data = json.loads(read_text(path))
+        except (ValueError, RecursionError):
+            data = None
+        if not isinstance(data, dict) or "stack" not in data:
+            raise BadInputError(
+                f"{path}: expected what `stacks create` wrote: remove {self.folder}, and make the "
+                "environment again"
+            )
         return data
 
 

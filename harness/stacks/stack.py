@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import tomllib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from harness.errors import BadInputError
+from harness.files import read_toml
 
 # What is swapped together, because it only fits together: torch_xla is built for one torch, and
 # jax and jaxlib are released as a pair.
@@ -47,6 +48,15 @@ class Stack:
         """Its pins as PEP 508 requirements, a wheel's path as the version that it is."""
         return [_requirement(self, name, pin) for name, pin in self.pins.items()]
 
+    def contradiction(self, versions: Mapping[str, str]) -> str:
+        """What of the ``versions`` that a run states is not as pinned here; "" for nothing."""
+        for pin in (f"python=={self.python}.*", *self.requirements):
+            pinned = Requirement(pin)
+            found = versions.get(pinned.name, "")
+            if found and not _fits(found, pinned):
+                return f"{pinned.name}: expected {pinned.specifier}, found {found[:50]!r}"
+        return ""
+
     @property
     def folders(self) -> list[Path]:
         """Where uv looks for wheels besides the index."""
@@ -64,7 +74,14 @@ class Stack:
         return Version("0")
 
     def swap(self, pins: Mapping[str, str | None], python: str | None = None) -> Stack:
-        """The same stack with other pins; None takes one away. The name says what was swapped."""
+        """The same stack with other pins; None takes one away. The name says what was swapped.
+
+        Raises BadInputError for a Python that is no version.
+        """
+        if python is not None and not _PYTHON.fullmatch(python):
+            raise BadInputError(
+                f"stack {self.name}: python={python!r}: expected a version, as 3.11"
+            )
         merged = {**self.pins, **pins}
         changed = {k: v for k, v in pins.items() if self.pins.get(k) != v}
         # jaxlib goes with jax and torch with torch_xla: naming one says both.
@@ -82,6 +99,13 @@ class Stack:
         )
 
 
+def _fits(version: str, pinned: Requirement) -> bool:
+    try:
+        return pinned.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
 def _leader(name: str) -> str:
     return {"torch": "torch_xla", "jaxlib": "jax"}.get(name, name)
 
@@ -92,7 +116,10 @@ def _short(pin: str | None) -> str:
 
 def _version_in(pin: str) -> str:
     if pin.endswith(".whl"):
-        return str(parse_wheel_filename(Path(pin).name)[1])
+        try:
+            return str(parse_wheel_filename(Path(pin).name)[1])
+        except InvalidWheelFilename:  # which `requirements` refuses
+            return Path(pin).name
     return pin.removeprefix("==")
 
 
@@ -139,7 +166,7 @@ def read(path: Path, base: Stack | None = None) -> Stack:
 
     Raises BadInputError naming the file, the key and what was expected.
     """
-    data = table(path)
+    data = read_toml(path)
     for key in sorted(data.keys() - _KEYS):
         raise BadInputError(f"{path}: unknown key {key!r}: expected {', '.join(sorted(_KEYS))}")
     own = _pins(path, data.get("pins", {}))
@@ -156,7 +183,7 @@ def read(path: Path, base: Stack | None = None) -> Stack:
         note=str(data.get("note", "")),
         folder=_folder(path, folder) if folder else base.folder if base else None,
         index=index,
-        disk=float(data.get("disk", base.disk if base else _DISK)),
+        disk=_disk(path, data.get("disk", base.disk if base else _DISK)),
         where=path,
     )
     if not stack.pins:
@@ -165,12 +192,12 @@ def read(path: Path, base: Stack | None = None) -> Stack:
     return stack
 
 
-def table(path: Path) -> dict[str, Any]:
-    """The file's data; raises BadInputError naming the file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInputError(f"{path}: {error}") from error
+def extends(path: Path) -> str | None:
+    """The name of the stack that the file's one extends; raises BadInputError for no name."""
+    base = read_toml(path).get("extends")
+    if not isinstance(base, str | None):
+        raise BadInputError(f"{path}: key 'extends': {base!r}: expected the name of a stack")
+    return base
 
 
 def _pins(path: Path, pins: Any) -> dict[str, str | None]:
@@ -194,6 +221,12 @@ def _python(path: Path, text: Any) -> str:
     if not isinstance(text, str) or not _PYTHON.fullmatch(text):
         raise BadInputError(f"{path}: key 'python': {text!r}: expected a version, as '3.11'")
     return text
+
+
+def _disk(path: Path, value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        raise BadInputError(f"{path}: key 'disk': {value!r}: expected a number of GB, as 8")
+    return float(value)
 
 
 def _folder(path: Path, text: str) -> Path:

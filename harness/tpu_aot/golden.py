@@ -7,14 +7,13 @@ case, and in it one for each program that the case compiles.
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
-from harness.files import write
+from harness.files import read_toml, write
 from harness.tpu_aot.record import MEMORY, SUMS, TEXTS, Summary
 from harness.versions import stack_versions
 
@@ -39,10 +38,7 @@ class GoldenFile:
     @classmethod
     def read(cls, path: Path) -> GoldenFile:
         """Read a file; raises BadInputError, with path and key, for what is not such a file."""
-        try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise BadInputError(f"{path}: expected golden compilations: {error}") from error
+        data = read_toml(path)
         stack = data.pop(_STACK, None)
         if not isinstance(stack, dict):
             raise BadInputError(f"{path}: [{_STACK}]: expected the versions that it was made with")

@@ -38,13 +38,14 @@ def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float 
     """
     if (real := _real_job(topology)) is not None:
         return _in_place(fn, topology, real, deadline)
-    address = f"{_HOST}:{free_port()}"
+    address, token = f"{_HOST}:{free_port()}", job.new_token()
 
     def slice_process(number: int) -> Any:
         os.environ.update(
             MEGASCALE_SLICE_ID=str(number),
             MEGASCALE_NUM_SLICES=str(topology.slices),
             MEGASCALE_COORDINATOR_ADDRESS=address,
+            XLA_HARNESS_JOB_TOKEN=token,
             VIRTUAL_TPU_CHIPS=str(topology.devices),
         )
         return fn(number)
@@ -53,7 +54,10 @@ def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float 
 
 
 def shared_store(path: Path, slices: int, number: int) -> Any:
-    """A store of torch.distributed for the slices of ``run_slices``: a file, or the first host."""
+    """A store of torch.distributed for the slices of ``run_slices``: a file, or the first host.
+
+    That of the first host is upstream's TCPStore, which takes whoever reaches its port.
+    """
     import torch.distributed as dist
 
     if (real := job.current()) is None or real.slices != slices:
@@ -81,6 +85,7 @@ def _in_place(
         MEGASCALE_SLICE_ID=str(real.slice),
         MEGASCALE_NUM_SLICES=str(real.slices),
         MEGASCALE_COORDINATOR_ADDRESS=real.coordinator,
+        XLA_HARNESS_JOB_TOKEN=real.token,
         VIRTUAL_TPU_CHIPS=str(topology.devices),
     )
     values = exchange(lambda: fn(real.slice), real, deadline)

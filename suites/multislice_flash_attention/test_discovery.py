@@ -18,11 +18,15 @@ SOON = pytest.mark.environment(VIRTUAL_TPU_DEADLINE="5")
 
 
 def over_slices(topology):
-    """Flash attention's arguments that shard the batch over slices and the heads inside of them."""
+    """Flash attention's arguments that shard the batch over slices and the heads inside of them.
+
+    There are two heads: further devices of a slice have copies.
+    """
+    heads = min(topology.devices, 2)
     mesh = xs.HybridMesh(
-        ici_mesh_shape=(1, topology.devices),
-        dcn_mesh_shape=(topology.slices, 1),
-        axis_names=("data", "model"),
+        ici_mesh_shape=(1, heads, topology.devices // heads),
+        dcn_mesh_shape=(topology.slices, 1, 1),
+        axis_names=("data", "model", "copies"),
     )
     return {"partition_spec": ("data", "model", None, None), "mesh": mesh}
 

@@ -90,3 +90,44 @@ TEST(a_topology_without_a_client_is_no_crash) {
   PJRT_TopologyDescription_Destroy_Args destroy = {.topology = args.topology};
   CALL(PJRT_TopologyDescription_Destroy, &destroy);
 }
+
+static const struct {
+  const char *name, *value, *expected;
+} WRONG[] = {
+    {"VIRTUAL_TPU_TOPOLOGY", "4294967298x4", "expected SLICESxDEVICES"},
+    {"VIRTUAL_TPU_TOPOLOGY", "2x4294967300", "expected SLICESxDEVICES"},
+    {"VIRTUAL_TPU_TOPOLOGY", "99999999999999999999x4", "expected SLICESxDEVICES"},
+    {"VIRTUAL_TPU_TOPOLOGY", "-2x-4", "expected SLICESxDEVICES"},
+    {"VIRTUAL_TPU_TOPOLOGY", " 2x4", "expected SLICESxDEVICES"},
+    {"VIRTUAL_TPU_TOPOLOGY", "2x 4", "expected SLICESxDEVICES"},
+    {"VIRTUAL_TPU_TOPOLOGY", "65x64", "expected SLICESxDEVICES"},
+    {"VIRTUAL_TPU_TOPOLOGY", "2x4x", "expected SLICESxDEVICES"},
+    {"VIRTUAL_TPU_BOUNDS", "2,2", "expected X,Y,Z"},
+    {"VIRTUAL_TPU_BOUNDS", "4294967298,2,1", "expected X,Y,Z"},
+    {"VIRTUAL_TPU_BOUNDS", "+2,2,1", "expected X,Y,Z"},
+    {"VIRTUAL_TPU_BOUNDS", "2,2,1,", "expected X,Y,Z"},
+    {"VIRTUAL_TPU_CORES", "4294967297", "expected 1 or 2"},
+    {"VIRTUAL_TPU_CORES", "1x", "expected 1 or 2"},
+    {"VIRTUAL_TPU_CORES", "3", "expected 1 or 2"},
+    {"MEGASCALE_NUM_SLICES", "4294967298", "has 2"},
+    {"MEGASCALE_NUM_SLICES", "2nd", "has 2"},
+};
+
+TEST(numbers_that_can_not_be_are_refused) {
+  for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; ++i) {
+    const char *before = getenv(WRONG[i].name);
+    char *kept = before == NULL ? NULL : strdup(before);
+    setenv(WRONG[i].name, WRONG[i].value, 1);
+    PJRT_Error *error = identity_read();
+    if (error == NULL) fail("%s=%s was taken", WRONG[i].name, WRONG[i].value);
+    const char *text = text_of(error);
+    if (strstr(text, WRONG[i].expected) == NULL) fail("%s", text);
+    if (kept == NULL) {
+      unsetenv(WRONG[i].name);
+    } else {
+      setenv(WRONG[i].name, kept, 1);
+    }
+    free(kept);
+  }
+  ok(identity_read(), "identity_read");
+}

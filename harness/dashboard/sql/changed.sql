@@ -4,10 +4,10 @@ FROM (
     SELECT
         run, time, name, area, lane, topology, outcome, duration, signature,
         lag(outcome) OVER (
-            PARTITION BY name, stack, lane, topology ORDER BY time, run, rerun
+            PARTITION BY name, stack, lane, topology ORDER BY run, rerun
         ) AS before
     FROM recent
 ) steps
 WHERE outcome <> before
-    OR outcome IN ('failed', 'crashed', 'hung', 'unexpected pass')
+    OR outcome IN ('failed', 'crashed', 'hung', 'conflict', 'unexpected pass')
 ORDER BY run, name, lane, topology

@@ -2,14 +2,14 @@
 SELECT
     "case" AS name, stack, lane, topology, signature,
     max(outcome) AS outcome,
-    max_by(message, time) AS message,
-    max_by(layer, time) AS layer,
+    max_by(message, run) AS message,
+    max_by(layer, run) AS layer,
     CAST(min(time) AS TIMESTAMP) AS first,
     CAST(max(time) AS TIMESTAMP) AS last,
-    min_by(run, time) AS first_run,
-    max_by(run, time) AS last_run,
+    min(run) AS first_run,
+    max(run) AS last_run,
     count(*) AS times
 FROM cases
-WHERE outcome IN ('failed', 'crashed', 'hung', 'expected failure')
+WHERE outcome IN ('failed', 'crashed', 'hung', 'conflict', 'expected failure')
 GROUP BY "case", stack, lane, topology, signature
-ORDER BY name, first, stack, lane, topology
+ORDER BY name, first_run, stack, lane, topology

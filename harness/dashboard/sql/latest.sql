@@ -21,7 +21,7 @@ FROM (
         c.properties['expectation'] AS expectation,
         row_number() OVER (
             PARTITION BY c.stack, c.lane, c.topology, c."case"
-            ORDER BY c.time DESC, c.run DESC, c.rerun DESC
+            ORDER BY c.run DESC, c.rerun DESC
         ) AS age
     FROM cases c
     JOIN newest n

@@ -16,4 +16,4 @@ SELECT
 FROM cases
 WHERE CAST(date AS DATE) > $start
 GROUP BY run, stack
-ORDER BY time DESC, stack, run
+ORDER BY run DESC

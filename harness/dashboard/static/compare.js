@@ -2,7 +2,7 @@
 "use strict";
 
 const OUTCOMES = {
-  p: "passed", f: "failed", c: "crashed", h: "hung", s: "skipped", x: "expected failure", u: "unexpected pass",
+  p: "passed", f: "failed", c: "crashed", h: "hung", b: "conflict", s: "skipped", x: "expected failure", u: "unexpected pass",
 };
 const MOST = 2000; // rows
 

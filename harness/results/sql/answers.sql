@@ -6,7 +6,7 @@ SELECT
     s.run, s.time, s.stack, s.lane, s.topology, s.case, s.outcome, s.versions, s.outcomes,
     s.answer, s.before, s.before_run,
     MAX(CASE WHEN COALESCE(s.before, '') <> s.answer THEN s.run END) OVER (
-        PARTITION BY s.stack, s.lane, s.topology, s.case ORDER BY s.time, s.run
+        PARTITION BY s.stack, s.lane, s.topology, s.case ORDER BY s.run
         ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     ) AS since
 FROM (
@@ -14,10 +14,10 @@ FROM (
         a.run, a.time, a.stack, a.lane, a.topology, a.case, a.outcome, a.versions, a.outcomes,
         a.answer,
         LAG(a.answer) OVER (
-            PARTITION BY a.stack, a.lane, a.topology, a.case ORDER BY a.time, a.run
+            PARTITION BY a.stack, a.lane, a.topology, a.case ORDER BY a.run
         ) AS before,
         LAG(a.run) OVER (
-            PARTITION BY a.stack, a.lane, a.topology, a.case ORDER BY a.time, a.run
+            PARTITION BY a.stack, a.lane, a.topology, a.case ORDER BY a.run
         ) AS before_run
     FROM (
         SELECT

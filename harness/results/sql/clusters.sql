@@ -1,5 +1,6 @@
 -- A cluster is the asked runs' failures with one signature, across cases, lanes and stacks: failed,
--- crashed and hung ones, not those expected. first is the earliest run known with that signature.
+-- crashed, hung and conflicting ones, not those expected. first is the earliest run known with that
+-- signature.
 SELECT
     c.signature,
     COUNT(DISTINCT CASE WHEN q.run IS NOT NULL THEN c.case END) AS cases,
@@ -10,7 +11,7 @@ SELECT
     MIN(CASE WHEN q.run IS NOT NULL THEN c.message END) AS message
 FROM cases c
 LEFT JOIN asked q ON q.run = c.run
-WHERE c.outcome IN ('failed', 'crashed', 'hung') AND c.signature <> ''
+WHERE c.outcome IN ('failed', 'crashed', 'hung', 'conflict') AND c.signature <> ''
 GROUP BY c.signature
 HAVING COUNT(q.run) > 0
 ORDER BY results DESC, c.signature

@@ -9,15 +9,15 @@ FROM (
     SELECT
         t.*,
         SUM(t.broke) OVER (
-            PARTITION BY t.stack, t.lane, t.topology, t.case, t.versions ORDER BY t.time, t.run
+            PARTITION BY t.stack, t.lane, t.topology, t.case, t.versions ORDER BY t.run
             ROWS BETWEEN 5 PRECEDING AND CURRENT ROW
         ) AS broke_lately,
         SUM(t.mended) OVER (
-            PARTITION BY t.stack, t.lane, t.topology, t.case, t.versions ORDER BY t.time, t.run
+            PARTITION BY t.stack, t.lane, t.topology, t.case, t.versions ORDER BY t.run
             ROWS BETWEEN 5 PRECEDING AND CURRENT ROW
         ) AS mended_lately,
         MAX(CASE WHEN t.outcomes IS NULL THEN 0 ELSE 1 END) OVER (
-            PARTITION BY t.stack, t.lane, t.topology, t.case, t.versions ORDER BY t.time, t.run
+            PARTITION BY t.stack, t.lane, t.topology, t.case, t.versions ORDER BY t.run
             ROWS BETWEEN 6 PRECEDING AND CURRENT ROW
         ) AS differed_lately
     FROM (
@@ -30,7 +30,7 @@ FROM (
                 a.*,
                 LAG(a.answer) OVER (
                     PARTITION BY a.stack, a.lane, a.topology, a.case, a.versions
-                    ORDER BY a.time, a.run
+                    ORDER BY a.run
                 ) AS same
             FROM answers a
         ) l

@@ -7,7 +7,7 @@ SELECT
 FROM (
     SELECT
         l.run, l.stack, l.lane,
-        LAG(l.run) OVER (PARTITION BY l.stack, l.lane ORDER BY l.time, l.run) AS before
+        LAG(l.run) OVER (PARTITION BY l.stack, l.lane ORDER BY l.run) AS before
     FROM runs l
 ) b
 JOIN asked q ON q.run = b.run

@@ -1,5 +1,5 @@
--- regressed: the case is broken (failed, crashed or hung, and not as expected) and worked when the
--- same stack, lane and topology last measured it.
+-- regressed: the case is broken (failed, crashed, hung or in conflict, and not as expected) and worked
+-- when the same stack, lane and topology last measured it.
 SELECT
     a.run, a.stack, a.lane, a.topology, a.case,
     a.before_run AS before, a.since,

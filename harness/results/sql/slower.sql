@@ -7,9 +7,9 @@
 WITH places AS (
     SELECT
         q.run AS asked_run, l.run, l.lane,
-        ROW_NUMBER() OVER (PARTITION BY q.run, l.lane ORDER BY l.time DESC, l.run DESC) AS place
+        ROW_NUMBER() OVER (PARTITION BY q.run, l.lane ORDER BY l.run DESC) AS place
     FROM asked q
-    JOIN runs l ON l.stack = q.stack AND (l.time < q.time OR l.run = q.run)
+    JOIN runs l ON l.stack = q.stack AND l.run <= q.run
 ),
 near AS (
     SELECT

@@ -7,7 +7,7 @@ SELECT
 FROM (
     SELECT
         a.*, ROW_NUMBER() OVER (
-            PARTITION BY a.stack, a.lane, a.topology, a.case ORDER BY a.time DESC, a.run DESC
+            PARTITION BY a.stack, a.lane, a.topology, a.case ORDER BY a.run DESC
         ) AS place
     FROM answers a
     WHERE a.run <= (SELECT MAX(q.run) FROM asked q)

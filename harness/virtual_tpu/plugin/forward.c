@@ -1,5 +1,4 @@
-#define _GNU_SOURCE
-#include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,22 +15,24 @@ static PJRT_Api *copy;
 // Whether a caller's struct reaches to that field.
 #define REACHES(args, type, field) ((args)->struct_size >= PJRT_STRUCT_SIZE(type, field))
 
-static int number(const char *name, int otherwise) {
-  const char *value = getenv(name);
-  return value == NULL || *value == '\0' ? otherwise : atoi(value);
+// What the variable says, or `otherwise`: what can't be read is libtpu's to refuse.
+static int number(const char *name, int least, int otherwise) {
+  int value = otherwise;
+  number_whole(getenv(name), least, INT_MAX, &value);
+  return value;
 }
 
 // libtpu decides by these variables whether a client makes the slices discover each other.
 static PJRT_Error *create(PJRT_Client_Create_Args *args) {
   const void *caller = __builtin_return_address(0);
   const char *guard = getenv("SKIP_MEGASCALE_PJRT_CLIENT");
-  const int slices = number("MEGASCALE_NUM_SLICES", 1);
+  const int slices = number("MEGASCALE_NUM_SLICES", 1, 1);
   const char *discovery =
       slices > 1 && (guard == NULL || strcmp(guard, "true") != 0) ? "true" : "false";
   char *stack = python_stack();
   event_write("client", caller, stack,
               ", \"slices\": %d, \"slice\": %d, \"discovery\": %s, \"waits\": %s", slices,
-              number("MEGASCALE_SLICE_ID", 0), discovery, discovery);
+              number("MEGASCALE_SLICE_ID", 0, 0), discovery, discovery);
   free(stack);
   PJRT_Error *error = real->PJRT_Client_Create(args);
   if (*discovery == 't') {
@@ -58,18 +59,8 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
 }
 
 static const PJRT_Api *load(const char *path, char *wrong, size_t size) {
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) {
-    snprintf(wrong, size, "VIRTUAL_TPU_FORWARD can't be loaded: %s", dlerror());
-    return NULL;
-  }
-  const PJRT_Api *(*get)(void);
-  *(void **)&get = dlsym(library, "GetPjrtApi");
-  const PJRT_Api *api = get == NULL ? NULL : get();
-  if (api == NULL) {
-    snprintf(wrong, size, "VIRTUAL_TPU_FORWARD=%s exports no GetPjrtApi", path);
-    return NULL;
-  }
+  const PJRT_Api *api = api_of("VIRTUAL_TPU_FORWARD", path, wrong, size);
+  if (api == NULL) return NULL;
   if (api->pjrt_api_version.major_version != PJRT_API_MAJOR ||
       !HAS(api, PJRT_LoadedExecutable_Execute)) {
     snprintf(wrong, size, "VIRTUAL_TPU_FORWARD=%s is PJRT %d.%d; expected %d.x", path,

@@ -61,7 +61,8 @@ static void describe(Device *device, int id) {
 // In a job of several processes each has one slice, and MEGASCALE_SLICE_ID says which.
 static PJRT_Error *read_slices(void) {
   const char *count = variable("MEGASCALE_NUM_SLICES");
-  if (count != NULL && atoi(count) != identity.slices) {
+  int slices = identity.slices, slice;
+  if (count != NULL && !number_whole(count, slices, slices, &slices)) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
                      "virtual TPU: MEGASCALE_NUM_SLICES=%s, but VIRTUAL_TPU_TOPOLOGY=%s has %d",
                      count, getenv("VIRTUAL_TPU_TOPOLOGY"), identity.slices);
@@ -70,33 +71,36 @@ static PJRT_Error *read_slices(void) {
   identity.first_slice = 0;
   if (variable("MEGASCALE_COORDINATOR_ADDRESS") == NULL || identity.slices == 1) return NULL;
   const char *id = variable("MEGASCALE_SLICE_ID");
-  char *end = NULL;
-  const long slice = id == NULL ? -1 : strtol(id, &end, 10);
-  if (id == NULL || *end != '\0' || slice < 0 || slice >= identity.slices) {
+  if (!number_whole(id, 0, identity.slices - 1, &slice)) {
     char expected[64];
     snprintf(expected, sizeof expected, "a slice from 0 to %d", identity.slices - 1);
     return wrong("MEGASCALE_SLICE_ID", id, expected);
   }
   identity.slices_here = 1;
-  identity.first_slice = (int)slice;
+  identity.first_slice = slice;
   return NULL;
+}
+
+// So many numbers of devices, with `between` in between and nothing else.
+static int numbers(const char *text, char between, int count, int *found) {
+  for (int i = 0; i < count; ++i) {
+    if (text == NULL || !number_read(&text, 1, MOST_DEVICES, &found[i])) return 0;
+    if (*text++ != (i + 1 < count ? between : '\0')) return 0;
+  }
+  return 1;
 }
 
 static PJRT_Error *read_environment(void) {
   const char *topology = variable("VIRTUAL_TPU_TOPOLOGY");
-  int end = 0;
+  int sizes[2];
   int *bounds = identity.bounds;
-  if (topology == NULL ||
-      sscanf(topology, "%dx%d%n", &identity.slices, &identity.devices, &end) != 2 ||
-      topology[end] != '\0' || identity.slices < 1 || identity.devices < 1 ||
-      identity.devices > MOST_DEVICES / identity.slices) {
+  if (!numbers(topology, 'x', 2, sizes) || sizes[1] > MOST_DEVICES / sizes[0]) {
     return wrong("VIRTUAL_TPU_TOPOLOGY", topology, "SLICESxDEVICES, as 2x4");
   }
+  identity.slices = sizes[0];
+  identity.devices = sizes[1];
   const char *chips = variable("VIRTUAL_TPU_BOUNDS");
-  end = 0;
-  if (chips == NULL ||
-      sscanf(chips, "%d,%d,%d%n", &bounds[0], &bounds[1], &bounds[2], &end) != 3 ||
-      chips[end] != '\0' || bounds[0] < 1 || bounds[1] < 1 || bounds[2] < 1 ||
+  if (!numbers(chips, ',', 3, bounds) ||
       (int64_t)bounds[0] * bounds[1] * bounds[2] != identity.devices) {
     return wrong("VIRTUAL_TPU_BOUNDS", chips, "X,Y,Z with as many chips as a slice has devices");
   }
@@ -104,10 +108,11 @@ static PJRT_Error *read_environment(void) {
   const char *cores = variable("VIRTUAL_TPU_CORES");
   if (kind == NULL) return wrong("VIRTUAL_TPU_KIND", kind, "a device kind, as TPU v6 lite");
   if (version == NULL) return wrong("VIRTUAL_TPU_PLATFORM", version, "a platform version");
-  if (cores == NULL || atoi(cores) < 1) return wrong("VIRTUAL_TPU_CORES", cores, "1 or 2");
+  if (!number_whole(cores, 1, 2, &identity.cores)) {
+    return wrong("VIRTUAL_TPU_CORES", cores, "1 or 2");
+  }
   snprintf(identity.kind, sizeof identity.kind, "%s", kind);
   snprintf(identity.version, sizeof identity.version, "%s", version);
-  identity.cores = atoi(cores);
   return read_slices();
 }
 

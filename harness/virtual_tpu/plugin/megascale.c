@@ -14,29 +14,27 @@
 #include "plugin.h"
 
 // Discovery as a multi-slice job does it: slice 0 coordinates, every slice joins once, and all go on
-// when all have come. Who joins a second time is never answered: the others have come already.
+// when all have come. Whoever joins a second time is never answered: the others have come already.
 //
-// A joiner sends "join SLICE\n", and "leave\n" at its deadline: others who wait have theirs. It is
-// told "came SLICE\n" for each slice, "lost SLICE\n" for one that died before all had come, "again
-// SLICE\n" when it had joined before, and at last "go\n".
+// A slice sends "token TOKEN\n" and "join SLICE\n", and "leave\n" at its deadline: others who wait
+// have theirs. It is told "welcome\n", or "refused\n" for another job's token; then "came SLICE\n"
+// for each slice, "lost SLICE\n" for one that died before all had come, "again SLICE\n" when it had
+// joined before, and at last "go SLICES\n". Any other line ends the connection.
 
-enum { MOST_SLICES = 256, MOST_WAITING = 1024, DEFAULT_PORT = 8080, RETRY_MS = 10 };
+#define TOKEN_VARIABLE "XLA_HARNESS_JOB_TOKEN"
+#define DEADLINE_VARIABLE "VIRTUAL_TPU_DEADLINE"
+
+enum {
+  LEAST_TOKEN = 32,
+  DEFAULT_PORT = 8080,
+  DEFAULT_SECONDS = 20,
+  MOST_SECONDS = 86400,
+  RETRY_MS = 10
+};
 
 typedef struct {
   char host[256], port[16];
 } Address;
-
-typedef struct {
-  int socket, slice;  // slice is -1 until it has said so
-} Joiner;
-
-static struct {
-  int listener;
-  int slices, came, complete;
-  char seen[MOST_SLICES];
-  Joiner joiners[MOST_WAITING];
-  int count;
-} job;
 
 static const char *coordinator(void) {
   const char *address = getenv("MEGASCALE_COORDINATOR_ADDRESS");
@@ -63,106 +61,27 @@ static Address split(const char *text) {
 static struct addrinfo *resolve(const Address *address) {
   const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   struct addrinfo *found = NULL;
-  if (atoi(address->port) > 0xFFFF) return NULL;  // which getaddrinfo would cut to 16 bits
+  int port;
+  if (!number_whole(address->port, 1, 0xFFFF, &port)) return NULL;
   return getaddrinfo(address->host, address->port, &hints, &found) == 0 ? found : NULL;
 }
 
-static void tell(int socket, const char *word, int slice) {
-  char line[32];
-  const int size = slice < 0 ? snprintf(line, sizeof line, "%s\n", word)
-                             : snprintf(line, sizeof line, "%s %d\n", word, slice);
-  if (send(socket, line, (size_t)size, MSG_NOSIGNAL) != size) return;  // it is gone, and poll says so
-}
-
-static void tell_all(const char *word, int slice) {
-  for (int i = 0; i < job.count; ++i) {
-    if (job.joiners[i].slice >= 0) tell(job.joiners[i].socket, word, slice);
-  }
-}
-
-static void joined(Joiner *joiner, int slice) {
-  if (slice < 0 || slice >= job.slices) return;
-  if (job.seen[slice]) {
-    tell(joiner->socket, "again", slice);
-    return;
-  }
-  job.seen[slice] = 1;
-  for (int other = 0; other < job.slices; ++other) {
-    if (job.seen[other] && other != slice) tell(joiner->socket, "came", other);
-  }
-  joiner->slice = slice;
-  tell_all("came", slice);
-  if (++job.came == job.slices) {
-    job.complete = 1;
-    tell_all("go", -1);
-  }
-}
-
-static void left(int index) {
-  const Joiner gone = job.joiners[index];
-  close(gone.socket);
-  job.joiners[index] = job.joiners[--job.count];
-  if (gone.slice >= 0 && !job.complete) tell_all("lost", gone.slice);
-}
-
-static void *serve(void *unused) {
-  (void)unused;
-  struct pollfd polled[MOST_WAITING + 1];
-  for (;;) {
-    const int count = job.count;
-    polled[0] = (struct pollfd){.fd = job.listener, .events = POLLIN};
-    for (int i = 0; i < count; ++i) {
-      polled[i + 1] = (struct pollfd){.fd = job.joiners[i].socket, .events = POLLIN};
-    }
-    if (poll(polled, (nfds_t)count + 1, -1) < 0) continue;
-    for (int i = count - 1; i >= 0; --i) {
-      if (polled[i + 1].revents == 0) continue;
-      char line[32];
-      const ssize_t size = recv(job.joiners[i].socket, line, sizeof line - 1, 0);
-      if (size <= 0) {
-        left(i);
-        continue;
-      }
-      line[size] = '\0';
-      int slice;
-      if (sscanf(line, "join %d", &slice) == 1) joined(&job.joiners[i], slice);
-      if (strcmp(line, "leave\n") == 0) job.joiners[i].slice = -1;
-    }
-    if (polled[0].revents != 0 && job.count < MOST_WAITING) {
-      const int socket = accept4(job.listener, NULL, NULL, SOCK_CLOEXEC);
-      if (socket >= 0) job.joiners[job.count++] = (Joiner){.socket = socket, .slice = -1};
-    }
-  }
-  return NULL;
-}
-
 // Slice 0 serves for as long as its process lives, so that a late joiner finds somebody.
-static PJRT_Error *coordinate(const Address *address) {
+static PJRT_Error *coordinate(const Address *address, const char *token) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static int served;
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&lock);
   if (!served) {
     struct addrinfo *found = resolve(address);
-    const int on = 1;
-    const int listener =
-        found == NULL ? -1 : socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (listener >= 0) setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    pthread_t thread;
-    job.listener = listener;
-    job.slices = identity.slices;
-    if (listener < 0 || bind(listener, found->ai_addr, found->ai_addrlen) != 0 ||
-        listen(listener, MOST_WAITING) != 0 ||
-        (errno = pthread_create(&thread, NULL, serve, NULL)) != 0) {
+    const int wrong = found == NULL ? 0 : coordinator_serve(found, token, identity.slices);
+    served = found != NULL && wrong == 0;
+    if (!served) {
       error = error_new(PJRT_Error_Code_UNAVAILABLE,
                         "virtual TPU: slice 0 can't listen on MEGASCALE_COORDINATOR_ADDRESS=%s:%s: "
                         "%s",
                         address->host, address->port,
-                        found == NULL ? "no such address" : strerror(errno));
-      if (listener >= 0) close(listener);
-    } else {
-      pthread_detach(thread);
-      served = 1;
+                        found == NULL ? "no such address" : strerror(wrong));
     }
     if (found != NULL) freeaddrinfo(found);
   }
@@ -170,7 +89,7 @@ static PJRT_Error *coordinate(const Address *address) {
   return error;
 }
 
-static int64_t milliseconds(void) {
+int64_t milliseconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
@@ -196,6 +115,14 @@ static int connect_by(const Address *address, int64_t end) {
   return -1;
 }
 
+// What a slice knows of its discovery.
+typedef struct {
+  int64_t end;
+  int seconds;
+  int welcome, again, complete;
+  char seen[MOST_SLICES];
+} Discovery;
+
 // The slices that have not come, as "1, 3".
 static const char *absent(const char *seen, char *out, size_t size) {
   size_t used = 0;
@@ -208,52 +135,95 @@ static const char *absent(const char *seen, char *out, size_t size) {
   return out;
 }
 
-// Read until "go", an end of the coordinator, or `end`.
-static PJRT_Error *wait_for_all(int joined, int64_t end, int seconds) {
-  const int slice = identity.first_slice;
-  char seen[MOST_SLICES] = {0}, text[512];
-  int again = 0;
-  FILE *lines = fdopen(joined, "r");
-  if (lines == NULL) return error_new(PJRT_Error_Code_INTERNAL, "virtual TPU: %s", strerror(errno));
-  setvbuf(lines, NULL, _IONBF, 0);
-  PJRT_Error *error = NULL;
+static PJRT_Error *late(const Discovery *found) {
+  char text[512];
+  if (found->again) {
+    return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
+                     "virtual TPU: slice %d hung in a second discovery: the other slices have come "
+                     "already and never come again (%d s); the client was created without "
+                     "SKIP_MEGASCALE_PJRT_CLIENT=true",
+                     identity.first_slice, found->seconds);
+  }
+  return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
+                   "virtual TPU: slice %d waited %d s in its discovery for slice %s of %d",
+                   identity.first_slice, found->seconds, absent(found->seen, text, sizeof text),
+                   identity.slices);
+}
+
+static PJRT_Error *died(int slice) {
+  return error_new(PJRT_Error_Code_UNAVAILABLE,
+                   "virtual TPU: slice %d%s died during the discovery of slice %d", slice,
+                   slice == 0 ? ", the coordinator," : "", identity.first_slice);
+}
+
+// Learn from one line; 0 for one that no coordinator sends. An error ends the discovery.
+static int learn(Discovery *found, const char *line, PJRT_Error **error) {
+  int slice;
+  const int last = identity.slices - 1;
+  if (strcmp(line, "welcome") == 0) {
+    found->welcome = 1;
+  } else if (strcmp(line, "refused") == 0) {
+    *error = error_new(PJRT_Error_Code_PERMISSION_DENIED,
+                       "virtual TPU: slice %d was refused by slice 0: expected the same "
+                       TOKEN_VARIABLE " in all processes of the job",
+                       identity.first_slice);
+  } else if (number_whole(line_after(line, "came"), 0, last, &slice)) {
+    found->seen[slice] = 1;
+  } else if (number_whole(line_after(line, "again"), 0, last, &slice)) {
+    found->again = 1;
+  } else if (number_whole(line_after(line, "lost"), 0, last, &slice)) {
+    *error = died(slice);
+  } else if (number_whole(line_after(line, "go"), identity.slices, identity.slices, &slice)) {
+    found->complete = 1;
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+// Read until all have come, an error, or the end of the connection, after which 0 is returned.
+static int follow(Discovery *found, int joined, PJRT_Error **error) {
+  Lines lines = {.socket = joined};
   for (;;) {
-    const int64_t rest = end - milliseconds();
+    for (const char *line; (line = lines_next(&lines)) != NULL;) {
+      if (!learn(found, line, error)) return 0;
+      if (found->complete || *error != NULL) return 1;
+    }
+    const int64_t rest = found->end - milliseconds();
     struct pollfd polled = {.fd = joined, .events = POLLIN};
     if (rest <= 0 || poll(&polled, 1, (int)rest) == 0) {
-      tell(joined, "leave", -1);
-      error = again ? error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
-                                "virtual TPU: slice %d hung in a second discovery: the other "
-                                "slices have come already and never come again (%d s); the client "
-                                "was created without SKIP_MEGASCALE_PJRT_CLIENT=true",
-                                slice, seconds)
-                    : error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
-                                "virtual TPU: slice %d waited %d s in its discovery for slice %s "
-                                "of %d",
-                                slice, seconds, absent(seen, text, sizeof text), identity.slices);
-      break;
+      lines_send(joined, "leave\n");
+      *error = late(found);
+      return 1;
     }
-    char line[32];
-    int number;
-    if (fgets(line, sizeof line, lines) == NULL) {
-      error = error_new(PJRT_Error_Code_UNAVAILABLE,
-                        "virtual TPU: slice 0, the coordinator, died during the discovery of "
-                        "slice %d",
-                        slice);
-      break;
-    }
-    if (strcmp(line, "go\n") == 0) break;
-    if (sscanf(line, "again %d", &number) == 1) again = 1;
-    if (sscanf(line, "came %d", &number) == 1 && number < MOST_SLICES) seen[number] = 1;
-    if (sscanf(line, "lost %d", &number) == 1) {
-      error = error_new(PJRT_Error_Code_UNAVAILABLE,
-                        "virtual TPU: slice %d died during the discovery of slice %d", number,
-                        slice);
-      break;
-    }
+    if (!lines_receive(&lines)) return 0;
   }
-  fclose(lines);
-  return error;
+}
+
+// A connection that ends before it was welcome is tried again: a coordinator in a crowd of strangers
+// drops those who have not shown the token yet.
+static PJRT_Error *discover(Discovery *found, const Address *address, const char *token) {
+  for (;;) {
+    const int joined = connect_by(address, found->end);
+    if (joined < 0) {
+      return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
+                       "virtual TPU: slice %d found no coordinator at "
+                       "MEGASCALE_COORDINATOR_ADDRESS=%s in %d s: slice 0 has not started",
+                       identity.first_slice, coordinator(), found->seconds);
+    }
+    lines_send(joined, "token %s\njoin %d\n", token, identity.first_slice);
+    PJRT_Error *error = NULL;
+    const int answered = follow(found, joined, &error);
+    close(joined);
+    if (answered) return error;
+    if (found->welcome) return died(0);
+    usleep(RETRY_MS * 1000);
+  }
+}
+
+static int is_usable(const char *token) {
+  const size_t size = token == NULL ? 0 : strlen(token);
+  return size >= LEAST_TOKEN && size <= MOST_TOKEN && strspn(token, "0123456789abcdef") == size;
 }
 
 PJRT_Error *megascale_discover(void) {
@@ -264,21 +234,26 @@ PJRT_Error *megascale_discover(void) {
                      "virtual TPU: %d slices in processes of their own: expected %d at most",
                      identity.slices, MOST_SLICES);
   }
+  const char *token = getenv(TOKEN_VARIABLE);
+  if (!is_usable(token)) {
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                     "virtual TPU: " TOKEN_VARIABLE ": expected %d to %d hexadecimal digits, the "
+                     "same in all processes of the job; run_slices sets it",
+                     LEAST_TOKEN, MOST_TOKEN);
+  }
+  Discovery found = {.seconds = DEFAULT_SECONDS};
+  const char *deadline = getenv(DEADLINE_VARIABLE);
+  if (deadline != NULL && *deadline != '\0' &&
+      !number_whole(deadline, 1, MOST_SECONDS, &found.seconds)) {
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                     "virtual TPU: " DEADLINE_VARIABLE "=%s: expected seconds from 1 to %d",
+                     deadline, MOST_SECONDS);
+  }
+  found.end = milliseconds() + (int64_t)found.seconds * 1000;
   const Address address = split(text);
-  const char *deadline = getenv("VIRTUAL_TPU_DEADLINE");
-  const int seconds = deadline != NULL && atoi(deadline) > 0 ? atoi(deadline) : 20;
-  const int64_t end = milliseconds() + (int64_t)seconds * 1000;
   if (identity.first_slice == 0) {
-    PJRT_Error *error = coordinate(&address);
+    PJRT_Error *error = coordinate(&address, token);
     if (error != NULL) return error;
   }
-  const int joined = connect_by(&address, end);
-  if (joined < 0) {
-    return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
-                     "virtual TPU: slice %d found no coordinator at "
-                     "MEGASCALE_COORDINATOR_ADDRESS=%s in %d s: slice 0 has not started",
-                     identity.first_slice, text, seconds);
-  }
-  tell(joined, "join", identity.first_slice);
-  return wait_for_all(joined, end, seconds);
+  return discover(&found, &address, token);
 }

@@ -16,6 +16,22 @@ PJRT_Error *backend_missing(void) {
   return error_new(PJRT_Error_Code_FAILED_PRECONDITION, "virtual TPU: %s", missing);
 }
 
+const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t size) {
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    snprintf(wrong, size, "%s can't be loaded: %s", name, dlerror());
+    return NULL;
+  }
+  const PJRT_Api *(*get)(void);
+  *(void **)&get = dlsym(library, "GetPjrtApi");
+  const PJRT_Api *api = get == NULL ? NULL : get();
+  if (api == NULL) {
+    snprintf(wrong, size, "%s=%s %s", name, path,
+             get == NULL ? "exports no GetPjrtApi" : "has a GetPjrtApi that returns NULL");
+  }
+  return api;
+}
+
 // Loading takes longer than all else here, so a process that forks many does it once, before.
 static const PJRT_Api *load(const char *path) {
   if (path == NULL || *path == '\0') {
@@ -23,18 +39,8 @@ static const PJRT_Api *load(const char *path) {
              "VIRTUAL_TPU_BACKEND is not set: expected the path of xla_cpu_pjrt.so");
     return NULL;
   }
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) {
-    snprintf(missing, sizeof missing, "VIRTUAL_TPU_BACKEND can't be loaded: %s", dlerror());
-    return NULL;
-  }
-  const PJRT_Api *(*get)(void);
-  *(void **)&get = dlsym(library, "GetPjrtApi");
-  if (get == NULL) {
-    snprintf(missing, sizeof missing, "VIRTUAL_TPU_BACKEND=%s exports no GetPjrtApi", path);
-    return NULL;
-  }
-  const PJRT_Api *api = get();
+  const PJRT_Api *api = api_of("VIRTUAL_TPU_BACKEND", path, missing, sizeof missing);
+  if (api == NULL) return NULL;
   const PJRT_Api_Version *version = &api->pjrt_api_version;
   if (version->major_version != PJRT_API_MAJOR || version->minor_version != PJRT_API_MINOR) {
     snprintf(missing, sizeof missing,

@@ -6,6 +6,9 @@
 // clients.c   creating a client: what a discovery is
 // programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
 // megascale.c the discovery of all slices by all slices
+// coordinator.c  slice 0's side of it: lets in who has the job's token
+// lines.c     lines of bounded size from a socket
+// numbers.c   numbers out of text, within bounds
 // errors.c    errors of our own among the backend's
 // protos.c    what old and new XLA disagree on inside of programs and options
 // events.c    one line an event, in a file that all processes of a case append to
@@ -14,6 +17,9 @@
 // python.c    the Python half, when the process is a Python one
 #ifndef XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
 #define XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
+
+#include <stddef.h>
+#include <stdint.h>
 
 #include "pjrt_c_api.h"
 
@@ -40,6 +46,8 @@ void error_message(PJRT_Error_Message_Args *args);
 PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
 
 // --- plugin.c
+// The table of the library at `path`, which the variable `name` names; NULL, and in `wrong` why.
+const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t size);
 // Why there is no backend.
 PJRT_Error *backend_missing(void);
 
@@ -71,7 +79,39 @@ PJRT_Error *identity_read(void);
 int identity_total(void);
 void identity_fill(PJRT_Api *api);
 
+// --- numbers.c
+// Read a decimal number from `low` to `high` at `*text` and move `*text` behind it; 0, and nothing
+// is changed, when there is none. Only digits: neither a sign nor space.
+int number_read(const char **text, int low, int high, int *number);
+// The same where `text`, which may be NULL, is nothing but the number.
+int number_whole(const char *text, int low, int high, int *number);
+
+// --- lines.c
+enum { MOST_LINE = 192 };
+typedef struct {
+  int socket;
+  size_t used, taken;
+  char text[MOST_LINE];
+} Lines;
+// Take in what has come, without waiting; 0 at the end of the connection, or when it sends what is
+// no text or a line that is too long.
+int lines_receive(Lines *lines);
+// The next whole line, without its end, until the next call; NULL when there is none.
+const char *lines_next(Lines *lines);
+// Send a short printf-like line.
+void lines_send(int socket, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// What follows `word` and a space in a line; NULL when it is another word's.
+const char *line_after(const char *line, const char *word);
+
+// --- coordinator.c
+enum { MOST_SLICES = 256, MOST_TOKEN = 128 };
+struct addrinfo;
+// Serve the discovery of so many slices in a thread of its own; 0, or an errno.
+int coordinator_serve(const struct addrinfo *address, const char *token, int slices);
+
 // --- megascale.c
+// Of a clock that only goes forward.
+int64_t milliseconds(void);
 // Whether a client created now makes this slice discover all others.
 int megascale_discovers(void);
 // Do so: returns when all slices have come, or an error at the deadline.

@@ -1,0 +1,86 @@
+"""What a night's cells left in a folder: a report each, or why there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import BadInputError
+from harness.matrix.plan import Planned
+from harness.results.junit_names import VERSIONS
+from harness.results.junit_run import Run
+from harness.results.lost import Lost
+from harness.stacks.stack import Stack
+
+_GONE = (
+    "no report and no log: its job was cancelled, ran out of time, lost its runner or ended "
+    "before the suites"
+)
+_KINDS = (".xml", ".died")
+
+
+class Cells:
+    """The folder with the cells' files: a folder of each artifact's name, or all in one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known = set[Path]()
+
+    def report(self, stack: Stack, cell: Planned) -> Path:
+        """The cell's report, where the cell itself has put it.
+
+        Raises BadInputError with why there is none, or that there are several.
+        """
+        number, _, count = cell.shard.partition("/")
+        name = f"{cell.lane}-{number}of{count}"
+        homes = (self._folder, self._folder / cell.artifact)
+        paths = [home / stack.slug / f"{name}{kind}" for home in homes for kind in _KINDS]
+        found = [path for path in paths if path.exists()]
+        self._known.update(found)
+        if len(found) > 1:
+            raise BadInputError(f"expected one answer, found {', '.join(map(str, found))}")
+        if not found:
+            raise BadInputError(_GONE)
+        (path,) = found
+        if path.suffix == ".died":
+            raise BadInputError(path.read_text(encoding="utf-8", errors="replace").strip() or _GONE)
+        return path
+
+    def strays(self) -> list[str]:
+        """Reports that are no asked cell's: another cell's artifact has them, or none was planned.
+
+        A cell can't speak for another one, so they don't count.
+        """
+        every = {path for path in self._folder.rglob("*.xml") if not path.name.startswith(".")}
+        return [
+            f"{path}: expected the report of a planned cell, in the artifact of that cell"
+            for path in sorted(every - self._known)
+        ]
+
+
+def agreeing(cells: Sequence[tuple[Planned, Run]]) -> tuple[list[Run], list[Lost]]:
+    """The runs of the versions that most cells have, and the other cells, which are lost.
+
+    A run has one set of versions: what ran on another one can't be told from a change.
+    """
+    if not cells:
+        return [], []
+    counts = Counter(_versions(run) for _, run in cells)
+    usual = counts.most_common(1)[0][0]  # of equal counts the first planned
+    lost = []
+    for cell, run in cells:
+        found = _versions(run)
+        differing = zip(VERSIONS, usual, found, strict=True)
+        causes = [
+            f"{name}: expected {was!r}, as in {counts[usual]} of {len(cells)} cells, found {is_!r}"
+            for name, was, is_ in differing
+            if was != is_
+        ]
+        if causes:
+            lost.append(Lost(cell.lane, cell.shard, "; ".join(causes)))
+    return [run for _, run in cells if _versions(run) == usual], lost
+
+
+def _versions(run: Run) -> tuple[str, ...]:
+    return tuple(run.versions[name] for name in VERSIONS)

@@ -1,0 +1,52 @@
+"""A page as a browser would see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+
+VOID = {"meta", "link", "input", "br", "wbr", "rect", "path", "polyline", "circle"}
+
+
+@dataclass
+class Page(HTMLParser):
+    """A page's elements, text and links, as a browser would see them."""
+
+    path: Path
+    elements: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    text: str = ""
+    ids: list[str] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    unbalanced: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.feed(self.path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attributes}
+        self.elements.append((tag, found))
+        self.ids += [found["id"]] if "id" in found else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        if not self.open or self.open.pop() != tag:
+            self.unbalanced.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+    def links(self) -> Iterator[tuple[str, str]]:
+        for tag, attributes in self.elements:
+            for name in ("href", "src", "action"):
+                if name in attributes:
+                    yield tag, attributes[name]
