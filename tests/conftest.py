@@ -76,7 +76,7 @@ class Ran:
         return " ".join(text.split()) in " ".join((self.stdout + self.stderr).split())
 
 
-def _take_ctrl_c() -> None:
+def take_ctrl_c() -> None:
     """A shell's background job, as these tests may be, ignores SIGINT, and so do its children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -111,7 +111,7 @@ class Project:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=_take_ctrl_c,  # noqa: PLW1509 - this process has one thread
+            preexec_fn=take_ctrl_c,  # noqa: PLW1509 - this process has one thread
         )
 
     def run(self, *args: str, typed: str = "", **environment: str) -> Ran:

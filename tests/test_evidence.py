@@ -112,10 +112,7 @@ STARTS = {
     ("framework", "mark", "arguments"),
     [
         ("jax", "", ()),
-        ("jax", DECLARES, ()),
-        ("jax", "", ("-n2",)),
         ("jax", DECLARES, ("--isolation=none",)),
-        ("torch_xla", "", ()),
         ("torch_xla", DECLARES, ("-n2",)),
     ],
 )

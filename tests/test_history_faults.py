@@ -117,21 +117,22 @@ def test_collect(preloaded: Path, template: Path) -> None:
 
 def test_verdict(preloaded: Path, template: Path) -> None:
     line = ["verdict", "latest", "--history", str(template.parent / "trial/history")]
-    first, others = _trials(preloaded, template, line, ("history",), step=20)
+    first, others = _trials(preloaded, template, line, ("history",), 20)
     assert len(others) > 10
     for trial in others:
         same = (trial["code"], trial["out"]) == (first["code"], first["out"])
         assert same or "set aside: " in trial["err"] or trial["code"] == 2, trial
 
 
-def test_push(preloaded: Path, template: Path) -> None:
+@pytest.mark.parametrize(("below", "step"), [("history", 1), ("remote.git", 5)])
+def test_push(preloaded: Path, template: Path, below: str, step: int) -> None:
     """In the history, and in the remote repository that git writes."""
     trial_folder = template.parent / "trial"
     line = ["history", "push", str(trial_folder / "history")]
     line += ["--remote", str(trial_folder / "remote.git")]
-    first, others = _trials(preloaded, template, line, ("history", "remote.git"))
+    first, others = _trials(preloaded, template, line, (below,), step)
     assert first["out"] == "pushed=1\n"
-    assert len(others) > 15
+    assert len(others) > 10
     for trial in others:
         assert trial["again"]["code"] == 0, trial
         assert trial["again"]["whole"] == first["whole"], trial

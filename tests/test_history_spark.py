@@ -43,7 +43,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 @pytest.fixture(scope="module")
 def asked(history: History) -> list[str]:
-    runs = sorted(Path(name).stem for name in history.files.names())
+    runs = sorted(place.run for place in history.files.listed().places)
     return [run for night in ASKED for run in runs[2 * night : 2 * night + 2]]
 
 

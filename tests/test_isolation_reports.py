@@ -12,7 +12,6 @@ AFTER = "\ndef test_after(): pass\n"
 xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
 
 
-@xdist
 @pytest.mark.parametrize(
     ("copy", "rest", "outcome"),
     [
@@ -27,14 +26,14 @@ xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
     ],
 )
 def test_a_forked_copy_does_not_speak_for_the_case(
-    project: Project, xdist: tuple[str, ...], copy: str, rest: str, outcome: str
+    project: Project, copy: str, rest: str, outcome: str
 ) -> None:
     project.write(
         "test_inner.py",
         f"{HEAD}def test_x():\n    if os.fork() == 0:\n        {copy}\n"
         f"    else:\n        {rest}\n{AFTER}",
     )
-    ran = project.run(*xdist)
+    ran = project.run()
     assert ran.outcomes == {"test_x": outcome, "test_after": "passed"}
     assert ran.code == (outcome == "failed")
 

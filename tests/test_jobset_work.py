@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import take_ctrl_c
 
 BODY = """
 import os, pytest, time
@@ -36,6 +37,7 @@ class Worker:
             env={"PATH": "/usr/bin:/bin", **environment},
             stdout=subprocess.PIPE,
             text=True,
+            preexec_fn=take_ctrl_c,  # noqa: PLW1509 - this process has one thread
         )
 
     def await_file(self, name: str, text: str = "") -> str:
