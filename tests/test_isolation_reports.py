@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 
 import pytest
-from conftest import Project
+from conftest import FASTER, Project, Ran
 
 HEAD = "pytestmark = [pytest.mark.lanes('cpu'), pytest.mark.deadline(20)]\n"
 AFTER = "\ndef test_after(): pass\n"
@@ -134,6 +136,23 @@ def test_no_report_is_no_pass(project: Project) -> None:
     assert ran.outcomes == {"test_x": "failed"}
     assert ran.properties("test_x")["failure"] == "no result was reported"
     assert ran.code == 1
+
+
+@pytest.mark.parametrize("arguments", ["", "-s", "-n1"])
+def test_output_that_nobody_reads(project: Project, arguments: str) -> None:
+    """The session's own descriptors are the null device, as in a job that only wants the report."""
+    project.write("test_inner.py", f"{HEAD}def test_x(): print('x')\n")
+    project.write("pytest.ini", "[pytest]\nxla_preload =\n")
+    command = f"{sys.executable} -m pytest --junitxml=junit.xml {' '.join(FASTER)} {arguments}"
+    done = subprocess.run(
+        command.split(),
+        cwd=project.path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    assert Ran(done.returncode, "", "", project.path / "junit.xml").outcomes == {"test_x": "passed"}
 
 
 def test_closed_descriptors_cost_only_the_case(project: Project) -> None:

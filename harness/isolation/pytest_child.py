@@ -118,7 +118,7 @@ def _detach(config: pytest.Config) -> None:
     files = {_file(descriptor) for descriptor in kept} - {None}
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
-        if descriptor > 2 and _file(descriptor) in files:
+        if descriptor > 2 and descriptor != null and _file(descriptor) in files:
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
 
