@@ -6,6 +6,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from harness import wire
@@ -97,18 +98,12 @@ def _tell(job: Job, own: wire.Message, about: str, end: float) -> Told:
 def _told(job: Job, connection: wire.Connection, end: float) -> Told | None:
     """What the first worker has told; None when the connection has ended before."""
     told: Told = {}
-    going_on = True
-    while going_on and (left := end - time.monotonic()) > 0:
-        connection.socket.settimeout(left)
-        going_on = connection.receive()
-        try:
-            for message in connection.messages():
-                if "all" in message:
-                    return told
-                worker = message.get("worker")
-                if not wire.is_index(worker, job.count) or not _is_value(message):
-                    return None
-                told[worker] = message
-        except wire.WireError:
-            return None
+    with suppress(wire.WireError):
+        for message in connection.messages_until(end):
+            if "all" in message:
+                return told
+            worker = message.get("worker")
+            if not wire.is_index(worker, job.count) or not _is_value(message):
+                return None
+            told[worker] = message
     return None

@@ -115,6 +115,14 @@ class Connection:
             del self._rest[: end + 1]
             yield decode(line)
 
+    def messages_until(self, end: float) -> Iterator[Message]:
+        """Each message as it comes, until ``end`` or the connection's. Raises WireError."""
+        going_on = True
+        while going_on and (left := end - time.monotonic()) > 0:
+            self.socket.settimeout(left)
+            going_on = self.receive()
+            yield from self.messages()
+
     def tell(self, *messages: Message, seconds: float = 1.0) -> None:
         """Send the messages; whoever does not take them in time loses the connection."""
         before = self.socket.gettimeout()
@@ -266,13 +274,6 @@ def join(port: int, job: Job, about: str, limit: int, end: float) -> Connection 
 
 def _answer(connection: Connection, end: float) -> Message:
     """The answer to a hello; nothing when the connection has ended without."""
-    going_on = True
-    while going_on and (left := end - time.monotonic()) > 0:
-        connection.socket.settimeout(left)
-        going_on = connection.receive()
-        try:
-            for message in connection.messages():
-                return message
-        except WireError:
-            going_on = False
+    with suppress(WireError):
+        return next(connection.messages_until(end), {})
     return {}
