@@ -26,6 +26,7 @@ from harness.outcome import Kind
 TOKEN, OTHER_TOKEN = "0123456789abcdef" * 4, "0" * 64
 CASES = ("a.py::a", "a.py::b", "a.py::c")
 DIGEST = wire.digest("\n".join(CASES))
+PATIENCE = 10  # seconds until nobody will listen any more
 LONG = 100  # seconds, which nothing here takes
 HELD = 2 * wire.STRANGERS  # more than are kept, and as many as may wait
 
@@ -89,15 +90,24 @@ def two_ports() -> int:
 
 
 def knock(where: Job, words: bytes, ahead: int = 0) -> socket.socket:
-    """A connection, once somebody listens, that has said those words."""
+    """A connection, once somebody listens, that has said those words.
+
+    Raises ConnectionRefusedError when nobody does: a process that starts late on a busy machine
+    may find that the first worker has been there and has gone.
+    """
+    end = time.monotonic() + PATIENCE
     while True:
-        with suppress(ConnectionRefusedError):
+        try:
             made = socket.create_connection((where.address[0], where.address[1] + ahead), LONG)
-            made.setblocking(False)
-            with suppress(OSError):
-                made.sendall(words)
-            return made
-        time.sleep(0.01)
+        except ConnectionRefusedError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.01)
+            continue
+        made.setblocking(False)
+        with suppress(OSError):
+            made.sendall(words)
+        return made
 
 
 def other(own: Job) -> rendezvous.Other:
@@ -169,7 +179,7 @@ def test_one_endless_talker_holds_no_deadline(jobs: list[Job]) -> None:
         if number == 0:
             death = rendezvous.First(jobs[0], CASES).meet(0, 0.5)
             return death.message if death else ""
-        with knock(jobs[0], b"") as made, suppress(OSError):
+        with suppress(OSError), knock(jobs[0], b"") as made:
             made.setblocking(True)
             while True:
                 made.sendall(line(left=1) * 1000)
