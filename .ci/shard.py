@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from harness.selection import Shard, read_durations, shards
+from harness.session.selection import Shard, read_durations, shards
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "fixtures" / "durations-tests.json"
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def parts(count: int) -> list[dict[str, float]]:
     """The test files of each shard, with their seconds. A new file takes as long as the median."""
-    files = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/test_*.py"))
+    files = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/test_*.py"))
     return shards(((file, KIND) for file in files), read_durations(RECORDED), count)
 
 
@@ -52,7 +52,7 @@ def record(reports: Sequence[Path]) -> None:
     seconds: defaultdict[str, float] = defaultdict(float)
     for report in reports:
         for case in ET.parse(report).iter("testcase"):
-            module = re.match(r"tests\.test_\w+", case.get("classname", ""))
+            module = re.match(r"tests(\.\w+)*\.test_\w+", case.get("classname", ""))
             if module:
                 seconds[f"{module[0].replace('.', '/')}.py"] += float(case.get("time", 0))
     found = {KIND: {file: round(taken, 1) for file, taken in sorted(seconds.items())}}

@@ -24,15 +24,15 @@ import duckdb
 import pyarrow.parquet as pq
 from junitparser.xunit2 import JUnitXml
 
-from harness.outcome import Kind
-from harness.results.history_files import Folder
-from harness.results.history_format import checked, encoded
-from harness.results.history_names import Place
-from harness.results.history_store import History
-from harness.results.history_views import ask_about, statement
-from harness.results.junit_case import CaseRun
-from harness.results.junit_run import VERSIONS, Run, read_run
-from harness.results.verdicts import KINDS, judge
+from harness.history.files import Folder
+from harness.history.format import checked, encoded
+from harness.history.names import Place
+from harness.history.run import VERSIONS, Run, read_run
+from harness.history.store import History
+from harness.junit.case import CaseRun
+from harness.model.outcome import Kind
+from harness.verdicts.rules import ask_about, statement
+from harness.verdicts.verdicts import KINDS, judge
 
 FIRST = datetime(2024, 1, 1, 2, 30, tzinfo=UTC)
 LANES = (("cpu", "4"), ("virtual-tpu", "2x4"))

@@ -19,9 +19,9 @@ from pathlib import Path
 import jax.export
 from junitparser import JUnitXml, Properties
 
-from harness.topology import Topology
-from harness.virtual_tpu import library
-from harness.virtual_tpu.library import backend_path
+from harness.lanes.virtual_tpu import library
+from harness.lanes.virtual_tpu.library import backend_path
+from harness.model.topology import Topology
 
 PROJECT = """
 import statistics

@@ -35,7 +35,7 @@ from harness.commands import (
 )
 from harness.commands.output import say
 from harness.errors import BadInputError
-from harness.versions import stack_versions
+from harness.model.versions import stack_versions
 
 _COMMANDS = (
     list_,

@@ -6,14 +6,15 @@ import os
 
 import pytest
 
-from harness import options, upstream
-from harness.case import MARKERS
 from harness.errors import BadInputError
 from harness.expectations import Expectations
-from harness.fixtures import replica, spmd, topology, tpu_compiler, tpu_events, xla_target
-from harness.session import Cases
+from harness.session import options
+from harness.session.fixtures import replica, spmd, topology, tpu_compiler, tpu_events, xla_target
+from harness.session.markers import MARKERS
+from harness.session.session import Cases
+from harness.session.terminal import Terminal
 from harness.stacks.catalogue import known_versions
-from harness.terminal import Terminal
+from harness.verdicts import upstream
 
 __all__ = [
     "replica",

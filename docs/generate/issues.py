@@ -8,8 +8,8 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from harness import upstream
 from harness.expectations import Expectations
+from harness.verdicts import upstream
 
 _ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_RULE = re.compile(r"\]\(\.\./harness/results/sql(?:/(\w+)\.sql)?\)")
+_RULE = re.compile(r"\]\(\.\./harness/verdicts/sql(?:/(\w+)\.sql)?\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from _pytest.config.argparsing import Parser
 
-from harness import fixtures, options
 from harness import plugin as entry
-from harness.case import MARKERS
+from harness.session import fixtures, options
+from harness.session.markers import MARKERS
 
 
 def page() -> str:

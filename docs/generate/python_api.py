@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 _SECTIONS = {
-    "Topologies": ["harness.topology.Topology", "harness.topology.Target"],
+    "Topologies": ["harness.model.topology.Topology", "harness.model.topology.Target"],
     "What frameworks ask of a virtual TPU": [
-        "harness.virtual_tpu.events.EventLog",
-        "harness.virtual_tpu.events.Events",
-        "harness.virtual_tpu.events.Event",
-        "harness.virtual_tpu.slices",
+        "harness.lanes.events.EventLog",
+        "harness.lanes.events.Events",
+        "harness.lanes.events.Event",
+        "harness.job.slices",
     ],
-    "The TPU compiler": ["harness.tpu_aot.tpu_compiler.TpuCompiler"],
+    "The TPU compiler": ["harness.lanes.tpu_aot.tpu_compiler.TpuCompiler"],
     "Programs as facts": ["harness.ir"],
     "Oracles": [
         "harness.oracles.collectives",

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import duckdb
 
+from harness.history.store import History
 from harness.lanes import LANES
-from harness.record import Record
-from harness.results.history_store import History
-from harness.versions import COMPONENTS
-from harness.virtual_tpu.events import Events
+from harness.lanes.events import Events
+from harness.model.versions import COMPONENTS
+from harness.session.record import Record
 
 _ROOT = Path(__file__).parents[2]
 _RULES = _ROOT / "harness" / "results" / "sql"

@@ -12,11 +12,11 @@ from pathlib import Path
 from harness.commands.output import say, show
 from harness.commands.parsers import Commands, output_folder
 from harness.errors import BadInputError
+from harness.junit.report import Result
 from harness.lanes import LANES
 from harness.matrix import run
 from harness.matrix.bisect import Answer, Found, bisect
 from harness.matrix.cell import Cell, collected
-from harness.results.report import Result
 from harness.stacks import wheels
 from harness.stacks.catalogue import FOLDER, Catalogue
 from harness.stacks.environments import Environments

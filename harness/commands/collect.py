@@ -14,12 +14,12 @@ from harness.commands.partial import told
 from harness.commands.plan import add_cell_options, with_wheels
 from harness.commands.query import tell
 from harness.errors import BadInputError
+from harness.history.run import Run, Said, joined, parse_time, read_run
+from harness.history.store import History, Recorded
 from harness.matrix.cells import Cells, agreeing
+from harness.matrix.lost import Lost, completed, known_cases
 from harness.matrix.plan import Planned, cells
-from harness.results.history_store import History, Recorded
-from harness.results.junit_run import Run, Said, joined, parse_time, read_run
-from harness.results.lost import Lost, completed, known_cases
-from harness.results.printable import printable
+from harness.printable import printable
 from harness.stacks.catalogue import FOLDER, Catalogue
 from harness.stacks.stack import Stack
 

@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 import duckdb
 
-from harness import upstream
 from harness.commands.output import say, show
 from harness.commands.parsers import Commands, output_folder, whole_number
 from harness.commands.query import tell
 from harness.dashboard import night
 from harness.dashboard.site import Site
 from harness.errors import PARTIAL, BadInputError
-from harness.results.history_store import History
+from harness.history.store import History
+from harness.verdicts import upstream
 
 _ROWS = Path("fixtures/upstream.toml")
 

@@ -10,8 +10,8 @@ from harness.commands.output import show
 from harness.commands.parsers import Commands, output_file
 from harness.commands.partial import told
 from harness.files import write
-from harness.results.report import read_all
-from harness.selection import recorded
+from harness.junit.report import read_all
+from harness.session.selection import recorded
 
 TARGET = Path("fixtures/durations.json")
 

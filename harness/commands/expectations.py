@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from harness import listing
 from harness.commands.output import show
 from harness.commands.parsers import Commands, whole_number
 from harness.errors import BadInputError
 from harness.expectations import Expectations, describe, evidence, files, update
 from harness.expectations.decide import decide
 from harness.files import write
+from harness.session import listing
 from harness.stacks.catalogue import FOLDER, known_versions
 
 _ENTRIES = Path("fixtures/expectations")

@@ -11,8 +11,8 @@ from harness.commands.parsers import Commands
 from harness.commands.query import tell_of
 from harness.commands.step_outputs import print_outputs
 from harness.errors import PARTIAL
-from harness.results.history_branch import Branch
-from harness.results.history_names import SetAside
+from harness.history.branch import Branch
+from harness.history.names import SetAside
 
 
 def add(commands: Commands) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness import upstream
 from harness.commands.output import show
 from harness.commands.parsers import Commands
 from harness.commands.partial import told
-from harness.results import history
+from harness.render import releases as shown
+from harness.verdicts import releases as history
+from harness.verdicts import upstream
 
 _REPORTS = Path("reports/matrix")
 _ROWS = Path("fixtures/upstream.toml")
@@ -30,6 +31,6 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     rows = upstream.load_optional(_ROWS if _ROWS.is_file() else None)
     reports, faults = history.find_reports(options.reports)
-    for line in history.lines(history.histories(options.issue, reports, rows)):
+    for line in shown.lines(history.histories(options.issue, reports, rows)):
         show(line)
     return told(faults)

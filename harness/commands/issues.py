@@ -8,11 +8,11 @@ from harness.commands.dashboard import address
 from harness.commands.output import show
 from harness.commands.parsers import Commands, whole_number
 from harness.commands.query import tell
+from harness.history.store import History
 from harness.issues.github import Issues
 from harness.issues.plan import decide
-from harness.results.history_store import History
-from harness.results.printable import printable
-from harness.results.regressions import state
+from harness.printable import printable
+from harness.verdicts.regressions import state
 
 
 def add(commands: Commands) -> None:

@@ -9,7 +9,7 @@ from harness.commands.output import as_json, say, show
 from harness.commands.parsers import Commands, output_file, output_folder, whole_number
 from harness.errors import PARTIAL, BadInputError
 from harness.jobset import collect, manifest, plan, work
-from harness.results import merge
+from harness.junit import merge
 
 _HOUR = 3600
 _SECONDS = whole_number(0, 10**9)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness import listing
 from harness.commands.output import as_json, say, show
 from harness.commands.parsers import Commands
 from harness.errors import BadInputError
+from harness.session import listing
 
 
 def add(commands: Commands) -> None:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import upstream
 from harness.commands.output import say, show
 from harness.commands.parsers import Commands, names, output_folder, whole_number
 from harness.commands.partial import told
@@ -15,12 +14,13 @@ from harness.files import write
 from harness.lanes import lane_named
 from harness.matrix import run
 from harness.matrix.cell import Cell
-from harness.results import overview
-from harness.selection import Shard
+from harness.render import overview
+from harness.session.selection import Shard
 from harness.stacks import wheels
 from harness.stacks.catalogue import FOLDER, Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
+from harness.verdicts import upstream
 
 LANES = "cpu,virtual-tpu"
 REPORTS = Path("reports/matrix")

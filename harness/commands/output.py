@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from harness.results.printable import printable
+from harness.printable import printable
 
 
 def show(text: str) -> None:
@@ -24,7 +24,7 @@ def say(text: str) -> None:
 
 
 def annotate(lines: Iterable[str]) -> None:
-    """Print lines for GitHub's runner, whose values harness.results.annotation has escaped."""
+    """Print lines for GitHub's runner, whose values harness.render.annotation has escaped."""
     for line in lines:
         print(line)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from harness.commands.output import as_json
 from harness.commands.parsers import Commands, names
 from harness.commands.step_outputs import print_outputs
+from harness.history.run import parse_time
 from harness.matrix.plan import cells
-from harness.results.junit_run import parse_time
 from harness.stacks.catalogue import FOLDER, Catalogue
 from harness.stacks.stack import Stack
 

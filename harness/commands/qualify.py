@@ -16,21 +16,22 @@ from harness.commands.partial import told
 from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.files import write
+from harness.history.recorded import recorded
+from harness.history.store import History
+from harness.junit.report import Report, read_all
 from harness.matrix import run
 from harness.matrix.qualify import Runner, attribute, differing_cases
-from harness.results import allow, compare_ci, markdown, text
-from harness.results.as_data import as_data
-from harness.results.compare import compare
-from harness.results.decision import decide
-from harness.results.findings import Comparison
-from harness.results.history import find_reports
-from harness.results.history_store import History
-from harness.results.recorded import recorded
-from harness.results.report import Report, read_all
+from harness.render import compare_ci, markdown, text
+from harness.render.as_data import as_data
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
-from harness.upstream import Row, load_optional
+from harness.verdicts import allow
+from harness.verdicts.compare import compare
+from harness.verdicts.decision import decide
+from harness.verdicts.findings import Comparison
+from harness.verdicts.releases import find_reports
+from harness.verdicts.upstream import Row, load_optional
 
 OUT = Path("reports/qualify")
 

@@ -13,9 +13,9 @@ import duckdb
 from harness.commands.output import say, show
 from harness.commands.parsers import Commands
 from harness.errors import BadInputError
-from harness.results.history_names import SetAside
-from harness.results.history_store import History
-from harness.results.printable import printable
+from harness.history.names import SetAside
+from harness.history.store import History
+from harness.printable import printable
 
 Answer = tuple[list[str], list[tuple[object, ...]]]
 _WIDEST = 60  # characters of a column, but for the last

@@ -11,9 +11,9 @@ from harness.commands.output import show
 from harness.commands.parsers import Commands
 from harness.commands.partial import told
 from harness.errors import BadInputError
-from harness.results.history_store import History
-from harness.results.junit_run import Run, Said, joined, parse_time, read_run
-from harness.results.printable import printable
+from harness.history.run import Run, Said, joined, parse_time, read_run
+from harness.history.store import History
+from harness.printable import printable
 
 
 def add(commands: Commands) -> None:

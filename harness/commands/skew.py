@@ -11,9 +11,9 @@ from harness.commands.parsers import Commands, names, output_folder
 from harness.files import write
 from harness.matrix import run
 from harness.matrix.cell import Cell
-from harness.results import skew
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
+from harness.verdicts import skew
 
 REPORTS = Path("reports/skew")
 PROGRAMS = "suites/multislice_flash_attention/test_skew.py"

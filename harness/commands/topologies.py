@@ -9,10 +9,10 @@ import textwrap
 from harness.commands.output import show
 from harness.commands.parsers import Commands
 from harness.errors import BadInputError
-from harness.generations import GENERATIONS
-from harness.topology import Topology
-from harness.tpu_aot import libtpu
-from harness.versions import installed
+from harness.lanes.tpu_aot import libtpu
+from harness.model.generations import GENERATIONS
+from harness.model.topology import Topology
+from harness.model.versions import installed
 
 _WIDTH = 80
 

@@ -8,9 +8,9 @@ from harness.commands.output import annotate, show
 from harness.commands.parsers import Commands, output_file
 from harness.commands.query import tell
 from harness.errors import BadInputError
-from harness.results import verdict_ci, verdict_text
-from harness.results.history_store import History
-from harness.results.verdicts import judge
+from harness.history.store import History
+from harness.render import verdict_ci, verdict_text
+from harness.verdicts.verdicts import judge
 
 
 def add(commands: Commands) -> None:

@@ -10,8 +10,8 @@ from harness.dashboard.changes import Change
 from harness.dashboard.facts import Facts
 from harness.dashboard.render import Renderer
 from harness.dashboard.site import Site
-from harness.results.history_names import SetAside
-from harness.upstream import Row
+from harness.history.names import SetAside
+from harness.verdicts.upstream import Row
 
 
 @dataclass

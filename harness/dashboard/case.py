@@ -17,7 +17,7 @@ from harness.dashboard.facts import Facts
 from harness.dashboard.flaky import Flaky, listed
 from harness.dashboard.names import case_page
 from harness.dashboard.rows import Latest, Line, Moved, Number, Point, cost
-from harness.results.issues import ISSUE
+from harness.model.issues import ISSUE
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from duckdb import DuckDBPyConnection
 from harness.dashboard.facts import Facts
 from harness.dashboard.rows import Line
 from harness.dashboard.units import number, seconds
-from harness.results.signature import first_line
-from harness.results.verdicts import Kind, Verdict, judge
+from harness.diagnosis.signature import first_line
+from harness.verdicts.verdicts import Kind, Verdict, judge
 
 # What the first screen counts; the rest is on the pages of cases.
 HEADLINES = (

@@ -11,7 +11,7 @@ from harness.dashboard.build import Build
 from harness.dashboard.facts import Facts
 from harness.dashboard.names import ordered
 from harness.dashboard.rows import Latest, cost
-from harness.results.signature import first_line
+from harness.diagnosis.signature import first_line
 
 _CASES = 100
 _NUMBER = re.compile(r"\d+")

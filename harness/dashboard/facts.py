@@ -28,7 +28,7 @@ from harness.dashboard.rows import (
     Trend,
     cost,
 )
-from harness.versions import COMPONENTS
+from harness.model.versions import COMPONENTS
 
 _MANY = 10_000  # rows fetched at once
 _MEMORY = "1GB"  # more goes to a temporary file

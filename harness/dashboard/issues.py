@@ -10,9 +10,9 @@ from harness.dashboard.facts import Facts
 from harness.dashboard.names import natural
 from harness.dashboard.render import as_json
 from harness.dashboard.rows import Latest
-from harness.results.history import History, Stack
-from harness.results.issues import ISSUE
-from harness.upstream import Row
+from harness.model.issues import ISSUE
+from harness.verdicts.releases import History, Stack
+from harness.verdicts.upstream import Row
 
 
 @dataclass(frozen=True)

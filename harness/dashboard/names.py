@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from harness.results.printable import INVISIBLE
+from harness.printable import INVISIBLE
 
 _SAFE = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _UNSAFE = re.compile(r"[^a-z0-9_-]+")

@@ -27,8 +27,8 @@ from harness.dashboard.changes import judged
 from harness.dashboard.facts import Facts
 from harness.dashboard.render import STATIC, static
 from harness.dashboard.site import Site
-from harness.results.history_names import SetAside
-from harness.upstream import Row
+from harness.history.names import SetAside
+from harness.verdicts.upstream import Row
 
 NIGHTS = 90
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.dashboard import names, units
-from harness.results.issues import page
+from harness.model.issues import page
 
 STATIC = ("site.css", "tables.js", "compare.js", "icon.svg")
 POLICY = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 
-from harness.results.history_names import started
+from harness.history.names import started
 
 _SHORT = {
     "passed": "ok",

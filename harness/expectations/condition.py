@@ -12,10 +12,12 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from harness.errors import BadInputError
-from harness.versions import COMPONENTS
+from harness.model.versions import COMPONENTS
 
 KEYS = ("python", *COMPONENTS)
-Versions = Mapping[str, str]  # component to version, as harness.versions.stack_versions() has them
+Versions = Mapping[
+    str, str
+]  # component to version, as harness.model.versions.stack_versions() has them
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from harness.expectations.entry import Expectation
 from harness.expectations.evidence import Answer, Evidence
 from harness.expectations.globs import function_of
 from harness.expectations.store import Expectations
-from harness.outcome import Kind, Outcome
+from harness.model.outcome import Kind, Outcome
 
 Ranges = tuple[tuple[str, str], ...]  # a Condition's
 GONE = None  # instead of ranges: the case needs the entry on no stack

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.expectations.condition import ALWAYS, Condition
 from harness.expectations.signature import describes
-from harness.outcome import Kind, Outcome
+from harness.model.outcome import Kind, Outcome
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from harness.expectations.condition import Versions, version_of
 from harness.expectations.entry import glob_pattern
 from harness.expectations.ranges import in_order
 from harness.expectations.signature import signature_of
-from harness.outcome import BROKEN, Kind, Outcome
-from harness.results import report
-from harness.results.report import Report, Result
+from harness.junit import report
+from harness.junit.report import Report, Result
+from harness.model.outcome import BROKEN, Kind, Outcome
 
 
 @dataclass

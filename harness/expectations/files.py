@@ -13,7 +13,7 @@ from harness.expectations.condition import ALWAYS, Condition, Versions
 from harness.expectations.entry import Expectation
 from harness.expectations.signature import SignatureError, check
 from harness.files import parse_toml, read_text
-from harness.outcome import BROKEN, Kind
+from harness.model.outcome import BROKEN, Kind
 
 _REQUIRED = {"cases", "reason", "signature"}
 _KEYS = _REQUIRED | {"issue", "finding", "outcome", "stack"}

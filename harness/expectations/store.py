@@ -11,7 +11,7 @@ from harness.errors import BadInputError
 from harness.expectations import files
 from harness.expectations.condition import Versions
 from harness.expectations.entry import Expectation
-from harness.versions import stack_versions
+from harness.model.versions import stack_versions
 
 
 class Expectations:

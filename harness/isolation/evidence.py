@@ -10,7 +10,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.outcome import Kind
+from harness.model.outcome import Kind
 
 _PY_SPY_SECONDS = 30
 _HEADERS = {

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,18 +18,18 @@ from typing import NoReturn
 
 import pytest
 
-from harness import reports
-from harness.case import Case, full_environment
 from harness.errors import BadInputError
-from harness.foreign import ForeignFile, Found, found
-from harness.isolation import evidence, libc, pytest_child
+from harness.isolation import evidence, libc, pytest_child, reports
 from harness.isolation.child import Endpoints, Setup, run_child
+from harness.isolation.environment import full_environment
 from harness.isolation.evidence import Death, KernelOomKills
+from harness.isolation.foreign import ForeignFile, Found, found
 from harness.isolation.messages import Message
 from harness.isolation.supervisor import GRACE, Child, Result
 from harness.isolation.threads import ForkGuard, NotForkableError
-from harness.lanes import LANES
-from harness.virtual_tpu.events import VARIABLE, EventLog, Events
+from harness.lanes import Lane
+from harness.lanes.events import VARIABLE, EventLog, Events
+from harness.model.case import Case
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,23 @@ def preload(modules: Sequence[str]) -> None:
 class Isolator:
     """The one place where a pytest process forks."""
 
-    def __init__(self, session: pytest.Session, limits: Limits, modules: Sequence[str]) -> None:
+    def __init__(
+        self,
+        session: pytest.Session,
+        limits: Limits,
+        modules: Sequence[str],
+        lanes: Mapping[str, Lane],
+    ) -> None:
         self._session = session
         self._limits = limits
         self._modules = modules
+        self._lanes = lanes
         self._warning_filters = list(warnings.filters)
         self._guard = ForkGuard()
         self._oom_kills = KernelOomKills()
         self._child: Child | None = None
         self._index: dict[pytest.Item, int] = {}
-        self._lanes: set[str] = set()
+        self._preloaded: set[str] = set()
         self._folder = tempfile.TemporaryDirectory(prefix="xla-harness-")
         self._log = EventLog(Path(self._folder.name, "none"))  # then of the last child
         libc.adopt_orphans()
@@ -147,18 +154,19 @@ class Isolator:
             child.close(grace)
 
     def _fork(self, case: Case, file: ForeignFile | None = None) -> Child:
-        if not self._lanes:  # the first one
+        if not self._preloaded:  # the first one
             preload(self._modules)
-        if case.target.lane not in self._lanes:
-            LANES[case.target.lane].preload()
-            self._lanes.add(case.target.lane)
+        lane = self._lanes[case.target.lane]
+        if lane.name not in self._preloaded:
+            lane.preload()
+            self._preloaded.add(lane.name)
         events = Path(self._folder.name) / f"{time.monotonic_ns()}.jsonl"
         self._log = EventLog(events)
         faulthandler.cancel_dump_traceback_later()  # pytest's own, a thread: deadlines replace it
         self._guard.check()
         memory = self._limits.memory_bytes
         setup = Setup(
-            environment=full_environment(case) | {VARIABLE: str(events)},
+            environment=full_environment(case, lane) | {VARIABLE: str(events)},
             memory_bytes=None if memory is None else memory + _private_bytes(),
             parent=os.getpid(),
         )
@@ -256,7 +264,7 @@ def _child_main(
 
     def prepare() -> None:
         nonlocal reporter
-        LANES[case.target.lane].prepare(case.target.topology)
+        isolator._lanes[case.target.lane].prepare(case.target.topology)
         reporter = pytest_child.prepare(isolator._session)
         # A shared process is forked under the first case's own filters, which end with that case.
         warnings.resetwarnings()

@@ -12,8 +12,8 @@ import pytest
 from _pytest.config import create_terminal_writer
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-from harness.foreign import ForeignFile, ForeignItem, describe, import_items, materialize
 from harness.isolation.child import ForkedCopyError
+from harness.isolation.foreign import ForeignFile, ForeignItem, describe, import_items, materialize
 from harness.isolation.messages import Message
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.issues.text import Mark, body, kept, mark_of, marked, title, unmarked
-from harness.results.markdown import code, plain
-from harness.results.regressions import Regression, State, digest
+from harness.render.markdown import code, plain
+from harness.verdicts.regressions import Regression, State, digest
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from harness.dashboard.names import case_page, visible
-from harness.results.history_names import started
-from harness.results.issues import page
-from harness.results.markdown import code, plain, table
-from harness.results.regressions import Regression, Standing, State, digest
-from harness.results.signature import first_line
-from harness.results.verdict_groups import steps
+from harness.diagnosis.signature import first_line
+from harness.history.names import started
+from harness.model.issues import page
+from harness.render.markdown import code, plain, table
+from harness.verdicts.regressions import Regression, Standing, State, digest
+from harness.verdicts.verdict_groups import steps
 
 MOST = 65_536  # characters of a body, by GitHub
 _BISECTED = ("torch_xla", "jax")  # components whose wheels `bisect` steps over

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from harness import job
-from harness.generations import Generation
+from harness.job import job
 from harness.jobset.plan import REPLICATED, Plan
-from harness.results.report import STACK_VARIABLE
+from harness.junit.report import STACK_VARIABLE
+from harness.model.generations import Generation
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from harness.errors import BadInputError
-from harness.generations import GENERATIONS, Generation
+from harness.model.generations import GENERATIONS, Generation
 
 LANES = ("tpu", "virtual-tpu")
 REPLICATED = "slice"  # the replicated job: one Job for each slice

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from harness.errors import BadInputError
 from harness.lanes.cpu import CpuLane
+from harness.lanes.events import Events
 from harness.lanes.tpu import TpuLane
-from harness.lanes.tpu_aot import TpuAotLane
-from harness.lanes.virtual_tpu import VirtualTpuLane
-from harness.topology import Topology
-from harness.virtual_tpu.events import Events
+from harness.lanes.tpu_aot.lane import TpuAotLane
+from harness.lanes.virtual_tpu.lane import VirtualTpuLane
+from harness.model.topology import Topology
 
 
 class Lane(Protocol):

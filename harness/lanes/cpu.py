@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 
 from harness.errors import BadInputError
-from harness.lanes import torch_runtime
-from harness.topology import Topology
-from harness.virtual_tpu.events import Events
+from harness.frameworks import torch_xla as torch_runtime
+from harness.lanes.events import Events
+from harness.model.topology import Topology
 
 
 class CpuLane:

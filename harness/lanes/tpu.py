@@ -7,14 +7,14 @@ import os
 import sys
 from collections.abc import Mapping
 
-from harness import hardware, libtpu
 from harness.errors import BadInputError
-from harness.generations import generation_named
-from harness.lanes import torch_runtime
-from harness.lanes.virtual_tpu import unless_client
-from harness.topology import Topology
-from harness.virtual_tpu import library
-from harness.virtual_tpu.events import Events
+from harness.frameworks import torch_xla as torch_runtime
+from harness.lanes import hardware, libtpu
+from harness.lanes.events import Events
+from harness.lanes.virtual_tpu import library
+from harness.lanes.virtual_tpu.lane import unless_client
+from harness.model.generations import generation_named
+from harness.model.topology import Topology
 
 FORWARD = "VIRTUAL_TPU_FORWARD"  # the library that the plugin forwards to, and emulates nothing
 

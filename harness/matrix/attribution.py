@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harness.results.report import Result
+from harness.junit.report import Result
 from harness.stacks.stack import TOGETHER, Stack
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import harness
 from harness.errors import BadInputError
 from harness.isolation import libc
+from harness.junit import report
+from harness.junit.report import Report
 from harness.lanes import LANES
-from harness.results import report
-from harness.results.report import Report
-from harness.selection import Shard
+from harness.session.selection import Shard
 from harness.stacks.environments import Environment, plugin_path
 from harness.stacks.stack import Stack
 

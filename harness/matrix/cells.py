@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import BadInputError
+from harness.history.run import Run
+from harness.junit.names import VERSIONS
+from harness.matrix.lost import Lost
 from harness.matrix.plan import Planned
-from harness.results.junit_names import VERSIONS
-from harness.results.junit_run import Run
-from harness.results.lost import Lost
 from harness.stacks.stack import Stack
 
 _GONE = (

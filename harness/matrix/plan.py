@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from harness.lanes import lane_named
-from harness.selection import Shard
+from harness.session.selection import Shard
 from harness.stacks.stack import Stack
 
 

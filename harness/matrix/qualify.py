@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.diagnosis.signature import generalised
 from harness.errors import BadInputError
+from harness.junit.report import Report, Result
 from harness.matrix import attribution, run
 from harness.matrix.attribution import Component, Swap
 from harness.matrix.cell import Cell
-from harness.results.findings import Comparison, Finding, Verdict
-from harness.results.report import Report, Result
-from harness.results.signature import generalised
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
+from harness.verdicts.findings import Comparison, Finding, Verdict
 
 _DIFFERS = (Verdict.REGRESSED, Verdict.FIXED, Verdict.FLAKY)
 

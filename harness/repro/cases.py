@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.case import Case, case_of
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations, glob_pattern
-from harness.options import Settings
-from harness.topology import Target
+from harness.model.case import Case
+from harness.model.topology import Target
+from harness.session.markers import case_of
+from harness.session.options import Settings
 
 _SHOWN = 12
 

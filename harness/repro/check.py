@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.case import Case
 from harness.errors import BadInputError
-from harness.outcome import Kind
-from harness.results import report
+from harness.junit import report
+from harness.model.case import Case
+from harness.model.outcome import Kind
 
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::\s?(.*))?$")
 _STARTUP = 5.0  # seconds that a script may always take to start

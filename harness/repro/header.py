@@ -10,14 +10,16 @@ from importlib.metadata import packages_distributions
 
 from packaging.utils import canonicalize_name
 
-from harness.case import Case, full_environment
+from harness.isolation.environment import full_environment
+from harness.lanes import LANES
+from harness.model.case import Case
+from harness.model.versions import installed
 from harness.repro.layout import WIDTH
 from harness.repro.values import quoted
-from harness.versions import installed
 
 _ALWAYS = ("torch", "torch_xla", "numpy")  # numpy: torch_xla takes any version of it
 _PAIRS = {"jax": "jaxlib", "jaxlib": "jax"}
-_ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # as in harness.case.full_environment
+_ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # as in harness.isolation.environment
 _RUN = "uv run FILE, or python FILE where the packages above are installed"
 
 
@@ -85,7 +87,7 @@ def environment(case: Case, *, uses_jax: bool) -> str:
     """Statements that set the lane's variables and the case's own."""
     own = dict(case.environment)
     sets, others = [], []
-    for name, value in full_environment(case).items():
+    for name, value in full_environment(case, LANES[case.target.lane]).items():
         if name.startswith("JAX_") and not uses_jax:
             continue
         if value is None:

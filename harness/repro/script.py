@@ -51,7 +51,7 @@ def text(about: About, steps: Steps, pins: Mapping[str, str], python: str) -> st
 
 
 def _start_runtime(steps: Steps) -> str:
-    """What the fixtures spmd and replica do on lane cpu, as ``harness.lanes.torch_runtime``."""
+    """What the fixtures spmd and replica do on lane cpu, as ``harness.frameworks.torch_xla``."""
     assert steps.xr is not None
     xr = steps.bundle.text((steps.xr,))
     mode = "under SPMD" if steps.runtime == "spmd" else "without SPMD: one device a replica"

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from harness.errors import BadInputError
+from harness.model.topology import Topology
 from harness.repro import edits
 from harness.repro.bundle import Bundle, Expression, Named
 from harness.repro.edits import FunctionNode, Plan
 from harness.repro.resolve import Ref
 from harness.repro.source import Imported, Module
 from harness.repro.values import source_of
-from harness.topology import Topology
 
 _OWN = ("xla_target", "topology", "spmd", "replica", "tpu_events")
 _DIRECT = "get_direct_param_fixture_func"  # pytest's own, behind a parameter

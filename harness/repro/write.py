@@ -6,7 +6,8 @@ import inspect
 import platform
 from collections.abc import Mapping
 
-from harness.outcome import Kind
+from harness.model.outcome import Kind
+from harness.model.versions import installed
 from harness.repro.bundle import Bundle
 from harness.repro.cases import Found
 from harness.repro.check import Ending
@@ -14,7 +15,6 @@ from harness.repro.header import About
 from harness.repro.script import text
 from harness.repro.source import Sources
 from harness.repro.steps import Steps
-from harness.versions import installed
 
 _MOST = 400  # characters of a failure's first line
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from harness.errors import BadInputError
+from harness.model.versions import COMPONENTS
 from harness.stacks import constraints
 from harness.stacks.stack import TOGETHER, Stack, extends, read
-from harness.versions import COMPONENTS
 
 FOLDER = Path("fixtures/stacks")
 _SWAP = re.compile(r"\+([A-Za-z][\w.-]*)=([^+]+(?:\+(?![A-Za-z][\w.-]*=)[^+]+)*)")

@@ -18,12 +18,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from harness import libtpu
 from harness.errors import BadInputError
+from harness.lanes import libtpu
+from harness.lanes.virtual_tpu import library
 from harness.stacks import uv
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
-from harness.virtual_tpu import library
 
 _GB = 1e9
 _UNSURE = timedelta(days=7)  # after the day from which jax takes libtpu to be new enough

@@ -5,7 +5,7 @@ import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from harness.topology import Topology
+from harness.model.topology import Topology
 
 
 @pytest.fixture

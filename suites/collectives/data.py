@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from harness.topology import Topology
+from harness.model.topology import Topology
 
 Groups = tuple[tuple[int, ...], ...]
 

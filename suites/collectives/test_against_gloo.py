@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch_xla.core import xla_model as xm
 
+from harness.model.topology import Topology
 from harness.oracles.gloo import run_ranks
-from harness.topology import Topology
 from suites.collectives.checks import check_numbers
 from suites.collectives.data import REDUCERS, columns, executable, ranks_of
 from suites.collectives.programs import to_numpy, to_torch, trace

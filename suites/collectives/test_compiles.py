@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch_xla.core import xla_model as xm
 
-from harness.topology import Topology
-from harness.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.model.topology import Topology
 from suites.collectives.conftest import fake_group
 from suites.collectives.data import REDUCTIONS, Groups, lists, slice_groups, values
 from suites.collectives.programs import Model, export_module

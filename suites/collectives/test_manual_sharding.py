@@ -10,8 +10,8 @@ import torch
 import torch_xla
 from torch_xla.distributed import spmd as xs
 
+from harness.model.topology import Topology
 from harness.oracles import collectives as oracle
-from harness.topology import Topology
 from suites.collectives.checks import check_numbers
 from suites.collectives.data import (
     ARITHMETIC,

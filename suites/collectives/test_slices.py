@@ -16,8 +16,8 @@ from torch_xla import runtime as xr
 from torch_xla._internal import pjrt
 from torch_xla.core import xla_model as xm
 
+from harness.model.topology import Topology
 from harness.oracles import collectives as oracle
-from harness.topology import Topology
 from suites.collectives.checks import check_groups, check_numbers
 from suites.collectives.data import Groups, columns, lists, ranks_of, slice_groups
 from suites.collectives.programs import to_numpy, to_torch, trace

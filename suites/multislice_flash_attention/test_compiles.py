@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 
-from harness.tpu_aot.compiler import RefusedError
+from harness.lanes.tpu_aot.compiler import RefusedError
 from suites.multislice_flash_attention import training
 from suites.multislice_flash_attention.grouped import GROUPS, TILING, matrices
 from suites.multislice_flash_attention.paged import Cache

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 
-from harness.virtual_tpu.slices import run_slices
+from harness.job.slices import run_slices
 from suites.multislice_flash_attention.kernels import KERNELS, backward, forward
 
 pytestmark = [

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch_xla.distributed.spmd as xs
 
-from harness.virtual_tpu.slices import run_slices, shared_store
+from harness.job.slices import run_slices, shared_store
 from suites.multislice_flash_attention.training import (
     BATCH,
     TOLERANCE,

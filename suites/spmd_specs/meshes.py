@@ -9,8 +9,8 @@ import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, check_placement
-from harness.topology import Topology
 
 # Every rank has a mesh of all devices on one axis and, where there are enough, one that splits
 # them. The rest of the space is left to hypothesis.

@@ -9,8 +9,8 @@ import torch_xla.distributed.spmd as xs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Spec, check_placement
-from harness.topology import Topology
 from suites.execution import settle
 from suites.spmd_specs.meshes import (
     every_spec,

@@ -11,8 +11,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
     SpmdFullyShardedDataParallel as FSDPv2,
 )
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Layout
-from harness.topology import Topology
 from suites.execution import settle
 from suites.spmd_specs.meshes import shuffled, xla_mesh
 from suites.spmd_specs.models import Net

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Shape, Spec, as_numpy, check_placement
-from harness.topology import Topology
 from suites.execution import settle
 from suites.spmd_specs.meshes import grid, marked, numbered, xla_mesh
 

@@ -16,8 +16,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
     SpmdFullyShardedDataParallel as FSDPv2,
 )
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, check_placement, placed_shards
-from harness.topology import Topology
 from suites.spmd_specs.meshes import NAMES, all_mesh_shapes, numbered
 from suites.spmd_specs.test_computed_placements import product_error
 from suites.spmd_specs.twins import AXES, SGD, Twins, models

@@ -5,8 +5,8 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, Spec, check_placement
-from harness.topology import Topology
 from suites.spmd_specs.meshes import numbered, shuffled, xla_mesh
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8606")]

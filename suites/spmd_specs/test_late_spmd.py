@@ -9,8 +9,8 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 
+from harness.model.topology import Target, Topology
 from harness.oracles.sharding import Layout, check_placement
-from harness.topology import Target, Topology
 from suites.execution import settle
 from suites.spmd_specs.meshes import marked, numbered, shuffled, xla_mesh
 

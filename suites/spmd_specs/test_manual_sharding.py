@@ -8,8 +8,8 @@ import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, expected_tiles
-from harness.topology import Topology
 from suites.spmd_specs.meshes import grid, numbered, shuffled, xla_mesh
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5279")]

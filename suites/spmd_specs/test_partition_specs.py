@@ -9,8 +9,8 @@ import torch_xla.distributed.spmd as xs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, check_placement
-from harness.topology import Topology
 from suites.spmd_specs.meshes import (
     NAMES,
     all_mesh_shapes,

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Shape, Spec, check_placement
-from harness.topology import Topology
 from suites.execution import settle
 from suites.spmd_specs.meshes import grid, marked, numbered, sharding_of, xla_mesh
 

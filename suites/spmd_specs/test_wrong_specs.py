@@ -13,8 +13,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
     SpmdFullyShardedDataParallel as FSDPv2,
 )
 
+from harness.model.topology import Topology
 from harness.oracles.sharding import Layout
-from harness.topology import Topology
 from suites.spmd_specs.meshes import check_marked, numbered
 
 pytestmark = [

@@ -1,0 +1,1 @@
+"""What a failure is about: its layer, its frames, its signature."""

@@ -1,0 +1,134 @@
+"""The layer of the stack at which a case went wrong: where to look, and who owns it.
+
+Facts decide: what the virtual TPU counted; for an assertion of ours, what it compared; else the
+innermost frame that is at one layer only, of the traceback or of the process that died. A case's
+process prints its tracebacks in pytest's short style unless ``--tb`` says otherwise: of a style
+without functions in it only the message is left to go by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from harness.diagnosis.frames import Frame, frames
+from harness.model.outcome import BROKEN, Kind, Outcome
+
+# In the order in which a program meets them.
+LAYERS = {
+    "import": "the release has no such module, name or parameter",
+    "trace": "a call raised, or took what it should refuse: recording, annotating, placing",
+    "export": "no StableHLO came of what was recorded",
+    "verification": "the program, the annotations or what was left behind is not what it should be",
+    "compile": "XLA or Mosaic refused the program, or made another of it than before",
+    "execution": "a crash, a hang or an error while the program ran",
+    "numbers": "it ran, and the values are wrong",
+    "discovery count": "not as many MegaScale discoveries as the job needs",
+}
+_RUN = "compile or execution"  # one call does both: XLA's message tells them apart
+_PASS = "whoever called this"
+
+Rule = tuple[re.Pattern[str], str]
+
+_DISCOVERIES = re.compile(
+    r"hung in a second discovery|(AssertionError: )?(\d+ discoveries, expected |clients in the )"
+)
+_NO_MODULE = re.compile(r"(ImportError|ModuleNotFoundError): ")
+_NO_NAME = re.compile(
+    r"(AttributeError: .* has no attribute |TypeError: .* (unexpected|an invalid) keyword )"
+)
+_ASSERTION = re.compile(r"AssertionError\b|assert |Failed: (?!DID NOT)")
+_REFUSED = re.compile(
+    r"INVALID_ARGUMENT|UNIMPLEMENTED|NOT_FOUND|RET_CHECK failure|[Cc]ompil(e|ation) fail"
+    r"|failed to legalize|Mosaic|\bHLO verif"
+)
+# What a check says of values, or the statement that compared them, but for what it says of form.
+_VALUES = re.compile(
+    r"(AssertionError: )?(numbers: |losses: |wrong gradients |.* (is|are) wrong by "
+    r"|\d+ shards differ from JAX's: device \d+ holds )"
+)
+_COMPARES = re.compile(r"\b(all_?close|(array_)?equal|assert_\w+)\(|\.(item|tolist)\(\)")
+_FORM = re.compile(r"requires?.grad|dtype|placements|sharding spec")
+
+# Where a frame is (``file::function``) or what its statement calls; the first that fits.
+_FRAMES = (
+    (re.compile(r"torch_xla/stablehlo\.py::|get_stablehlo"), "export"),
+    (re.compile(r"harness/ir/"), "verification"),
+    (re.compile(r"harness/lanes/tpu_aot/compiler\.py::"), "compile"),
+    (re.compile(r"(torch|numpy)/testing/"), "numbers"),
+    (
+        re.compile(r"jax/_src/compiler\.py::|\.(compile_and_load|compile|backend_compile)\("),
+        "compile",
+    ),
+    (re.compile(r"harness/oracles/replicas\.py::|::(sync|mark_step|wait_device_ops)\b"), _RUN),
+    (re.compile(r"_xla_(step_marker|sync_multi|warm_up_cache)\(|execute_sharded\("), _RUN),
+    (re.compile(r"\.(cpu|item|tolist|numpy)\(\)|\b(as_numpy|sync|settle)\("), _RUN),
+    (re.compile(r"_pytree\.py::|concurrent/futures/|harness/isolation/ranks\.py::"), _PASS),
+    (re.compile(r"virtual_tpu/slices\.py::"), _PASS),
+)
+_NATIVE = (
+    (re.compile(r"InferOutputShape|XlaNode::XlaNode|::GetOpShape"), "trace"),
+    (re.compile(r"ToStableHlo|ToMhlo|_get_stablehlo"), "export"),
+    (re.compile(r"::(Compile|RunHloPasses)\b|HloPassPipeline|libtpu\.so"), "compile"),
+    (re.compile(r"SyncTensorsGraph|Execute\w*\b|GetXlaData|Transfer(To|From)"), "execution"),
+)
+
+
+def layer_of(outcome: Outcome, reports: Sequence[pytest.TestReport]) -> str:
+    """The first layer that differs from what the case expects; "" for a case that works.
+
+    ``reports`` are the case's phases; the first failed one has the frames.
+    """
+    failed = next((report for report in reports if report.failed), None)
+    return classify(outcome.kind, outcome.message, failed.longreprtext if failed else "")
+
+
+def classify(kind: Kind, message: str, text: str) -> str:
+    """The layer of a failure given as a report keeps it: one of LAYERS; "" if nothing is broken."""
+    if kind not in BROKEN:
+        return ""
+    if _DISCOVERIES.match(message):
+        return "discovery count"
+    stack = frames(text)
+    if kind != Kind.FAILED:
+        native = text.partition("Native stack:\n")[2].splitlines()
+        found = next(filter(None, (_first(_NATIVE, line) for line in native)), "")
+        layer = found or _of_frames(stack) or _RUN
+        return "execution" if layer == _RUN else layer
+    layer = _of_exception(message.removeprefix("out of memory: "), stack)
+    if layer == _RUN:
+        return "compile" if _REFUSED.search(message) else "execution"
+    return layer
+
+
+def _of_exception(message: str, stack: Sequence[Frame]) -> str:
+    ours = not (stack and stack[0].is_upstream)
+    if _NO_MODULE.match(message) or (ours and _NO_NAME.match(message)):
+        return "import"
+    if message.removeprefix("AssertionError: ").startswith("compiled to something else"):
+        return "compile"
+    if ours and _ASSERTION.match(message):
+        return "numbers" if _of_values(message, stack) else "verification"
+    return _of_frames(stack) or "trace"
+
+
+def _of_values(message: str, stack: Sequence[Frame]) -> bool:
+    if _VALUES.match(message):
+        return True
+    compared = bool(stack) and _COMPARES.search(stack[0].source) is not None
+    return compared and not _FORM.search(message.partition("\n")[0])
+
+
+def _of_frames(stack: Iterable[Frame]) -> str:
+    """What the innermost frame says that is not only on the way; "" if it says nothing."""
+    for frame in stack:
+        layer = _first(_FRAMES, f"{frame.place}: {frame.source}")
+        if layer != _PASS:
+            return layer
+    return ""
+
+
+def _first(rules: Iterable[Rule], text: str) -> str:
+    return next((layer for pattern, layer in rules if pattern.search(text)), "")

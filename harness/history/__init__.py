@@ -1,0 +1,1 @@
+"""Immutable runs as Parquet files, and the branch that they live on."""

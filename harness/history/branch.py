@@ -1,0 +1,261 @@
+"""A history on a branch of a git repository: fetched into a folder, and added to without a race.
+
+A run's file never changes once it is written, unless it was damaged, so two recorders can't
+conflict: the files of both are the new tree, whoever came first.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from harness.errors import BadInputError
+from harness.history.files import Folder, listed
+from harness.history.format import checked
+from harness.history.names import Place, SetAside
+from harness.history.store import looked_at, put
+
+_TRIES = 12
+_TOKEN = "GITHUB_TOKEN"
+_AUTHOR = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "xla-harness"), ("EMAIL", "xla-harness@localhost"))
+}
+
+
+_AT_ONCE = 500  # blobs that are in memory at once
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a fetch leaves: how many runs the folder has, and what of the branch is no good."""
+
+    runs: int
+    set_aside: tuple[SetAside, ...]
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push did. ``set_aside`` are files of the folder that were not pushed."""
+
+    new: tuple[str, ...]
+    replaced: tuple[str, ...]  # the branch had them damaged
+    set_aside: tuple[SetAside, ...]
+
+
+class Branch:
+    """One branch of a remote: an address or a path, or the name of a remote of this clone."""
+
+    def __init__(self, remote: str, name: str) -> None:
+        """Raises BadInputError for what git would take for an option."""
+        if remote.startswith("-") or name.startswith("-"):
+            raise BadInputError(f"{remote} {name}: expected a remote and a branch of git")
+        self.remote, self.name = _resolved(remote), name
+
+    def fetch(self, folder: Path) -> Fetched:
+        """Put the branch's runs into the folder. No branch: none yet.
+
+        What is good here stays as it is. A run that is damaged on the branch comes too, unless it
+        is here: whatever reads the folder then names it.
+        """
+        # The branch has them: if a power cut takes them here, their checksums say so.
+        files = Folder(folder, lasting=False)
+        with tempfile.TemporaryDirectory(prefix="history-") as scratch:
+            git = _Git(Path(scratch), self.remote)
+            head = git.fetch(self.name)
+            blobs = git.files(head) if head else {}
+            theirs = listed(blobs)
+            aside = list(theirs.set_aside)
+            wanted = {
+                place: blobs[place.name] for place in theirs.places if not _is_good(files, place)
+            }
+            for place, content in git.contents(wanted):
+                try:
+                    checked(place, content)
+                except ValueError as error:
+                    aside.append(SetAside(place.name, str(error)))
+                    files.add(place.name, content)
+                else:
+                    put(files, place, content)
+        return Fetched(len(files.listed().places), tuple(aside))
+
+    def push(self, folder: Path) -> Pushed:
+        """Add the folder's runs to the branch, and replace those that are damaged there.
+
+        A run that is damaged here is not pushed. One that is there with other bytes, as another
+        version of a library writes them, stays as it is there.
+
+        Raises BadInputError when the remote refuses.
+        """
+        files = Folder(folder)
+        ours = files.listed()
+        looks = {place: looked_at(files, place) for place in ours.places}
+        aside = [*ours.set_aside, *(look for look in looks.values() if isinstance(look, SetAside))]
+        good = [place for place, look in looks.items() if not isinstance(look, SetAside)]
+        with tempfile.TemporaryDirectory(prefix="history-") as scratch:
+            git = _Git(Path(scratch), self.remote)
+            blobs = git.blobs(folder, good)
+            for number in range(_TRIES):
+                head = git.fetch(self.name)
+                there = git.files(head) if head else {}
+                new = {place for place in good if place.name not in there}
+                damaged = {
+                    place
+                    for place, content in git.contents(_others(blobs, there))
+                    if not _is_whole(place, content)
+                }
+                if not new | damaged:
+                    return Pushed((), (), tuple(aside))
+                git.blobs(folder, new | damaged, write=True)
+                commit = git.commit(head, {each: blobs[each] for each in sorted(new | damaged)})
+                said = git.push(commit, self.name)
+                if not said:
+                    return Pushed(_names(new), _names(damaged), tuple(aside))
+                time.sleep(random.uniform(0, 0.2 * (number + 1)))  # noqa: S311 - no secret
+        raise BadInputError(f"{self.remote} {self.name}: refused {_TRIES} times: {said}")
+
+
+def _is_good(files: Folder, place: Place) -> bool:
+    return files.has(place.name) and not isinstance(looked_at(files, place), SetAside)
+
+
+def _is_whole(place: Place, content: bytes) -> bool:
+    try:
+        checked(place, content)
+    except ValueError:
+        return False
+    return True
+
+
+def _others(blobs: Mapping[Place, str], there: Mapping[str, str]) -> dict[Place, str]:
+    """The branch's blobs of files that have other bytes here."""
+    same = ((place, there.get(place.name, blob), blob) for place, blob in blobs.items())
+    return {place: found for place, found, blob in same if found != blob}
+
+
+def _names(places: Iterable[Place]) -> tuple[str, ...]:
+    return tuple(sorted(place.name for place in places))
+
+
+class _Git:
+    """A bare repository of its own, so that no clone's settings, index or hooks have a say."""
+
+    def __init__(self, folder: Path, remote: str) -> None:
+        self._folder, self._remote = folder, remote
+        self.run("init", "--quiet", "--bare", ".")
+
+    def fetch(self, branch: str) -> str:
+        """The branch's commit, here from now on; "" if the remote has none of that name."""
+        reference = f"refs/heads/{branch}"
+        if not self.run("ls-remote", "--", self._remote, reference):
+            return ""
+        self.run("fetch", "--quiet", "--depth=1", "--", self._remote, reference)
+        return self.run("rev-parse", "FETCH_HEAD")
+
+    def files(self, commit: str) -> dict[str, str]:
+        """Each file's blob."""
+        found = self.run("ls-tree", "-r", "-z", commit).split("\0")
+        rows = (line.partition("\t") for line in found if line)
+        kinds = ((name, facts.split(" ")) for facts, _, name in rows)
+        return {name: blob for name, (_, kind, blob) in kinds if kind == "blob"}
+
+    def contents(self, blobs: Mapping[Place, str]) -> Iterator[tuple[Place, bytes]]:
+        """What these blobs hold, some at a time."""
+        rest = list(blobs.items())
+        while rest:
+            some, rest = rest[:_AT_ONCE], rest[_AT_ONCE:]
+            given = "".join(f"{blob}\n" for _, blob in some)
+            found = BytesIO(self._run("cat-file", "--batch", given=given))
+            for place, _ in some:
+                size = int(found.readline().split()[-1])
+                yield place, found.read(size)
+                found.read(1)  # the end of the line
+
+    def blobs(
+        self, folder: Path, places: Iterable[Place], *, write: bool = False
+    ) -> dict[Place, str]:
+        """What git calls these files' contents; ``write`` puts them into this repository."""
+        places = list(places)
+        given = "".join(f"{(folder / place.name).absolute()}\n" for place in places)
+        options = ["--no-filters", "--stdin-paths", *(["-w"] if write else [])]
+        found = self.run("hash-object", *options, given=given).split() if places else []
+        return dict(zip(places, found, strict=True))
+
+    def commit(self, head: str, new: Mapping[Place, str]) -> str:
+        """A commit on ``head`` with these files more, or in the place of those there."""
+        self.run("read-tree", head or "--empty")
+        lines = "".join(f"100644 {blob}\t{place.name}\0" for place, blob in new.items())
+        self.run("update-index", "-z", "--index-info", given=lines)
+        parents = ["-p", head] if head else []
+        return self.run("commit-tree", self.run("write-tree"), *parents, "-m", _message(new))
+
+    def push(self, commit: str, branch: str) -> str:
+        """Why the remote did not take it; "" if it did."""
+        target = f"{commit}:refs/heads/{branch}"
+        done = self._start("push", "--quiet", "--", self._remote, target)
+        return "" if done.returncode == 0 else _text(done.stderr) or "git push failed"
+
+    def run(self, *arguments: str, given: str = "") -> str:
+        return _text(self._run(*arguments, given=given))
+
+    def _run(self, *arguments: str, given: str = "") -> bytes:
+        done = self._start(*arguments, given=given)
+        if done.returncode:
+            raise BadInputError(f"{self._remote}: git {arguments[0]}: {_text(done.stderr)}")
+        return done.stdout
+
+    def _start(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[bytes]:
+        own = {"GIT_DIR": str(self._folder), "GIT_TERMINAL_PROMPT": "0", **_AUTHOR}
+        try:
+            return subprocess.run(
+                ["git", *arguments],  # noqa: S607 - the one that PATH finds
+                cwd=self._folder,
+                input=os.fsencode(given),
+                capture_output=True,
+                check=False,
+                env={**os.environ, **own, **_credentials(self._remote)},
+            )
+        except OSError as error:
+            raise BadInputError(f"git: {error}") from error
+
+
+def _text(output: bytes) -> str:
+    return os.fsdecode(output).strip("\n")
+
+
+def _message(new: Mapping[Place, str]) -> str:
+    return f"Add {len(new)} runs, {min(new).name} first"
+
+
+def _credentials(remote: str) -> dict[str, str]:
+    """GitHub's token, for its own server only, and by the environment: an argument is public."""
+    token, server = os.environ.get(_TOKEN, ""), os.environ.get("GITHUB_SERVER_URL", "")
+    if not token or not server or urlsplit(remote)[:2] != urlsplit(server)[:2]:
+        return {}
+    basic = base64.b64encode(f"x-access-token:{token}".encode()).decode()
+    return {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
+        "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {basic}",
+    }
+
+
+def _resolved(remote: str) -> str:
+    """The address of a remote that this clone knows by name; a relative path from here."""
+    command = ["git", "remote", "get-url", "--", remote]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BadInputError(f"git: {error}") from error
+    found = done.stdout.strip() if done.returncode == 0 else remote
+    return str(Path(found).absolute()) if Path(found).exists() else found

@@ -1,0 +1,228 @@
+"""The files of a history: columns, version, checksum, and the way from an older version here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC
+from io import BytesIO
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.history.names import Place
+from harness.history.run import Run
+from harness.junit.case import CaseRun
+from harness.junit.names import VERSIONS
+from harness.model.outcome import Kind
+
+# The number changes when a reader of the last one would be wrong; a step below then leads to it.
+FORMAT = 2
+FORMAT_KEY = b"xla_harness_history"
+# Since format 2 the last entry of a file's metadata is its format and a SHA-256 of the file's name
+# and of all bytes of the file but those digits.
+_CHECKSUM_KEY = b"xla_harness_checksum"
+_CHECKSUM = re.compile(_CHECKSUM_KEY + rb"..([0-9]{1,9}) ([0-9a-f]{64})", re.DOTALL)
+_OUTCOMES = frozenset(map(str, Kind))
+
+SCHEMA = pa.schema(
+    [
+        ("format", pa.int32()),
+        ("run", pa.string()),
+        ("time", pa.timestamp("us", tz="UTC")),
+        ("commit", pa.string()),
+        ("machine", pa.string()),
+        *((name, pa.string()) for name in VERSIONS),
+        ("case", pa.string()),
+        ("area", pa.string()),
+        ("lane", pa.string()),
+        ("topology", pa.string()),
+        ("outcome", pa.string()),
+        ("expected", pa.bool_()),
+        ("duration", pa.float64()),
+        ("message", pa.string()),
+        ("signature", pa.string()),
+        ("layer", pa.string()),
+        ("upstream", pa.list_(pa.string())),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("rerun", pa.int32()),
+    ],
+    metadata={FORMAT_KEY: str(FORMAT).encode()},
+)
+
+
+def encoded(run: Run, place: Place) -> bytes:
+    """The run's Parquet file for that place; moved to another one it would be no good."""
+    cases, count = run.cases, len(run.cases)
+    same = {"format": FORMAT, "run": place.run, "time": run.time}
+    same |= {"commit": run.commit, "machine": run.machine, **run.versions}
+    columns = {name: pa.repeat(_scalar(name, value), count) for name, value in same.items()}
+    for name in ("area", "lane", "topology", "expected", "duration", "message", "signature"):
+        columns[name] = _column(name, [getattr(case, name) for case in cases])
+    for name in ("layer", "rerun"):
+        columns[name] = _column(name, [getattr(case, name) for case in cases])
+    columns["case"] = _column("case", [case.id for case in cases])
+    columns["outcome"] = _column("outcome", [str(case.outcome) for case in cases])
+    columns["upstream"] = _column("upstream", [case.upstream for case in cases])
+    columns["properties"] = _properties(cases)
+    table = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    return with_checksum(table, place)
+
+
+def with_checksum(table: pa.Table, place: Place, compression: str = "zstd") -> bytes:
+    """The Parquet file of a table in the present format."""
+    target, empty = BytesIO(), f"{FORMAT} {'0' * 64}"
+    with pq.ParquetWriter(
+        target, SCHEMA, compression=compression, write_page_checksum=True
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_CHECKSUM_KEY.decode(): empty})
+    content = target.getvalue()
+    found = _found_checksum(content)
+    assert found is not None
+    start, end = found.span(2)
+    return content[:start] + _checksum(place, content, found) + content[end:]
+
+
+def checked(place: Place, content: bytes) -> pa.Table | None:
+    """None for a file as it was written; for one of an older format its table in the present one.
+
+    Raises ValueError with the cause for a file that is damaged, of another place or of another
+    kind. A file from before format 2 has no checksum: then each page's own is looked at, and each
+    value must be one that can be.
+    """
+    found = _found_checksum(content)
+    if found is None:
+        if place.has_checksum:
+            raise ValueError("damaged: it has no checksum")
+        return decoded(place, content)
+    if int(found[1]) > FORMAT:
+        raise ValueError(_newer(int(found[1])))
+    if _checksum(place, content, found) != found[2]:
+        raise ValueError("damaged, or of another place: its content does not have its checksum")
+    return None if int(found[1]) == FORMAT else decoded(place, content)
+
+
+def decoded(place: Place, content: bytes) -> pa.Table:
+    """A file's table in the present format, every value looked at. Raises ValueError."""
+    try:
+        reader = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+        if format_of(reader.schema_arrow) == FORMAT and _found_checksum(content) is None:
+            raise ValueError("damaged: it has no checksum")
+        table = migrated(reader.read(use_threads=False))
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    _check_values(place, table)
+    return table
+
+
+def format_of(schema: pa.Schema) -> int:
+    """The version that a file says it has. Raises ValueError for one that is none of ours."""
+    written = (schema.metadata or {}).get(FORMAT_KEY)
+    if written is None:
+        raise ValueError("no history of xla-harness wrote it")
+    if not written.isdigit():
+        raise ValueError(f"format {written!r}: expected a number")
+    found = int(written)
+    if found > FORMAT:
+        raise ValueError(_newer(found))
+    if found == FORMAT and schema.remove_metadata() != SCHEMA.remove_metadata():
+        raise ValueError(f"format {found}: its columns are others")
+    return found
+
+
+def migrated(table: pa.Table) -> pa.Table:
+    """An older file's table in the present format. Raises ValueError when a step can't be taken."""
+    for step in _STEPS[format_of(table.schema) :]:
+        table = step(table)
+    return table.select(SCHEMA.names).cast(SCHEMA)
+
+
+def _from_0(table: pa.Table) -> pa.Table:
+    """0, of the first drafts: milliseconds, versions in a column each, no layer, no reruns."""
+    count = table.num_rows
+    columns: dict[str, Any] = {name: table[name] for name in table.schema.names}
+    milliseconds = columns.pop("milliseconds")
+    columns["duration"] = pa.compute.divide(milliseconds.cast(pa.float64()), 1000.0)
+    columns["format"] = pa.repeat(pa.scalar(1, pa.int32()), count)
+    columns["layer"] = pa.repeat(pa.scalar(""), count)
+    columns["rerun"] = pa.repeat(pa.scalar(0, pa.int32()), count)
+    columns["properties"] = pa.array([[]] * count, pa.map_(pa.string(), pa.string()))
+    return pa.table(columns, metadata={FORMAT_KEY: b"1"})
+
+
+def _from_1(table: pa.Table) -> pa.Table:
+    """1 had no checksum, and the same columns."""
+    place = table.schema.get_field_index("format")
+    two = pa.repeat(pa.scalar(2, pa.int32()), table.num_rows)
+    return table.set_column(place, "format", two).replace_schema_metadata({FORMAT_KEY: b"2"})
+
+
+# The step at index N makes format N + 1 of format N.
+_STEPS: Sequence[Callable[[pa.Table], pa.Table]] = (_from_0, _from_1)
+
+
+def _newer(found: int) -> str:
+    return f"format {found}: a newer xla-harness wrote it, this one reads {FORMAT}"
+
+
+def _found_checksum(content: bytes) -> re.Match[bytes] | None:
+    """Format and checksum: the last that look so, since cases' names come before them."""
+    at = content.rfind(_CHECKSUM_KEY)
+    return _CHECKSUM.match(content, at) if at >= 0 else None
+
+
+def _checksum(place: Place, content: bytes, found: re.Match[bytes]) -> bytes:
+    start, end = found.span(2)
+    digest, view = hashlib.sha256(f"{place.name}\0".encode()), memoryview(content)
+    digest.update(view[:start])
+    digest.update(view[end:])
+    return digest.hexdigest().encode()
+
+
+def _check_values(place: Place, table: pa.Table) -> None:
+    """Raises ValueError for what no recorder writes."""
+    if not table.num_rows:
+        raise ValueError("it has no case")
+    for name in SCHEMA.names:
+        if table[name].null_count:
+            raise ValueError(f"column {name!r}: expected a value in every row, found none in some")
+    times = [time.astimezone(UTC) for time in table["time"].unique().to_pylist()]
+    if not place.has_checksum:  # such a name has no microseconds
+        times = [time.replace(microsecond=0) for time in times]
+    for name, found, expected in (
+        ("run", set(table["run"].unique().to_pylist()), {place.run}),
+        ("time", set(times), {place.time}),
+        ("outcome", set(table["outcome"].unique().to_pylist()), _OUTCOMES),
+    ):
+        if not found <= expected:
+            raise ValueError(
+                f"column {name!r}: expected {', '.join(sorted(map(str, expected)))}, "
+                f"found {', '.join(sorted(map(repr, map(str, found - expected))))[:200]}"
+            )
+    durations = table["duration"]
+    if not pa.compute.all(pa.compute.is_finite(durations)).as_py():
+        raise ValueError("column 'duration': expected seconds")
+    if pa.compute.min(durations).as_py() < 0:
+        raise ValueError("column 'duration': expected seconds, found less than 0")
+
+
+def _scalar(name: str, value: object) -> pa.Scalar:
+    return pa.scalar(value, SCHEMA.field(name).type)
+
+
+def _column(name: str, values: Iterable[object]) -> pa.Array:
+    return pa.array(values, SCHEMA.field(name).type)
+
+
+def _properties(cases: Sequence[CaseRun]) -> pa.Array:
+    offsets, names, values = [0], list[str](), list[str]()
+    for case in cases:
+        names += case.properties
+        values += case.properties.values()
+        offsets.append(len(names))
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(names, pa.string()), pa.array(values, pa.string())
+    )

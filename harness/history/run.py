@@ -1,0 +1,159 @@
+"""A run as its JUnit reports tell it: when, on which stack, and what became of each case."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from harness.errors import BadInputError
+from harness.history import names as history_names
+from harness.junit.case import CaseRun, settled
+from harness.junit.names import LOST, OUTCOMES, STACK_PROPERTY, VERSIONS
+from harness.junit.reader import Reader
+from harness.junit.stream import Head, Reported
+
+NO_STACK = "unknown"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the one who records says of the reports, where they don't say it themselves."""
+
+    stack: str = ""
+    commit: str = ""
+    machine: str = ""
+    time: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one stack. ``digest`` is a SHA-256 of all that its reports say.
+
+    ``faults`` name what of its reports can't be read and is left out.
+    """
+
+    time: datetime  # of its start, UTC
+    stack: str
+    commit: str
+    machine: str
+    versions: Mapping[str, str]  # component to version, "" when not said
+    cases: tuple[CaseRun, ...]  # by key
+    digest: str
+    faults: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Start, answers and content: the same run has the same name wherever it is recorded."""
+        answers = sum(LOST not in case.properties for case in self.cases)
+        return history_names.run_name(self.time, answers, self.digest)
+
+
+def read_run(path: Path, said: Said = Said()) -> Run:
+    """Read one report, ours or any pytest's, as a run.
+
+    Raises BadInputError, naming the file, for what is no such report.
+    """
+    reader, digest = Reader(path), hashlib.sha256()
+    attempts: defaultdict[tuple[str, str, str], list[CaseRun]] = defaultdict(list)
+    for element in reader.elements():
+        digest.update(_content(element.reported))
+        if not element.second:
+            attempts[element.case.key].append(element.case)
+    head = reader.head
+    stack, time = _stack(path, head, said), _time(path, head, said)
+    digest.update("\0".join((stack, time.isoformat(), *_flat(head.properties))).encode())
+    return Run(
+        time=time,
+        stack=stack,
+        commit=said.commit or head.properties.get("commit", ""),
+        machine=said.machine or head.hostname,
+        versions={name: head.properties.get(name, "") for name in VERSIONS},
+        cases=tuple(settled(attempts[key]) for key in sorted(attempts)),
+        digest=digest.hexdigest(),
+        faults=tuple(reader.faults),
+    )
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """Lanes, shards and reruns of one stack as one run; the earliest comes first.
+
+    Raises BadInputError when they are of several stacks or versions.
+    """
+    runs = sorted(runs, key=lambda run: (run.time, run.digest))
+    first, cases = runs[0], dict[tuple[str, str, str], CaseRun]()
+    for run in runs:
+        for name, was, is_ in (
+            ("stack", first.stack, run.stack),
+            *((name, first.versions[name], run.versions[name]) for name in VERSIONS),
+        ):
+            if was != is_:
+                raise BadInputError(
+                    f"{name}: expected reports of one run, found {was!r} and {is_!r}"
+                )
+        for case in run.cases:
+            before = cases.get(case.key)
+            cases[case.key] = _again(before, case) if before else case
+    digest = hashlib.sha256("\0".join(run.digest for run in runs).encode())
+    return replace(
+        first,
+        cases=tuple(cases[key] for key in sorted(cases)),
+        digest=digest.hexdigest(),
+        faults=tuple(fault for run in runs for fault in run.faults),
+    )
+
+
+def _again(before: CaseRun, case: CaseRun) -> CaseRun:
+    """The last attempt, which counts, with what the earlier ones said where they disagree."""
+    said = before.properties.get(OUTCOMES, str(before.outcome))
+    outcomes = f"{said}, {case.outcome}"
+    differs = len(set(outcomes.split(", "))) > 1
+    properties = {**case.properties, OUTCOMES: outcomes} if differs else case.properties
+    return replace(case, properties=properties, rerun=before.rerun + case.rerun + 1)
+
+
+def _stack(path: Path, head: Head, said: Said) -> str:
+    stack = (said.stack or head.properties.get(STACK_PROPERTY, "")).strip() or NO_STACK
+    try:
+        history_names.check_stack(stack)
+    except ValueError as error:
+        raise BadInputError(f"{path}: property 'stack': {error}") from error
+    return stack
+
+
+def parse_time(text: str, where: str) -> datetime:
+    """A time in ISO 8601 as UTC, which it is taken for without a time zone.
+
+    Raises BadInputError, naming ``where`` it was written (an option, or a file and its attribute),
+    also for a time at which nothing can have run.
+    """
+    try:
+        return history_names.parse_time(text)
+    except ValueError as error:
+        raise BadInputError(f"{where}: {error}") from error
+
+
+def _time(path: Path, head: Head, said: Said) -> datetime:
+    """The earliest suite's."""
+    if said.time is not None:
+        return parse_time(said.time.isoformat(), "--time")
+    where = f"{path}: attribute 'timestamp'"
+    stamps = [parse_time(text, where) for text in head.timestamps]
+    if not stamps:
+        raise BadInputError(f"{where}: no suite says when it ran: give --time")
+    return min(stamps)
+
+
+def _content(reported: Reported) -> bytes:
+    """All that counts of a test case, whatever its layout in the file. XML has no NUL."""
+    parts = [*_flat(reported.case._elem.attrib), *_flat(reported.properties)]
+    for entry in reported.case._elem:
+        parts += [entry.tag, *_flat(entry.attrib), entry.text or ""]
+    return "\0".join(parts).encode("utf-8", "surrogatepass")
+
+
+def _flat(items: Mapping[str, str]) -> list[str]:
+    return [text for name in sorted(items) for text in (name, items[name])]

@@ -1,0 +1,216 @@
+"""A history: one immutable Parquet file a run, asked by SQL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from harness.errors import BadInputError
+from harness.history import format as formats
+from harness.history.files import Bucket, Files, files_at
+from harness.history.names import SUFFIX, Place, SetAside, place_of
+from harness.history.run import Run, Said, joined, read_run
+from harness.history.views import create_cases, is_sound
+
+Answer = TypeVar("Answer")
+Look: TypeAlias = Callable[[Place, bytes], "pa.Table | None"]
+
+
+class Added(StrEnum):
+    """What became of a run's file."""
+
+    RECORDED = "recorded"
+    KNOWN = "known"  # it was there already
+    REPLACED = "replaced"  # it was there already, damaged
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One run's file, and what this recorder did."""
+
+    run: str
+    stack: str
+    name: str  # of the file, below the history
+    cases: int
+    added: Added
+
+    @property
+    def new(self) -> bool:
+        """Whether this recorder added it."""
+        return self.added is Added.RECORDED
+
+
+class History:
+    """The runs below a folder or a URL that fsspec reads."""
+
+    def __init__(self, location: str | os.PathLike[str]) -> None:
+        """Raises BadInputError for an address of an unknown kind."""
+        self.location = os.fspath(location)
+        self.files = files_at(location)
+        # Found by the last ``connect``: what does not count, and files that have no checksum.
+        self.set_aside: tuple[SetAside, ...] = ()
+        self.unverified: tuple[str, ...] = ()
+
+    def record(
+        self,
+        reports: Sequence[Path],
+        said: Said = Said(),  # noqa: B008 - it is frozen
+        *,
+        together: bool = False,
+    ) -> tuple[Recorded, ...]:
+        """Write a file for each report; ``together`` one for all, as lanes or shards of one run.
+
+        All are read before any is written. Recording a run again changes nothing, unless its file
+        is damaged: then it is replaced. Raises BadInputError for a report that can't be read and a
+        history that can't be written.
+        """
+        runs = [read_run(path, said) for path in reports]
+        return self.add([joined(runs)] if together else runs)
+
+    def add(self, runs: Sequence[Run]) -> tuple[Recorded, ...]:
+        """Write a file for each run; all are encoded before any is written."""
+        files = []
+        for run in runs:
+            place = self._place(run)
+            files.append((run, place, formats.encoded(run, place)))
+        return tuple(
+            Recorded(place.run, run.stack, place.name, len(run.cases), put(self.files, place, file))
+            for run, place, file in files
+        )
+
+    def find(self, text: str, stack: str = "") -> tuple[str, tuple[str, ...]]:
+        """The run that a person means, and its stack: its name, the beginning of it, or ``latest``.
+
+        With ``stack`` only its runs are looked at. Of a file that somebody copied to another
+        stack both stacks are named: ``ask`` says which of the two is sound.
+
+        Raises BadInputError with the latest runs when it is none, or several.
+        """
+        places = [each for each in self.files.listed().places if stack in ("", each.stack)]
+        runs = sorted({each.run for each in places})
+        found = runs[-1:] if text == "latest" else [run for run in runs if run.startswith(text)]
+        if len(found) != 1:
+            said = "several" if found else "none"
+            latest = ", ".join((found or runs)[-3:]) or "no run at all"
+            raise BadInputError(
+                f"run {text!r}: expected one of {self.location}, found {said}; there is {latest}"
+            )
+        return found[0], tuple(each.stack for each in places if each.run == found[0])
+
+    def connect(self, stacks: Collection[str] = ()) -> duckdb.DuckDBPyConnection:
+        """DuckDB with the view ``cases``, of these stacks or of all; ``set_aside`` what is broken.
+
+        Every byte of every file is looked at, also of other stacks: a file may have been moved.
+        Raises BadInputError for a history without a run.
+        """
+        listed = self.files.listed()
+        self.set_aside, self.unverified = listed.set_aside, ()
+        if not listed.places:
+            aside = "".join(f"; set aside: {each.name}: {each.cause}" for each in listed.set_aside)
+            raise BadInputError(
+                f"{self.location}: expected a history with runs in it, found none: "
+                f"xla-harness record REPORT --history adds one{aside}"
+            )
+        connection = duckdb.connect()
+        if isinstance(self.files, Bucket):
+            connection.register_filesystem(self.files.system)
+        asked = [each for each in listed.places if not stacks or each.stack in stacks]
+        others = [each for each in listed.places if stacks and each.stack not in stacks]
+        self._look(others, formats.checked)
+        sound = self._look(asked, formats.checked)
+        present = [place for place, table in sound if table is None]
+        if not is_sound(connection, self._addresses(present)):
+            # Some file has its checksum and is no good all the same: whoever wrote it was.
+            self._look(present, formats.decoded)
+            broken = {each.name for each in self.set_aside}
+            present = [place for place in present if place.name not in broken]
+        older = [placed(table, place) for place, table in sound if table is not None]
+        create_cases(connection, self._addresses(present), older)
+        return connection
+
+    def ask(
+        self,
+        question: Callable[[duckdb.DuckDBPyConnection], Answer],
+        stacks: Collection[str] = (),
+    ) -> Answer:
+        """The question's answer, from files that are as they were written.
+
+        Raises BadInputError for a file that went bad after it was looked at.
+        """
+        for _ in range(2):  # the second time without what the first one could not read any more
+            try:
+                return question(self.connect(stacks))
+            except duckdb.IOException as error:
+                cause = " ".join(str(error).split())
+        raise BadInputError(f"{self.location}: {cause}")
+
+    def unreadable(self, run: str) -> BadInputError:
+        """That a run's file, which is there, has nothing to say; with the cause."""
+        causes = [each.cause for each in self.set_aside if each.name.endswith(f"/{run}{SUFFIX}")]
+        cause = f": {causes[0]}" if causes else ""
+        return BadInputError(
+            f"run {run}: its file in {self.location} can't be read{cause}; "
+            "record it again, or name another run"
+        )
+
+    def _place(self, run: Run) -> Place:
+        """The run's file: also where a recorder before format 2 put it. Raises BadInputError."""
+        place = Place(run.name, run.stack)
+        try:
+            place_of(place.name)
+        except ValueError as error:
+            raise BadInputError(f"{place.name}: {error}") from error
+        return place.former if self.files.has(place.former.name) else place
+
+    def _look(self, places: Sequence[Place], look: Look) -> list[tuple[Place, pa.Table | None]]:
+        """What the look says of each file; those of which it says no good are set aside."""
+        with ThreadPoolExecutor() as pool:
+            looks = pool.map(lambda place: looked_at(self.files, place, look), places)
+            found = list(zip(places, looks, strict=True))
+        self.set_aside += tuple(each for _, each in found if isinstance(each, SetAside))
+        sound = [(place, each) for place, each in found if not isinstance(each, SetAside)]
+        self.unverified += tuple(place.name for place, table in sound if table is not None)
+        return sound
+
+    def _addresses(self, places: Sequence[Place]) -> list[str]:
+        return [self.files.address(place.name) for place in places]
+
+
+def looked_at(
+    files: Files, place: Place, look: Look = formats.checked
+) -> SetAside | pa.Table | None:
+    """What the look says of a file, or that it is no good, and why."""
+    try:
+        return look(place, files.read(place.name))
+    except OSError as error:
+        return SetAside(place.name, error.strerror or str(error))
+    except ValueError as error:
+        return SetAside(place.name, str(error))
+
+
+def put(files: Files, place: Place, content: bytes) -> Added:
+    """Add a run's file, or put it in the place of a damaged one. Raises BadInputError."""
+    if files.add(place.name, content):
+        return Added.RECORDED
+    if isinstance(looked_at(files, place), SetAside):
+        files.replace(place.name, content)
+        return Added.REPLACED
+    return Added.KNOWN
+
+
+def placed(table: pa.Table, place: Place) -> pa.Table:
+    """The table with the columns that its folders' names hold."""
+    for column, value in (
+        ("date", pa.scalar(place.time.date())),
+        ("stack", pa.scalar(place.stack)),
+    ):
+        table = table.append_column(column, pa.repeat(value, table.num_rows))
+    return table

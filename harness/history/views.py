@@ -1,0 +1,63 @@
+"""The views that all SQL of the harness is written over, as DuckDB makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+
+from harness.history.format import SCHEMA
+from harness.model.outcome import Kind
+
+# A time is UTC without a zone here: with one, each client shows its own, and Python needs pytz.
+_TIMES = {"time": """"time" AT TIME ZONE 'UTC' AS "time\""""}
+_COLUMNS = ", ".join(_TIMES.get(name, f'"{name}"') for name in (*SCHEMA.names, "date", "stack"))
+# date and stack are the folders' names; without types DuckDB would take 2.10 for a number.
+_PARTITIONS = "hive_partitioning = true, hive_types = {'date': DATE, 'stack': VARCHAR}"
+
+
+def create_cases(
+    connection: duckdb.DuckDBPyConnection, addresses: Sequence[str], older: Sequence[pa.Table]
+) -> None:
+    """Create the view ``cases`` over files of the present format and tables of older ones."""
+    parts = []
+    if addresses:
+        parts.append(f"SELECT {_COLUMNS} FROM {_files(addresses)}")  # noqa: S608 - quoted
+    if older or not addresses:
+        connection.register("given", pa.concat_tables([_EMPTY, *older]))
+        connection.execute("CREATE TABLE older AS SELECT * FROM given")  # so that cursors see it
+        connection.unregister("given")
+        parts.append(f"SELECT {_COLUMNS} FROM older")  # noqa: S608 - names of ours
+    connection.execute(f"CREATE VIEW cases AS {' UNION ALL '.join(parts)}")
+
+
+def is_sound(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]) -> bool:
+    """Whether files of the present format hold what their names say, and outcomes that exist.
+
+    It looks at no more than that, for it looks at every file: ``history_format.decoded`` at all.
+    """
+    outcomes = ", ".join(f"'{kind}'" for kind in Kind)
+    bad = (
+        f"SELECT count(*) FROM {_files(addresses)} "  # noqa: S608 - quoted
+        f"WHERE (outcome IN ({outcomes}) AND run = parse_filename(filename, true)) IS NOT true"
+    )
+    try:
+        return not addresses or connection.execute(bad).fetchall() == [(0,)]
+    except duckdb.IOException:
+        raise
+    except duckdb.Error:
+        return False
+
+
+_EMPTY = pa.schema([*SCHEMA, ("date", pa.date32()), ("stack", pa.string())]).empty_table()
+
+
+def _files(addresses: Sequence[str]) -> str:
+    files = ", ".join(f"'{quoted(address)}'" for address in addresses)
+    return f"read_parquet([{files}], {_PARTITIONS})"
+
+
+def quoted(text: str) -> str:
+    """``text`` inside of an SQL string."""
+    return text.replace("'", "''")

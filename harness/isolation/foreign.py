@@ -1,0 +1,177 @@
+"""Test files that were not written for the harness, run unmodified.
+
+Such a file may start the runtime while it is imported: a decorator asks how many devices there are.
+So the process that forks never imports it. One forked process imports it to say which tests it has;
+each test's own process imports it again and runs that one test.
+"""
+
+from __future__ import annotations
+
+import base64
+import marshal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from _pytest.runner import collect_one_node
+
+from harness.isolation.script import run_main_block
+from harness.model.case import Case
+
+_MAIN_BLOCK = "xla_harness_main_block"
+Marker = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A test that a file has, as plain data: names below the file, markers, fixtures."""
+
+    names: tuple[str, ...]
+    line: int
+    markers: tuple[Marker, ...]
+    fixtures: tuple[str, ...]
+
+
+class ForeignItem(pytest.Item):
+    """Stands for a test in the process that does not import its file."""
+
+    found: Found
+    file: ForeignFile
+    fixturenames: list[str]  # as other plugins know them from pytest's own items
+
+    def take(self, found: Found, file: ForeignFile) -> None:
+        """Be the test that was found in the file."""
+        self.found, self.file, self.fixturenames = found, file, list(found.fixtures)
+        for name, args, kwargs in found.markers:
+            mark = pytest.Mark(name, args, kwargs, _ispytest=True)
+            self.add_marker(pytest.MarkDecorator(mark, _ispytest=True))
+
+    def added_markers(self) -> list[pytest.Mark]:
+        """Markers that hooks of this process added, as a conftest.py that skips what is slow."""
+        return [mark for mark in self.own_markers if _plain(mark) not in self.found.markers]
+
+    def runtest(self) -> None:
+        raise RuntimeError("a test of an unmodified file runs in its own process only")
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.found.line, ".".join(self.found.names)
+
+
+class _Group(pytest.Collector):
+    """A class of tests."""
+
+    children: list[pytest.Item | pytest.Collector]
+
+    def collect(self) -> Sequence[pytest.Item | pytest.Collector]:
+        return self.children
+
+
+class ForeignFile(pytest.File):
+    """A test file that only forked processes import."""
+
+    case: Case  # of its import
+    isolator: Any
+
+    def collect(self) -> Sequence[pytest.Item | pytest.Collector]:
+        """One item for each test; raises CollectError with the import's own error or stack."""
+        roots: list[pytest.Item | pytest.Collector] = []
+        groups: dict[tuple[str, ...], _Group] = {}
+        for found in self.isolator.collect(self):
+            parent: pytest.Collector = self
+            siblings = roots
+            for depth in range(1, len(found.names)):
+                path = found.names[:depth]
+                if path not in groups:
+                    groups[path] = _Group.from_parent(parent, name=path[-1])
+                    groups[path].children = []
+                    siblings.append(groups[path])
+                parent, siblings = groups[path], groups[path].children
+            item = ForeignItem.from_parent(parent, name=found.names[-1])
+            item.take(found, self)
+            siblings.append(item)
+        return roots
+
+
+def import_items(file: ForeignFile) -> list[pytest.Item]:
+    """Import the file here and collect its tests; raises what pytest reports of a file that can't
+    be collected: CollectError, or Skipped.
+    """
+    module = pytest.Module.from_parent(file.parent, path=file.path)
+    report = collect_one_node(module)
+    if report.failed:
+        raise pytest.Collector.CollectError(str(report.longrepr))
+    if report.skipped:
+        assert isinstance(report.longrepr, tuple)
+        pytest.skip(report.longrepr[2].removeprefix("Skipped: "), allow_module_level=True)
+    return list(file.session.genitems(module))
+
+
+def describe(items: Sequence[pytest.Item]) -> str:
+    """The tests as text that ``found`` reads in the process that asked."""
+    tests = [
+        (
+            _names(item),
+            item.location[1] or 0,
+            tuple(map(_plain, item.iter_markers())),
+            tuple(getattr(item, "fixturenames", ())),
+        )
+        for item in items
+    ]
+    return base64.b64encode(marshal.dumps(tests)).decode()
+
+
+def found(text: str) -> list[Found]:
+    """The tests that ``describe`` told."""
+    return [Found(*test) for test in marshal.loads(base64.b64decode(text))]  # noqa: S302  # our own
+
+
+def _names(item: pytest.Item) -> tuple[str, ...]:
+    chain = item.listchain()
+    (module,) = (n for n, node in enumerate(chain) if isinstance(node, pytest.Module))
+    return tuple(node.name for node in chain[module + 1 :])
+
+
+def _plain(mark: pytest.Mark) -> Marker:
+    """The marker; without its arguments when they are more than data, which stay in their process.
+
+    To read an object here could import the file that it comes from.
+    """
+    marker: Marker = mark.name, mark.args, dict(mark.kwargs)
+    try:
+        marshal.dumps(marker)
+    except ValueError:
+        return mark.name, (), {}
+    return marker
+
+
+class MainBlock:
+    """Before a file's first test in this process, do what the file does when it is a script."""
+
+    def __init__(self) -> None:
+        self._done: set[ModuleType] = set()
+
+    @pytest.hookimpl
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        module = getattr(item, "module", None)
+        if module is not None and module not in self._done:
+            self._done.add(module)
+            run_main_block(module)
+
+
+def materialize(item: ForeignItem) -> pytest.Item:
+    """The test itself, imported in this process; raises LookupError if it is not there now."""
+    manager = item.config.pluginmanager
+    if not manager.has_plugin(_MAIN_BLOCK):
+        manager.register(MainBlock(), _MAIN_BLOCK)
+    for real in import_items(item.file):
+        if _names(real) == item.found.names:
+            for mark in item.added_markers():
+                real.add_marker(pytest.MarkDecorator(mark, _ispytest=True))
+            if real.nodeid != item.nodeid:  # pytest before 9.2, where pytest-xdist adds a group
+                real._nodeid = item.nodeid  # type: ignore[attr-defined]
+            real.stash._storage.update(item.stash._storage)
+            return real
+    raise LookupError(f"{item.nodeid}: collected once, but not in the process that should run it")

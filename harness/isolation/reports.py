@@ -1,0 +1,152 @@
+"""From what a case's process left to pytest's reports, and from reports to one outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+from _pytest._code.code import (
+    ExceptionChainRepr,
+    ReprEntryNative,
+    ReprFileLocation,
+    ReprTraceback,
+)
+
+from harness.isolation.evidence import out_of_memory_text, without_runner
+from harness.model.outcome import Kind, Outcome
+
+if TYPE_CHECKING:
+    from harness.isolation.evidence import Death
+
+_NEXT_PHASE = {"": "setup", "setup": "call", "call": "teardown", "teardown": "teardown"}
+_STACK_LINES = 400
+
+
+def longrepr(item: pytest.Item, message: str, text: str) -> ExceptionChainRepr:
+    """A failure text with ``message`` as its one-line summary, in the shape that pytest-xdist and
+    pytest's JUnit writer know.
+    """
+    file, line, _ = item.location
+    entries = ReprTraceback([ReprEntryNative([text])], extraline=None, style="native")
+    return ExceptionChainRepr([(entries, ReprFileLocation(file, (line or 0) + 1, message), None)])
+
+
+def of_death(
+    item: pytest.Item, death: Death, before: Sequence[pytest.TestReport]
+) -> pytest.TestReport:
+    """The failed report of the phase that a case died in, given the reports ``before`` it."""
+    parts = [f"{death.kind}: {death.message}"]
+    for title, stack in (("Python", death.python_stack), ("Native", death.native_stack)):
+        if stack:
+            parts.append(f"{title} stack:\n{_first_lines(without_runner(stack))}")
+    over = [report.when or "" for report in filter(_is_phase, before)]
+    return _report(
+        item,
+        _NEXT_PHASE[over[-1] if over else ""],
+        "failed",
+        longrepr(item, parts[0], "\n\n".join(parts) + "\n"),
+    )
+
+
+def has_result(reports: Sequence[pytest.TestReport]) -> bool:
+    """Whether they say how the test itself ended, or why it was not run."""
+    return any(report.when == "call" or not report.passed for report in reports)
+
+
+def without_result(item: pytest.Item) -> pytest.TestReport:
+    """The failed report of a test that nothing was reported of, as when a plugin did not run it."""
+    message = "no result was reported"
+    return _report(item, "call", "failed", longrepr(item, message, f"{message}\n"))
+
+
+def passed_teardown(item: pytest.Item, before: Sequence[pytest.TestReport]) -> pytest.TestReport:
+    """Closes the record of a case whose teardown never ran, with the output of all its phases."""
+    report = _report(item, "teardown", "passed", None)
+    report.sections += before[-1].sections if before else []
+    return report
+
+
+def outcome_of(reports: Sequence[pytest.TestReport], death: Death | None) -> Outcome:
+    """The one outcome of all phases; the first failure counts."""
+    if death is not None:
+        return Outcome(death.kind, death.message, death.signal)
+    for report in reports:
+        if report.failed:
+            message = _message(report)
+            if out_of_memory_text(message):
+                message = f"out of memory: {message}"
+            return Outcome(Kind.FAILED, message)
+    for report in filter(_is_phase, reports):
+        if hasattr(report, "wasxfail"):
+            kind = Kind.EXPECTED_FAILURE if report.skipped else Kind.UNEXPECTED_PASS
+            return Outcome(kind, report.wasxfail)
+        if report.skipped:
+            return Outcome(Kind.SKIPPED, skip_reason(report))
+    return Outcome(Kind.PASSED)
+
+
+def hung_in_discovery(item: pytest.Item, before: list[pytest.TestReport], stack: str) -> Outcome:
+    """Make a second discovery the one cause of all that came of it, and say who made it."""
+    message = "hung in a second discovery"
+    texts = [report.longreprtext for report in before if report.failed]
+    text = "\n\n".join([f"{message}, made by:\n{stack}", *texts])
+    phase = next((r for r in before if r.failed), before[-1] if before else None)
+    when = phase.when if phase and phase.when else "call"
+    report = _report(item, when, "failed", longrepr(item, message, text))
+    if phase is not None:
+        report.sections, report.duration = phase.sections, phase.duration
+        before[before.index(phase)] = report
+    else:
+        before.append(report)
+    return Outcome(Kind.HUNG, message)
+
+
+def unproven(
+    item: pytest.Item, before: Sequence[pytest.TestReport], kind: Kind, message: str
+) -> Outcome:
+    """Make a pass that is no evidence the failure, or the skip, that it is instead."""
+    *_, call = (report for report in before if report.when == "call")  # after its subtests
+    vars(call).pop("wasxfail", None)
+    if kind == Kind.FAILED:
+        call.outcome, call.longrepr = "failed", longrepr(item, message, f"{message}\n")
+    else:
+        file, line, _ = item.location
+        call.outcome, call.longrepr = "skipped", (file, (line or 0) + 1, f"Skipped: {message}")
+    return Outcome(kind, message)
+
+
+def skip_reason(report: pytest.TestReport) -> str:
+    """Why a skipped report says it was skipped."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return report.longreprtext
+
+
+def _is_phase(report: pytest.TestReport) -> bool:
+    """Whether the report ends a phase, as a subtest's does not."""
+    return type(report) is pytest.TestReport
+
+
+def _message(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash.message if crash is not None else report.longreprtext
+
+
+def _first_lines(text: str) -> str:
+    lines = text.strip().splitlines()
+    more = len(lines) - _STACK_LINES
+    return "\n".join(lines[:_STACK_LINES] + ([f"[... {more} lines cut ...]"] if more > 0 else []))
+
+
+def _report(
+    item: pytest.Item, when: str, outcome: str, representation: ExceptionChainRepr | None
+) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome=outcome,  # type: ignore[arg-type]
+        longrepr=representation,
+        when=when,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,100 @@
+"""A multi-slice job: on one machine a process for each slice, else a worker for each."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.isolation.ranks import fork_ranks
+from harness.job import job
+from harness.job.exchange import exchange
+from harness.job.job import Job
+from harness.model.topology import Topology
+
+_HOST = "127.0.0.1"
+
+
+def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float = 50) -> list[Any]:
+    """Return ``[fn(0), fn(1), ...]``, each computed by the process of one slice.
+
+    Each process sees the ``topology.devices`` devices of its own slice, whose ``slice_index`` is
+    the process's, and its first client waits until every slice has created one. Collectives stay
+    inside a process: what slices exchange beyond the discovery goes over the host, as by gloo.
+
+    In a job whose workers are such slices already, this process computes its own one's value, in
+    place, and the values, which JSON must be able to say, are exchanged.
+
+    Args:
+        fn: called with the slice's number in a forked process, where no runtime has started.
+        topology: of the whole job, which the caller must run on.
+        deadline: in seconds, for all of them together.
+
+    Raises:
+        RankError: the first slice that raised or died, or those that still ran at the deadline. No
+            process is left behind.
+    """
+    if (real := _real_job(topology)) is not None:
+        return _in_place(fn, topology, real, deadline)
+    address, token = f"{_HOST}:{free_port()}", job.new_token()
+
+    def slice_process(number: int) -> Any:
+        os.environ.update(
+            MEGASCALE_SLICE_ID=str(number),
+            MEGASCALE_NUM_SLICES=str(topology.slices),
+            MEGASCALE_COORDINATOR_ADDRESS=address,
+            XLA_HARNESS_JOB_TOKEN=token,
+            VIRTUAL_TPU_CHIPS=str(topology.devices),
+        )
+        return fn(number)
+
+    return fork_ranks(slice_process, topology.slices, deadline=deadline)
+
+
+def shared_store(path: Path, slices: int, number: int) -> Any:
+    """A store of torch.distributed for the slices of ``run_slices``: a file, or the first host.
+
+    That of the first host is upstream's TCPStore, which takes whoever reaches its port.
+    """
+    import torch.distributed as dist
+
+    if (real := job.current()) is None or real.slices != slices:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        return dist.FileStore(str(path), slices)
+    host, port = real.address
+    return dist.TCPStore(host, port + 2, slices, number == 0)
+
+
+def _real_job(topology: Topology) -> Job | None:
+    """The job that this process is a slice of, if it is one of that many slices.
+
+    A slice of the virtual TPU is one process: one of several hosts is none.
+    """
+    real = job.current()
+    if real is None or real.slices == 1 or real.slices != topology.slices:
+        return None
+    return real if real.hosts == 1 or "VIRTUAL_TPU_FORWARD" in os.environ else None
+
+
+def _in_place(
+    fn: Callable[[int], Any], topology: Topology, real: Job, deadline: float
+) -> list[Any]:
+    os.environ.update(
+        MEGASCALE_SLICE_ID=str(real.slice),
+        MEGASCALE_NUM_SLICES=str(real.slices),
+        MEGASCALE_COORDINATOR_ADDRESS=real.coordinator,
+        XLA_HARNESS_JOB_TOKEN=real.token,
+        VIRTUAL_TPU_CHIPS=str(topology.devices),
+    )
+    values = exchange(lambda: fn(real.slice), real, deadline)
+    return values[:: real.hosts]
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nothing listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,1 @@
+"""JUnit reports: one reader, and what the harness writes into them."""

@@ -1,0 +1,259 @@
+"""What one test case of a JUnit report says: of ours by its properties, of any pytest's by rule."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from junitparser.junitparser import Error, Failure, FinalResult, Skipped
+from junitparser.xunit2 import FlakyError, FlakyFailure, InterimResult
+
+from harness.diagnosis.signature import first_line, generalised
+from harness.junit.names import LOST, OUTCOMES, VERSIONS, interpreted, readable
+from harness.junit.stream import Reported
+from harness.model.outcome import Kind
+
+MOST_MESSAGE = 2000  # characters
+_MOST_ID = 4000  # characters
+_COLUMNS = ("id", "area", "lane", "topology", "upstream", "outcome", "failure", "layer")
+_NO_PROPERTY = frozenset((*_COLUMNS, *VERSIONS))
+_PLACE = frozenset({"id", "lane", "topology"})
+_TEST_MODULE = re.compile(r"test_\w*|\w*_test|conftest")
+_CRASHED = re.compile(r"worker '.*' crashed while running ")  # pytest-xdist
+_HUNG = re.compile(r"Failed: Timeout [(>]|Timeout [(>].* from pytest-timeout")
+_TEARDOWN = "failed on teardown"
+_UNCOLLECTED = ("collection failure", "collection skipped")
+
+
+@dataclass(frozen=True)
+class CaseRun:
+    """One case in one run. ``rerun`` is how often it was run again in it."""
+
+    id: str
+    area: str
+    lane: str  # "" for a test that names none, as its topology
+    topology: str
+    outcome: Kind
+    expected: bool  # has an expectation
+    duration: float  # seconds
+    message: str
+    signature: str  # the message without what differs from run to run; "" if it did not fail
+    layer: str
+    upstream: tuple[str, ...]
+    properties: dict[str, str]
+    rerun: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Which case it is, and where."""
+        return self.id, self.lane, self.topology
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which case it is, and where it ran."""
+
+    id: str
+    lane: str
+    topology: str
+    area: str
+
+
+def is_of_harness(reported: Reported, *, ours: bool) -> bool:
+    """Whether this harness ran the case; in a report of ``ours`` there may be plain tests, too."""
+    return ours and "outcome" in reported.properties
+
+
+def place_of(reported: Reported, *, ours: bool) -> Place:
+    """Whose result it is. Raises ValueError, saying why, for one that can't be told."""
+    said = reported.properties
+    _refuse_twice(reported, _PLACE & interpreted(ours=ours))
+    if ours:
+        for key in ("id", "lane", "topology"):
+            if key not in said:
+                raise ValueError(f"property {key!r} is missing")
+        return Place(_id(said["id"]), said["lane"], said["topology"], said.get("area", ""))
+    file, id_ = _pytest_id(reported.case, str(reported.case.name or ""))
+    area = said.get("area", file.rpartition("/")[0])
+    return Place(_id(id_), said.get("lane", ""), said.get("topology", ""), area)
+
+
+def case_run(place: Place, reported: Reported, *, ours: bool) -> CaseRun:
+    """Read one test case; ``ours`` is one that this harness ran.
+
+    Raises ValueError, naming the key, for values that can't be.
+    """
+    _refuse_twice(reported, interpreted(ours=ours))
+    return _own(place, reported) if ours else _foreign(place, reported)
+
+
+def not_run(place: Place, lost: str, message: str = "") -> CaseRun:
+    """A case without a result; ``lost`` says with what it was lost: its cell, or alone."""
+    return CaseRun(
+        id=place.id,
+        area=place.area,
+        lane=place.lane,
+        topology=place.topology,
+        outcome=Kind.SKIPPED,
+        expected=False,
+        duration=0.0,
+        message=message[:MOST_MESSAGE],
+        signature="",
+        layer="",
+        upstream=(),
+        properties={LOST: lost},
+    )
+
+
+def is_teardown(reported: Reported) -> bool:
+    """Whether the element is about the teardown alone, as pytest writes it beside a failure."""
+    return any((entry.message or "").startswith(_TEARDOWN) for entry in reported.case.result)
+
+
+def settled(attempts: Sequence[CaseRun]) -> CaseRun:
+    """What one report says of a case that it has several times.
+
+    Equal outcomes are reruns. Different ones are a conflict: nothing in a report says which of
+    them counts, and to choose one would hide the other.
+    """
+    if len(attempts) == 1:
+        return attempts[0]
+    counts = Counter(case.outcome for case in attempts)
+    last = attempts[-1]
+    if len(counts) == 1:
+        reruns = sum(case.rerun for case in attempts) + len(attempts) - 1
+        return replace(last, rerun=reruns)
+    worst = next((case for case in attempts if case.outcome.is_bad), last)
+    said = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    head = f"conflicting results in one report: {said}"
+    return replace(
+        worst,
+        outcome=Kind.CONFLICT,
+        duration=max(case.duration for case in attempts),
+        message="\n".join(filter(None, (head, worst.message)))[:MOST_MESSAGE],
+        signature=generalised(head),
+    )
+
+
+def _refuse_twice(reported: Reported, names: frozenset[str]) -> None:
+    for name in sorted(reported.twice & names):
+        raise ValueError(f"property {name!r}: expected it once, found it several times")
+
+
+def _own(place: Place, reported: Reported) -> CaseRun:
+    said = readable(reported.properties, ours=True)
+    failure, outcome = said.get("failure", ""), Kind(said["outcome"])
+    if outcome == Kind.PASSED and any(isinstance(e, Failure | Error) for e in reported.case):
+        raise ValueError("property 'outcome': found 'passed' beside a failure")
+    return CaseRun(
+        id=place.id,
+        area=place.area,
+        lane=place.lane,
+        topology=place.topology,
+        outcome=outcome,
+        expected=bool(said.get("expectation")),
+        duration=seconds(reported.case._elem.attrib.get("time", "")),
+        message=(failure or said.get("outcome_detail", ""))[:MOST_MESSAGE],
+        signature=generalised(failure[:MOST_MESSAGE]) if failure else "",
+        layer=said.get("layer", ""),
+        upstream=tuple(said.get("upstream", "").split()),
+        properties=_others(said),
+    )
+
+
+def _foreign(place: Place, reported: Reported) -> CaseRun:
+    said = readable(reported.properties, ours=False)
+    entries: list[Any] = list(reported.case)
+    results = [entry for entry in entries if isinstance(entry, FinalResult)]
+    again = [entry for entry in entries if isinstance(entry, InterimResult)]
+    outcome = _outcome(results)
+    message = next((_message(entry) for entry in (*results, *again)), "")
+    properties = _others(said)
+    if any(isinstance(entry, FlakyFailure | FlakyError) for entry in again):
+        properties[OUTCOMES] = f"{Kind.FAILED}, {outcome}"
+    failed = outcome not in (Kind.PASSED, Kind.SKIPPED)
+    return CaseRun(
+        id=place.id,
+        area=place.area,
+        lane=place.lane,
+        topology=place.topology,
+        outcome=outcome,
+        expected=outcome in (Kind.EXPECTED_FAILURE, Kind.UNEXPECTED_PASS),
+        duration=seconds(reported.case._elem.attrib.get("time", "")),
+        message=message[:MOST_MESSAGE],
+        signature=generalised(message[:MOST_MESSAGE]) if failed else "",
+        layer=said.get("layer", ""),
+        upstream=tuple(said.get("upstream", "").split()),
+        properties=properties,
+        rerun=len(again),
+    )
+
+
+def _outcome(results: Sequence[FinalResult]) -> Kind:
+    """What pytest, pytest-xdist and pytest-timeout write, in their words."""
+    broken = next((entry for entry in results if isinstance(entry, Failure | Error)), None)
+    if broken is not None:
+        message = first_line(_message(broken))
+        if message.startswith("[XPASS(strict)]"):
+            return Kind.UNEXPECTED_PASS
+        if _CRASHED.match(message):
+            return Kind.CRASHED
+        return Kind.HUNG if _HUNG.match(message) else Kind.FAILED
+    skipped = next((entry for entry in results if isinstance(entry, Skipped)), None)
+    if skipped is None:
+        return Kind.PASSED
+    return Kind.EXPECTED_FAILURE if skipped.type == "pytest.xfail" else Kind.SKIPPED
+
+
+def _message(entry: Any) -> str:
+    message, text = str(entry.message or ""), str(entry.text or "")
+    # pytest says only where an error was; what it was stands in the text's marked lines.
+    if message in ("", "collection failure") or message.startswith("failed on "):
+        errors = [line[1:].strip() for line in text.splitlines() if line.startswith("E  ")]
+        return "\n".join(errors) or text or message
+    return message
+
+
+def _pytest_id(case: Any, name: str) -> tuple[str, str]:
+    """The file, if it is known, and the case as pytest names it on the command line."""
+    parts = str(case.classname or "").split(".") if case.classname else []
+    file = case._elem.attrib.get("file", "")  # junitparser knows it of suites only
+    if not parts and any((entry.message or "") in _UNCOLLECTED for entry in case.result):
+        file = file or f"{name.replace('.', '/')}.py"
+        return file, file
+    if file:
+        module = file.removesuffix(".py").replace("/", ".").split(".")
+        classes = parts[len(module) :] if parts[: len(module)] == module else []
+        return file, "::".join((file, *classes, name))
+    at = next((i for i, part in enumerate(parts) if _TEST_MODULE.fullmatch(part)), None)
+    if at is not None:
+        file = "/".join(parts[: at + 1]) + ".py"
+        return file, "::".join((file, *parts[at + 1 :], name))
+    return "", "::".join(filter(None, (".".join(parts), name)))
+
+
+def _id(text: str) -> str:
+    if not text.strip():
+        raise ValueError("expected a name, found none")
+    if len(text) > _MOST_ID:
+        raise ValueError(f"expected a name of at most {_MOST_ID} characters, found {len(text)}")
+    return text
+
+
+def seconds(written: str) -> float:
+    """The attribute ``time``. Raises ValueError for what is no duration."""
+    try:
+        found = float(written.replace(",", "") or 0)
+    except ValueError:
+        found = math.nan
+    if not (math.isfinite(found) and found >= 0):
+        raise ValueError(f"attribute 'time': expected seconds, found {written[:50]!r}")
+    return found
+
+
+def _others(said: dict[str, str]) -> dict[str, str]:
+    return {name: said[name][:MOST_MESSAGE] for name in said if name not in _NO_PROPERTY}

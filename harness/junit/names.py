@@ -1,0 +1,61 @@
+"""The properties of a report by name: what the harness writes, and what a test may set."""
+
+from __future__ import annotations
+
+from harness.model.versions import COMPONENTS
+
+# Properties of the whole report. The format changes when a reader of the last one would be wrong.
+FORMAT_PROPERTY = "xla_harness_report"
+FORMAT = "2"
+STACK_PROPERTY = "stack"  # the name that the run was given, in the variable below
+STACK_VARIABLE = "XLA_HARNESS_STACK"
+LEFT_OUT = "left out: "
+VERSIONS = ("python", *COMPONENTS)
+
+# What a test of any pytest may say of itself with record_property.
+SAID_BY_TESTS = frozenset({"area", "lane", "topology", "upstream", "layer"})
+# What a lane counts. A test of any pytest may count likewise: nothing but numbers is read there.
+_FACTS = frozenset(
+    {
+        *("clients", "discoveries", "compilations", "executions"),
+        *("pallas_interpreted", "pallas_kernels"),
+        *("aot_programs", "aot_collectives", "aot_transfers", "aot_kernels"),
+        *("aot_bytes_inside", "aot_bytes_across", "aot_flops", "aot_peak_bytes"),
+        *("aot_changed", "aot_programs_compiled"),
+    }
+)
+_RECORD = frozenset(
+    {
+        *("id", "isolation", "expectation", "outcome", "outcome_detail", "failure", "signal"),
+        "unproven",
+        *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
+    }
+)
+_MERGED = frozenset({"workers", "skipped_on"})  # by harness.junit.merge
+# Never in a report: what readers say of a case in a history.
+OUTCOMES, LOST = "outcomes", "lost"
+_READ = frozenset({OUTCOMES, LOST})
+# The names that no test may set in a report of ours. The writer renames them with ``of_a_test``.
+RESERVED = SAID_BY_TESTS | _FACTS | _RECORD | _MERGED | _READ | frozenset(VERSIONS)
+
+
+def of_a_test(name: str) -> str:
+    """What a property is called that a test has set, not the harness: ``test:outcome``."""
+    return f"test:{name}" if name in RESERVED else name
+
+
+def of_a_session(name: str) -> str:
+    """The same for a property of the whole report."""
+    own = name in (FORMAT_PROPERTY, STACK_PROPERTY, *VERSIONS) or name.startswith(LEFT_OUT)
+    return f"test:{name}" if own else name
+
+
+def readable(said: dict[str, str], *, ours: bool) -> dict[str, str]:
+    """A case's properties, those that only a test can have set under a name of their own."""
+    theirs = _READ if ours else RESERVED - SAID_BY_TESTS - _FACTS
+    return {of_a_test(name) if name in theirs else name: said[name] for name in said}
+
+
+def interpreted(*, ours: bool) -> frozenset[str]:
+    """The names that decide something where a case is read: one that stands twice can't be."""
+    return RESERVED - _READ if ours else SAID_BY_TESTS

@@ -1,0 +1,105 @@
+"""One reader of JUnit: a report's test cases as what they mean, and what of it can't be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadInputError
+from harness.junit.case import CaseRun, case_run, is_of_harness, is_teardown, not_run, place_of
+from harness.junit.names import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY, VERSIONS
+from harness.junit.stream import Head, Reported, Stream
+from harness.printable import printable
+
+_OF_REPORT = (FORMAT_PROPERTY, STACK_PROPERTY, "commit", *VERSIONS)
+
+
+@dataclass(frozen=True)
+class Element:
+    """One test case element of a report."""
+
+    case: CaseRun
+    reported: Reported
+    ours: bool  # this harness ran the case
+    second: bool  # pytest's second one for a case that failed: its teardown failed, too
+
+
+class Reader:
+    """Reads one report, ours or any pytest's.
+
+    ``elements`` can be gone through once; ``head`` and ``faults`` are complete after that. A fault
+    names the file and what of it is left out.
+    """
+
+    def __init__(self, path: Path, *, output: bool = False) -> None:
+        """With ``output`` the elements have what the cases printed, too."""
+        self.path = path
+        self.faults: list[str] = []
+        self._stream = Stream(path, output=output)
+        self._broken = set[tuple[str, str, str]]()
+
+    @property
+    def head(self) -> Head:
+        """What is said of the whole report."""
+        return self._stream.head
+
+    def elements(self, *, some: bool = True) -> Iterator[Element]:
+        """Each test case in the file's order; there must be ``some``.
+
+        One with a value that can't be is there as not measured, with the cause; one that does not
+        even say which case it is, is left out.
+
+        Raises BadInputError, naming the file, for what is no such report, and when nothing in it
+        can be read.
+        """
+        sound = 0
+        for reported in self._stream.cases():
+            ours = is_of_harness(reported, ours=self._is_ours())
+            faults = len(self.faults)
+            if element := self._element(reported, ours=ours):
+                sound += len(self.faults) == faults
+                yield element
+        self._is_ours()
+        self._refuse_contradictions()
+        if self.head.cut:
+            self.faults.append(f"{self.path}: cut off or damaged: {self.head.cut}")
+        if self.faults and not sound:
+            raise BadInputError(self.faults[0])
+        if some and not sound:
+            raise BadInputError(f"{self.path}: expected a JUnit report with test cases, found none")
+
+    def _element(self, reported: Reported, *, ours: bool) -> Element | None:
+        try:
+            place = place_of(reported, ours=ours)
+        except ValueError as error:
+            self._fault(reported, error)
+            return None
+        try:
+            case = case_run(place, reported, ours=ours)
+        except ValueError as error:
+            self._fault(reported, error)
+            case = not_run(place, "case", f"can't be read: {error}")
+        second = is_teardown(reported) and case.key in self._broken
+        if case.outcome.is_bad and not second:
+            self._broken.add(case.key)
+        return Element(case, reported, ours, second)
+
+    def _fault(self, reported: Reported, error: ValueError) -> None:
+        name = printable(str(reported.case.name or ""))[:200]
+        self.faults.append(f"{self.path}: test case {name!r}: {error}")
+
+    def _is_ours(self) -> bool:
+        found = self.head.properties.get(FORMAT_PROPERTY)
+        if found not in (None, FORMAT):
+            raise BadInputError(
+                f"{self.path}: expected the property {FORMAT_PROPERTY} to be {FORMAT}, the report "
+                f"says {found[:50]!r}: another version of xla-harness wrote it; run the cases again"
+            )
+        return found is not None
+
+    def _refuse_contradictions(self) -> None:
+        for name in sorted(self.head.contradicted.intersection(_OF_REPORT)):
+            raise BadInputError(
+                f"{self.path}: property {name!r}: expected one value in a report, found several"
+            )

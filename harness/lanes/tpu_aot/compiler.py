@@ -1,0 +1,162 @@
+"""From a program to what libtpu's compiler makes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from harness.lanes.tpu_aot import libtpu
+from harness.lanes.tpu_aot.optimized import Optimized, read
+from harness.model.topology import Topology
+
+
+class RefusedError(Exception):
+    """libtpu does not compile the program; the message is its own."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one device: what the program is given, what it gives, what it needs besides."""
+
+    arguments: int
+    outputs: int
+    temporaries: int
+    code: int
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One program, compiled for one topology.
+
+    ``flops`` are those of one device as XLA counts them in the optimized program, without what
+    kernels do; ``changed`` says what libtpu did not take as torch_xla had written it.
+    """
+
+    topology: Topology
+    program: Optimized
+    memory: Memory
+    flops: int
+    seconds: float
+    changed: tuple[str, ...] = ()
+
+
+def compile_stablehlo(module: bytes, topology: Topology, *, partitions: bool) -> Compilation:
+    """Compile a program for all devices of ``topology``, as torch_xla would have it compiled.
+
+    Args:
+        module: StableHLO, as a portable artifact or MLIR bytecode.
+        topology: what to compile for.
+        partitions: whether it is SPMD, one program for all devices, to be partitioned by its
+            shardings; or else a replica's.
+
+    Raises:
+        RefusedError: libtpu does not compile it.
+        BadInputError: libtpu is missing or does not know the topology.
+    """
+    devices = libtpu.devices(topology)
+    options = _options(devices, partitions=partitions)
+    start = time.perf_counter()
+    changed: tuple[str, ...] = ()
+    try:
+        executable = _compile(module, devices, options)
+    except RefusedError as refused:
+        if not any(text in str(refused) for text in _UNREADABLE):
+            raise
+        module, changed = _rewritten(module), (f"{_REWRITTEN}: {str(refused).splitlines()[0]}",)
+        executable = _compile(module, devices, options)
+    return _compilation(topology, executable, time.perf_counter() - start, changed)
+
+
+def compile_jax(lowered: Any, topology: Topology) -> Compilation:
+    """Compile what ``jax.jit(...).lower(...)`` returned for ``libtpu.devices(topology)``.
+
+    Raises RefusedError when libtpu does not compile it.
+    """
+    start = time.perf_counter()
+    try:
+        executable = lowered.compile().runtime_executable()
+    except Exception as error:  # XlaRuntimeError's place changed with jaxlib
+        raise RefusedError(str(error)) from error
+    return _compilation(topology, executable, time.perf_counter() - start)
+
+
+_UNREADABLE = ("deserializ", "Failed to parse", "dialect", "bytecode")
+_REWRITTEN = "written anew by jaxlib's StableHLO"
+
+
+def _rewritten(module: bytes) -> bytes:
+    from harness.ir import parse
+
+    return parse(module).artifact
+
+
+def _compile(module: bytes, devices: Sequence[Any], options: Any) -> Any:
+    from jaxlib import xla_client
+
+    client = devices[0].client
+    try:
+        if hasattr(xla_client._xla, "DeviceList"):
+            try:
+                listed = xla_client._xla.DeviceList(tuple(devices))
+                return client.compile(module, listed, options)
+            except TypeError:  # before jaxlib 0.6 the options alone name the devices
+                pass
+        return client.compile(module, options)
+    except Exception as error:
+        raise RefusedError(str(error)) from error
+
+
+def _options(devices: Sequence[Any], *, partitions: bool) -> Any:
+    import numpy as np
+    from jaxlib import xla_client
+
+    replicas, parts = (1, len(devices)) if partitions else (len(devices), 1)
+    ids = np.array([device.id for device in devices]).reshape(replicas, parts)
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = replicas, parts
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = replicas, parts
+    build.device_assignment = xla_client.DeviceAssignment.create(ids)
+    build.use_spmd_partitioning = partitions
+    build.allow_spmd_sharding_propagation_to_output = [True]  # as torch_xla compiles
+    # torch_xla's programs carry GSPMD's annotations; Shardy would take them for no sharding at all.
+    build.use_shardy_partitioner = False
+    return options
+
+
+def _compilation(
+    topology: Topology, executable: Any, seconds: float, changed: tuple[str, ...] = ()
+) -> Compilation:
+    (module, *_) = executable.hlo_modules()
+    stats = executable.get_compiled_memory_stats()
+    return Compilation(
+        topology=topology,
+        program=read(module.as_serialized_hlo_module_proto(), topology.devices),
+        memory=Memory(
+            arguments=stats.argument_size_in_bytes,
+            outputs=stats.output_size_in_bytes - stats.alias_size_in_bytes,
+            temporaries=stats.temp_size_in_bytes,
+            code=stats.generated_code_size_in_bytes,
+        ),
+        flops=_flops(module),
+        seconds=seconds,
+        changed=changed,
+    )
+
+
+def _flops(module: Any) -> int:
+    # libtpu's own answer, the executable's cost_analysis(), aborts the process without a TPU.
+    from jaxlib import xla_client
+
+    return int(xla_client._xla.hlo_module_cost_analysis(_counter(), module).get("flops", 0))
+
+
+@cache
+def _counter() -> Any:
+    """A client whose only use is to count: of the CPU, and not JAX's, which would be a new one."""
+    from jaxlib import xla_client
+
+    return xla_client.make_cpu_client()

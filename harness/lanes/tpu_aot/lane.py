@@ -1,0 +1,40 @@
+"""Lane ``tpu-aot``: traced on a virtual TPU, compiled by the real one's compiler, not executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.lanes.events import Events
+from harness.lanes.libtpu import library
+from harness.lanes.tpu_aot import libtpu
+from harness.lanes.tpu_aot.record import EVENT, REFUSED, facts
+from harness.lanes.virtual_tpu.lane import VirtualTpuLane
+from harness.model.topology import Topology
+
+
+class TpuAotLane(VirtualTpuLane):
+    """A virtual TPU for torch_xla and JAX to trace on, and libtpu's compiler for the same."""
+
+    name = "tpu-aot"
+    default_topology = Topology.parse("2xv6e:2x2")
+
+    def check(self, topology: Topology) -> None:
+        libtpu.check(topology)
+
+    def missing(self) -> str:
+        return "" if library() else "libtpu is not installed"
+
+    def preload(self) -> None:
+        super().preload()
+        libtpu.preload()
+
+    def environment(self, topology: Topology) -> Mapping[str, str | None]:
+        return {**libtpu.ENVIRONMENT, **super().environment(topology)}
+
+    def unproven(self, process: Events, case: Events) -> str:
+        del process
+        asked = case.of(EVENT) or case.of(REFUSED)
+        return "" if asked else "it compiled nothing with libtpu"
+
+    def facts(self, events: Events) -> Mapping[str, str]:
+        return facts(events)

@@ -1,0 +1,102 @@
+"""A compilation as it is written down: in a case's events, in JUnit, in a golden file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from harness.lanes.events import Events
+from harness.lanes.tpu_aot.compiler import Compilation
+from harness.lanes.tpu_aot.optimized import Collective, Groups, Transfer
+
+EVENT = "aot"  # of a case's log: one program was compiled
+REFUSED = "aot_refused"  # one program was given to the compiler, and refused
+PROPERTY = "aot_programs_compiled"  # the summaries of a case's programs, as JSON
+Summary = dict[str, Any]
+# A summary's keys: lists of texts, sums over a step, bytes on one device.
+TEXTS = ("inside", "across", "changed")
+SUMS = ("kernels", "bytes_inside", "bytes_across", "flops")
+MEMORY = ("arguments", "outputs", "temporaries", "code")
+
+
+def summary(compilation: Compilation) -> Summary:
+    """What is kept of it: texts for what is exchanged, integers for all that can grow."""
+    program, memory = compilation.program, compilation.memory
+    return {
+        "inside": list(_counted(map(_collective, program.collectives))),
+        "across": list(_counted(map(_transfer, program.transfers))),
+        "kernels": program.kernels,
+        "bytes_inside": program.bytes_inside,
+        "bytes_across": program.bytes_across,
+        "flops": compilation.flops,
+        "arguments": memory.arguments,
+        "outputs": memory.outputs,
+        "temporaries": memory.temporaries,
+        "code": memory.code,
+        "changed": list(compilation.changed),
+    }
+
+
+def summaries(events: Events) -> list[Summary]:
+    """Of the programs that a case compiled, in order."""
+    return [dict(event.facts) for event in events.of(EVENT)]
+
+
+def facts(events: Events) -> Mapping[str, str]:
+    """A case's programs as JUnit properties: sums, and the largest of their memory."""
+    programs = summaries(events)
+    numbers = {
+        "aot_programs": len(programs),
+        "aot_collectives": sum(_count(text) for p in programs for text in p["inside"]),
+        "aot_transfers": sum(_count(text) for p in programs for text in p["across"]),
+        **{f"aot_{name}": sum(p[name] for p in programs) for name in SUMS},
+        "aot_peak_bytes": max((sum(p[name] for name in MEMORY) for p in programs), default=0),
+    }
+    texts = {
+        "aot_changed": "; ".join(sorted({text for p in programs for text in p["changed"]})),
+        PROPERTY: json.dumps(programs, separators=(",", ":")),
+    }
+    found = {**{name: str(number) for name, number in numbers.items()}, **texts}
+    return found if programs else dict.fromkeys(found, "")
+
+
+def _counted(texts: Iterator[str]) -> Iterator[str]:
+    for text, count in sorted(Counter(texts).items()):
+        yield text if count == 1 else f"{count} x {text}"
+
+
+def _count(text: str) -> int:
+    """Of a line of :func:`_counted`."""
+    count, times, _ = text.partition(" x ")
+    return int(count) if times else 1
+
+
+def _collective(collective: Collective) -> str:
+    groups = _groups(collective.groups, pairs=collective.kind == "collective-permute")
+    return f"{collective.kind} of {collective.bytes} B over {groups}{_times(collective.count)}"
+
+
+def _transfer(transfer: Transfer) -> str:
+    text = f"{transfer.kind} of {transfer.sent} B to {transfer.received} B"
+    groups = _groups(transfer.groups, pairs=transfer.kind == "ONE_TO_ONE")
+    return f"{text} over {groups}{_times(transfer.count)}"
+
+
+def _times(count: int | None) -> str:
+    return "" if count == 1 else f", {'?' if count is None else count} times a step"
+
+
+def _groups(groups: Groups, *, pairs: bool) -> str:
+    if pairs:
+        return " ".join(f"{source}->{target}" for source, target in groups)
+    return " ".join(f"{{{_ranks(group)}}}" for group in groups) or "all"
+
+
+def _ranks(group: tuple[int, ...]) -> str:
+    """``0-3`` where the ranks are consecutive, or else one by one."""
+    if len(group) > 2 and all(b == a + 1 for a, b in pairwise(group)):
+        return f"{group[0]}-{group[-1]}"
+    return ",".join(map(str, group))

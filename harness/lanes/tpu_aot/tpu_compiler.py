@@ -1,0 +1,82 @@
+"""What a case of lane ``tpu-aot`` compiles with: its fixture ``tpu_compiler``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from harness.lanes import events
+from harness.lanes.tpu_aot import compiler, libtpu
+from harness.lanes.tpu_aot.compiler import Compilation
+from harness.lanes.tpu_aot.golden import Golden
+from harness.lanes.tpu_aot.record import EVENT, REFUSED, Summary, summary
+from harness.model.case import Case
+from harness.model.topology import Topology
+
+
+class TpuCompiler:
+    """libtpu's compiler for the case's topology; everything that it compiles is recorded."""
+
+    def __init__(self, case: Case, golden: Golden | None) -> None:
+        self._case, self._golden = case, golden
+        self._programs: list[Summary] = []
+
+    @property
+    def topology(self) -> Topology:
+        """What is compiled for."""
+        return self._case.target.topology
+
+    @property
+    def devices(self) -> Sequence[Any]:
+        """Its devices, for a JAX mesh; nothing can be put on them."""
+        return libtpu.devices(self.topology)
+
+    def step(self, *outputs: Any) -> Compilation:
+        """The program that torch_xla would run now to compute lazy tensors; it is not run.
+
+        In SPMD mode it is one for all devices, or else that of one replica. Raises RefusedError.
+        """
+        import torch_xla.core.xla_model as xm
+        import torch_xla.runtime as xr
+
+        return self.program(xm.get_stablehlo_bytecode(list(outputs)), partitions=xr.is_spmd())
+
+    def program(self, stablehlo: bytes, *, partitions: bool = False) -> Compilation:
+        """A program that torch_xla exported, of a replica or for all partitions; RefusedError."""
+        with _refusals_recorded():
+            compiled = compiler.compile_stablehlo(stablehlo, self.topology, partitions=partitions)
+        return self._record(compiled)
+
+    def jax(self, fn: Callable[..., Any], *arguments: Any) -> Compilation:
+        """``fn`` of abstract arguments, whose shardings name ``devices``, by JAX; RefusedError."""
+        import jax
+
+        with _refusals_recorded():
+            compiled = compiler.compile_jax(jax.jit(fn).lower(*arguments), self.topology)
+        return self._record(compiled)
+
+    def compare(self) -> None:
+        """Raise AssertionError unless the programs are what the golden file has of this case."""
+        if self._golden is None or not self._programs:
+            return
+        file = self._golden.file_of(self._case.area, self._case.id)
+        difference = file.difference(self._case.id, self._programs)
+        if difference:
+            raise AssertionError(difference)
+
+    def _record(self, compilation: Compilation) -> Compilation:
+        program = summary(compilation)
+        self._programs.append(program)
+        events.write(EVENT, program)
+        return compilation
+
+
+@contextmanager
+def _refusals_recorded() -> Iterator[None]:
+    """Record that a program was not compiled: a case may expect that, and it is evidence too."""
+    try:
+        yield
+    except Exception as refused:  # JAX, too, refuses what no TPU could run, when it lowers it
+        events.write(REFUSED, {"error": type(refused).__name__})
+        raise

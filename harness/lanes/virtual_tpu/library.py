@@ -1,0 +1,111 @@
+"""Where the plugin and its backend are, and the environment that makes frameworks load them."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.errors import BadInputError
+from harness.lanes import libtpu
+from harness.model.generations import generation_named
+from harness.model.topology import Topology
+
+PLUGIN = Path(__file__).with_name("libvirtual_tpu.so")
+# What libtpu 0.0.23 says, for stacks without a libtpu.
+_BUILD = "Built on Sep 11 2025 15:57:19 (1757631439)"
+MOST_DEVICES = 4096
+_LEAST_THREADS = 16
+
+
+def backend_path() -> Path:
+    """OpenXLA's CPU plugin; raises BadInputError when its package is not installed."""
+    spec = find_spec("xla_plugins")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        library = Path(folder) / "xla_cpu_pjrt" / "xla_cpu_pjrt.so"
+        if library.exists():
+            return library
+    raise BadInputError(
+        "lane virtual-tpu: xla_cpu_pjrt.so is missing: expected the package xla-cpu-pjrt==0.0.1, "
+        "which PyPI has for Linux on x86-64"
+    )
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """The plugin, with its backend loaded too; starts no client and no thread.
+
+    Raises:
+        BadInputError: the plugin was not compiled, is another version's, or its backend is missing
+            or can't be loaded.
+    """
+    if not PLUGIN.exists():
+        raise BadInputError(
+            f"lane virtual-tpu: {PLUGIN.name} is missing: it is compiled when xla-harness is "
+            "installed; install it again on a machine with a C compiler"
+        )
+    try:
+        library = ctypes.CDLL(str(PLUGIN))
+        library.virtual_tpu_version.restype = ctypes.c_char_p
+        found = library.virtual_tpu_version().decode()
+    except (OSError, AttributeError) as error:
+        raise BadInputError(f"lane virtual-tpu: {PLUGIN}: expected the plugin: {error}") from error
+    expected = version("xla-harness")
+    if found != expected:
+        raise BadInputError(
+            f"lane virtual-tpu: {PLUGIN.name} is version {found}, expected {expected}: "
+            "install xla-harness again"
+        )
+    backend = backend_path()
+    library.virtual_tpu_why_missing.restype = ctypes.c_char_p
+    if library.virtual_tpu_preload(str(backend).encode()):
+        raise BadInputError(f"lane virtual-tpu: {library.virtual_tpu_why_missing().decode()}")
+    return library
+
+
+@cache
+def _libtpu_build() -> str:
+    """What the stack's own libtpu says of its build: JAX asks for it before it lowers a kernel."""
+    path = libtpu.library()
+    return (libtpu.build(path) if path else "") or _BUILD
+
+
+def environment(topology: Topology) -> dict[str, str | None]:
+    """What makes torch_xla and JAX start on a virtual TPU of that topology; None unsets.
+
+    Raises BadInputError for an unknown generation.
+    """
+    generation = generation_named(topology.generation)
+    grid = topology.grid or generation.bounds(topology.devices)
+    bounds = ",".join(map(str, (*grid, 1)[:3]))
+    wrapper = "megascale+" if topology.slices > 1 else ""  # libtpu's client over all slices
+    return {
+        "PJRT_DEVICE": "TPU",
+        "JAX_PLATFORMS": "tpu,cpu",  # as JAX itself sets it on a TPU machine
+        "TPU_LIBRARY_PATH": str(PLUGIN),
+        "VIRTUAL_TPU_BACKEND": str(backend_path()),
+        "VIRTUAL_TPU_TOPOLOGY": f"{topology.slices}x{topology.devices}",
+        "VIRTUAL_TPU_BOUNDS": bounds,
+        "VIRTUAL_TPU_KIND": generation.device_kind,
+        "VIRTUAL_TPU_CORES": str(generation.cores),
+        "VIRTUAL_TPU_CHIPS": str(topology.total),
+        "VIRTUAL_TPU_PLATFORM": f"{wrapper}TFRT {generation.device_kind}\n{_libtpu_build()} "
+        "virtual TPU",
+        "MEGASCALE_NUM_SLICES": str(topology.slices) if topology.slices > 1 else None,
+        "MEGASCALE_SLICE_ID": None,
+        "MEGASCALE_COORDINATOR_ADDRESS": None,
+        "SKIP_MEGASCALE_PJRT_CLIENT": None,
+        "TPU_ACCELERATOR_TYPE": generation.accelerator_type(topology.devices),
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_ID": "0",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        # One process has all chips of all slices.
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
+        # Old torch_xla asks for exactly its own PJRT version without it.
+        "ENABLE_PJRT_COMPATIBILITY": "1",
+        # A thread for each replica: with as many as cores, fewer than all reach a collective.
+        "XLA_THREAD_POOL_SIZE": str(max(_LEAST_THREADS, topology.total)),
+    }

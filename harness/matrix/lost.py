@@ -1,0 +1,91 @@
+"""Cells that died: their cases are in the run as not run, with the cause, instead of nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import duckdb
+
+from harness.history.run import Run, Said
+from harness.junit.case import MOST_MESSAGE, CaseRun, Place, not_run
+from harness.junit.names import VERSIONS
+
+_KNOWN = """
+SELECT "case", area, topology, expected, upstream FROM cases
+WHERE lane = $lane AND run = (
+    SELECT run FROM cases WHERE lane = $lane
+    GROUP BY run, stack ORDER BY stack = $stack DESC, run DESC LIMIT 1
+)
+ORDER BY ALL
+"""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A planned cell without a report that can be read."""
+
+    lane: str
+    shard: str  # NUMBER/COUNT
+    cause: str
+
+
+def known_cases(connection: duckdb.DuckDBPyConnection, stack: str, lane: str) -> list[CaseRun]:
+    """What the last run with the lane had there, of this stack, else of any; not run."""
+    found = connection.execute(_KNOWN, {"lane": lane, "stack": stack}).fetchall()
+    return [
+        replace(
+            not_run(Place(id_, lane, topology, area), "cell"),
+            expected=expected,
+            upstream=tuple(upstream),
+        )
+        for id_, area, topology, expected, upstream in found
+    ]
+
+
+def completed(
+    run: Run | None,
+    stack: str,
+    said: Said,
+    lost: Sequence[Lost],
+    known: Mapping[str, Iterable[CaseRun]],
+) -> Run:
+    """The run, or an empty one, with the cases of lost cells: those ``known`` that it has not.
+
+    A lane of which nothing is known gets one line that stands for the cell.
+    """
+    if run is None:
+        assert said.time is not None
+        run = _empty(stack, said, said.time)
+    cases = {case.key: case for case in run.cases}
+    for lane in dict.fromkeys(each.lane for each in lost):
+        why = _cause([each for each in lost if each.lane == lane])
+        there = list(known.get(lane, ())) or [
+            not_run(Place(f"cell of lane {lane}", lane, "", ""), "cell")
+        ]
+        for case in there:
+            cases.setdefault(case.key, replace(case, message=why[:MOST_MESSAGE]))
+    said_of_lost = "\0".join(f"{each.lane} {each.shard} {each.cause}" for each in lost)
+    return replace(
+        run,
+        cases=tuple(cases[key] for key in sorted(cases)),
+        digest=hashlib.sha256(f"{run.digest}\0{said_of_lost}".encode()).hexdigest(),
+    )
+
+
+def _cause(lost: Sequence[Lost]) -> str:
+    return "not run: " + "\n".join(f"cell {each.lane} {each.shard}: {each.cause}" for each in lost)
+
+
+def _empty(stack: str, said: Said, time: datetime) -> Run:
+    return Run(
+        time=time,
+        stack=stack,
+        commit=said.commit,
+        machine=said.machine,
+        versions=dict.fromkeys(VERSIONS, ""),
+        cases=(),
+        digest=hashlib.sha256(f"{stack}\0{time.isoformat()}".encode()).hexdigest(),
+    )

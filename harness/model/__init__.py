@@ -1,0 +1,1 @@
+"""The nouns: what a case, a topology and an outcome are. No pytest and no framework here."""

@@ -1,0 +1,1 @@
+"""Verdicts and findings as text, Markdown and annotations."""

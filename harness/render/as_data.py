@@ -1,0 +1,43 @@
+"""A comparison as plain values, for a program to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.verdicts.allow import Allowed
+from harness.verdicts.decision import decide
+from harness.verdicts.findings import Comparison, Finding, Verdict
+
+
+def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
+    """The answer, both stacks, and every case that is not as it was."""
+    decision = decide(comparison, allowed.entries.keys())
+    return {
+        "exit_code": decision.exit_code,
+        "answer": decision.sentence,
+        "base": {"stack": comparison.base.name, "versions": dict(comparison.base.versions)},
+        "candidate": {
+            "stack": comparison.candidate.name,
+            "versions": dict(comparison.candidate.versions),
+        },
+        "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
+        "findings": [
+            _finding(finding, allowed)
+            for finding in comparison.findings
+            if finding.verdict != Verdict.UNCHANGED
+        ],
+    }
+
+
+def _finding(finding: Finding, allowed: Allowed) -> dict[str, Any]:
+    entry = allowed.entries.get(finding.key)
+    return {
+        "case": finding.key,
+        "verdict": str(finding.verdict),
+        "layer": finding.layer,
+        "failure": finding.failure,
+        "issues": list(finding.issues),
+        "component": finding.component,
+        "note": finding.note,
+        "signed_off_by": entry.signed_off_by if entry else None,
+    }

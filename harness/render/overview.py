@@ -1,0 +1,125 @@
+"""Several stacks side by side: what each gets right, and what changed from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from harness.junit.report import Report, Result
+from harness.render import markdown as md
+from harness.render.text import WIDTH, section, title, wrapped
+from harness.verdicts.compare import compare
+from harness.verdicts.findings import Comparison, Verdict
+from harness.verdicts.groups import groups
+from harness.verdicts.side import Side, side
+from harness.verdicts.upstream import Row
+
+Columns = Sequence[tuple[str, Sequence[Report]]]  # stacks in order, by name
+_CHANGES = (Verdict.REGRESSED, Verdict.NEWLY_UNMEASURED, Verdict.FLAKY, Verdict.FIXED)
+_SHOWN = 5  # groups of one kind of change
+_INDENT = 2
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table: a title, issues, and a cell for each stack."""
+
+    title: str
+    issues: tuple[str, ...]
+    cells: tuple[str, ...]
+
+
+def text(columns: Columns, rows: Sequence[Row] = ()) -> Iterator[str]:
+    """The overview for the terminal, in lines of at most 80 columns."""
+    names = [name for name, _ in columns]
+    sides = [side(reports) for _, reports in columns]
+    yield title("what each stack gets right")
+    yield from _grid(names, _upstream(sides, rows))
+    yield title("cases by area: passed/broken/skipped/missing")
+    yield from _grid(names, _areas(sides))
+    for name, step in _steps(columns):
+        yield title(f"{name}: {_counted(step)}")
+        for verdict in _CHANGES:
+            yield from section(str(verdict), groups(step.of(verdict)), _SHOWN)
+
+
+def markdown(columns: Columns, rows: Sequence[Row] = (), most: int = 30) -> str:
+    """The same as Markdown; each step's groups in at most ``most`` rows."""
+    names = [md.plain(name) for name, _ in columns]
+    sides = [side(reports) for _, reports in columns]
+    lines = ["## What each stack gets right", ""]
+    lines += md.table(("", "upstream", *names), _cells(_upstream(sides, rows), issues=True))
+    lines += ["## Cases by area: passed/broken/skipped/missing", ""]
+    lines += md.table(("area", *names), _cells(_areas(sides), issues=False))
+    for name, step in _steps(columns):
+        found = groups(step.of(*_CHANGES))
+        lines += [f"## {md.plain(f'{name}: {_counted(step)}')}", ""]
+        lines += md.group_table(found, most)
+    return "\n".join(lines)
+
+
+def _upstream(sides: Sequence[Side], rows: Sequence[Row]) -> Iterator[Line]:
+    for row in rows:
+        answers = [row.answer(row.select(_firsts(side))) for side in sides]
+        cells = (f"{_short(a.verdict)} {a.count}" for a in answers)
+        yield Line(row.title, row.issues, tuple(cells))
+
+
+def _short(verdict: str) -> str:
+    return "-" if verdict == "unmeasured" else verdict
+
+
+def _areas(sides: Sequence[Side]) -> Iterator[Line]:
+    keys: dict[str, set[str]] = {}
+    for each in sides:
+        for result in _firsts(each):
+            keys.setdefault(result.properties.get("area", ""), set()).add(result.key)
+    for area in sorted(keys):
+        yield Line(area, (), tuple(_area(each.runs, keys[area]) for each in sides))
+
+
+def _area(runs: Mapping[str, Sequence[Result]], keys: set[str]) -> str:
+    found = [runs[key][0] for key in keys if key in runs]
+    works, skipped = sum(r.works for r in found), sum(not r.measured for r in found)
+    broken = len(found) - works - skipped
+    return f"{works}/{broken}/{skipped}/{len(keys) - len(found)}"
+
+
+def _firsts(each: Side) -> list[Result]:
+    return [runs[0] for runs in each.runs.values()]
+
+
+def _steps(columns: Columns) -> Iterator[tuple[str, Comparison]]:
+    for (old, before), (new, after) in pairwise(columns):
+        yield f"{old} to {new}", compare(before, after)
+
+
+def _counted(step: Comparison) -> str:
+    named = [f"{step.counts[v]} {v}" for v in _CHANGES if step.counts.get(v)]
+    return ", ".join(named) or "no change"
+
+
+def _grid(names: Sequence[str], table: Iterator[Line]) -> Iterator[str]:
+    """Each line's title above its cells; as many stacks side by side as fit."""
+    lines = list(table)
+    width = max(map(len, [*names, *(cell for line in lines for cell in line.cells)]), default=0) + 2
+    width = min(width, WIDTH - _INDENT)
+    fit = max((WIDTH - _INDENT) // width, 1)
+    for start in range(0, len(names), fit):
+        band = slice(start, start + fit)
+        yield _row(names[band], width)
+        for line in lines:
+            yield from wrapped(" ".join((line.title, *line.issues)))
+            yield _row(line.cells[band], width)
+
+
+def _row(cells: Sequence[str], width: int) -> str:
+    fitted = (cell if len(cell) < width else f"{cell[: width - 2]}~" for cell in cells)
+    return (" " * _INDENT + "".join(f"{cell:<{width}}" for cell in fitted)).rstrip()
+
+
+def _cells(lines: Iterator[Line], *, issues: bool) -> Iterator[tuple[str, ...]]:
+    for line in lines:
+        links = (", ".join(map(md.link, line.issues)),) if issues else ()
+        yield (md.plain(line.title), *links, *map(md.plain, line.cells))

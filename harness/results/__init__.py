@@ -1,1 +1,0 @@
-"""What runs left behind, read without torch, torch_xla or jax."""

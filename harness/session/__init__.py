@@ -1,0 +1,1 @@
+"""A pytest session with cases in it: options, collection, running, the record, the summary."""

@@ -1,0 +1,102 @@
+"""What there is to run, without running it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.model.case import Case
+from harness.model.topology import Target
+from harness.session.markers import case_of
+
+_WIDTH = 80
+
+
+class _Collector:
+    """Keeps every case before the command line's choice of lanes and topologies."""
+
+    def __init__(self) -> None:
+        self.cases: list[Case] = []
+        self.titles: dict[str, str] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            callspec = getattr(item, "callspec", None)
+            target = callspec.params.get("xla_target") if callspec else None
+            if isinstance(target, Target):
+                case = case_of(item, target, deadline=60.0)
+                self.cases.append(case)
+                if case.area not in self.titles:
+                    self.titles[case.area] = _title(item)
+
+
+def _title(item: pytest.Item) -> str:
+    """The first line of the docstring of the suite's package."""
+    package = item.getparent(pytest.Package)
+    if package is None:
+        return ""
+    text = (package.path / "__init__.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def collect(paths: Sequence[str]) -> tuple[list[Case], dict[str, str]]:
+    """All cases below ``paths``, and the title of each area.
+
+    Raises BadInputError with pytest's words when they can't be collected.
+    """
+    collector = _Collector()
+    output = io.StringIO()
+    # The plugin is this very package, imported before pytest could rewrite its assertions.
+    arguments = ["--collect-only", "-qq", "-p", "no:xdist", "-W"]
+    arguments += ["ignore::pytest.PytestAssertRewriteWarning", *paths]
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        status = pytest.main(arguments, [collector])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise BadInputError(f"{' '.join(paths)} can't be collected:\n{output.getvalue().strip()}")
+    return collector.cases, collector.titles
+
+
+def as_data(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Plain values for JSON."""
+    return [
+        {
+            "id": case.id,
+            "area": case.area,
+            "lane": case.target.lane,
+            "topology": str(case.target.topology),
+            "upstream": list(case.upstream),
+        }
+        for case in cases
+    ]
+
+
+def table(cases: Sequence[Case], titles: Mapping[str, str]) -> str:
+    """A paragraph for each area, at most 80 columns wide."""
+    lines = []
+    for area, group in groupby(sorted(cases, key=lambda case: case.area), lambda case: case.area):
+        members = list(group)
+        issues = sorted({issue for case in members for issue in case.upstream})
+        lanes = sorted({case.target.lane for case in members})
+        topologies = sorted({case.target.topology for case in members})
+        lines += [
+            f"{area}: {len(members)} cases",
+            *textwrap.wrap(titles[area], _WIDTH, initial_indent="  ", subsequent_indent="  "),
+            f"  lanes       {' '.join(lanes)}",
+            f"  topologies  {' '.join(map(str, topologies))}",
+            *textwrap.wrap(
+                " ".join(issues),
+                _WIDTH,
+                initial_indent="  upstream    ",
+                subsequent_indent=" " * 14,
+            ),
+        ]
+    return "\n".join([*lines, f"{len(cases)} cases in all"])

@@ -1,0 +1,122 @@
+"""Reads an item's markers into a case and its targets."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.lanes import lane_can, lane_named
+from harness.model.case import Case
+from harness.model.topology import Target, Topology
+
+MARKERS = (
+    "lanes(*names): the lanes the case can run on",
+    "topologies(*sizes): the topologies it can run on, as 4 or '2x4'; needs lanes(...)",
+    "upstream(*issues): the upstream issues it watches, as 'pytorch/xla#8854'",
+    "environment(**variables): variables set before the runtime starts; None unsets one",
+    "deadline(seconds): after which it counts as hung",
+    "emulated(): it is about the virtual TPU itself, so lane tpu skips it",
+    "share(group): may share a process with neighbours of that group, if all else is the same",
+)
+_ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+_READ_AT_IMPORT = {
+    "XLA_IR_DEBUG",
+    "XLA_USE_EAGER_DEBUG_MODE",
+    "TF_CPP_VMODULE",
+    "XLA_NO_SPECIAL_SCALARS",
+    "XLA_DYNAMO_DEBUG",
+}
+
+
+def declared_targets(item: pytest.Item) -> list[Target]:
+    """Lane × topology of the closest ``lanes`` and ``topologies`` markers; [] without ``lanes``.
+
+    Raises BadInputError for an unknown lane or a topology that can't be read.
+    """
+    _refuse_keywords(item, "lanes", "topologies", "upstream")
+    lanes, topologies = item.get_closest_marker("lanes"), item.get_closest_marker("topologies")
+    if lanes is None:
+        if topologies is not None:
+            raise BadInputError(f"{item.nodeid}: topologies(...) needs lanes(...)")
+        return []
+    if not lanes.args or not all(isinstance(name, str) for name in lanes.args):
+        said = ", ".join(map(repr, lanes.args))
+        raise BadInputError(f"{item.nodeid}: lanes({said}): expected names, as lanes('cpu', 'tpu')")
+    try:
+        sizes = [Topology.parse(str(size)) for size in (topologies.args if topologies else ())]
+        targets = [
+            Target(lane.name, lane_can(lane, size))
+            for lane in map(lane_named, lanes.args)
+            for size in sizes or [lane.default_topology]
+        ]
+    except BadInputError as error:
+        raise BadInputError(f"{item.nodeid}: {error}") from None
+    return list(dict.fromkeys(targets))
+
+
+def case_of(item: pytest.Item, target: Target, deadline: float) -> Case:
+    """Read the item's markers; ``deadline`` in seconds is the default.
+
+    Raises BadInputError for an issue that is not ``owner/repo#number`` and for a variable that was
+    read before the fork.
+    """
+    issues = dict.fromkeys(
+        str(issue) for mark in item.iter_markers("upstream") for issue in mark.args
+    )
+    for issue in issues:
+        if not _ISSUE.fullmatch(issue):
+            raise BadInputError(f"{item.nodeid}: upstream({issue!r}): expected 'owner/repo#number'")
+    for mark in item.iter_markers("environment"):
+        if mark.args:
+            raise BadInputError(f"{item.nodeid}: environment{mark.args!r}: expected NAME=value")
+    environment = {
+        name: None if value is None else str(value)
+        for mark in reversed(list(item.iter_markers("environment")))
+        for name, value in mark.kwargs.items()
+    }
+    for name, text in environment.items():
+        if not name or "=" in name or "\0" in name + (text or ""):
+            raise BadInputError(f"{item.nodeid}: environment({name}={text!r}): expected NAME=value")
+        if name in _READ_AT_IMPORT or name.startswith("JAX_"):
+            raise BadInputError(
+                f"{item.nodeid}: environment({name}=...) has no effect: it is read when the "
+                "framework is imported, before a case's process exists. Set it for the whole "
+                "pytest run, or use jax.config in the test."
+            )
+    own_deadline, share = _argument(item, "deadline"), _argument(item, "share")
+    return Case(
+        id=item.nodeid,
+        target=target,
+        upstream=tuple(issues),
+        environment=tuple(sorted(environment.items())),
+        deadline=deadline if own_deadline is None else _seconds(item, own_deadline),
+        share=None if share is None else str(share),
+        declared=item.get_closest_marker("lanes") is not None,
+    )
+
+
+def _argument(item: pytest.Item, name: str) -> Any:
+    """The one argument of the closest marker of that name, None without one."""
+    mark = item.get_closest_marker(name)
+    if mark is None:
+        return None
+    if len(mark.args) != 1 or mark.kwargs:
+        raise BadInputError(f"{item.nodeid}: {name}(...): expected one argument")
+    return mark.args[0]
+
+
+def _refuse_keywords(item: pytest.Item, *names: str) -> None:
+    for name in names:
+        for mark in item.iter_markers(name):
+            for keyword in mark.kwargs:
+                raise BadInputError(f"{item.nodeid}: {name}({keyword}=...): expected no keyword")
+
+
+def _seconds(item: pytest.Item, value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 < value <= threading.TIMEOUT_MAX:
+        raise BadInputError(f"{item.nodeid}: deadline({value!r}): expected seconds above 0")
+    return float(value)

@@ -1,0 +1,252 @@
+"""The command line and ini settings, read once and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.isolation.isolator import Limits
+from harness.job import job
+from harness.lanes import hardware, lane_can, lane_named
+from harness.lanes.tpu_aot.golden import Golden
+from harness.model.topology import Target, Topology
+from harness.session.selection import Durations, Shard, read_cases, read_durations
+
+_MIB, _KIB = 1 << 20, 1 << 10
+_PRELOAD = [
+    "torch_xla.core.xla_model?",
+    "torch_xla.distributed.spmd?",
+    "jax.numpy?",
+    "jax.extend?",
+    # Not torchax: it renames PyTorch's PrivateUse1 backend, and then torch.distributed raises.
+]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Where cases run, how each is kept apart, and what is expected of them."""
+    where = parser.getgroup("xla-harness: where cases run")
+    where.addoption(
+        "--lane",
+        metavar="NAMES",
+        help="lanes to run on, as cpu or cpu,virtual-tpu (default: the first that a case names)",
+    )
+    where.addoption(
+        "--topology",
+        metavar="SIZES",
+        default="all",
+        help="topologies to run on, as 4 or 1,8 or 2x4, 2xv6e:2x2 (default: all a case names)",
+    )
+    which = parser.getgroup("xla-harness: which cases run")
+    which.addoption(
+        "--shard",
+        metavar="NUMBER/COUNT",
+        help="one part of several that take equally long by recorded durations, as 2/5",
+    )
+    which.addoption("--cases", metavar="FILE", help="only the cases whose ids are its lines")
+    apart = parser.getgroup("xla-harness: a process for each case")
+    apart.addoption(
+        "--isolation",
+        metavar="WAY",
+        default="fork",
+        help="fork, or none: run cases in pytest's own process, as --pdb does",
+    )
+    apart.addoption(
+        "--deadline",
+        default="60",
+        metavar="SECONDS",
+        help="after which a case counts as hung, unless it names its own (default: 60)",
+    )
+    apart.addoption(
+        "--memory-limit",
+        default="8192",
+        metavar="MIB",
+        help="memory a case may allocate (default: 8192; 0: no limit)",
+    )
+    apart.addoption(
+        "--output-limit",
+        default="128",
+        metavar="KIB",
+        help="output kept of each phase and stream, the middle is cut (default: 128)",
+    )
+    known = parser.getgroup("xla-harness: what upstream is known to get wrong")
+    known.addoption(
+        "--expectations",
+        metavar="DIR",
+        help="folder of expectation files (default: ini xla_expectations)",
+    )
+    known.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write what lane tpu-aot compiles to ini xla_golden, instead of comparing with it",
+    )
+    parser.addini("xla_golden", "folder of golden compilations, from the root", default="")
+    parser.addini("xla_expectations", "folder of expectation files, from the root", default="")
+    parser.addini("xla_stacks", "folder of stacks, which expectations may name", default="")
+    parser.addini("xla_durations", "file of recorded durations, for --shard", default="")
+    parser.addini("xla_upstream", "file of upstream rows for the summary", default="")
+    parser.addini(
+        "xla_preload",
+        "modules imported once, before the first case; one with ? behind it may be missing",
+        type="args",
+        default=_PRELOAD,
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The checked options; ``topologies`` is empty for all."""
+
+    lanes: tuple[str, ...]  # () for the first that a case names
+    hardware: Topology | None  # of lane tpu, when it was asked for
+    topologies: tuple[Topology, ...]
+    in_process: str  # why there is no isolation, or ""
+    shard: Shard | None
+    durations: Durations
+    cases: frozenset[str] | None  # None for all
+    deadline: float
+    limits: Limits
+    expectations: Path | None
+    golden: Golden | None
+    update_golden: bool
+    stacks: Path | None
+    upstream: Path | None
+    preload: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Settings:
+        """Read ``config``; raises BadInputError naming the option."""
+        given, sizes = config.getoption("lane"), config.getoption("topology")
+        lanes = () if given is None else _split(given)
+        topologies = () if sizes == "all" else tuple(map(Topology.parse, _split(sizes)))
+        if job.current() is not None and config.getoption("numprocesses", None):
+            raise BadInputError("-n: expected one process on each worker of a job")
+        for lane in map(lane_named, lanes):
+            for size in topologies if len(lanes) == 1 else ():
+                lane_can(lane, size)
+        return cls(
+            lanes=lanes,
+            hardware=_hardware(lanes),
+            topologies=topologies,
+            in_process=_why_in_process(config),
+            shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
+            durations=read_durations(_from_root(config, config.getini("xla_durations"))),
+            cases=read_cases(Path(path)) if (path := config.getoption("cases")) else None,
+            deadline=_number(config, "--deadline", above=0),
+            limits=Limits(
+                memory_bytes=int(_number(config, "--memory-limit", above=-1)) * _MIB or None,
+                output_bytes=int(_number(config, "--output-limit", above=0) * _KIB),
+            ),
+            expectations=_expectations(config),
+            golden=_golden(config, lanes),
+            update_golden=_updates_golden(config),
+            stacks=_from_root(config, config.getini("xla_stacks")),
+            upstream=_from_root(config, config.getini("xla_upstream")),
+            preload=tuple(config.getini("xla_preload")),
+        )
+
+    def why_not(self, target: Target, declared: Sequence[Target]) -> str:
+        """Which option leaves the target out, and how to have it; ``""`` if none does.
+
+        ``declared`` are all targets of the case: without ``--lane`` it runs on the first one's.
+        """
+        if self.hardware is not None and target.lane == "virtual-tpu":
+            target = self.place(target)  # the same case, unless it is written for the real one too
+            if target in declared:
+                return f"lane virtual-tpu: {target} is the same case"
+        if target.lane not in (self.lanes or (declared[0].lane,)):
+            return f"lane {target.lane}: run with --lane {target.lane}"
+        if not self.lanes and (missing := lane_named(target.lane).missing()):
+            return f"lane {target.lane}: {missing}"
+        if self.topologies and target.topology not in self.topologies:
+            return f"topology {target.topology}: run with --topology {target.topology}"
+        return ""
+
+    def place(self, target: Target) -> Target:
+        """Where a case of that target runs: on the hardware, if that was asked for."""
+        return target if self.hardware is None else Target("tpu", target.topology)
+
+    def plain_target(self) -> Target | None:
+        """Where tests without ``lanes`` run: nowhere of ours unless ``--lane`` is given.
+
+        Raises BadInputError when several lanes or topologies are chosen.
+        """
+        if not self.lanes:
+            return None
+        if len(self.lanes) > 1 or len(self.topologies) > 1:
+            raise BadInputError(
+                "tests without a lanes marker: expected one --lane and one --topology"
+            )
+        lane = lane_named(self.lanes[0])
+        size = self.topologies[0] if self.topologies else lane.default_topology
+        return Target(lane.name, lane_can(lane, size))
+
+
+def _why_in_process(config: pytest.Config) -> str:
+    for option, spelling in (("usepdb", "--pdb"), ("trace", "--trace")):
+        if config.getoption(option, False):
+            return spelling
+    isolation = config.getoption("isolation")
+    if isolation not in ("fork", "none"):
+        raise BadInputError(f"--isolation {isolation!r}: expected fork or none")
+    return "--isolation none" if isolation == "none" else ""
+
+
+def _expectations(config: pytest.Config) -> Path | None:
+    given = config.getoption("expectations")
+    if given is not None:
+        return Path(given)
+    return _from_root(config, config.getini("xla_expectations"))
+
+
+def _updates_golden(config: pytest.Config) -> bool:
+    wanted: bool = config.getoption("update_golden")
+    if wanted and not config.getini("xla_golden"):
+        raise BadInputError("--update-golden: expected a folder, ini xla_golden")
+    return wanted
+
+
+def _hardware(lanes: Sequence[str]) -> Topology | None:
+    """The TPU that lane ``tpu`` has; BadInputError without one."""
+    if "tpu" not in lanes:
+        return None
+    if len(lanes) > 1:
+        raise BadInputError(
+            "--lane tpu: expected no other lane: it runs the cases of virtual-tpu, by their ids"
+        )
+    try:
+        return hardware.topology()
+    except BadInputError as error:
+        raise BadInputError(f"lane tpu: {error}") from None
+
+
+def _golden(config: pytest.Config, lanes: Sequence[str]) -> Golden | None:
+    folder = _from_root(config, config.getini("xla_golden"))
+    return Golden(folder) if folder is not None and (not lanes or "tpu-aot" in lanes) else None
+
+
+def _from_root(config: pytest.Config, text: str) -> Path | None:
+    """``text`` from the root folder, written from the current one where that is shorter."""
+    if not text:
+        return None
+    path = config.rootpath / text
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _number(config: pytest.Config, option: str, *, above: int) -> float:
+    text = config.getoption(option)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not above < value < math.inf:
+        raise BadInputError(f"{option} {text!r}: expected a number above {above}")
+    return value

@@ -1,0 +1,196 @@
+"""One case's record: what its reports carry to the terminal, to pytest-xdist and to JUnit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import pytest
+
+from harness.diagnosis.layers import layer_of
+from harness.expectations import Expectation, judge
+from harness.isolation import reports
+from harness.isolation.isolator import Run
+from harness.lanes import LANES
+from harness.model.case import Case
+from harness.model.outcome import BROKEN, WORKS, Kind, Outcome
+from harness.model.versions import stack_versions
+
+_ATTRIBUTE = "xla_record"
+# torch_xla up to 2.7 writes one in the middle of a message: what went wrong stands behind it.
+_NATIVE_TRACE = re.compile(
+    r"\*\*\* Begin stack trace \*\*\*.*?\*\*\* End stack trace \*\*\*\s*", re.DOTALL
+)
+_MOST_OF_A_FAILURE = 2000  # characters: enough for every signature, little for a report
+
+
+@dataclass(frozen=True)
+class Record:
+    """The facts of one case that ran. Durations in seconds."""
+
+    id: str
+    area: str
+    lane: str
+    topology: str
+    isolation: str
+    upstream: str  # issues, separated by spaces
+    expectation: str  # the cause it names, or ""
+    outcome: str
+    outcome_detail: str
+    failure: str  # the message of what went wrong, expected or not
+    layer: str  # where it went wrong, one of harness.diagnosis.layers
+    signal: str
+    unproven: str  # why its pass says nothing about the lane, and so is none; or ""
+    duration_setup: float
+    duration_runtime_start: float | None
+    duration_body: float
+    duration_isolation: float
+    facts: dict[str, str]  # what the lane measured
+
+    @classmethod
+    def read(cls, data: Any) -> Record:
+        """The record of ``asdict``; raises TypeError or ValueError for what can't be one."""
+        record = cls(**data)
+        Kind(record.outcome)
+        for each in fields(cls):
+            value, number = getattr(record, each.name), each.name.startswith("duration_")
+            optional = each.name == "duration_runtime_start" and value is None
+            kind = float | int if number else dict if each.name == "facts" else str
+            if not (optional or isinstance(value, kind)):
+                raise TypeError(f"{each.name}: {value!r:.50}")
+        return record
+
+    @property
+    def kind(self) -> Kind:
+        """The outcome as its enumeration."""
+        return Kind(self.outcome)
+
+    def properties(self) -> list[tuple[str, str]]:
+        """Flat JUnit properties, the stack's versions included; empty ones are left out."""
+        own = {
+            name: f"{value:.6f}" if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+            if name != "facts"
+        }
+        return [(k, v) for k, v in {**own, **self.facts, **stack_versions()}.items() if v]
+
+
+def settle(
+    item: pytest.Item, case: Case, run: Run, expectation: Expectation | None, isolation: str
+) -> list[pytest.TestReport]:
+    """The reports to log for ``run``: judged, closed with a teardown, and carrying the record."""
+    if not reports.has_result(run.reports):
+        run.reports.append(reports.without_result(item))
+    raw = reports.outcome_of(run.reports, run.death)
+    unproven = ""
+    if raw.kind in WORKS:
+        unproven = LANES[case.target.lane].unproven(run.process, run.events)
+    if unproven:
+        # A case that declares its lanes is about them. Any other test is only asked to run there,
+        # and many are about something else.
+        kind = Kind.FAILED if case.declared else Kind.SKIPPED
+        raw = reports.unproven(item, run.reports, kind, f"no evidence: {unproven}")
+    if hung := run.events.hung:
+        raw = reports.hung_in_discovery(item, run.reports, hung.stack or "")
+    outcome = judge(raw, expectation)
+    broken = raw if raw.kind in BROKEN else Outcome(raw.kind)
+    layer = layer_of(broken, run.reports)
+    failed = [report for report in run.reports if report.failed]
+    if outcome.kind == Kind.EXPECTED_FAILURE and len(failed) > 1:
+        # Only one failure is declared; what fails in teardown besides is news.
+        outcome = reports.outcome_of(failed[1:], None)
+    _rewrite(item, run.reports, raw, outcome)
+    known = sum(report.duration for report in run.reports)
+    if run.death is not None:
+        run.reports[-1].duration = max(run.wall - known, 0.0)
+    if not run.reports or run.reports[-1].when != "teardown":
+        run.reports.append(reports.passed_teardown(item, run.reports))
+    record = _record(case, run, outcome, expectation, isolation)
+    record = replace(
+        record,
+        unproven=unproven,
+        failure=_NATIVE_TRACE.sub("", broken.message)[:_MOST_OF_A_FAILURE],
+        layer=layer,
+    )
+    last = run.reports[-1]
+    for report in run.reports:
+        setattr(report, _ATTRIBUTE, asdict(record) if report is last else None)
+        if report is last or report.failed:  # JUnit gets a second test case for a second failure
+            report.user_properties.extend(record.properties())
+    return run.reports
+
+
+def is_ours(report: pytest.TestReport) -> bool:
+    """Whether the report is a phase of a case."""
+    return hasattr(report, _ATTRIBUTE)
+
+
+def record_of(report: pytest.TestReport) -> Record | None:
+    """The record that a case's last report carries, also after pytest-xdist's transport.
+
+    A report whose record can't be read becomes a failed one, without a record.
+    """
+    data: Any = getattr(report, _ATTRIBUTE, None)
+    if data is None:
+        return None
+    try:
+        return Record.read(data)
+    except (TypeError, ValueError) as error:
+        setattr(report, _ATTRIBUTE, None)
+        report.outcome = "failed"
+        report.user_properties = [p for p in report.user_properties if p[0] != "outcome"]
+        report.longrepr = f"malformed record from pytest-xdist's worker: {error}"
+        return None
+
+
+def _rewrite(
+    item: pytest.Item, phases: list[pytest.TestReport], raw: Outcome, outcome: Outcome
+) -> None:
+    """Show in pytest's own terms what the expectation made of the outcome."""
+    if outcome.kind == Kind.UNEXPECTED_PASS and raw.kind == Kind.PASSED:
+        *_, call = (report for report in phases if report.when == "call")  # after its subtests
+        call.outcome = "failed"
+        call.longrepr = reports.longrepr(
+            item, f"unexpected pass: {outcome.message}", f"unexpected pass: {outcome.message}\n"
+        )
+        return
+    for report in phases:
+        if report.failed and raw.kind != Kind.SKIPPED:
+            _explain_failure(report, raw, outcome)
+            return
+
+
+def _explain_failure(report: pytest.TestReport, raw: Outcome, outcome: Outcome) -> None:
+    if raw.kind != outcome.kind and outcome.kind == Kind.EXPECTED_FAILURE:
+        report.outcome = "skipped"
+        report.wasxfail = outcome.message
+    elif outcome.message != raw.message:
+        report.sections.append(("expectation", outcome.message.removeprefix(raw.message).strip()))
+
+
+def _record(
+    case: Case, run: Run, outcome: Outcome, expectation: Expectation | None, isolation: str
+) -> Record:
+    durations = {report.when: report.duration for report in run.reports}
+    setup = durations.get("setup", 0.0)
+    return Record(
+        id=case.id,
+        area=case.area,
+        lane=case.target.lane,
+        topology=str(case.target.topology),
+        isolation=isolation,
+        upstream=" ".join(case.upstream),
+        expectation=expectation.cause if expectation else "",
+        outcome=str(outcome.kind),
+        outcome_detail=outcome.message,
+        failure="",
+        layer="",
+        signal=outcome.signal,
+        unproven="",
+        duration_setup=max(setup - (run.runtime_start or 0.0), 0.0),
+        duration_runtime_start=run.runtime_start,
+        duration_body=durations.get("call", 0.0),
+        duration_isolation=max(run.wall - sum(durations.values()), 0.0),
+        facts={k: v for k, v in LANES[case.target.lane].facts(run.events).items() if v},
+    )

@@ -1,0 +1,1 @@
+"""What has changed: the rules, in SQL, and the comparison of two stacks."""

@@ -1,0 +1,124 @@
+"""What regressed and still stands, one cause as one: what an issue is about."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from harness.verdicts.rules import ask_about, statement
+from harness.verdicts.verdicts import versions_of
+
+_NEWEST = "SELECT max(run) FROM cases GROUP BY stack"
+_DETAILS = """
+SELECT run, lane, topology, "case", area, outcome, message, signature, layer, upstream
+FROM cases WHERE run IN (SELECT unnest(?))
+"""
+_WORKING = """
+SELECT stack, lane, topology, "case", max(run) AS last FROM cases
+WHERE outcome <> 'skipped' GROUP BY ALL
+HAVING arg_max(outcome, run) IN ('passed', 'unexpected pass', 'expected failure')
+"""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A case that worked on ``before``, the last good run, and does not since ``since``.
+
+    ``state`` is ``broken`` or ``missing``: not in the last run any more, or skipped there.
+    """
+
+    state: str
+    run: str  # what is said of it here is from this run
+    stack: str
+    lane: str
+    topology: str
+    case: str
+    before: str
+    since: str
+    flaky: bool
+    area: str = ""
+    outcome: str = ""  # "" for a case that the run does not have
+    message: str = ""
+    signature: str = ""
+    layer: str = ""
+    upstream: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """Case, stack, lane and topology, short and without anything that somebody wrote."""
+        return digest(self.stack, self.lane, self.topology, self.case)[:10]
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Standing cases of one stack with one cause."""
+
+    members: tuple[Standing, ...]
+
+    @property
+    def first(self) -> Standing:
+        """The one to look at."""
+        return self.members[0]
+
+    @property
+    def key(self) -> str:
+        """The cause, the same on every night; what has no signature goes by when it was lost."""
+        first = self.first
+        alike = first.signature if first.state == "broken" else first.before
+        return digest(first.state, first.stack, first.layer, alike)[:16]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Its members' lines."""
+        return tuple(member.line for member in self.members)
+
+    @property
+    def flaky(self) -> bool:
+        """Whether all of it comes and goes on unchanged versions."""
+        return all(member.flaky for member in self.members)
+
+
+@dataclass(frozen=True)
+class State:
+    """What the newest runs leave: regressions, what works, and every run's versions."""
+
+    regressions: tuple[Regression, ...]  # the largest first
+    working: Mapping[str, str]  # line to the last run in which it works, or fails as declared
+    versions: Mapping[str, Mapping[str, str]]
+
+
+def state(connection: duckdb.DuckDBPyConnection) -> State:
+    """The state of the whole history, as its newest run of each stack leaves it."""
+    newest = [run for (run,) in connection.execute(_NEWEST).fetchall()]
+    cursor = ask_about(connection, newest)
+    rows = cursor.execute(statement("standing")).fetchall()
+    details = _details(cursor, {row[1] for row in rows})
+    standing = [Standing(*row, *details.get((row[1], *row[3:6]), ())) for row in rows]
+    working = {digest(*line)[:10]: run for *line, run in connection.execute(_WORKING).fetchall()}
+    named = {*newest, *working.values(), *(r for s in standing for r in (s.before, s.since))}
+    return State(grouped(standing), working, versions_of(cursor, named))
+
+
+def grouped(standing: Iterable[Standing]) -> tuple[Regression, ...]:
+    """One for each cause, the largest first."""
+    together: dict[str, list[Standing]] = {}
+    for each in sorted(standing, key=lambda s: (s.since, s.case, s.lane, s.topology)):
+        together.setdefault(Regression((each,)).key, []).append(each)
+    made = [Regression(tuple(members)) for members in together.values()]
+    return tuple(sorted(made, key=lambda r: (-len(r.members), r.key)))
+
+
+def digest(*parts: str) -> str:
+    """Hexadecimal, of texts of any origin."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _details(
+    cursor: duckdb.DuckDBPyConnection, runs: set[str]
+) -> dict[tuple[str, ...], tuple[Any, ...]]:
+    found = cursor.execute(_DETAILS, [sorted(runs)]).fetchall()
+    return {row[:4]: (*row[4:9], tuple(row[9])) for row in found}

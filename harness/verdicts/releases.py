@@ -1,0 +1,139 @@
+"""An upstream issue over stacks: who gets it wrong, since when, until when; computed from runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from harness.errors import BadInputError
+from harness.junit.report import FORMAT_PROPERTY, Report, Result, read_all
+from harness.model.issues import resolve
+from harness.verdicts.side import Side, side
+from harness.verdicts.upstream import Answer, Row
+
+_MOST_OF_A_HEAD = 1 << 16  # bytes: pytest writes a suite's properties before its cases
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One stack's answer about one issue."""
+
+    name: str
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class History:
+    """A row, or the cases of an issue without one, over stacks in the order of their versions."""
+
+    title: str
+    stacks: tuple[Stack, ...]
+
+    def names(self, verdict: str) -> list[str]:
+        """The stacks with this verdict: ``ok``, ``wrong`` or ``unmeasured``."""
+        return [stack.name for stack in self.stacks if stack.answer.verdict == verdict]
+
+    @property
+    def known(self) -> list[Stack]:
+        """Those that measured it."""
+        return [stack for stack in self.stacks if stack.answer.verdict != "unmeasured"]
+
+    @property
+    def changes(self) -> int:
+        """How often the verdict changes from one stack that measured it to the next."""
+        return len(list(groupby(stack.answer.verdict for stack in self.known))) - 1
+
+    @property
+    def first_good_after(self) -> str:
+        """The first stack after the last bad one that is right, or ""."""
+        last = max((i for i, s in enumerate(self.known) if s.answer.wrong), default=-1)
+        return self.known[last + 1].name if 0 <= last < len(self.known) - 1 else ""
+
+
+def find_reports(folder: Path) -> tuple[list[Report], list[str]]:
+    """Every report of ours below ``folder`` that can be read, and what can't.
+
+    Raises BadInputError when there is none.
+    """
+    paths = sorted(path for path in folder.rglob("*.xml") if _is_ours(path))
+    if not paths:
+        raise BadInputError(
+            f"{folder}: expected reports of xla-harness (*.xml with the property "
+            f"{FORMAT_PROPERTY}) in it, found none: run xla-harness matrix, or name another "
+            "folder with --reports"
+        )
+    return read_all(paths)
+
+
+def histories(text: str, reports: Sequence[Report], rows: Sequence[Row]) -> list[History]:
+    """The rows that name the issue, or, where none does, the cases that are about it.
+
+    Those are the cases that watch the issue and whose failure some run expects for it; where no
+    run expects any, all that watch it. Raises BadInputError for an issue that nothing names.
+    """
+    issue = resolve(text, _known(reports, rows))
+    sides = _sides(reports)
+    named = [row for row in rows if issue in row.issues]
+    if named:
+        return [_history(row.title, sides, row.select, row.answer) for row in named]
+    return [_watched(issue, reports, sides)]
+
+
+def _is_ours(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return FORMAT_PROPERTY.encode() in file.read(_MOST_OF_A_HEAD)
+
+
+def _known(reports: Sequence[Report], rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        yield from row.issues
+    for report in reports:
+        for result in report.results.values():
+            yield from result.upstream
+            if "#" in result.expectation:
+                yield result.expectation
+
+
+def _sides(reports: Sequence[Report]) -> list[Side]:
+    """A stack's reports as one, in PEP 440 order of torch_xla, then by name."""
+    by_stack: dict[str, list[Report]] = {}
+    for report in reports:
+        name = report.stack or report.versions.get("torch_xla", "unknown")
+        by_stack.setdefault(name, []).append(report)
+    return sorted((side(members) for members in by_stack.values()), key=_order)
+
+
+def _order(each: Side) -> tuple[bool, Version, str]:
+    try:
+        return True, Version(each.versions.get("torch_xla", "")), each.name
+    except InvalidVersion:
+        return False, Version("0"), each.name
+
+
+def _history(
+    name: str,
+    sides: Sequence[Side],
+    select: Callable[[Sequence[Result]], Sequence[Result]],
+    answer: Callable[[Sequence[Result]], Answer],
+) -> History:
+    firsts = [(each.name, [runs[0] for runs in each.runs.values()]) for each in sides]
+    return History(name, tuple(Stack(name, answer(select(found))) for name, found in firsts))
+
+
+def _watched(issue: str, reports: Sequence[Report], sides: Sequence[Side]) -> History:
+    results = [result for report in reports for result in report.results.values()]
+    about = {result.key for result in results if result.expectation == issue}
+    about = about or {result.key for result in results if issue in result.upstream}
+    any_case = Row(f"cases about {issue}", (issue,), ("*",))
+    return _history(
+        any_case.title,
+        sides,
+        lambda found: [result for result in found if result.key in about],
+        any_case.answer,
+    )

@@ -1,0 +1,81 @@
+"""The statements of the rules, and the connection in which they run as they stand in ``sql/``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+
+from harness.history.names import started
+from harness.history.views import quoted
+
+SQL = Path(__file__).parent / "sql"
+
+_NUMBERS = """
+SELECT run, time, stack, lane, topology, "case", 'duration' AS name, duration AS value
+FROM cases WHERE {where} AND outcome IN ('passed', 'unexpected pass')
+UNION ALL
+SELECT run, time, stack, lane, topology, "case", name, value
+FROM (
+    SELECT *, unnest(map_keys(properties)) AS name,
+        TRY_CAST(unnest(map_values(properties)) AS DOUBLE) AS value
+    FROM cases WHERE {where} AND outcome IN ('passed', 'unexpected pass')
+)
+WHERE value BETWEEN -1e300 AND 1e300
+"""
+# How far back slower.sql looks; a date, so that older files are not opened for their numbers.
+_REACH = """
+SELECT min(date) FROM (
+    SELECT date, row_number() OVER (PARTITION BY stack, lane ORDER BY run DESC) AS place
+    FROM runs WHERE run <= (SELECT min(run) FROM asked)
+) WHERE place <= 23
+"""
+
+
+def ask_about(
+    connection: duckdb.DuckDBPyConnection, runs: Sequence[str], days: int | None = None
+) -> duckdb.DuckDBPyConnection:
+    """A connection of its own in which the rules' statements run, as they stand in ``sql/``.
+
+    There ``asked`` are the runs that exist of ``runs``, and ``cases`` what has to do with them:
+    their stacks, not after them, and at most ``days`` before them. ``numbers`` has a line for each
+    number of a case that works; ``runs``, ``answers`` and ``flaky`` are what the statements of
+    those names say.
+    """
+    cursor = connection.cursor()
+    dates = _dates(runs)
+    cursor.execute(
+        "CREATE TEMP TABLE asked AS SELECT DISTINCT run, time, stack FROM memory.main.cases "
+        "WHERE run IN (SELECT unnest(?)) AND list_contains(?::DATE[], date)",
+        [list(runs), dates],
+    )
+    found = cursor.execute("SELECT DISTINCT stack FROM asked ORDER BY stack").fetchall()
+    stacks = ", ".join(f"'{quoted(stack)}'" for (stack,) in found) or "NULL"
+    where = f"stack IN ({stacks})"
+    if dates:
+        where += f" AND date <= DATE '{dates[-1]}'"
+    if dates and days is not None:
+        where += f" AND date >= DATE '{dates[0]}' - INTERVAL {days} DAY"
+    cursor.execute(f"CREATE TEMP VIEW cases AS SELECT * FROM memory.main.cases WHERE {where}")  # noqa: S608
+    cursor.execute(f"CREATE TEMP TABLE runs AS {statement('runs')}")
+    (reach,) = cursor.execute(_REACH).fetchone() or (None,)
+    since = f"date >= DATE '{reach}'" if reach else "true"
+    cursor.execute(f"CREATE TEMP VIEW numbers AS {_NUMBERS.format(where=since)}")
+    for name in ("answers", "flaky"):
+        cursor.execute(f"CREATE TEMP TABLE {name} AS {statement(name)}")
+    return cursor
+
+
+def statement(name: str) -> str:
+    """The SQL of ``sql/NAME.sql``, with the comment that says its rule."""
+    return (SQL / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def _dates(runs: Sequence[str]) -> list[str]:
+    found = set[str]()
+    for run in runs:
+        with suppress(ValueError):  # a name that no run has
+            found.add(f"{started(run):%Y-%m-%d}")
+    return sorted(found)

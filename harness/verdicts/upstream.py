@@ -1,0 +1,117 @@
+"""The rows of ``fixtures/upstream.toml``: what a release gets right, in an engineer's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from harness.diagnosis.layers import LAYERS
+from harness.errors import BadInputError
+from harness.expectations import glob_pattern
+from harness.files import read_toml
+from harness.model.outcome import Kind
+
+_REQUIRED = {"title", "issues", "cases"}
+_KEYS = _REQUIRED | {"layer"}
+_ORDER = list(LAYERS)
+
+
+class Measured(Protocol):
+    """One case of a run, as its record or its report has it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def layer(self) -> str: ...
+
+
+M = TypeVar("M", bound=Measured)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the cases of a row say: how many of them passed, did not, and could not tell."""
+
+    passed: int
+    wrong: int
+    unmeasured: int
+
+    @property
+    def verdict(self) -> str:
+        """``ok``, ``wrong`` or ``unmeasured``: a row is ok if every case that could tell passed."""
+        if not self.passed + self.wrong:
+            return "unmeasured"
+        return "wrong" if self.wrong else "ok"
+
+    @property
+    def count(self) -> str:
+        """Passed of all, as in ``10/12``."""
+        return f"{self.passed}/{self.passed + self.wrong + self.unmeasured}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A statement about the stack, and the cases that prove or refute it.
+
+    With a ``layer``, a case that broke at an earlier one never came to what the row is about.
+    """
+
+    title: str
+    issues: tuple[str, ...]
+    cases: tuple[str, ...]
+    layer: str = "trace"  # so that only a release without the API says nothing
+
+    @cached_property
+    def _patterns(self) -> list[Any]:
+        return [glob_pattern(case) for case in self.cases]
+
+    def names(self, case_id: str) -> bool:
+        """Whether the case is one of its cases."""
+        return any(pattern.fullmatch(case_id) for pattern in self._patterns)
+
+    def select(self, results: Iterable[M]) -> list[M]:
+        """Those of its cases."""
+        return [result for result in results if self.names(result.id)]
+
+    def answer(self, results: Sequence[Measured]) -> Answer:
+        """What its cases say of the stack, given the results that ``select`` gave."""
+        passed = sum(r.outcome in (Kind.PASSED, Kind.UNEXPECTED_PASS) for r in results)
+        silent = sum(r.outcome == Kind.SKIPPED or self.is_before(r.layer) for r in results)
+        return Answer(passed, len(results) - passed - silent, silent)
+
+    def is_before(self, layer: str) -> bool:
+        """Whether a case that broke at ``layer`` broke before what the row is about."""
+        return layer in LAYERS and _ORDER.index(layer) < _ORDER.index(self.layer)
+
+
+def load_optional(path: Path | None) -> tuple[Row, ...]:
+    """Read the file, if one is named; raises BadInputError naming the file and the key."""
+    if path is None:
+        return ()
+    rows = read_toml(path).get("row", [])
+    if not isinstance(rows, list):
+        raise BadInputError(f"{path}: key 'row': expected [[row]] tables")
+    return tuple(_row(f"{path}#{number}", row) for number, row in enumerate(rows, 1))
+
+
+def _row(where: str, row: Any) -> Row:
+    if not isinstance(row, dict):
+        raise BadInputError(f"{where}: expected a table")
+    if not _REQUIRED <= row.keys() <= _KEYS:
+        raise BadInputError(
+            f"{where}: expected the keys {', '.join(sorted(_REQUIRED))}, and perhaps layer"
+        )
+    if not isinstance(row["title"], str):
+        raise BadInputError(f"{where}: key 'title': expected a text")
+    for key in ("issues", "cases"):
+        if not isinstance(row[key], list) or not all(isinstance(text, str) for text in row[key]):
+            raise BadInputError(f"{where}: key {key!r}: expected a list of texts")
+    layer = row.get("layer", Row.layer)
+    if layer not in list(LAYERS):
+        raise BadInputError(f"{where}: key 'layer': {layer!r}: expected {', '.join(LAYERS)}")
+    return Row(row["title"], tuple(row["issues"]), tuple(row["cases"]), layer)

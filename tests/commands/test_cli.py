@@ -1,0 +1,68 @@
+"""The command line: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.model.versions import COMPONENTS
+
+BODY = """\
+import pytest
+pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#1")]
+@pytest.mark.topologies(2, 4)
+def test_x(): pass
+@pytest.mark.upstream("pytorch/xla#2")
+def test_y(): pass
+"""
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def suites(tmp_path: Path) -> Path:
+    area = tmp_path / "suites" / "sums"
+    area.mkdir(parents=True)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (area / "__init__.py").write_text('"""Sums are right.\n\nThe oracle is NumPy.\n"""\n')
+    (area / "test_inner.py").write_text(BODY)
+    return tmp_path
+
+
+def test_list(suites: Path) -> None:
+    done = command(suites, "list")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "sums: 3 cases",
+        "  Sums are right.",
+        "  lanes       cpu",
+        "  topologies  2 4",
+        "  upstream    pytorch/xla#1 pytorch/xla#2",
+        "3 cases in all",
+    ]
+    assert "collecting suites" in done.stderr
+
+
+@pytest.mark.parametrize("body", ["1 / 0", "@pytest.mark.lanes('gpu')\ndef test_x(): pass"])
+def test_list_of_what_cannot_be_collected(suites: Path, body: str) -> None:
+    (suites / "suites" / "test_bad.py").write_text(f"import pytest\n{body}\n")
+    done = command(suites, "list", "suites/test_bad.py")
+    assert done.returncode == 2
+    assert "suites/test_bad.py can't be collected" in done.stderr
+    assert ("ZeroDivisionError" in done.stderr) != ("lane 'gpu'" in done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_version_names_the_stack(tmp_path: Path) -> None:
+    text = command(tmp_path, "--version").stdout
+    assert all(f"{component} " in text for component in COMPONENTS)
+
+
+def test_unknown_command(tmp_path: Path) -> None:
+    assert command(tmp_path, "lsit").returncode == 2

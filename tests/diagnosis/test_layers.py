@@ -1,0 +1,118 @@
+"""A failure's layer comes from where it was raised, on failures that real runs reported."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from support.paths import ROOT
+from support.project import Project
+
+from harness.diagnosis.frames import frames
+from harness.diagnosis.layers import LAYERS, classify
+from harness.model.outcome import Kind
+
+RECORDED = ROOT / "fixtures" / "failures.toml"
+FAILURES = tomllib.loads(RECORDED.read_text())["failure"]
+SUITE = """\
+pytestmark = pytest.mark.lanes("cpu")
+
+def test_no_module(): import no_such_module
+def test_no_name(): pytest.no_such_name
+def test_no_parameter(): sorted([], no_such_parameter=1)
+def test_upstream_has_no_name(): raise_in_library("'A' object has no attribute 'b'")
+def test_signature(): assert 2 == 1, "signature: expected 1, got 2"
+def test_numbers(): assert 2 == 1, "numbers: expected 1, got 2"
+def test_compares(): assert [1].__eq__([2]) is True or equal(1, 2)
+def test_discoveries(): raise AssertionError("2 discoveries, expected 1")
+def test_refuses():
+    with pytest.raises(ValueError): pass
+def test_passes(): pass
+def test_skips(): pytest.skip("no use")
+def test_crashes(): os.abort()
+@pytest.mark.deadline(0.3)
+def test_hangs(): time.sleep(60)
+def test_chained():
+    try:
+        raise_in_library("no")
+    except AttributeError as error:
+        raise RuntimeError("wrapped") from error
+def equal(a, b): return a == b
+def raise_in_library(text):
+    sys.path.insert(0, "site-packages")
+    from torch_xla import stablehlo
+    stablehlo.fail(AttributeError(text))
+"""
+EXPECTED = {
+    "no_module": "import",
+    "no_name": "import",
+    "no_parameter": "import",
+    "upstream_has_no_name": "export",
+    "signature": "verification",
+    "numbers": "numbers",
+    "compares": "numbers",
+    "discoveries": "discovery count",
+    "refuses": "trace",
+    "passes": "",
+    "skips": "",
+    "crashes": "execution",
+    "hangs": "execution",
+    "chained": "export",
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f"{f['stack']}-{f['case']}")
+def test_recorded_failure(failure: dict[str, str]) -> None:
+    kind = Kind(failure["outcome"])
+    assert classify(kind, failure["message"], failure["text"]) == failure["layer"]
+
+
+def test_every_layer_but_import_is_recorded() -> None:
+    assert {failure["layer"] for failure in FAILURES} == LAYERS.keys() - {"import"}
+
+
+def test_in_a_report(project: Project) -> None:
+    project.write("test_inner.py", SUITE)
+    project.write("site-packages/torch_xla/__init__.py", "")
+    project.write("site-packages/torch_xla/stablehlo.py", "def fail(error): raise error\n")
+    ran = project.run("test_inner.py", PYTHONDONTWRITEBYTECODE="1")
+    layers = {n: ran.properties(f"test_{n}").get("layer", "") for n in EXPECTED}
+    assert layers == EXPECTED
+
+
+def test_message_alone_decides_little() -> None:
+    """As of a report without tracebacks."""
+    assert classify(Kind.FAILED, "RuntimeError: no", "") == "trace"
+    assert classify(Kind.CRASHED, "SIGSEGV", "") == "execution"
+    assert classify(Kind.FAILED, "AssertionError: signature: 1", "") == "verification"
+    assert classify(Kind.EXPECTED_FAILURE, "RuntimeError: no", "") == ""
+
+
+def test_frames_are_innermost_first() -> None:
+    text = (
+        "suites/a.py:1: in test_a\n    b()\n    ^^^\n"
+        "x/site-packages/torch_xla/core.py:2: in b\n    c(\nE   RuntimeError: no\n"
+        'E     File "/x/site-packages/jax/d.py", line 3, in d\nE       e()\n'
+    )
+    found = [(frame.place, frame.source, frame.is_upstream) for frame in frames(text)]
+    assert found == [
+        ("jax/d.py::d", "e()", True),
+        ("torch_xla/core.py::b", "c(", True),
+        ("suites/a.py::test_a", "b()", False),
+    ]
+
+
+def test_frames_of_a_dump() -> None:
+    dump = (
+        'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in other\n\n'
+        'Current thread 0x2 (most recent call first):\n  File "a.py", line 2 in inner\n'
+        '  File "a.py", line 3 in outer\n\nNative stack:\n'
+    )
+    assert [frame.function for frame in frames(dump)] == ["inner", "outer"]
+
+
+@pytest.mark.parametrize(
+    "line", ["\n", " \n", "  File \n", "E\n", "a:1: ", "(most recent call first):\n"]
+)
+def test_text_of_any_length_is_read_once(line: str) -> None:
+    assert frames(line * (300_000 // len(line))) == []

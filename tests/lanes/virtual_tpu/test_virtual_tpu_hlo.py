@@ -1,0 +1,26 @@
+"""What is not replaced in a program passes through as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.lanes.virtual_tpu.hlo import replace_custom_calls
+
+PROGRAM = """\
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
+  %y = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{sharding}"}}
+      : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}}
+"""
+
+
+@pytest.mark.parametrize("sharding", ["{replicated}", "{devices=[2]0,1}"])
+def test_shardings_pass_through(sharding: str) -> None:
+    # {replicated} is an empty message, and XLA refuses a Sharding call that has none.
+    xla_client = pytest.importorskip("jax._src.lib").xla_client
+    convert = xla_client._xla.mlir.mlir_module_to_xla_computation
+    program = convert(PROGRAM.format(sharding=sharding)).as_serialized_hlo_module_proto()
+    passed, calls = replace_custom_calls(program, "tpu_custom_call", lambda *_: b"")
+    assert calls == []
+    assert f"sharding={sharding}" in xla_client.XlaComputation(passed).as_hlo_text()

@@ -1,0 +1,270 @@
+"""The matrix, qualification and bisection over real stacks that differ in one small package."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.drift import GOOD, Drift
+
+from harness.junit.report import read
+
+PATHS = ("--lanes", "cpu")
+
+
+def reports(drift: Drift, folder: str = "reports/matrix") -> list[str]:
+    found = (drift.path / folder).glob("*/*.xml")
+    return sorted(path.parent.name for path in found if not path.name.startswith("."))
+
+
+@pytest.fixture(scope="module")
+def matrix(shared_drift: Drift) -> tuple[Drift, str, str]:
+    done = shared_drift.run("matrix", "--stacks", "1,3,5,6", *PATHS)
+    assert done.returncode == 1, done.stderr
+    return shared_drift, done.stdout, done.stderr
+
+
+def test_each_cell_has_a_report_and_a_log(matrix: tuple[Drift, str, str]) -> None:
+    drift, _, errors = matrix
+    assert reports(drift) == ["1", "3", "5", "6"]
+    for name in ("1", "3", "5", "6"):
+        folder = drift.path / "reports" / "matrix" / name
+        found = read(folder / "cpu.xml")
+        assert found.stack == name
+        assert len(found.results) == 6
+        assert "6 cases" not in (folder / "cpu.log").read_text()
+        assert f"{name} cpu: running, log in reports/matrix/{name}/cpu.log" in errors
+
+
+def test_the_overview_says_what_changes(matrix: tuple[Drift, str, str]) -> None:
+    drift, output, _ = matrix
+    assert all(len(line) <= 80 for line in output.splitlines())
+    assert re.search(r"1 -> 3.*\n.*2 regressed", output) or "2 regressed" in output
+    assert "drift" in output
+    assert (drift.path / "reports" / "matrix" / "overview.md").read_text()
+
+
+def test_what_is_answered_is_kept(matrix: tuple[Drift, str, str]) -> None:
+    drift, output, _ = matrix
+    before = (drift.path / "reports" / "matrix" / "3" / "cpu.xml").stat().st_mtime_ns
+    again = drift.run("matrix", "--stacks", "1,3,5,6", *PATHS)
+    assert again.stdout == output
+    assert again.stderr.count(": kept ") == 4
+    assert (drift.path / "reports" / "matrix" / "3" / "cpu.xml").stat().st_mtime_ns == before
+
+
+def test_another_question_is_asked_anew(shared_drift: Drift) -> None:
+    out = ("--out", "reports/other")
+    first = shared_drift.run("matrix", "--stacks", "1", *PATHS, *out, "--", "-k", "double")
+    assert first.returncode == 0, first.stderr
+    second = shared_drift.run("matrix", "--stacks", "1", *PATHS, *out, "--", "-k", "half")
+    assert "kept" not in second.stderr
+    assert len(read(shared_drift.path / "reports/other/1/cpu.xml").results) == 1
+    suite = shared_drift.path / "suites" / "area" / "test_drift.py"
+    text = suite.read_text()
+    suite.write_text(f"{text}\n")
+    third = shared_drift.run("matrix", "--stacks", "1", *PATHS, *out, "--", "-k", "half")
+    suite.write_text(text)
+    assert "kept" not in third.stderr
+
+
+def test_shards_make_the_whole(shared_drift: Drift) -> None:
+    ids: list[str] = []
+    for number in ("1/2", "2/2"):
+        out = ("--shard", number, "--out", "reports/shards")
+        done = shared_drift.run("matrix", "--stacks", "1", *PATHS, *out)
+        assert done.returncode == 0, done.stderr
+        found = read(shared_drift.path / f"reports/shards/1/cpu-{number[0]}of2.xml").results
+        assert found
+        ids += found
+    assert len(ids) == len(set(ids)) == 6
+
+
+def test_killed_matrix_continues(shared_drift: Drift) -> None:
+    """What was answered is kept, no pytest of the killed command goes on, the rest is run."""
+    slow = shared_drift.stack("7", GOOD.replace("SECONDS = 0", "SECONDS = 30"))
+    out = ("--out", "reports/killed", "--jobs", "1")
+    with shared_drift.start("matrix", "--stacks", "1,7", *PATHS, *out) as process:
+        log = shared_drift.path / "reports" / "killed" / "7" / "cpu.log"
+        end = time.monotonic() + 60
+        while not (log.exists() and "%" in log.read_text()) and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    time.sleep(0.5)
+    assert running_in(shared_drift.path) == []
+    assert reports(shared_drift, "reports/killed") == ["1"]
+    suite = shared_drift.path / "fixtures" / "stacks" / "7.toml"
+    done = shared_drift.run("matrix", "--stacks", "1", *PATHS, *out)
+    slow.unlink()
+    suite.with_suffix(".txt").unlink()
+    assert "1 cpu: kept" in done.stderr
+
+
+def running_in(folder: Path) -> list[str]:
+    """The command lines of processes that work in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").resolve() == folder and b"pytest" in (
+                text := (process / "cmdline").read_bytes()
+            ):
+                found.append(text.decode())
+        except OSError:
+            continue
+    return found
+
+
+def test_two_commands_in_one_folder(shared_drift: Drift) -> None:
+    shared_drift.stack("8", GOOD.replace("SECONDS = 0", "SECONDS = 8"))
+    out = ("--out", "reports/raced")
+    with shared_drift.start("matrix", "--stacks", "8", *PATHS, *out) as first:
+        log = shared_drift.path / "reports" / "raced" / "8" / "cpu.log"
+        end = time.monotonic() + 60
+        while not log.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        second = shared_drift.run("matrix", "--stacks", "8", *PATHS, *out)
+        first.send_signal(signal.SIGINT)
+        first.communicate()
+    for file in (shared_drift.path / "fixtures" / "stacks").glob("8.*"):
+        file.unlink()
+    assert second.returncode == 2
+    assert "reports/raced/8: another command is writing there" in second.stderr
+
+
+def test_a_cell_that_dies_does_not_stop_the_others(shared_drift: Drift) -> None:
+    shared_drift.stack("9", "import os; os._exit(3)\n")
+    done = shared_drift.run("matrix", "--stacks", "1,9", *PATHS, "--out", "reports/died")
+    for file in (shared_drift.path / "fixtures" / "stacks").glob("9.*"):
+        file.unlink()
+    assert done.returncode == 2
+    assert "9 cpu: no answer (exit code" in done.stderr
+    assert "1 of 2 cells had no answer: 9 cpu; the same command runs only those" in done.stderr
+    assert reports(shared_drift, "reports/died") == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("matrix", "--stacks", "1,11"), "stack '11': did you mean 1"),
+        (("matrix", "--stacks", "1", "--lanes", "gpu"), "lane 'gpu': expected one of cpu"),
+        (("matrix", "--stacks", "1", "--shard", "3/2"), "--shard '3/2': expected NUMBER/COUNT"),
+        (("qualify", "1", "nowhere.xml"), "nowhere.xml: expected a JUnit report"),
+        (("qualify", "1", "suites"), "suites: expected reports of xla-harness"),
+        (("list", "--", "-k", "x"), "list runs no pytest: expected nothing behind --"),
+        (("bisect", "suites/area/test_drift.py::test_hal", "--good", "1", "--bad", "5"), "mean"),
+    ],
+)
+def test_bad_input(shared_drift: Drift, arguments: tuple[str, ...], said: str) -> None:
+    done = shared_drift.run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_qualify_names_the_component(shared_drift: Drift) -> None:
+    done = shared_drift.run("qualify", "1", "3", *PATHS, "--markdown", "summary.md")
+    assert done.returncode == 1, done.stderr
+    assert "regressed: 2" in done.stdout
+    assert "carried by drift" in done.stdout
+    assert "a/b#1" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert "drift" in (shared_drift.path / "summary.md").read_text()
+    rerun = shared_drift.path / "reports/qualify/1..3/rerun-2/3/cpu.xml"
+    assert len(read(rerun).results) == 2  # only what differs
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "code", "said"),
+    [
+        ("1", "2", 0, "Qualified"),
+        ("5", "1", 0, "fixed: 1"),
+        ("6", "1", 1, "newly unmeasured: 1"),
+    ],
+)
+def test_qualify(shared_drift: Drift, base: str, candidate: str, code: int, said: str) -> None:
+    done = shared_drift.run("qualify", base, candidate, *PATHS)
+    assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr
+
+
+def test_qualify_of_two_reports(matrix: tuple[Drift, str, str]) -> None:
+    drift, *_ = matrix
+    done = drift.run("qualify", "reports/matrix/1/cpu.xml", "reports/matrix/3")
+    assert done.returncode == 1
+    assert "regressed: 2" in done.stdout
+    assert "running" not in done.stderr
+
+
+def test_signed_off(matrix: tuple[Drift, str, str]) -> None:
+    drift, *_ = matrix
+    allow = drift.path / "allow.toml"
+    allow.write_text(
+        '[[allow]]\ncases = ["*test_double*"]\nverdict = "regressed"\nreason = "known"\n'
+        'signed_off_by = "somebody"\n'
+    )
+    done = drift.run("qualify", "reports/matrix/1", "reports/matrix/3", "--allow", "allow.toml")
+    assert done.returncode == 0, done.stdout
+
+
+def test_qualify_tells_flaky_cases_apart(shared_drift: Drift) -> None:
+    """One that fails in its first run only, counted in a file beside the suite."""
+    half = """\
+import pathlib
+count = pathlib.Path("count")
+def half(n):
+    with count.open("a") as file:
+        file.write("x")
+    return n // (2 if len(count.read_text()) > 1 else 1)
+"""
+    flaky = f"{GOOD}{half}"
+    shared_drift.stack("10", flaky)
+    done = shared_drift.run("qualify", "1", "10", *PATHS, "--", "-k", "half")
+    for file in (shared_drift.path / "fixtures" / "stacks").glob("10.*"):
+        file.unlink()
+    assert "flaky: 1" in done.stdout, done.stdout + done.stderr
+    assert "regressed:" not in done.stdout
+    assert done.returncode == 2
+
+
+def test_bisect(shared_drift: Drift) -> None:
+    case = "suites/area/test_drift.py::test_double[cpu-1-3]"
+    done = shared_drift.run("bisect", case, "--good", "1", "--bad", "4")
+    assert done.returncode == 0, done.stderr
+    assert "broke in 3: 2 is the last good one" in done.stdout
+    assert re.search(r"^  3 +bad +assert", done.stdout, re.MULTILINE)
+    again = shared_drift.run("bisect", case, "--good", "1", "--bad", "4")
+    assert again.stdout == done.stdout
+    assert "running" not in again.stderr
+
+
+def test_bisect_backwards_says_what_mended_it(shared_drift: Drift) -> None:
+    case = "suites/area/test_drift.py::test_half[cpu-1]"
+    done = shared_drift.run("bisect", case, "--good", "6", "--bad", "5")
+    assert "mended in 6: 5 is the last bad one" in done.stdout
+
+
+def test_bisect_of_what_changes_twice(shared_drift: Drift) -> None:
+    case = "suites/area/test_drift.py::test_double[cpu-1-1]"
+    assert case  # test_double[1] is right everywhere: n * n is 2 * n for 2 only
+    case = case.replace("-1-1]", "-1-3]")
+    order = ("--stacks", "1,3,5,4")
+    done = shared_drift.run("bisect", case, "--good", "1", "--bad", "4", *order, "--every")
+    assert "not monotonic: the answer changes 3 times" in done.stdout
+
+
+def test_bisect_wants_ends_that_are_what_they_say(shared_drift: Drift) -> None:
+    case = "suites/area/test_drift.py::test_double[cpu-1-3]"
+    done = shared_drift.run("bisect", case, "--good", "3", "--bad", "4")
+    assert done.returncode == 2
+    assert "3 is bad: expected it to be good" in done.stderr
+
+
+def test_bisect_over_a_folder_of_wheels(shared_drift: Drift) -> None:
+    case = "suites/area/test_drift.py::test_half[cpu-1]"
+    wheels = ("--wheels", "wheels", "--base", "1", "--component", "drift")
+    done = shared_drift.run("bisect", case, "--good", "1", "--bad", "5", *wheels)
+    assert done.returncode == 0, done.stderr
+    assert "broke in 5: 4 is the last good one" in done.stdout

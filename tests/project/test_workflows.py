@@ -1,0 +1,262 @@
+"""The workflows: checked, free of planted faults, and every step of the CPU jobs run here."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from support.workflows import ROOT, act, clone, run_steps
+
+from harness.history.branch import Branch
+from harness.history.store import History
+
+GITHUB = ROOT / ".github"
+PINS = GITHUB / "requirements" / "harness.txt"
+WORKFLOWS = sorted(path.name for path in GITHUB.glob("workflows/*.yml"))
+CHECKOUT = re.compile(r"actions/checkout@[0-9a-f]{40} # v[\d.]+")
+FAULTS = {
+    "unpinned action": lambda text: CHECKOUT.sub("actions/checkout@v5", text, count=1),
+    "untrusted text in a shell line": lambda text: re.sub(
+        r"^(\s+)run: .*$",
+        r"\1run: echo '${{ github.event.pull_request.title }}'",
+        text,
+        count=1,
+        flags=re.MULTILINE,
+    ),
+    "every permission": lambda text: text.replace("permissions: {}", "permissions: write-all", 1),
+    "misspelt key": lambda text: text.replace("timeout-minutes:", "timeout-minute:", 1),
+    "credentials left behind": lambda text: text.replace(
+        "persist-credentials: false", "fetch-tags: false", 1
+    ),
+    "unknown output": lambda text: re.sub(r"needs\.plan\.outputs\.\w+", "needs.plan.nothing", text),
+}
+CASE = "suites/spmd_specs/test_scalars_fsdpv2.py"
+FUNCTION = "test_train_step"
+
+
+def _checks(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(ROOT / ".ci" / "workflows"), str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GITHUB, tmp_path / ".github"))
+
+
+def test_the_workflows_pass_their_checks(copy: Path) -> None:
+    done = _checks(copy)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_a_planted_fault_is_found(copy: Path, workflow: str, fault: str) -> None:
+    path = copy / "workflows" / workflow
+    text = path.read_text()
+    planted = FAULTS[fault](text)
+    if planted == text:
+        assert fault == "unknown output", "every other fault fits every workflow"
+        return
+    path.write_text(planted)
+    assert _checks(copy).returncode != 0
+
+
+def test_a_fault_in_the_action_is_found(copy: Path) -> None:
+    path = copy / "actions/setup/action.yml"
+    path.write_text(path.read_text().replace("using:", "usin:"))
+    assert _checks(copy).returncode != 0
+
+
+def test_a_pull_request_gets_no_secret_and_may_write_nothing() -> None:
+    for name in ("ci.yml", "suites.yml"):
+        text = (GITHUB / "workflows" / name).read_text()
+        data = yaml.safe_load(text)
+        assert "secrets" not in text
+        assert "pull_request_target" not in text
+        assert data["permissions"] == {}
+        for job in data["jobs"].values():
+            assert set(job["permissions"].items()) <= {("contents", "read")}
+
+
+def test_only_a_job_that_needs_it_may_write() -> None:
+    data = yaml.safe_load((GITHUB / "workflows" / "nightly.yml").read_text())
+    writes = {
+        (job, name)
+        for job, said in data["jobs"].items()
+        for name, level in said["permissions"].items()
+        if level == "write"
+    }
+    assert writes == {
+        ("publish", "contents"), ("publish", "issues"), ("deploy", "pages"), ("deploy", "id-token"),
+    }  # fmt: skip
+
+
+def test_what_may_write_installs_nothing_of_its_own() -> None:
+    """The one step that installs is the action, without a stack: then all of it is pinned."""
+    found = []
+    for path in GITHUB.glob("workflows/*.yml"):
+        for name, job in yaml.safe_load(path.read_text())["jobs"].items():
+            if "write" not in job.get("permissions", {}).values():
+                continue
+            found.append(f"{path.stem} {name}")
+            for step in job["steps"]:
+                if step.get("uses") == "./.github/actions/setup":
+                    assert step["with"]["stack"] == "none", f"{path.name}: {name}"
+                words = str(step.get("run", "")).split()
+                ours = words[:4] == ["uv", "run", "--no-sync", "xla-harness"]
+                assert ours or words[:1] in ([], ["kubectl"]), words
+    assert sorted(found) == ["nightly deploy", "nightly publish", "tpu slices"]
+
+
+STAND_IN = """\
+#!/bin/sh
+echo "$(basename "$0") $*" >> "$LOG"
+[ "$1 $2" != "-m venv" ] || { mkdir -p "$4/bin" && cp "$0" "$4/bin/python"; }
+"""
+
+
+@pytest.mark.parametrize("stack", ["none", "2.9.0"])
+def test_the_setup_without_a_stack_takes_pinned_files_only(tmp_path: Path, stack: str) -> None:
+    (tmp_path / "clone/.ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci/setup", tmp_path / "clone/.ci/setup")
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "python3", "pip", "uv", "curl"):
+        (tmp_path / "bin" / name).write_text(STAND_IN)
+        (tmp_path / "bin" / name).chmod(0o755)
+    subprocess.run(
+        [tmp_path / "clone/.ci/setup", stack],
+        env={
+            "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+            "LOG": str(tmp_path / "log"),
+            "GITHUB_PATH": str(tmp_path / "path"),
+        },
+        check=True,
+    )
+    pip = "python -m pip --disable-pip-version-check install --quiet"
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "python -m venv --clear .venv",
+        f"{pip} --require-hashes --only-binary :all: --requirement {PINS.relative_to(ROOT)}",
+        f"{pip} --no-deps --no-build-isolation --no-index --editable .",
+    ]
+    assert (tmp_path / "path").read_text() == f"{tmp_path / 'clone/.venv/bin'}\n"
+
+
+def test_the_pins_are_what_the_project_needs() -> None:
+    text = PINS.read_text()
+    assert "://" not in text
+    entries = [part for part in re.split(r"\n(?=\S)", text) if not part.startswith("#")]
+    pinned = {}
+    for entry in entries:
+        line, *checksums = entry.replace("\\\n", "").split()
+        assert checksums, line
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", text) for text in checksums), line
+        name, version = line.split("==")
+        pinned[canonicalize_name(name)] = version
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for wanted in map(
+        Requirement, [*data["project"]["dependencies"], *data["build-system"]["requires"]]
+    ):
+        version = pinned[canonicalize_name(wanted.name)]
+        assert wanted.specifier.contains(version), f"{wanted}: pinned to {version}: run .ci/pin"
+
+
+def test_every_step_is_one_command() -> None:
+    for path in [*GITHUB.glob("workflows/*.yml"), *GITHUB.glob("actions/*/action.yml")]:
+        for line in re.findall(r"^\s+run: (.*)$", path.read_text(), re.MULTILINE):
+            assert "${{" not in line
+            assert line[0] not in "|>", f"{path.name}: more than a line"
+            assert not re.search(r"&&|;", line), f"{path.name}: {line}"
+
+
+def test_the_docs_say_what_can_be_given() -> None:
+    docs = (ROOT / "docs/ci.md").read_text()
+    events = yaml.safe_load((GITHUB / "workflows/suites.yml").read_text())[True]  # on
+    inputs = events["workflow_call"]["inputs"]
+    for name, given in events["workflow_dispatch"]["inputs"].items():
+        assert given == {k: v for k, v in inputs[name].items() if k != "description"}
+    assert [name for name in inputs if f"`{name}`" not in docs] == []
+    example = yaml.safe_load(re.search(r"```yaml\n(.*?)```", docs, re.DOTALL)[1])  # type: ignore[index]
+    call = example["jobs"]["suites"]
+    assert call["uses"].startswith("OWNER/xla-harness/.github/workflows/suites.yml@")
+    assert set(call["with"]) <= set(inputs)
+    for name in WORKFLOWS:
+        text = (GITHUB / "workflows" / name).read_text()
+        if name in ("ci.yml", "suites.yml", "nightly.yml"):
+            assert [v for v in re.findall(r"vars\.(\w+)", text) if f"`{v}`" not in docs] == []
+
+
+def test_the_minutes_in_the_docs_are_computed() -> None:
+    done = subprocess.run(
+        [sys.executable, ".ci/shard.py", "minutes"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    said = re.search(
+        r"<!-- minutes -->\n(.*)<!-- end of minutes -->",
+        (ROOT / "docs/ci.md").read_text(),
+        re.DOTALL,
+    )
+    assert said is not None
+    jobs = [line.split("|")[1] for line in said[1].splitlines()]
+    assert jobs == [line.split("|")[1] for line in done.stdout.splitlines()]
+    minutes = [float(line.split("|")[2]) for line in done.stdout.splitlines()[2:]]
+    assert max(minutes) < 13  # and two to set up
+
+
+def _recorded(folder: Path) -> Path:
+    """A branch with one run: what the stack's recorded report says of the chosen cases."""
+    tree = ET.parse(ROOT / "fixtures/junit/2.9.0-cpu.xml")
+    for suite in tree.iter("testsuite"):
+        for case in suite.findall("testcase"):
+            if not case.get("name", "").startswith(f"{FUNCTION}["):
+                suite.remove(case)
+    tree.write(folder / "base.xml")
+    History(folder / "base").record([folder / "base.xml"])
+    remote = folder / "history.git"
+    subprocess.run(["git", "init", "--quiet", "--bare", remote], check=True)
+    assert Branch(str(remote), "history").push(folder / "base").new
+    return remote
+
+
+def _smallest_test_file() -> str:
+    code = "import shard, sys; p = shard.parts(4)[0]; print(min(p, key=p.get))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / ".ci", capture_output=True, text=True, check=True
+    )
+    return Path(done.stdout.strip()).stem
+
+
+def test_every_step_of_ci_runs_in_a_clean_clone(tmp_path: Path) -> None:
+    repository = clone(tmp_path / "clone")
+    ran = act(
+        repository,
+        "workflow_dispatch",
+        "ci.yml",
+        tmp_path / "artifacts",
+        [
+            *("--input", f"arguments={CASE} -k {FUNCTION} -n 0"),
+            *("--matrix", "part:1/4", "--matrix", "lane:cpu"),
+        ],
+        variables={"HISTORY_REMOTE": str(_recorded(tmp_path))},
+        environment={"PYTEST_ADDOPTS": f"-k {_smallest_test_file()}", "UV_COMPILE_BYTECODE": "0"},
+    )
+    assert ran.code == 0, ran.text[-8000:]
+    files = ("workflows/ci.yml", "workflows/suites.yml", "actions/setup/action.yml")
+    wanted = [name for file in files for name in run_steps(GITHUB / file)]
+    assert len(wanted) > 10
+    assert [name for name in wanted if name not in ran.names()] == []
+    checks = [step.name for step in ran.steps if step.job.endswith("lint, types, workflows")]
+    order = [name for name in checks if name in wanted]
+    assert order == ["Harness", "Lint", "Imports", "Format", "Types", "Workflows"]
+    junit = list((tmp_path / "artifacts").glob("junit-2.9.0-cpu-*/2.9.0/*.xml"))
+    assert len(junit) == 2
+    assert "Qualified: nothing regressed" in ran.text

@@ -1,0 +1,89 @@
+"""Shards and chosen cases: nothing twice, nothing lost, the same everywhere."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.project import Project
+
+from harness.errors import BadInputError
+from harness.session.selection import Shard, read_durations, recorded, shards
+
+BODY = """
+pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.topologies(1)]
+@pytest.mark.parametrize("n", range(10))
+def test_short(n): pass
+def test_long(): pass
+"""
+CASES = st.lists(
+    st.tuples(st.integers(0, 9).map(lambda n: f"a.py::test_{n}"), st.integers(0, 99)), unique=True
+)
+
+
+@given(CASES, st.integers(1, 7), st.dictionaries(st.integers(0, 9), st.floats(0, 60)))
+def test_every_case_is_in_one_shard(
+    cases: list[tuple[str, int]], count: int, known: dict[int, float]
+) -> None:
+    pairs = [(f"{function}[{n}]", "cpu") for function, n in cases]
+    durations = {"cpu": {f"a.py::test_{n}": seconds for n, seconds in known.items()}}
+    parts = shards(pairs, durations, count)
+    assert len(parts) == count
+    assert sorted(case for part in parts for case in part) == sorted(case for case, _ in pairs)
+    mixed = random.Random(len(cases)).sample(pairs, len(pairs))
+    assert shards(mixed, durations, count) == parts
+    # No shard is later than another one by more than one case.
+    loads = [sum(part.values()) for part in parts]
+    longest = max((s for part in parts for s in part.values()), default=0)
+    assert max(loads) - min(loads) <= longest + 1e-6
+
+
+def test_recorded_durations_are_means_of_a_function_and_lane() -> None:
+    found = recorded([("a::f[1]", "cpu", 1.0), ("a::f[2]", "cpu", 3.0), ("a::f[1]", "x", 5.0)])
+    assert found == {"cpu": {"a::f": 2.0}, "x": {"a::f": 5.0}}
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2"])
+def test_no_shard(text: str) -> None:
+    with pytest.raises(BadInputError, match=r"expected NUMBER/COUNT, as 2/5"):
+        Shard.parse(text)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"cpu": 1}', '{"cpu": {"f": "long"}}'])
+def test_no_durations(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "durations.json"
+    path.write_text(text)
+    with pytest.raises(BadInputError, match=r"durations\.json: expected seconds"):
+        read_durations(path)
+
+
+def test_a_run_is_shared_out(project: Project) -> None:
+    project.write("test_inner.py", BODY)
+    durations = {"cpu": {"test_inner.py::test_short": 1.0, "test_inner.py::test_long": 10.0}}
+    (project.path / "durations.json").write_text(json.dumps(durations))
+    args = ("--lane", "cpu", "-o", "xla_durations=durations.json")
+    first = project.run(*args, "--shard", "1/2")
+    assert list(first.cases) == ["test_long[cpu-1]"]
+    assert first.shows("left out: other shards than 1/2")
+    second = project.run(*args, "--shard", "2/2", "-n", "2")
+    assert sorted(second.cases) == sorted(f"test_short[cpu-1-{n}]" for n in range(10))
+
+
+def test_chosen_cases(project: Project) -> None:
+    project.write("test_inner.py", BODY)
+    ids = project.path / "ids"
+    ids.write_text("test_inner.py::test_long[cpu-1]\n\ntest_inner.py::test_gone[cpu-1]\n")
+    ran = project.run("--lane", "cpu", "--cases", "ids", "test_inner.py")
+    assert ran.code == 0
+    assert list(ran.cases) == ["test_long[cpu-1]"]
+
+
+def test_chosen_cases_of_no_file(project: Project) -> None:
+    project.write("test_inner.py", BODY)
+    ran = project.run("--lane", "cpu", "--cases", "nowhere")
+    assert ran.code == 2
+    assert ran.shows("--cases nowhere:")

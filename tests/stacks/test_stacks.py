@@ -1,0 +1,191 @@
+"""Stacks as data: read, extended, swapped, named; every mistake is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.drift import wheel
+from support.paths import ROOT
+
+from harness.errors import BadInputError
+from harness.stacks.catalogue import Catalogue, known_versions
+from harness.stacks.constraints import read as read_constraints
+from harness.stacks.wheels import named, stacks_of
+
+SHIPPED = ROOT / "fixtures" / "stacks"
+BASE = 'python = "3.11"\n[pins]\ntorch = "2.9.0"\ntorch_xla = "2.9.0"\njax = "0.7.1"\n'
+
+
+def catalogue(folder: Path, **files: str) -> Catalogue:
+    for name, text in files.items():
+        (folder / f"{name}.toml").write_text(text)
+    return Catalogue(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("python = 3.11", "key 'python': 3.11: expected a version, as '3.11'"),
+        ("[pins]\njax = '1'", "key 'python': None: expected a version"),
+        ("python = '3.11'", "key 'pins' is missing"),
+        ("python = '3.11'\npins = 1", "key 'pins': expected a table"),
+        ("python = '3.11'\n[pins]\njax = 1", "key 'pins.jax': expected a version"),
+        ("python = '3.11'\n[pins]\njax = ''", "key 'pins.jax': expected a version"),
+        ("python = '3.11'\n[pins]\njax = 'new'", "key 'pins.jax': 'new': expected a version"),
+        ("pyton = '3.11'", "unknown key 'pyton': expected disk, extends, note"),
+        ("python = '3.11'\n[wheels]\nurl = 'x'", "key 'wheels': expected a table of"),
+        ("python = '3.11'\n[wheels]\nindex = 1", "key 'wheels': expected index = false"),
+        ("extends = 'bas'", "key 'extends': 'bas': did you mean base?"),
+        ("extends = 'one'", "key 'extends': 'one' extends this one"),
+        ("python = '3.11'\n[pins]\njax = 'x.whl'", "key 'pins.jax': Invalid wheel filename"),
+        (
+            "python = '3.11'\n[pins]\njax = 'jax-1-py3-none-any.whl'",
+            "jax-1-py3-none-any.whl is missing: expected a wheel",
+        ),
+        ("[", "one.toml: "),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(BadInputError) as error:
+        catalogue(tmp_path, base=BASE, one=text)
+    assert "one.toml: " in str(error.value)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pin", "file", "said"),
+    [
+        ("jax", "jax-1-cp310-none-any.whl", "is for cp310: expected one for Python 3.11, as cp311"),
+        ("torch", "jax-1-py3-none-any.whl", "is a wheel of jax: expected torch"),
+    ],
+)
+def test_wrong_wheels(tmp_path: Path, pin: str, file: str, said: str) -> None:
+    (tmp_path / file).write_text("")
+    text = f"python = '3.11'\n[pins]\n{pin} = '{file}'\n"
+    with pytest.raises(BadInputError, match="key 'pins") as error:
+        catalogue(tmp_path, one=text)
+    assert said in str(error.value)
+
+
+def test_a_wheel_is_its_version_and_its_folder(tmp_path: Path) -> None:
+    wheel(tmp_path / "w", "1.5", "")
+    stack = catalogue(tmp_path, one="python='3.11'\n[pins]\ndrift='w/drift-1.5-py3-none-any.whl'")
+    found = stack.find("one")
+    assert found.requirements == ["drift==1.5"]
+    assert found.folders == [tmp_path / "w"]
+
+
+def test_extending_keeps_what_is_not_said(tmp_path: Path) -> None:
+    base = BASE.replace("[pins]", 'disk = 3\nnote = "n"\n[pins]')
+    other = 'extends = "base"\n[pins]\njax = "0.8.0"\ntorch_xla = false\n'
+    found = catalogue(tmp_path, base=base, other=other).find("other")
+    assert dict(found.pins) == {"torch": "2.9.0", "jax": "0.8.0"}
+    assert (found.python, found.disk, found.note) == ("3.11", 3, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "pins"),
+    [
+        ("2.9.0+jax=0.8.0", {"jax": "0.8.0", "jaxlib": "0.8.0"}),
+        ("2.9.0+jax=0.8.0+jaxlib=0.8.1", {"jax": "0.8.0", "jaxlib": "0.8.1"}),
+        ("2.9.0+torch-xla=2.8.0", {"torch": "2.8.0", "torch_xla": "2.8.0"}),
+        ("2.9.0+libtpu=none", {"libtpu": None}),
+        ("2.9.0+torch_xla=2.10.0.dev1+git7", {"torch_xla": "2.10.0.dev1+git7"}),
+    ],
+)
+def test_swapping_on_the_command_line(text: str, pins: dict[str, str | None]) -> None:
+    stacks = Catalogue(SHIPPED)
+    base, stack = stacks.find("2.9.0"), stacks.find(text)
+    assert {name: stack.pins.get(name) for name in pins} == pins
+    untouched = base.pins.keys() - pins.keys() - {"torch"}
+    assert {name: stack.pins[name] for name in untouched} == {n: base.pins[n] for n in untouched}
+    assert stacks.find(stack.name).pins == stack.pins
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("2.51", "stack '2.51': did you mean 2.5.1"),
+        ("zzz", "stack 'zzz': expected one of"),
+        ("2.9.0+jaxx=1", "pin 'jaxx': did you mean jax"),
+        ("2.9.0+jax=new", "key 'pins.jax': 'new': expected a version"),
+        ("nowhere.toml", "nowhere.toml: "),
+    ],
+)
+def test_unknown_names(text: str, said: str) -> None:
+    with pytest.raises(BadInputError) as error:
+        Catalogue(SHIPPED).find(text)
+    assert said in str(error.value)
+
+
+def test_between_leaves_variants_out() -> None:
+    names = [stack.name for stack in Catalogue(SHIPPED).between("2.9.0", "2.6.0")]
+    assert names == ["2.6.0", "2.7.0", "2.8.0", "2.9.0"]
+
+
+def test_releases_are_neither_variants_nor_templates() -> None:
+    names = [stack.name for stack in Catalogue(SHIPPED).releases]
+    assert names == ["2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"]
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="expected a folder of stacks"):
+        Catalogue(tmp_path / "stacks")
+
+
+def test_shipped_stacks_are_resolved() -> None:
+    """Each has a constraint file of its pins, with checksums and without addresses."""
+    for stack in Catalogue(SHIPPED).stacks:
+        if stack.name == "nightly":  # a template for a folder of one's own
+            continue
+        assert stack.where is not None
+        path = stack.where.with_suffix(".txt")
+        text = path.read_text()
+        assert "://" not in text
+        packages = read_constraints(path)
+        assert len(packages) == text.count("==")
+        assert all(f"{name}==" in text for name in packages)
+        blocks = text.split("==")[1:]
+        assert all("--hash=sha256:" in block for block in blocks), stack.name
+        for pin in ("torch", "jax", "jaxlib"):
+            assert packages[pin] == stack.pins[pin], stack.name
+
+
+def test_known_versions_say_what_is_not_there() -> None:
+    known = {versions["torch_xla"]: versions for versions in known_versions(SHIPPED)}
+    assert known["2.4.0"]["libtpu"] == "not installed"
+    assert known["2.8.0"]["libtpu"] == "0.0.17"
+    assert known_versions(None) == []
+
+
+def nightlies(folder: Path) -> None:
+    for day in ("20250901", "20250903", "20250902"):
+        wheel(folder, f"2.10.0.dev{day}", "", "torch_xla")
+        wheel(folder, f"2.10.0.dev{day}+cpu", "", "torch")
+
+
+def test_nightly_wheels_are_stacks_in_order(tmp_path: Path) -> None:
+    nightlies(tmp_path)
+    stacks = stacks_of(tmp_path, Catalogue(SHIPPED).find("2.9.0"))
+    assert [s.name for s in stacks] == [f"2.10.0.dev2025090{n}" for n in (1, 2, 3)]
+    assert stacks[1].requirements[:2] == [
+        "torch==2.10.0.dev20250902+cpu",
+        "torch_xla==2.10.0.dev20250902",
+    ]
+    assert stacks[1].pins["jax"] == "0.7.1"
+    assert named(stacks, "20250902") == named(stacks, "2.10.0.dev20250902") == 1
+    with pytest.raises(BadInputError, match=r"'20250909': expected one of 2\.10\.0\.dev20250901"):
+        named(stacks, "20250909")
+
+
+def test_nightly_wheels_without_their_partner(tmp_path: Path) -> None:
+    nightlies(tmp_path)
+    (tmp_path / "torch-2.10.0.dev20250902+cpu-py3-none-any.whl").unlink()
+    base = Catalogue(SHIPPED).find("2.9.0")
+    with pytest.raises(BadInputError, match=r"no wheel of torch goes with .*20250902"):
+        stacks_of(tmp_path, base)
+    with pytest.raises(BadInputError, match=r"expected wheels of jax .* torch, torch-xla"):
+        stacks_of(tmp_path, base, "jax")
+    with pytest.raises(BadInputError, match="expected a folder of wheels"):
+        stacks_of(tmp_path / "none", base)

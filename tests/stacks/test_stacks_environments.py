@@ -1,0 +1,235 @@
+"""Environments: real ones, made by uv; killed, raced for, and refused with a reason."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import time
+from datetime import date
+from pathlib import Path
+
+import pytest
+from support.drift import GOOD, NO_DOUBLE, Drift, wheel
+
+
+def wait_for(path: Path, pattern: str) -> Path:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = next(path.glob(pattern), None)
+        if found is not None:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"no {pattern} in {path}")
+
+
+def environments(drift: Drift) -> list[Path]:
+    return sorted((drift.cache / "environments").glob("*/stack.json"))
+
+
+@pytest.fixture
+def alone(drift: Drift, tmp_path: Path) -> Drift:
+    """With a cache that no other test uses."""
+    return Drift(drift.path, tmp_path / "cache")
+
+
+def test_create_show_list_remove(alone: Drift) -> None:
+    alone.stack("one", pins='drift = "1"')
+    wheel(alone.path / "wheels", "1", GOOD)
+    created = alone.run("stacks", "create", "one")
+    assert created.returncode == 0, created.stderr
+    python = Path(created.stdout.strip())
+    assert "one: resolving" in created.stderr
+    assert re.search(r"one: ready after \d+ s", created.stderr)
+    code = "import drift, importlib.util as i; print(drift.double(2), i.find_spec('harness'))"
+    done = subprocess.run([python, "-Pc", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "4 None\n"
+    assert list(alone.cache.glob("environments/*.partial-*")) == []
+    constraints = (alone.path / "fixtures" / "stacks" / "one.txt").read_text()
+    assert re.search(r"^drift==1 \\\n +--hash=sha256:[0-9a-f]{64}$", constraints, re.MULTILINE)
+    assert "://" not in constraints
+
+    again = alone.run("stacks", "create", "one")
+    assert (again.stdout, again.stderr) == (created.stdout, "")
+    assert "environment " + str(python.parents[1]) in alone.run("stacks", "show", "one").stdout
+    assert re.search(r"^one .* yes$", alone.run("stacks", "list").stdout, re.MULTILINE)
+
+    removed = alone.run("stacks", "remove", "one")
+    assert "one: 1 environments removed" in removed.stdout
+    assert not python.exists()
+    assert re.search(r"^one .* -$", alone.run("stacks", "list").stdout, re.MULTILINE)
+
+
+def test_another_pin_is_another_environment(drift: Drift) -> None:
+    drift.stack("1", GOOD)
+    first = drift.run("stacks", "create", "1").stdout
+    file = drift.stack("1", pins='drift = "2"')
+    wheel(drift.path / "wheels", "2", NO_DOUBLE)
+    stale = drift.run("stacks", "create", "1")
+    assert stale.returncode == 2
+    assert "has drift 1, 1.toml pins drift==2: run `xla-harness stacks lock 1`" in stale.stderr
+    assert drift.run("stacks", "lock", "1").stdout.endswith("packages\n")
+    assert drift.run("stacks", "create", "1").stdout not in ("", first)
+    file.unlink()
+
+
+def test_killed_create_leaves_nothing_that_looks_finished(alone: Drift) -> None:
+    alone.stack("1", GOOD)
+    with alone.start("stacks", "create", "1") as process:
+        wait_for(alone.cache, "environments/*.partial-*")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert environments(alone) == []
+    again = alone.run("stacks", "create", "1")
+    assert again.returncode == 0, again.stderr
+    assert "removing what an interrupted create left" in again.stderr
+    assert len(environments(alone)) == 1
+    assert list(alone.cache.glob("environments/*.partial-*")) == []
+
+
+def test_two_creators(alone: Drift) -> None:
+    alone.stack("1", GOOD)
+    assert alone.run("stacks", "lock", "1").returncode == 0
+    with alone.start("stacks", "create", "1") as first:
+        wait_for(alone.cache, "environments/*.partial-*")
+        second = alone.run("stacks", "create", "1")
+        output, errors = first.communicate()
+    assert first.returncode == second.returncode == 0, errors + second.stderr
+    assert output == second.stdout
+    assert "1: another process is making this environment, waiting for it" in second.stderr
+    assert errors.count("ready after") == 1
+    assert "ready after" not in second.stderr
+
+
+def test_a_wheel_that_changed(alone: Drift) -> None:
+    alone.stack("1", GOOD)
+    assert alone.run("stacks", "lock", "1").returncode == 0
+    wheel(alone.path / "wheels", "1", NO_DOUBLE)
+    done = alone.run("stacks", "create", "1", UV_NO_CACHE="1")
+    assert done.returncode == 2
+    assert "Hash mismatch" in done.stderr
+    assert environments(alone) == []
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        ('drift = "1"\npytest = "<8"', "the pins don't fit together"),
+        ('drift = "7"', "drift==7"),
+        ('no-such-package-of-anyone = "1"', "no-such-package-of-anyone"),
+    ],
+)
+def test_pins_that_conflict(drift: Drift, pins: str, said: str) -> None:
+    wheel(drift.path / "wheels", "1", GOOD)
+    drift.stack("bad", pins=pins)
+    done = drift.run("stacks", "lock", "bad")
+    assert done.returncode == 2
+    assert "xla-harness: stack bad: " in done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (drift.path / "fixtures" / "stacks" / "bad.txt").exists()
+    assert list((drift.path / "fixtures" / "stacks").glob(".lock*")) == []
+
+
+def test_no_network(alone: Drift) -> None:
+    alone.stack("1", GOOD)
+    done = alone.run(
+        *("stacks", "create", "1"),
+        UV_DEFAULT_INDEX="http://127.0.0.1:9/simple",
+        UV_NO_CACHE="1",
+        UV_HTTP_RETRIES="0",
+    )
+    assert done.returncode == 2
+    assert "the package index can't be reached" in done.stderr
+
+
+def test_no_python_of_that_version(alone: Drift) -> None:
+    file = alone.stack("1", GOOD)
+    assert alone.run("stacks", "lock", "1").returncode == 0
+    file.write_text(re.sub(r'python = ".*"', 'python = "3.7"', file.read_text()))
+    done = alone.run("stacks", "create", "1", UV_PYTHON_DOWNLOADS="never")
+    assert done.returncode == 2
+    assert "that Python is not here" in done.stderr
+
+
+def test_no_disk(alone: Drift) -> None:
+    """Counted is what uv would have to download: here one wheel that its cache has not got."""
+    wheel(alone.path / "wheels", "1", f"{GOOD}# {time.time_ns()}")
+    alone.stack("huge", disk="1e9", pins='drift = "1"')
+    done = alone.run("stacks", "create", "huge", UV_NO_CACHE="1")
+    assert done.returncode == 2
+    assert re.search(r"GB free, stack huge may take \d{9,}\.\d now", done.stderr)
+    assert environments(alone) == []
+    assert list(alone.cache.glob("environments/*.partial-*")) == []
+    assert "XLA_HARNESS_CACHE" in done.stderr
+
+
+def test_removing_what_nobody_knows(drift: Drift) -> None:
+    drift.stack("one", pins='drift = "1"')
+    done = drift.run("stacks", "remove", "oen")
+    assert done.returncode == 2
+    assert "stack 'oen': did you mean one?" in done.stderr
+
+
+def test_doctor_sees_what_is_missing(drift: Drift, tmp_path: Path) -> None:
+    drift.stack("1", GOOD)
+    path = tmp_path / "bin"
+    path.mkdir()
+    (path / "uv").symlink_to(shutil.which("uv") or "uv")
+    healthy = drift.run("stacks", "doctor")
+    assert healthy.returncode == 0, healthy.stdout
+    assert "MISSING" not in healthy.stdout
+    drift.stack("2", pins='drift = "1"', disk="1e9")
+    sick = drift.run("stacks", "doctor", PATH=str(path))
+    assert sick.returncode == 1
+    assert "MISSING C compiler" in sick.stdout
+    assert "apt install gcc" in sick.stdout
+    assert "MISSING disk" in sick.stdout
+    assert "lanes cpu and virtual-tpu need none" in sick.stdout
+
+
+def test_doctor_of_an_environment(tmp_path: Path) -> None:
+    """Pins that don't fit together, in a folder of real metadata."""
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name, version, more in (
+        ("torch", "2.8.0", ""),
+        ("torch_xla", "2.9.0", ""),
+        ("jax", "0.7.1", "Requires-Dist: jaxlib<=0.7.1,>=0.7.1\n"),
+        ("jaxlib", "0.6.2", ""),
+        ("libtpu", "0.0.12", ""),
+    ):
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}"
+        (info / "METADATA").write_text(text)
+    from harness.stacks.doctor import packages_fit
+
+    checks = {check.subject: check for check in packages_fit(site)}
+    assert checks["torch, torch_xla"].remedy == "torch_xla 2.9.0 is built for torch 2.9.0"
+    assert checks["jax, jaxlib"].remedy == "jax 0.7.1 wants jaxlib<=0.7.1,>=0.7.1"
+
+
+def test_doctor_reads_the_real_libtpu_and_jax() -> None:
+    jax, libtpu = pytest.importorskip("jax"), pytest.importorskip("libtpu")
+    from harness.stacks.doctor import built_on, here, mosaic_guard
+
+    built = built_on(Path(libtpu.__file__).with_name("libtpu.so"))
+    guard = mosaic_guard(Path(jax.__file__).parents[1])
+    assert built is not None
+    assert guard is not None
+    subjects = {check.subject: check for check in here()}
+    assert subjects["libtpu, Mosaic"].remedy == ""
+    assert subjects["torch, torch_xla"].remedy == subjects["jax, jaxlib"].remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("built", "unsure"),
+    [("2025-07-30", False), ("2025-08-15", True), ("2025-09-11", False)],
+    ids=["0.0.20 works", "0.0.21 refuses", "0.0.23 works"],
+)
+def test_doctor_is_unsure_of_a_libtpu_built_just_after_jax_asks(built: str, unsure: bool) -> None:  # noqa: FBT001
+    from harness.stacks.doctor import mosaic_remark
+
+    remark = mosaic_remark("0.7.1", "0.0.21", date.fromisoformat(built), date(2025, 8, 14))
+    assert ("xla-harness skew --jax 0.7.1 --libtpu 0.0.21" in remark) == unsure

@@ -1,0 +1,286 @@
+"""Two stacks' reports, held against each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from support.project import Project
+from support.two_stacks import key, only, report, result, run_both
+
+from harness.diagnosis.signature import generalised
+from harness.errors import BadInputError
+from harness.junit.report import Report, read
+from harness.model.outcome import Kind
+from harness.render import markdown, text
+from harness.verdicts.allow import Allowed, apply, load
+from harness.verdicts.compare import compare
+from harness.verdicts.decision import decide
+from harness.verdicts.findings import Comparison, Finding, Verdict
+from harness.verdicts.groups import groups
+from harness.verdicts.upstream import Row
+
+Reports = Callable[[str], Report]
+ROW = Row("sums", ("pytorch/xla#4",), (key("breaks_earlier"),), "verification")
+
+
+@pytest.fixture(scope="module")
+def reports(shared_project: Project) -> Reports:
+    return run_both(shared_project)
+
+
+@pytest.fixture(scope="module")
+def compared(reports: Reports) -> Comparison:
+    again = [[reports("base-again")], [reports("candidate-again")]]
+    return compare([reports("base")], [reports("candidate")], *again, rows=[ROW])
+
+
+@pytest.fixture(scope="module")
+def found(compared: Comparison) -> dict[str, Finding]:
+    return {finding.key: finding for finding in compared.findings}
+
+
+def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
+    assert {key: str(finding.verdict) for key, finding in found.items()} == {
+        key("works"): "unchanged",
+        key("regresses", "-0"): "regressed",
+        key("regresses", "-1"): "regressed",
+        key("regresses", "-2"): "regressed",
+        key("regresses_as_expected"): "regressed",
+        key("fixed_unexpectedly"): "fixed",
+        key("still_broken"): "still broken",
+        key("breaks_earlier"): "still broken",
+        key("skipped_now"): "newly unmeasured",
+        key("sometimes_breaks"): "flaky",
+        key("sometimes_broke"): "flaky",
+        key("always_flaky"): "flaky",
+        key("gone"): "newly unmeasured",
+        key("new"): "newly measured",
+        "test_other.py::test_file_gone[cpu-4]": "newly unmeasured",
+        "test_placed.py::test_placed[cpu-2]": "newly unmeasured",
+        "test_placed.py::test_placed[cpu-4]": "unchanged",
+    }
+    assert compared.counts[Verdict.REGRESSED] == 4
+    assert [f.verdict for f in compared.findings] == sorted(
+        (f.verdict for f in compared.findings), key=list(Verdict).index
+    )
+
+
+def test_what_is_known_of_each(found: dict[str, Finding]) -> None:
+    regressed = found[key("regresses", "-1")]
+    assert (regressed.layer, regressed.issues) == ("numbers", ("pytorch/xla#1",))
+    assert regressed.failure.startswith("AssertionError: numbers: rank 1: 9 at 0x")
+    assert (str(regressed.base), str(regressed.candidate)) == ("1 ok", "1 broken")
+    assert found[key("regresses_as_expected")].issues == ("pytorch/xla#3",)
+    assert found[key("fixed_unexpectedly")].issues == ("pytorch/xla#3",)
+    earlier = found[key("breaks_earlier")]
+    assert (earlier.layer, earlier.issues) == ("import", ("pytorch/xla#4",))
+    assert earlier.note.startswith("the base broke at verification: AssertionError: signature: 4")
+    assert earlier.note.endswith("; broke at import, before the verification that it is about")
+    assert found[key("still_broken")].note == ""
+    assert str(found[key("sometimes_breaks")].candidate) == "1 ok, 1 broken"
+
+
+def test_why_it_is_not_measured(found: dict[str, Finding]) -> None:
+    missing = "not collected: the case is in no report of this stack"
+    assert found[key("skipped_now")].failure == "skipped: no such device"
+    assert found[key("gone")].failure == missing
+    assert found["test_placed.py::test_placed[cpu-2]"].failure == (
+        "left out: topology 2: run with --topology 2"
+    )
+    assert found["test_other.py::test_file_gone[cpu-4]"].failure == (
+        "can't be collected: ModuleNotFoundError: No module named 'no_such_module'"
+    )
+
+
+def test_left_out_of_one_lane_is_not_left_out_of_all(reports: Reports) -> None:
+    """Each lane's report leaves out the other lanes' cases."""
+    candidate = reports("candidate")
+    whole = replace(candidate, left_out={}, uncollected={})
+    found = {f.key: f for f in compare([reports("base")], [candidate, whole]).findings}
+    assert found["test_placed.py::test_placed[cpu-2]"].failure.startswith("not collected")
+
+
+def test_lanes_and_shards_are_one_side(reports: Reports) -> None:
+    base = reports("base")
+    shards = [only(base, *list(base.results)[i::2]) for i in (0, 1)]
+    assert set(compare(shards, [base]).counts) <= {Verdict.UNCHANGED, Verdict.STILL_BROKEN}
+
+
+def test_one_side_is_one_stack(reports: Reports) -> None:
+    base = reports("base")
+    other = replace(base, path=Path("other.xml"), versions={**base.versions, "jax": "0.0.1"})
+    with pytest.raises(BadInputError, match=r"other\.xml: expected jax .*, found 0\.0\.1"):
+        compare([base, other], [base])
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["works"], 0),
+        (["works", "fixed_unexpectedly", "still_broken", "sometimes_broke", "always_flaky"], 0),
+        (["works", "regresses_as_expected", "sometimes_breaks"], 1),
+        (["works", "skipped_now"], 1),
+        (["works", "sometimes_breaks"], 2),
+        (["skipped_now"], 2),
+        ([], 2),
+    ],
+)
+def test_exit_code(reports: Reports, names: list[str], code: int) -> None:
+    keys = [key(name) for name in names]
+    flaky = [k for k in keys if "sometimes" in k or "flaky" in k]
+    again = [[only(reports(f"{side}-again"), *flaky)] for side in ("base", "candidate")]
+    base, candidate = (only(reports(side), *keys) for side in ("base", "candidate"))
+    assert decide(compare([base], [candidate], *again)).exit_code == code
+
+
+def test_flaky_base_and_broken_candidate_is_undecided() -> None:
+    broken, works = result("x", outcome=Kind.FAILED), result("x", outcome=Kind.PASSED)
+    other = result("y", outcome=Kind.PASSED)
+    found = compare([report(works, other)], [report(broken, other)], [report(broken)])
+    assert decide(found).exit_code == 2
+    mended = compare([report(broken, other)], [report(works, other)], (), [report(broken)])
+    assert decide(mended).exit_code == 0  # it was always broken: no worse
+
+
+def test_cases_with_one_cause_are_one_group(compared: Comparison) -> None:
+    regressed = groups(compared.of(Verdict.REGRESSED))
+    assert [(len(group), group.first.key) for group in regressed] == [
+        (3, key("regresses", "-0")),
+        (1, key("regresses_as_expected")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("at 0x7ffe: (1, 2)", "at 0x1: (3, 4, 5)", True),
+        ("/tmp/a/b.py:3: f32[3,2]", "/home/x/b.py:44: f32[4,4]", True),
+        ("expected -1.5e-3, got 2", "expected 4, got -0.5", True),
+        ("expected 3x2xf32", "expected 4xf32", True),
+        ("a: no", "b: no", False),
+        ("no\nmore", "no\nless", True),
+    ],
+)
+def test_generalised(one: str, other: str, *, alike: bool) -> None:
+    assert (generalised(one) == generalised(other)) == alike
+
+
+def test_text(compared: Comparison) -> None:
+    lines = list(text.lines(compared))
+    assert max(map(len, lines)) <= 80
+    shown = "\n".join(lines)
+    assert "--- regressed: 4 ---" in shown
+    assert "    3  numbers, pytorch/xla#1\n  test_inner.py::test_regresses[cpu-4-0]\n" in shown
+    assert "import, pytorch/xla#4" in shown
+    assert lines[-1] == "Refused: 4 regressed, 4 newly unmeasured."
+
+
+def test_markdown(compared: Comparison) -> None:
+    lines = markdown.summary(compared).splitlines()
+    assert lines[0].startswith("**Refused: 4 regressed, 4 newly unmeasured.** new held against old")
+    assert lines[4].startswith(
+        "| regressed | 3 | numbers | [pytorch/xla#1](https://github.com/pytorch/xla/issues/1) |  "
+        f"| `{key('regresses', '-0')}` | `AssertionError: numbers: rank 0: 9 at 0x"
+    )
+    assert {len(cells(line)) for line in lines if line.startswith("|")} == {3, 7}
+
+
+def test_markdown_shows_the_most_important_rows(compared: Comparison) -> None:
+    few = markdown.summary(compared, most=1)
+    rows = [line for line in few.splitlines() if line.count("|") == 8]
+    assert [row.split("|")[1].strip() for row in rows] == ["verdict", "---", "regressed"]
+    assert re.search(r"^\.\.\. and \d+ more groups with 12 cases\.$", few, re.MULTILINE)
+
+
+def cells(line: str) -> list[str]:
+    """A row's cells as GitHub splits them: a pipe behind a backslash is text."""
+    return line.replace("\\|", "").strip("|").split("|")
+
+
+HOSTILE = "a | b `c` ``d`` <img src=x> [l](http://x) @who \\| *e*\r\n# title"
+
+
+def test_hostile_text_stays_in_its_cell() -> None:
+    bad = result("x|y`<b>", outcome=Kind.FAILED, failure=HOSTILE, layer="trace|")
+    bad = replace(bad, properties={"area": "a", "upstream": "not|an|issue"})
+    good = replace(bad, outcome=Kind.PASSED)
+    found = compare([report(good, stack="o|d")], [report(bad, stack="<new>\n@you")])
+    shown = markdown.summary(found)
+    row = next(line for line in shown.splitlines() if line.startswith("| regressed"))
+    assert len(cells(row)) == 7
+    assert "\n# title" not in shown
+    assert "```a \\| b `c` ``d`` <img src=x> [l](http://x) @who" in row  # all of it in code
+    assert "\\<new\\>" in shown
+    assert "@you" not in shown
+    assert max(map(len, text.lines(found))) <= 80
+
+
+def test_versions_side_by_side() -> None:
+    base = report(result("x", outcome=Kind.PASSED), stack="old", jax="0.4.33", torch="2.9.0")
+    candidate = report(result("x", outcome=Kind.PASSED), stack="new", jax="0.7.1", torch="2.9.0")
+    found = compare([base], [candidate])
+    assert "| jax | 0.4.33 | **0.7.1** |\n| torch | 2.9.0 | 2.9.0 |" in markdown.summary(found)
+    assert "* jax            0.4.33                         0.7.1" in list(text.lines(found))
+
+
+def test_component_is_named(compared: Comparison) -> None:
+    findings = tuple(replace(f, component="torch_xla") for f in compared.findings)
+    attributed = replace(compared, findings=findings)
+    assert "| torch_xla | `test_inner" in markdown.summary(attributed)
+    assert "numbers, pytorch/xla#1, carried by torch_xla" in "\n".join(text.lines(attributed))
+
+
+def test_report_of_another_version(shared_project: Project, reports: Reports) -> None:
+    old = (
+        (shared_project.path / "base.xml")
+        .read_text()
+        .replace('report" value="2"', 'report" value="1"')
+    )
+    path = shared_project.write("old.xml", "")
+    path.write_text(old)
+    with pytest.raises(BadInputError, match=r"old\.xml: expected the property .* says '1'"):
+        read(path)
+
+
+def test_signed_off(compared: Comparison, tmp_path: Path) -> None:
+    path = tmp_path / "allow.toml"
+    path.write_text(
+        """\
+[[allow]]
+cases = ["test_inner.py::test_regresses*"]
+verdict = "regressed"
+reason = "we ship without it"
+signed_off_by = "A. Person"
+issue = "pytorch/xla#1"
+until = 2999-01-01
+[[allow]]
+cases = ["*"]
+verdict = "newly unmeasured"
+reason = "no such device here"
+signed_off_by = "A. Person"
+[[allow]]
+cases = ["test_inner.py::test_works[*]"]
+verdict = "regressed"
+reason = "old news"
+signed_off_by = "A. Person"
+"""
+    )
+    allowed = apply(load(path, date(2026, 1, 1)), compared)
+    assert len(allowed.entries) == 8
+    assert [entry.where for entry in allowed.stale] == [f"{path}#3"]
+    assert decide(compared, allowed.entries).exit_code == 2  # a flaky one is left
+    assert decide(compared, list(allowed.entries)[1:]).exit_code == 1
+    shown = markdown.summary(compared, allowed)
+    assert "| regressed" not in shown
+    assert "- 4 regressed: we ship without it, [pytorch/xla#1](" in shown
+    assert "(A. Person, until 2999-01-01)" in shown
+    assert "old news" in shown
+    lines = list(text.lines(compared, allowed))
+    assert max(map(len, lines)) <= 80
+    assert "    4  regressed: we ship without it (A. Person)" in lines
+    assert markdown.summary(compared, Allowed({}, ())) == markdown.summary(compared)

@@ -1,0 +1,118 @@
+"""``xla-harness history-of``: an upstream issue over stacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.project import Project
+
+SUITE = """\
+pytestmark = pytest.mark.lanes("cpu")
+BAD = os.environ["BAD"].split()
+@pytest.mark.upstream("pytorch/xla#1", "openxla/xla#7")
+def test_row():
+    if "skip" in BAD: pytest.skip("no use")
+    assert "row" not in BAD, "numbers: 1"
+@pytest.mark.upstream("pytorch/xla#2", "pytorch/xla#7")
+def test_watched(): assert "watched" not in BAD, "sums differ"
+@pytest.mark.upstream("pytorch/xla#2")
+def test_watched_too(): pass
+@pytest.mark.upstream("pytorch/xla#3")
+def test_skipped(): pytest.skip("never")
+"""
+ROWS = (
+    '[[row]]\ntitle = "sums"\nissues = ["pytorch/xla#1"]\ncases = ["test_inner.py::test_row[*]"]\n'
+)
+EXPECTED = """\
+[[expectation]]
+cases = ["test_inner.py::test_watched[*]"]
+issue = "pytorch/xla#2"
+reason = "known"
+signature = "differ"
+"""
+# By the order of the directory it would be 2.10.0, 2.5.1, 2.5.1rc1.
+STACKS = {"2.5.1rc1": "skip", "2.5.1": "row watched", "2.6.0": "", "2.10.0": "row", "2.11.0": ""}
+
+
+def history_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "harness", "history-of", *arguments]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(shared_project: Project) -> Path:
+    """Reports of five releases: what the runs of three said, with other versions written in."""
+    path = shared_project.path
+    shared_project.write("test_inner.py", SUITE)
+    shared_project.write("fixtures/upstream.toml", "").write_text(ROWS)
+    shared_project.write("expected/area.toml", "").write_text(EXPECTED)
+    said: dict[str, str] = {}
+    for bad in ("skip", "row watched", "", "row"):
+        options = ("--expectations=expected",) if "watched" in bad else ()
+        ran = shared_project.run(*options, "test_inner.py", BAD=bad)
+        said[bad] = ran.junit.read_text()
+    for version, bad in STACKS.items():
+        text = said[bad].replace('"torch_xla" value="2.9.0"', f'"torch_xla" value="{version}"')
+        shared_project.write(f"reports/matrix/{version}/cpu.xml", "").write_text(text)
+    (path / "reports" / "other.xml").write_text("<testsuite/>")
+    return path
+
+
+def test_row(folder: Path) -> None:
+    done = history_of(folder, "pytorch/xla#1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "------------------------------------- sums -------------------------------------",
+        "2.5.1rc1  unmeasured      0/1",
+        "2.5.1     wrong           0/1",
+        "2.6.0     ok              1/1",
+        "2.10.0    wrong           0/1",
+        "2.11.0    ok              1/1",
+        "First bad 2.5.1, last bad 2.10.0, first good after it 2.11.0. 2.5.1 is the first",
+        "stack that measured it: it may be older. Not monotonic: the answer changes 3",
+        "times.",
+    ]
+
+
+def test_cases_whose_failure_is_expected_for_it(folder: Path) -> None:
+    """test_watched alone: no run expects test_watched_too to fail."""
+    lines = history_of(folder, "https://github.com/pytorch/xla/issues/2").stdout.splitlines()
+    assert "cases about pytorch/xla#2" in lines[0]
+    assert lines[1:3] == ["2.5.1rc1  ok              1/1", "2.5.1     wrong           0/1"]
+    assert lines[6] == "First bad 2.5.1, last bad 2.5.1, first good after it 2.6.0."
+
+
+@pytest.mark.parametrize(
+    ("issue", "code", "said"),
+    [
+        ("3", 0, "Never measured: on no stack did a case of it run to an answer."),
+        ("openxla/xla#7", 0, "2.10.0"),
+        ("7", 2, "issue '7': expected one of openxla/xla#7, pytorch/xla#7"),
+        ("pytorch/xla#11", 2, "no case and no row names it; near it: pytorch/xla#1"),
+        ("pytorch", 2, "issue 'pytorch': expected 'pytorch/xla#8854', its address"),
+    ],
+)
+def test_issue_as_it_is_written(folder: Path, issue: str, code: int, said: str) -> None:
+    done = history_of(folder, issue)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_reports(folder: Path) -> None:
+    done = history_of(folder, "1", "--reports", "expected")
+    assert done.returncode == 2
+    assert "expected: expected reports of xla-harness" in done.stderr
+
+
+def test_report_of_another_version(folder: Path) -> None:
+    text = (folder / "reports/matrix/2.6.0/cpu.xml").read_text()
+    other = folder / "older" / "cpu.xml"
+    other.parent.mkdir()
+    other.write_text(text.replace('report" value="2"', 'report" value="1"'))
+    done = history_of(folder, "1", "--reports", "older")
+    assert done.returncode == 2
+    assert "older/cpu.xml: expected the property" in done.stderr

@@ -1,0 +1,225 @@
+"""Verdicts on sixty nights with planted events: every one is found, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from support import nights
+
+from harness.history.store import History
+from harness.render import verdict_ci, verdict_text
+from harness.verdicts.rules import SQL, statement
+from harness.verdicts.verdicts import KINDS, Kind, Verdict, Verdicts, judge
+
+Said = tuple[int, str, str, str]
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    folder = tmp_path_factory.mktemp("nights")
+    found = History(folder / "history")
+    found.record(nights.write(folder))
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(history: History) -> list[str]:
+    return [Path(name).stem for name in history.files.listed().names]
+
+
+@pytest.fixture(scope="module")
+def judged(history: History, runs: list[str]) -> Verdicts:
+    return history.ask(lambda connection: judge(connection, runs))
+
+
+def said(verdict: Verdict) -> Said:
+    night = (datetime.fromisoformat(verdict.run[:8]).date() - nights.FIRST.date()).days
+    function = re.sub(r".*::test_(\w+)\[.*", r"\1", verdict.case)
+    return night, verdict.stack, str(verdict.kind), function
+
+
+def run_of(runs: list[str], night: int, stack: str = "2.9.0") -> str:
+    return sorted(runs)[night * len(nights.STACKS) + nights.STACKS.index(stack)]
+
+
+def test_what_was_planted_is_found_and_nothing_else(judged: Verdicts) -> None:
+    found = sorted(map(said, judged.found))
+    assert sorted(nights.due()) == found
+
+
+def test_every_kind_was_planted() -> None:
+    assert {kind for _, _, kind, _ in nights.due()} == set(KINDS)
+
+
+@pytest.mark.parametrize("night", [0, 12, 20, 32, 35, nights.LOST_LANE, 59])
+def test_one_night_alone_is_judged_the_same(
+    history: History, runs: list[str], judged: Verdicts, night: int
+) -> None:
+    run = run_of(runs, night)
+    alone = history.ask(lambda connection: judge(connection, [run]))
+    assert alone.found == tuple(v for v in judged.found if v.run == run)
+    assert alone.runs == (run,)
+
+
+def test_days_bound_what_is_looked_at(history: History, runs: list[str]) -> None:
+    """Of a case that broke on night 20 nobody knows after 5 days that it ever worked."""
+    run = run_of(runs, 30)
+    found = history.ask(lambda connection: judge(connection, [run], days=5))
+    (still,) = (v for v in found.found if "test_regresses[" in v.case)
+    assert (still.kind, still.since) == (Kind.STILL_FAILING, run_of(runs, 25))
+
+
+def test_since_when_and_against_what(runs: list[str], judged: Verdicts) -> None:
+    by = {said(v): v for v in judged.found}
+    still = by[30, "2.9.0", "still failing", "regresses"]
+    assert (still.since, still.before) == (run_of(runs, 20), run_of(runs, 29))
+    regressed = by[20, "nightly", "regressed", "regresses"]
+    assert regressed.before == run_of(runs, 19, "nightly")
+    assert regressed.since == regressed.run
+    # The skipped nights between are no answers.
+    assert by[38, "2.9.0", "regressed", "skips"].before == run_of(runs, 27)
+    slower = by[32, "2.9.0", "slower", "slows"]
+    assert (slower.number, slower.since) == ("duration", run_of(runs, 30))
+    assert 1.4 < (slower.now or 0) / (slower.was or 1) < 1.8
+    compiles = by[43, "nightly", "slower", "compiles_more"]
+    assert (compiles.number, compiles.was, compiles.now) == ("compilations", 3, 4)
+    assert by[28, "2.9.0", "missing", "skips"].outcome == "skipped"
+    assert by[35, "2.9.0", "missing", "goes_and_returns"].outcome == ""
+
+
+def test_crashed_and_hung_are_said_beside_what_changed(judged: Verdicts) -> None:
+    crashed = {said(v)[0] for v in judged.of(Kind.CRASHED)}
+    assert crashed == set(range(40, 60))
+    assert {v.outcome for v in judged.of(Kind.HUNG)} == {"hung"}
+
+
+def test_failures_of_one_signature_are_one_cluster(history: History, runs: list[str]) -> None:
+    both = [run_of(runs, 25, stack) for stack in nights.STACKS]
+    clusters = history.ask(lambda connection: judge(connection, both)).clusters
+    largest = clusters[0]
+    assert (largest.cases, largest.stacks, largest.results) == (2, 2, 4)
+    assert largest.signature == "AssertionError: sums differ: N at ADDRESS"
+    assert largest.first == min(run_of(runs, 20, stack) for stack in nights.STACKS)
+    names = {cluster.message.partition(":")[0] for cluster in clusters}
+    assert names == {"AssertionError", "ValueError", "NameError", "hung for 26 s"}
+
+
+def test_case_that_a_rerun_changes_is_flaky(tmp_path: Path) -> None:
+    """Of any pytest's report: it passed in the end, and was not broken before either."""
+    for night, inside in enumerate(
+        ("", '<flakyFailure message="x"/>', "", '<failure message="x"/>')
+    ):
+        body = f'<testcase name="a">{inside}</testcase><testcase name="b"/>'
+        head = f'<testsuite timestamp="2026-11-2{night}T02:30:00">'
+        (tmp_path / f"{night}.xml").write_text(f"{head}{body}</testsuite>")
+    history = History(tmp_path / "history")
+    history.record(sorted(tmp_path.glob("*.xml")))
+    runs = [Path(name).stem for name in history.files.listed().names]
+    found = history.ask(lambda connection: judge(connection, runs)).found
+    assert [(str(v.kind), v.case, v.run) for v in found] == [
+        ("flaky", "a", run) for run in runs[1:]
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SQL.glob("*.sql")))
+def test_every_statement_begins_with_its_rule(name: str) -> None:
+    assert statement(name).startswith("-- ")
+    assert {kind.rule for kind in KINDS} | {"runs", "answers", "flaky", "clusters", "standing"} == {
+        path.stem for path in SQL.glob("*.sql")
+    }
+
+
+@pytest.mark.parametrize(
+    ("night", "code", "answer"),
+    [
+        (5, 0, "Nothing regressed, nothing is missing."),
+        (20, 1, "Refused: 2 regressed."),
+        (35, 1, "Refused: 1 missing."),
+        (25, 0, "Nothing regressed, nothing is missing."),
+    ],
+)
+def test_command(history: History, tmp_path: Path, night: int, code: int, answer: str) -> None:
+    runs = [Path(name).stem for name in history.files.listed().names]
+    summary = tmp_path / "summary.md"
+    summary.write_text("from another step\n\n")
+    line = ["verdict", run_of(runs, night)[:18], "--history", history.location]
+    done = command(*line, "--markdown", str(summary), "--annotations")
+    assert done.returncode == code, done.stderr
+    assert answer in done.stdout
+    plain = [each for each in done.stdout.splitlines() if not each.startswith("::")]
+    assert max(map(len, plain)) <= 80
+    assert summary.read_text().startswith(f"from another step\n\n**{answer}**")
+    assert (done.stdout.count("::error ") > 0) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [("2025", "found none"), ("2026", "found several"), ("x' OR 1=1 --", "found none")],
+)
+def test_run_that_is_none(history: History, run: str, expected: str) -> None:
+    done = command("verdict", run, "--history", history.location)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_latest(history: History, runs: list[str]) -> None:
+    done = command("verdict", "latest", "--history", history.location)
+    assert f"  {max(runs)}: stack nightly" in done.stdout
+
+
+def test_text_says_what_changed_with_it(history: History, runs: list[str]) -> None:
+    run = run_of(runs, 20, "nightly")
+    found = history.ask(lambda connection: judge(connection, [run]))
+    shown = "\n".join(verdict_text.lines(found))
+    assert "------ regressed: 2 ------" in shown
+    assert "    2  failed at numbers\n" in shown
+    assert " ".join(shown.split()).count("torch_xla 2.10.0.dev19 -> 2.10.0.dev20") == 1
+
+
+HOSTILE = "a | b `c` <img src=x>\n::error::no\x1b[2J%0A\r\n# title"
+
+
+@pytest.fixture
+def hostile(judged: Verdicts) -> Verdicts:
+    first = judged.of(Kind.REGRESSED)[0]
+    bad = replace(
+        first,
+        case="::stop-commands::x,y:z/%\x1b]0;title\x07",
+        message=HOSTILE,
+        upstream=("a|b\n## c",),
+        layer="<script>",
+    )
+    return replace(judged, found=(bad,), clusters=(), runs=(first.run,))
+
+
+def test_hostile_text_steers_no_terminal_and_no_job(hostile: Verdicts) -> None:
+    lines = list(verdict_text.lines(hostile))
+    assert all(line.isprintable() for line in lines)
+    assert not [line for line in lines if line.lstrip().startswith("::")]
+    (annotation,) = verdict_ci.annotation_lines(hostile)
+    assert annotation.isprintable()
+    assert annotation.startswith(
+        "::error title=regressed%3A %3A%3Astop-commands%3A%3Ax%2Cy%3Az/%25\\x1b]0;title\\x07 @cpu"
+    )
+    assert "failed at <script>, a|b\\n## c; a | b `c` <img src=x>" in annotation
+
+
+def test_hostile_text_stays_in_its_cell(hostile: Verdicts) -> None:
+    lines = verdict_ci.summary(hostile).splitlines()
+    row = next(line for line in lines if line.startswith("| regressed"))
+    assert row.isprintable()
+    assert row.replace("\\|", "").count("|") == 7
+    assert "\\<script\\>" in row
+    assert not [line for line in lines if line.startswith("#")]
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
