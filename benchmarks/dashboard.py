@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from harness.history.files import Folder
 from harness.history.format import FORMAT, SCHEMA, with_checksum
-from harness.history.names import Place, run_name
+from harness.history.names import RunFile, run_name
 
 ROOT = Path(__file__).parent.parent
 FIRST = date(2024, 1, 1)
@@ -63,7 +63,7 @@ def record(history: Path, night: int, options: argparse.Namespace) -> None:
     for stack in range(options.stacks):
         name = f"2.{stack}.0"
         digest = sha256(f"{night} {stack}".encode()).hexdigest()
-        place = Place(run_name(started, options.cases, digest), name)
+        place = RunFile(run_name(started, options.cases, digest), name)
         content = with_checksum(table(place.run, started, name, night, options.cases), place)
         Folder(history, lasting=False).add(place.name, content)
 

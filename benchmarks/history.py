@@ -26,13 +26,14 @@ from junitparser.xunit2 import JUnitXml
 
 from harness.history.files import Folder
 from harness.history.format import checked, encoded
-from harness.history.names import Place
+from harness.history.names import RunFile
 from harness.history.run import VERSIONS, Run, read_run
 from harness.history.store import History
 from harness.junit.case import CaseRun
 from harness.model.outcome import Kind
+from harness.verdicts.nightly import judge
 from harness.verdicts.rules import ask_about, statement
-from harness.verdicts.verdicts import KINDS, judge
+from harness.verdicts.verdict import NIGHTLY
 
 FIRST = datetime(2024, 1, 1, 2, 30, tzinfo=UTC)
 LANES = (("cpu", "4"), ("virtual-tpu", "2x4"))
@@ -169,7 +170,7 @@ def _generate(history: History, nights: int, stacks: int, count: int) -> None:
                 cases=pool[(night + stack) % VARIANTS],
                 digest=f"{night * stacks + stack:064x}"[::-1],
             )
-            place = Place(run.name, run.stack)
+            place = RunFile(run.name, run.stack)
             files.add(place.name, encoded(run, place))
     seconds = time.perf_counter() - start
     results = nights * stacks * count
@@ -183,7 +184,7 @@ def _ask(history: History) -> None:
     asked = sorted({each.stack: each.run for each in sorted(places)}.values())
     print(f"{len(places)} runs; asked about the last of each of {len(asked)} stacks")
     cursor = _timed("  views", lambda: ask_about(connection, asked, DAYS))
-    for name in (*(kind.rule for kind in KINDS if kind.rule != "flaky"), "clusters"):
+    for name in (*(kind.rule for kind in NIGHTLY if kind.rule != "flaky"), "clusters"):
         _timed(f"  {name}", lambda name=name: cursor.execute(statement(name)).fetchall())
     _timed("  heat map", lambda: cursor.execute(HEAT_MAP).fetchall())
     _timed("verdict on one run, with all of its stack's history",

@@ -1,4 +1,4 @@
-"""The one error that a user caused and can mend."""
+"""The one error that a user caused and can correct."""
 
 PARTIAL = 3  # the exit code of a command that did a part of its work and named the rest
 

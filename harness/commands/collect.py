@@ -15,7 +15,7 @@ from harness.commands.plan import add_cell_options, with_wheels
 from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.history.run import Run, Said, joined, parse_time, read_run
-from harness.history.store import History, Recorded
+from harness.history.store import History, RecordedRun
 from harness.matrix.cells import Cells, agreeing
 from harness.matrix.lost import Lost, completed, known_cases
 from harness.matrix.plan import Planned, cells
@@ -125,7 +125,7 @@ def _whole(tonight: _Tonight, history: History, said: Said) -> Run:
     return completed(tonight.run, name, said, tonight.lost, known)
 
 
-def _tell(runs: Sequence[Recorded]) -> None:
+def _tell(runs: Sequence[RecordedRun]) -> None:
     for run in runs:
         show(f"{run.run}  {run.added:<8}  {run.cases:>6} cases  {printable(run.stack)}")
 

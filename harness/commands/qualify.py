@@ -21,16 +21,15 @@ from harness.history.store import History
 from harness.junit.report import Report, read_all
 from harness.matrix import run
 from harness.matrix.qualify import Runner, attribute, differing_cases
-from harness.render import compare_ci, markdown, text
-from harness.render.as_data import as_data
+from harness.render import comparison_github, comparison_text
+from harness.render.comparison_json import as_data
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 from harness.verdicts import allow
-from harness.verdicts.compare import compare
-from harness.verdicts.decision import decide
+from harness.verdicts.compare import compare, decide
 from harness.verdicts.findings import Comparison
-from harness.verdicts.releases import find_reports
+from harness.verdicts.since import find_reports
 from harness.verdicts.upstream import Row, load_optional
 
 OUT = Path("reports/qualify")
@@ -98,12 +97,12 @@ def _run(options: argparse.Namespace) -> int:
     if base and candidate and not options.no_attribution:
         comparison = attribute(comparison, base, candidate, runner)
     allowed = allow.apply(entries, comparison)
-    show("\n".join(text.lines(comparison, allowed)))
+    show("\n".join(comparison_text.lines(comparison, allowed)))
     if options.annotations:
-        annotate(compare_ci.annotation_lines(comparison, allowed))
+        annotate(comparison_github.annotation_lines(comparison, allowed))
     target = options.markdown or runner.out / "summary.md"
     target.parent.mkdir(parents=True, exist_ok=True)
-    write({target: markdown.summary(comparison, allowed)})
+    write({target: comparison_github.summary(comparison, allowed)})
     if options.json:
         write({options.json: f"{json.dumps(as_data(comparison, allowed), indent=1)}\n"})
     say(f"summary: {target}")

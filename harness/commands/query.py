@@ -17,7 +17,7 @@ from harness.history.names import SetAside
 from harness.history.store import History
 from harness.printable import printable
 
-Answer = tuple[list[str], list[tuple[object, ...]]]
+Rows = tuple[list[str], list[tuple[object, ...]]]
 _WIDEST = 60  # characters of a column, but for the last
 
 
@@ -49,7 +49,7 @@ def tell_of(set_aside: Iterable[SetAside]) -> None:
 def _run(options: argparse.Namespace) -> int:
     history = History(options.history)
 
-    def question(connection: duckdb.DuckDBPyConnection) -> Answer:
+    def question(connection: duckdb.DuckDBPyConnection) -> Rows:
         done = cast("duckdb.DuckDBPyConnection | None", connection.execute(options.sql))
         if done is None:  # not what DuckDB's types say: "" and ";" are no statement
             raise BadInputError("SQL: expected a statement, as 'SELECT count(*) FROM cases'")

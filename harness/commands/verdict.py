@@ -1,4 +1,4 @@
-"""``xla-harness verdict``: what a run's cases are, held against its history."""
+"""``xla-harness verdict``: a run compared with the history before it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from harness.commands.parsers import Commands, output_file
 from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.history.store import History
-from harness.render import verdict_ci, verdict_text
-from harness.verdicts.verdicts import judge
+from harness.render import nightly_github, nightly_text
+from harness.verdicts.nightly import judge
 
 
 def add(commands: Commands) -> None:
@@ -27,7 +27,9 @@ def add(commands: Commands) -> None:
         "--annotations", action="store_true", help="print GitHub's ::error and ::warning lines too"
     )
     parser.set_defaults(run=_run)
-    parser.epilog = "The exit code is 1 when a case regressed or is missing."
+    parser.epilog = (
+        "The exit code is 1 when a case regressed and no expectation declares it, or is missing."
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -37,13 +39,13 @@ def _run(options: argparse.Namespace) -> int:
     tell(history)
     if not verdicts.runs:
         raise history.unreadable(run)
-    show("\n".join(verdict_text.lines(verdicts)))
+    show("\n".join(nightly_text.lines(verdicts)))
     if options.annotations:
-        annotate(verdict_ci.annotation_lines(verdicts))
+        annotate(nightly_github.annotation_lines(verdicts))
     if options.markdown:
         try:
             with options.markdown.open("a", encoding="utf-8") as file:  # as $GITHUB_STEP_SUMMARY
-                file.write(verdict_ci.summary(verdicts))
+                file.write(nightly_github.summary(verdicts))
         except OSError as error:
             raise BadInputError(f"{options.markdown}: {error.strerror}") from error
     return verdicts.exit_code

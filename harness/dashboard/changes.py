@@ -11,7 +11,8 @@ from harness.dashboard.facts import Facts
 from harness.dashboard.rows import Line
 from harness.dashboard.units import number, seconds
 from harness.diagnosis.signature import first_line
-from harness.verdicts.verdicts import Kind, Verdict, judge
+from harness.verdicts.nightly import NightVerdict, judge
+from harness.verdicts.verdict import Verdict
 
 # What the first screen counts; the rest is on the pages of cases.
 HEADLINES = (
@@ -78,9 +79,13 @@ class Cluster:
 
 
 def judged(connection: DuckDBPyConnection, facts: Facts, nights: int) -> list[Change]:
-    """What the rules say of the newest night's runs, in view of the nights that the site shows."""
+    """What the rules say of the newest night's runs, in view of the nights that the site shows.
+
+    A failure that an expectation declares is no change that a page counts.
+    """
     runs = [run.run for run in facts.runs if run.night == facts.night]
-    return [_change(verdict, facts) for verdict in judge(connection, runs, nights).found]
+    found = judge(connection, runs, nights).found
+    return [_change(verdict, facts) for verdict in found if not verdict.expected]
 
 
 def clusters(changes: Iterable[Change]) -> list[Cluster]:
@@ -98,18 +103,18 @@ def of(changes: Sequence[Change], verdict: str) -> list[Change]:
     return [change for change in changes if change.verdict == verdict]
 
 
-def _change(verdict: Verdict, facts: Facts) -> Change:
+def _change(verdict: NightVerdict, facts: Facts) -> Change:
     text = first_line(verdict.message)
     signature = verdict.signature
-    if verdict.kind == Kind.SLOWER:
+    if verdict.verdict == Verdict.SLOWER:
         text, signature = _rise(verdict), verdict.number
-    elif verdict.kind == Kind.MISSING:
+    elif verdict.verdict == Verdict.MISSING:
         text = f"skipped: {text}" if verdict.outcome else "not in the run"
         signature = ""
-    elif verdict.kind == Kind.FIXED:
+    elif verdict.verdict == Verdict.FIXED:
         text = ""
     return Change(
-        verdict=str(verdict.kind),
+        verdict=str(verdict.verdict),
         name=verdict.case,
         area=verdict.area or facts.areas.get(verdict.case, ""),
         line=Line.of(verdict),
@@ -120,7 +125,7 @@ def _change(verdict: Verdict, facts: Facts) -> Change:
     )
 
 
-def _rise(verdict: Verdict) -> str:
+def _rise(verdict: NightVerdict) -> str:
     show = seconds if verdict.number.startswith("duration") else number
     was, now = verdict.was or 0.0, verdict.now or 0.0
     return f"{verdict.number} {show(was)} to {show(now)}"

@@ -11,7 +11,7 @@ from harness.dashboard.names import natural
 from harness.dashboard.render import as_json
 from harness.dashboard.rows import Latest
 from harness.model.issues import ISSUE
-from harness.verdicts.releases import History, Stack
+from harness.verdicts.since import StackAnswer, Timeline
 from harness.verdicts.upstream import Row
 
 
@@ -19,7 +19,7 @@ from harness.verdicts.upstream import Row
 class Line:
     """A statement about stacks, the issues that it is about, and each stack's answer."""
 
-    history: History
+    history: Timeline
     issues: Sequence[str]
 
     @property
@@ -70,21 +70,21 @@ def lines(facts: Facts, rows: Sequence[Row]) -> list[Line]:
         by_stack[latest.stack].append(latest)
     found = []
     for row in rows:
-        answers = [Stack(s, row.answer(row.select(by))) for s, by in by_stack.items()]
+        answers = [StackAnswer(s, row.answer(row.select(by))) for s, by in by_stack.items()]
         if any(stack.answer.count != "0/0" for stack in answers):
-            found.append(Line(History(row.title, tuple(answers)), row.issues))
+            found.append(Line(Timeline(row.title, tuple(answers)), row.issues))
     named = {issue for line in found for issue in line.issues}
     for issue, about in sorted(_watchers(facts).items(), key=lambda each: natural(each[0])):
         if issue in named:
             continue
         any_case = Row(issue, (issue,), ("*",))
         answers = [
-            Stack(s, any_case.answer([case for case in by if case.name in about]))
+            StackAnswer(s, any_case.answer([case for case in by if case.name in about]))
             for s, by in by_stack.items()
         ]
         size = len(about)
         title = f"{size} case{'s' if size > 1 else ''} about it"
-        found.append(Line(History(title, tuple(answers)), (issue,)))
+        found.append(Line(Timeline(title, tuple(answers)), (issue,)))
     return found
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import NamedTuple, Protocol
 
-WORKS = ("passed", "unexpected pass")
-BAD = ("failed", "crashed", "hung", "conflict", "unexpected pass")
-BROKEN = ("failed", "crashed", "hung", "conflict", "expected failure")
+from harness.model import outcome
+
+WORKS, BROKEN, BAD = outcome.WORKS, outcome.BROKEN, outcome.UNEXPECTED
 # What it costs to run a case there, the cheapest first; lanes of others come after ours.
 LANES = ("cpu", "virtual-tpu", "tpu-aot", "tpu")
 

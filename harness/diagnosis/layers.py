@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from harness.diagnosis.frames import Frame, frames
-from harness.model.outcome import BROKEN, Kind, Outcome
+from harness.model.outcome import DECLARABLE, Kind, Outcome
 
 # In the order in which a program meets them.
 LAYERS = {
@@ -87,7 +87,7 @@ def layer_of(outcome: Outcome, reports: Sequence[pytest.TestReport]) -> str:
 
 def classify(kind: Kind, message: str, text: str) -> str:
     """The layer of a failure given as a report keeps it: one of LAYERS; "" if nothing is broken."""
-    if kind not in BROKEN:
+    if kind not in DECLARABLE:
         return ""
     if _DISCOVERIES.match(message):
         return "discovery count"

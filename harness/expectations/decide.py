@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from harness.expectations import ranges
 from harness.expectations.condition import Versions
 from harness.expectations.entry import Expectation
-from harness.expectations.evidence import Answer, Evidence
+from harness.expectations.evidence import Evidence, StackEvidence
 from harness.expectations.globs import function_of
 from harness.expectations.store import Expectations
 from harness.model.outcome import Kind, Outcome
@@ -49,7 +49,7 @@ class _Facts:
     """One case on all stacks."""
 
     id: str
-    answers: dict[int, Answer | None]
+    answers: dict[int, StackEvidence | None]
     entries: dict[int, Expectation | None]  # the one that applies on each given stack
 
 

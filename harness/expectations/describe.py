@@ -10,13 +10,13 @@ from pathlib import Path
 from harness.expectations.decide import Decisions
 from harness.expectations.ranges import text_of
 from harness.expectations.signature import first_line
-from harness.expectations.update import Added, Narrowed, Plan
+from harness.expectations.update import Added, Narrowed, UpdatePlan
 
 _WIDTH = 80
 _SHOWN = 5
 
 
-def changes(plan: Plan) -> Iterator[str]:
+def changes(plan: UpdatePlan) -> Iterator[str]:
     """Each entry that loses cases, and each new one."""
     for change in plan.narrowed:
         yield from _narrowed(change)
@@ -32,7 +32,9 @@ def changes(plan: Plan) -> Iterator[str]:
     yield f"entries: {said} in {files}" if said else "nothing to change"
 
 
-def left(decisions: Decisions, plan: Plan, reports: Sequence[Path], runs: int) -> Iterator[str]:
+def left(
+    decisions: Decisions, plan: UpdatePlan, reports: Sequence[Path], runs: int
+) -> Iterator[str]:
     """What was not changed and why, with what to type."""
     yield from _because("flaky: the reports of one stack disagree", decisions.flaky)
     yield from _because(

@@ -15,11 +15,11 @@ from harness.expectations.ranges import in_order
 from harness.expectations.signature import signature_of
 from harness.junit import report
 from harness.junit.report import Report, Result
-from harness.model.outcome import BROKEN, Kind, Outcome
+from harness.model.outcome import DECLARABLE, Kind, Outcome
 
 
 @dataclass
-class Answer:
+class StackEvidence:
     """What the reports of one stack say of one case."""
 
     passes: int = 0  # reports in which it passes
@@ -46,7 +46,7 @@ class Evidence:
     """All reports: the stacks from old to new, and by case the answers, None if it was skipped."""
 
     stacks: tuple[Versions, ...]
-    answers: dict[str, dict[int, Answer | None]]  # case id to index of the stack to answer
+    answers: dict[str, dict[int, StackEvidence | None]]  # case id to index of the stack to answer
     areas: dict[str, str]  # case id to area
 
     def select(self, globs: Sequence[str]) -> Evidence:
@@ -72,7 +72,7 @@ def read(paths: Sequence[Path]) -> Evidence:
     _refuse_copies(paths)
     stacks = in_order([dict(key) for key in {_stack_key(report_) for report_ in reports}])
     index = {tuple(sorted(stack.items())): number for number, stack in enumerate(stacks)}
-    answers: dict[str, dict[int, Answer | None]] = defaultdict(dict)
+    answers: dict[str, dict[int, StackEvidence | None]] = defaultdict(dict)
     areas: dict[str, str] = {}
     for one in reports:
         for result in one.results.values():
@@ -105,13 +105,13 @@ def _stack_key(one: Report) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(one.versions.items()))
 
 
-def _add(answers: dict[int, Answer | None], stack: int, result: Result) -> None:
+def _add(answers: dict[int, StackEvidence | None], stack: int, result: Result) -> None:
     answer = answers.get(stack)
     if not result.measured or _is_pytests_own(result):
         answers.setdefault(stack, None)
         return
     if answer is None:
-        answer = answers[stack] = Answer()
+        answer = answers[stack] = StackEvidence()
     if result.works or result.outcome == Kind.CONFLICT:  # which counts as both
         answer.passes += 1
     if not result.works:
@@ -125,7 +125,7 @@ def _is_pytests_own(result: Result) -> bool:
 
 def _kind(result: Result) -> Kind:
     """How it failed, expected or not: harness.isolation.evidence has the words of a death."""
-    if result.outcome in BROKEN:
+    if result.outcome in DECLARABLE:
         return result.outcome
     if re.match(r"SIG[A-Z0-9]+\b|exited with status", result.failure):
         return Kind.CRASHED

@@ -13,7 +13,7 @@ from harness.expectations.condition import ALWAYS, Condition, Versions
 from harness.expectations.entry import Expectation
 from harness.expectations.signature import SignatureError, check
 from harness.files import parse_toml, read_text
-from harness.model.outcome import BROKEN, Kind
+from harness.model.outcome import DECLARABLE, Kind
 
 _REQUIRED = {"cases", "reason", "signature"}
 _KEYS = _REQUIRED | {"issue", "finding", "outcome", "stack"}
@@ -88,8 +88,8 @@ def _condition(where: str, entry: Mapping[str, Any], known: Sequence[Versions]) 
 
 
 def _outcome(where: str, text: str) -> Kind:
-    if text not in tuple(BROKEN):
-        raise BadInputError(f"{where}: key 'outcome': {text!r}: expected {', '.join(BROKEN)}")
+    if text not in tuple(DECLARABLE):
+        raise BadInputError(f"{where}: key 'outcome': {text!r}: expected {', '.join(DECLARABLE)}")
     return Kind(text)
 
 

@@ -47,7 +47,7 @@ class Added:
 
 
 @dataclass(frozen=True)
-class Plan:
+class UpdatePlan:
     """All changes, and the files' new texts."""
 
     narrowed: tuple[Narrowed, ...]
@@ -61,7 +61,7 @@ def plan(
     decisions: Decisions,
     cause: Cause | None,
     collect: Collect,
-) -> Plan:
+) -> UpdatePlan:
     """The changes that follow from ``decisions``; nothing is added without a ``cause``.
 
     ``collect`` is asked for all cases of the files concerned, since a glob may match cases that
@@ -75,10 +75,10 @@ def plan(
     ids = sorted({*decisions.evidence.areas, *(collect(paths) if paths else ())})
     narrowed = tuple(_narrowed(entry, decisions.passing[entry.where], ids) for entry in changed)
     added = tuple(_added(folder, one, decisions, ids, cause) for one in missing if cause)
-    return Plan(narrowed, added, _texts(narrowed, added))
+    return UpdatePlan(narrowed, added, _texts(narrowed, added))
 
 
-def check(plan_: Plan, folder: Path, ids: Iterable[str], stacks: Sequence[Versions]) -> None:
+def check(plan_: UpdatePlan, folder: Path, ids: Iterable[str], stacks: Sequence[Versions]) -> None:
     """Raise BadInputError if the new texts could not be used: better no change than a bad one."""
     texts = {path: read_text(path) for path in folder.glob("*.toml")}
     everything = [

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from harness.errors import BadInputError
 from harness.history.files import Folder, listed
 from harness.history.format import checked
-from harness.history.names import Place, SetAside
+from harness.history.names import RunFile, SetAside
 from harness.history.store import looked_at, put
 
 _TRIES = 12
@@ -125,11 +125,11 @@ class Branch:
         raise BadInputError(f"{self.remote} {self.name}: refused {_TRIES} times: {said}")
 
 
-def _is_good(files: Folder, place: Place) -> bool:
+def _is_good(files: Folder, place: RunFile) -> bool:
     return files.has(place.name) and not isinstance(looked_at(files, place), SetAside)
 
 
-def _is_whole(place: Place, content: bytes) -> bool:
+def _is_whole(place: RunFile, content: bytes) -> bool:
     try:
         checked(place, content)
     except ValueError:
@@ -137,13 +137,13 @@ def _is_whole(place: Place, content: bytes) -> bool:
     return True
 
 
-def _others(blobs: Mapping[Place, str], there: Mapping[str, str]) -> dict[Place, str]:
+def _others(blobs: Mapping[RunFile, str], there: Mapping[str, str]) -> dict[RunFile, str]:
     """The branch's blobs of files that have other bytes here."""
     same = ((place, there.get(place.name, blob), blob) for place, blob in blobs.items())
     return {place: found for place, found, blob in same if found != blob}
 
 
-def _names(places: Iterable[Place]) -> tuple[str, ...]:
+def _names(places: Iterable[RunFile]) -> tuple[str, ...]:
     return tuple(sorted(place.name for place in places))
 
 
@@ -169,7 +169,7 @@ class _Git:
         kinds = ((name, facts.split(" ")) for facts, _, name in rows)
         return {name: blob for name, (_, kind, blob) in kinds if kind == "blob"}
 
-    def contents(self, blobs: Mapping[Place, str]) -> Iterator[tuple[Place, bytes]]:
+    def contents(self, blobs: Mapping[RunFile, str]) -> Iterator[tuple[RunFile, bytes]]:
         """What these blobs hold, some at a time."""
         rest = list(blobs.items())
         while rest:
@@ -182,8 +182,8 @@ class _Git:
                 found.read(1)  # the end of the line
 
     def blobs(
-        self, folder: Path, places: Iterable[Place], *, write: bool = False
-    ) -> dict[Place, str]:
+        self, folder: Path, places: Iterable[RunFile], *, write: bool = False
+    ) -> dict[RunFile, str]:
         """What git calls these files' contents; ``write`` puts them into this repository."""
         places = list(places)
         given = "".join(f"{(folder / place.name).absolute()}\n" for place in places)
@@ -191,7 +191,7 @@ class _Git:
         found = self.run("hash-object", *options, given=given).split() if places else []
         return dict(zip(places, found, strict=True))
 
-    def commit(self, head: str, new: Mapping[Place, str]) -> str:
+    def commit(self, head: str, new: Mapping[RunFile, str]) -> str:
         """A commit on ``head`` with these files more, or in the place of those there."""
         self.run("read-tree", head or "--empty")
         lines = "".join(f"100644 {blob}\t{place.name}\0" for place, blob in new.items())
@@ -233,7 +233,7 @@ def _text(output: bytes) -> str:
     return os.fsdecode(output).strip("\n")
 
 
-def _message(new: Mapping[Place, str]) -> str:
+def _message(new: Mapping[RunFile, str]) -> str:
     return f"Add {len(new)} runs, {min(new).name} first"
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from harness.errors import BadInputError
-from harness.history.names import SUFFIX, Place, SetAside, place_of
+from harness.history.names import SUFFIX, RunFile, SetAside, place_of
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
@@ -21,7 +21,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 class Listed:
     """The runs' files by their names, and what is there besides and can't count."""
 
-    places: tuple[Place, ...]  # in the order of their names
+    places: tuple[RunFile, ...]  # in the order of their names
     set_aside: tuple[SetAside, ...] = ()
 
     @property
@@ -222,7 +222,7 @@ class Bucket:
 
 def listed(names: Iterable[str], set_aside: Iterable[SetAside] = ()) -> Listed:
     """The runs among these names; what is no Parquet file, or hidden, is none of a history."""
-    places, aside = list[Place](), list(set_aside)
+    places, aside = list[RunFile](), list(set_aside)
     for name in sorted(names):
         if not name.endswith(SUFFIX) or any(part.startswith(".") for part in name.split("/")):
             continue

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.history.names import Place
+from harness.history.names import RunFile
 from harness.history.run import Run
 from harness.junit.case import CaseRun
 from harness.junit.names import VERSIONS
@@ -53,7 +53,7 @@ SCHEMA = pa.schema(
 )
 
 
-def encoded(run: Run, place: Place) -> bytes:
+def encoded(run: Run, place: RunFile) -> bytes:
     """The run's Parquet file for that place; moved to another one it would be no good."""
     cases, count = run.cases, len(run.cases)
     same = {"format": FORMAT, "run": place.run, "time": run.time}
@@ -71,7 +71,7 @@ def encoded(run: Run, place: Place) -> bytes:
     return with_checksum(table, place)
 
 
-def with_checksum(table: pa.Table, place: Place, compression: str = "zstd") -> bytes:
+def with_checksum(table: pa.Table, place: RunFile, compression: str = "zstd") -> bytes:
     """The Parquet file of a table in the present format."""
     target, empty = BytesIO(), f"{FORMAT} {'0' * 64}"
     with pq.ParquetWriter(
@@ -86,7 +86,7 @@ def with_checksum(table: pa.Table, place: Place, compression: str = "zstd") -> b
     return content[:start] + _checksum(place, content, found) + content[end:]
 
 
-def checked(place: Place, content: bytes) -> pa.Table | None:
+def checked(place: RunFile, content: bytes) -> pa.Table | None:
     """None for a file as it was written; for one of an older format its table in the present one.
 
     Raises ValueError with the cause for a file that is damaged, of another place or of another
@@ -105,7 +105,7 @@ def checked(place: Place, content: bytes) -> pa.Table | None:
     return None if int(found[1]) == FORMAT else decoded(place, content)
 
 
-def decoded(place: Place, content: bytes) -> pa.Table:
+def decoded(place: RunFile, content: bytes) -> pa.Table:
     """A file's table in the present format, every value looked at. Raises ValueError."""
     try:
         reader = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
@@ -174,7 +174,7 @@ def _found_checksum(content: bytes) -> re.Match[bytes] | None:
     return _CHECKSUM.match(content, at) if at >= 0 else None
 
 
-def _checksum(place: Place, content: bytes, found: re.Match[bytes]) -> bytes:
+def _checksum(place: RunFile, content: bytes, found: re.Match[bytes]) -> bytes:
     start, end = found.span(2)
     digest, view = hashlib.sha256(f"{place.name}\0".encode()), memoryview(content)
     digest.update(view[:start])
@@ -182,7 +182,7 @@ def _checksum(place: Place, content: bytes, found: re.Match[bytes]) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _check_values(place: Place, table: pa.Table) -> None:
+def _check_values(place: RunFile, table: pa.Table) -> None:
     """Raises ValueError for what no recorder writes."""
     if not table.num_rows:
         raise ValueError("it has no case")

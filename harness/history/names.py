@@ -29,7 +29,7 @@ class SetAside:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class RunFile:
     """Where one run's file is, below the history."""
 
     run: str
@@ -51,7 +51,7 @@ class Place:
         return _parts(self.run)["exact"] is not None
 
     @property
-    def former(self) -> Place:
+    def former(self) -> RunFile:
         """Where a recorder before format 2 put the same run."""
         run = f"{self.time:%Y%m%dT%H%M%SZ}-{_parts(self.run)['digest']}"
         return replace(self, run=run)
@@ -73,14 +73,14 @@ def started(run: str) -> datetime:
     return datetime.fromisoformat(f"{parts['second']}.{(parts['exact'] or '_0')[1:]}Z")
 
 
-def place_of(name: str) -> Place:
+def place_of(name: str) -> RunFile:
     """The place that a file's name says. Raises ValueError for a name that no recorder gives."""
     try:
         name.encode()
         _, stack, file = name.split("/")
         run = file.removesuffix(SUFFIX)
         started(run)
-        place = Place(run, unquote(stack.removeprefix("stack="), errors="strict"))
+        place = RunFile(run, unquote(stack.removeprefix("stack="), errors="strict"))
     except ValueError as error:
         raise ValueError(f"its name is none of a run's file: expected {_FORM}") from error
     check_stack(place.stack)

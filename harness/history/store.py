@@ -16,15 +16,15 @@ import pyarrow as pa
 from harness.errors import BadInputError
 from harness.history import format as formats
 from harness.history.files import Bucket, Files, files_at
-from harness.history.names import SUFFIX, Place, SetAside, place_of
+from harness.history.names import SUFFIX, RunFile, SetAside, place_of
 from harness.history.run import Run, Said, joined, read_run
 from harness.history.views import create_cases, is_sound
 
-Answer = TypeVar("Answer")
-Look: TypeAlias = Callable[[Place, bytes], "pa.Table | None"]
+T = TypeVar("T")
+Look: TypeAlias = Callable[[RunFile, bytes], "pa.Table | None"]
 
 
-class Added(StrEnum):
+class Stored(StrEnum):
     """What became of a run's file."""
 
     RECORDED = "recorded"
@@ -33,19 +33,19 @@ class Added(StrEnum):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """One run's file, and what this recorder did."""
 
     run: str
     stack: str
     name: str  # of the file, below the history
     cases: int
-    added: Added
+    added: Stored
 
     @property
     def new(self) -> bool:
         """Whether this recorder added it."""
-        return self.added is Added.RECORDED
+        return self.added is Stored.RECORDED
 
 
 class History:
@@ -65,7 +65,7 @@ class History:
         said: Said = Said(),  # noqa: B008 - it is frozen
         *,
         together: bool = False,
-    ) -> tuple[Recorded, ...]:
+    ) -> tuple[RecordedRun, ...]:
         """Write a file for each report; ``together`` one for all, as lanes or shards of one run.
 
         All are read before any is written. Recording a run again changes nothing, unless its file
@@ -75,14 +75,16 @@ class History:
         runs = [read_run(path, said) for path in reports]
         return self.add([joined(runs)] if together else runs)
 
-    def add(self, runs: Sequence[Run]) -> tuple[Recorded, ...]:
+    def add(self, runs: Sequence[Run]) -> tuple[RecordedRun, ...]:
         """Write a file for each run; all are encoded before any is written."""
         files = []
         for run in runs:
             place = self._place(run)
             files.append((run, place, formats.encoded(run, place)))
         return tuple(
-            Recorded(place.run, run.stack, place.name, len(run.cases), put(self.files, place, file))
+            RecordedRun(
+                place.run, run.stack, place.name, len(run.cases), put(self.files, place, file)
+            )
             for run, place, file in files
         )
 
@@ -138,9 +140,9 @@ class History:
 
     def ask(
         self,
-        question: Callable[[duckdb.DuckDBPyConnection], Answer],
+        question: Callable[[duckdb.DuckDBPyConnection], T],
         stacks: Collection[str] = (),
-    ) -> Answer:
+    ) -> T:
         """The question's answer, from files that are as they were written.
 
         Raises BadInputError for a file that went bad after it was looked at.
@@ -161,16 +163,16 @@ class History:
             "record it again, or name another run"
         )
 
-    def _place(self, run: Run) -> Place:
+    def _place(self, run: Run) -> RunFile:
         """The run's file: also where a recorder before format 2 put it. Raises BadInputError."""
-        place = Place(run.name, run.stack)
+        place = RunFile(run.name, run.stack)
         try:
             place_of(place.name)
         except ValueError as error:
             raise BadInputError(f"{place.name}: {error}") from error
         return place.former if self.files.has(place.former.name) else place
 
-    def _look(self, places: Sequence[Place], look: Look) -> list[tuple[Place, pa.Table | None]]:
+    def _look(self, places: Sequence[RunFile], look: Look) -> list[tuple[RunFile, pa.Table | None]]:
         """What the look says of each file; those of which it says no good are set aside."""
         with ThreadPoolExecutor() as pool:
             looks = pool.map(lambda place: looked_at(self.files, place, look), places)
@@ -180,12 +182,12 @@ class History:
         self.unverified += tuple(place.name for place, table in sound if table is not None)
         return sound
 
-    def _addresses(self, places: Sequence[Place]) -> list[str]:
+    def _addresses(self, places: Sequence[RunFile]) -> list[str]:
         return [self.files.address(place.name) for place in places]
 
 
 def looked_at(
-    files: Files, place: Place, look: Look = formats.checked
+    files: Files, place: RunFile, look: Look = formats.checked
 ) -> SetAside | pa.Table | None:
     """What the look says of a file, or that it is no good, and why."""
     try:
@@ -196,17 +198,17 @@ def looked_at(
         return SetAside(place.name, str(error))
 
 
-def put(files: Files, place: Place, content: bytes) -> Added:
+def put(files: Files, place: RunFile, content: bytes) -> Stored:
     """Add a run's file, or put it in the place of a damaged one. Raises BadInputError."""
     if files.add(place.name, content):
-        return Added.RECORDED
+        return Stored.RECORDED
     if isinstance(looked_at(files, place), SetAside):
         files.replace(place.name, content)
-        return Added.REPLACED
-    return Added.KNOWN
+        return Stored.REPLACED
+    return Stored.KNOWN
 
 
-def placed(table: pa.Table, place: Place) -> pa.Table:
+def placed(table: pa.Table, place: RunFile) -> pa.Table:
     """The table with the columns that its folders' names hold."""
     for column, value in (
         ("date", pa.scalar(place.time.date())),

@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 
 from harness.history.format import SCHEMA
-from harness.model.outcome import Kind
+from harness.model.outcome import OUTCOMES_SQL, Kind
 
 # A time is UTC without a zone here: with one, each client shows its own, and Python needs pytz.
 _TIMES = {"time": """"time" AT TIME ZONE 'UTC' AS "time\""""}
@@ -20,7 +20,10 @@ _PARTITIONS = "hive_partitioning = true, hive_types = {'date': DATE, 'stack': VA
 def create_cases(
     connection: duckdb.DuckDBPyConnection, addresses: Sequence[str], older: Sequence[pa.Table]
 ) -> None:
-    """Create the view ``cases`` over files of the present format and tables of older ones."""
+    """Create the views ``cases``, over all files, and ``outcomes``, what each outcome means.
+
+    ``addresses`` are files of the present format, ``older`` the tables of those of older formats.
+    """
     parts = []
     if addresses:
         parts.append(f"SELECT {_COLUMNS} FROM {_files(addresses)}")  # noqa: S608 - quoted
@@ -30,6 +33,7 @@ def create_cases(
         connection.unregister("given")
         parts.append(f"SELECT {_COLUMNS} FROM older")  # noqa: S608 - names of ours
     connection.execute(f"CREATE VIEW cases AS {' UNION ALL '.join(parts)}")
+    connection.execute(f"CREATE VIEW outcomes AS {OUTCOMES_SQL}")
 
 
 def is_sound(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.issues.text import Mark, body, kept, mark_of, marked, title, unmarked
-from harness.render.markdown import code, plain
+from harness.render.github import code, plain
 from harness.verdicts.regressions import Regression, State, digest
 
 

@@ -12,9 +12,9 @@ from harness.dashboard.names import case_page, visible
 from harness.diagnosis.signature import first_line
 from harness.history.names import started
 from harness.model.issues import page
-from harness.render.markdown import code, plain, table
+from harness.render.github import code, plain, table
+from harness.verdicts.nightly import changed_components
 from harness.verdicts.regressions import Regression, Standing, State, digest
-from harness.verdicts.verdict_groups import steps
 
 MOST = 65_536  # characters of a body, by GitHub
 _BISECTED = ("torch_xla", "jax")  # components whose wheels `bisect` steps over
@@ -121,7 +121,7 @@ def _sentence(regression: Regression) -> str:
 
 def _components(first: Standing, state: State) -> Iterator[str]:
     was, is_ = state.versions.get(first.before, {}), state.versions.get(first.since, {})
-    changed = steps(was, is_)
+    changed = changed_components(was, is_)
     unknown = not any(is_.get(name) for name in is_ if name not in ("stack", "commit"))
     if changed:
         yield f"Changed with it: **{plain(', '.join(changed))}**."

@@ -20,7 +20,7 @@ from harness.errors import BadInputError
 from harness.isolation.evidence import Death
 from harness.job import wire
 from harness.job.job import Job
-from harness.model.outcome import BROKEN, Kind
+from harness.model.outcome import DECLARABLE, Kind
 
 _FIRST = 10  # times the patience until all have come for the first time: a node may still start
 _LINE = 1 << 16  # bytes
@@ -196,7 +196,7 @@ class Other:
             case {"go": given} if wire.is_index(given, len(self._cases)):
                 return _death(Kind.PASSED, "") if given == number else None
             case {"no": given, "why": str(why), "kind": str(kind)} if (
-                wire.is_index(given, len(self._cases)) and kind in BROKEN
+                wire.is_index(given, len(self._cases)) and kind in DECLARABLE
             ):
                 return _death(Kind(kind), why) if given == number else None
             case {"late": given} if wire.is_index(given, len(self._cases)):

@@ -34,7 +34,7 @@ _WORST_FIRST = (
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _CaseOnWorkers:
     """What one worker says of one case: its outcome, and its elements of the report."""
 
     worker: str
@@ -49,7 +49,7 @@ class _Worker:
     """One worker's report. ``faults`` name what of it can't be read."""
 
     head: Head
-    answers: Mapping[tuple[str, str, str], _Answer]
+    answers: Mapping[tuple[str, str, str], _CaseOnWorkers]
     faults: tuple[str, ...]
 
 
@@ -152,14 +152,14 @@ def _read(name: str, path: Path) -> _Worker:
     return _Worker(reader.head, answers, tuple(reader.faults))
 
 
-def _answer(worker: str, elements: Sequence[Element]) -> _Answer:
+def _answer(worker: str, elements: Sequence[Element]) -> _CaseOnWorkers:
     case = settled([element.case for element in elements if not element.second])
     if LOST in case.properties:
-        return _Answer(worker, case, Kind.CRASHED, case.message, (_unread(elements[0]),))
+        return _CaseOnWorkers(worker, case, Kind.CRASHED, case.message, (_unread(elements[0]),))
     message = case.message
     if case.outcome != Kind.CONFLICT:
         message = elements[0].reported.properties.get("outcome_detail", "") or message
-    return _Answer(worker, case, case.outcome, message, tuple(map(_whole, elements)))
+    return _CaseOnWorkers(worker, case, case.outcome, message, tuple(map(_whole, elements)))
 
 
 def _whole(element: Element) -> TestCase:
@@ -182,7 +182,9 @@ def _unread(element: Element) -> TestCase:
     return case
 
 
-def _merged(answers: Sequence[_Answer], absent: Mapping[str, str]) -> tuple[list[TestCase], Kind]:
+def _merged(
+    answers: Sequence[_CaseOnWorkers], absent: Mapping[str, str]
+) -> tuple[list[TestCase], Kind]:
     """The elements of the worst worker, with what all others said."""
     worst = min(answers, key=lambda answer: _WORST_FIRST.index(answer.kind))
     cases = list(worst.cases[:1] if absent else worst.cases)
@@ -229,7 +231,7 @@ def _set(case: Any, said: Mapping[str, str]) -> None:
         case.add_property(name, value)
 
 
-def _add_output(case: TestCase, answers: Sequence[_Answer]) -> None:
+def _add_output(case: TestCase, answers: Sequence[_CaseOnWorkers]) -> None:
     """What each worker printed, under its name."""
     for stream in ("system_out", "system_err"):
         texts = {
@@ -243,7 +245,7 @@ def _add_output(case: TestCase, answers: Sequence[_Answer]) -> None:
             setattr(case, stream, "\n".join(parts) + "\n")
 
 
-def _text(answer: _Answer) -> str:
+def _text(answer: _CaseOnWorkers) -> str:
     texts = [
         str(entry.text or entry.message or "") for case in answer.cases for entry in case.result
     ]

@@ -24,7 +24,7 @@ from harness.junit.names import (
     of_a_test,
 )
 from harness.junit.reader import Element, Reader
-from harness.model.outcome import Kind
+from harness.model.outcome import Answer, Kind
 
 __all__ = [
     "FORMAT",
@@ -76,12 +76,12 @@ class Result:
     @property
     def works(self) -> bool:
         """Whether the case did what it asserts, expected or not."""
-        return self.outcome in (Kind.PASSED, Kind.UNEXPECTED_PASS)
+        return self.outcome.answer is Answer.WORKS
 
     @property
     def measured(self) -> bool:
         """Whether the case ran to an answer."""
-        return self.outcome != Kind.SKIPPED
+        return self.outcome.answer is not None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from harness.matrix.attribution import Component, Swap
 from harness.matrix.cell import Cell
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
-from harness.verdicts.findings import Comparison, Finding, Verdict
+from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.verdict import Verdict
 
 _DIFFERS = (Verdict.REGRESSED, Verdict.FIXED, Verdict.FLAKY)
 

@@ -1,9 +1,17 @@
-"""What became of a case."""
+"""What became of a case: every outcome, and what each one means, once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+
+class Answer(StrEnum):
+    """What a run that measured a case says of it. Expected is broken too, as declared."""
+
+    WORKS = "works"
+    BROKEN = "broken"
+    EXPECTED = "expected"
 
 
 class Kind(StrEnum):
@@ -19,14 +27,42 @@ class Kind(StrEnum):
     UNEXPECTED_PASS = "unexpected pass"
 
     @property
+    def answer(self) -> Answer | None:
+        """What it says of the case; None for a case that was not measured."""
+        return _ANSWERS.get(self)
+
+    @property
     def is_bad(self) -> bool:
         """Whether it makes the run red."""
-        return self in (*BROKEN, Kind.CONFLICT, Kind.UNEXPECTED_PASS)
+        return self in UNEXPECTED
 
 
-WORKS = (Kind.PASSED, Kind.UNEXPECTED_PASS)
+_ANSWERS = {
+    Kind.PASSED: Answer.WORKS,
+    Kind.UNEXPECTED_PASS: Answer.WORKS,
+    Kind.FAILED: Answer.BROKEN,
+    Kind.CRASHED: Answer.BROKEN,
+    Kind.HUNG: Answer.BROKEN,
+    Kind.CONFLICT: Answer.BROKEN,
+    Kind.EXPECTED_FAILURE: Answer.EXPECTED,
+}
+WORKS = tuple(kind for kind, answer in _ANSWERS.items() if answer is Answer.WORKS)
+BROKEN = tuple(kind for kind, answer in _ANSWERS.items() if answer is not Answer.WORKS)
+UNEXPECTED = (
+    *(kind for kind, answer in _ANSWERS.items() if answer is Answer.BROKEN),
+    Kind.UNEXPECTED_PASS,
+)
 # What one run of a case can come to, and an expectation can declare; a conflict is of several.
-BROKEN = (Kind.FAILED, Kind.CRASHED, Kind.HUNG)
+DECLARABLE = (Kind.FAILED, Kind.CRASHED, Kind.HUNG)
+# The same as SQL that every engine reads. A skipped case has no row: it has no answer.
+OUTCOMES_SQL = (
+    "SELECT o.outcome, o.answer, o.unexpected FROM (VALUES\n    "  # noqa: S608 - words of ours
+    + ",\n    ".join(
+        f"('{kind}', '{answer}', {str(kind in UNEXPECTED).upper()})"
+        for kind, answer in _ANSWERS.items()
+    )
+    + "\n) AS o (outcome, answer, unexpected)"
+)
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,30 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.junit.report import Report, Result
-from harness.render import markdown as md
-from harness.render.text import WIDTH, section, title, wrapped
+from harness.render import github
+from harness.render.comparison_github import group_table
+from harness.render.comparison_text import section
+from harness.render.terminal import WIDTH, title, wrapped
 from harness.verdicts.compare import compare
-from harness.verdicts.findings import Comparison, Verdict
+from harness.verdicts.findings import Comparison, Side, side
 from harness.verdicts.groups import groups
-from harness.verdicts.side import Side, side
 from harness.verdicts.upstream import Row
+from harness.verdicts.verdict import Verdict
 
 Columns = Sequence[tuple[str, Sequence[Report]]]  # stacks in order, by name
-_CHANGES = (Verdict.REGRESSED, Verdict.NEWLY_UNMEASURED, Verdict.FLAKY, Verdict.FIXED)
+_CHANGES = (
+    Verdict.REGRESSED,
+    Verdict.MISSING,
+    Verdict.NEW_FAILURE,
+    Verdict.FLAKY,
+    Verdict.FIXED,
+)
 _SHOWN = 5  # groups of one kind of change
 _INDENT = 2
 
 
 @dataclass(frozen=True)
-class Line:
+class OverviewLine:
     """One line of a table: a title, issues, and a cell for each stack."""
 
     title: str
@@ -41,42 +49,42 @@ def text(columns: Columns, rows: Sequence[Row] = ()) -> Iterator[str]:
     for name, step in _steps(columns):
         yield title(f"{name}: {_counted(step)}")
         for verdict in _CHANGES:
-            yield from section(str(verdict), groups(step.of(verdict)), _SHOWN)
+            yield from section(groups(step.of(verdict)), _SHOWN)
 
 
 def markdown(columns: Columns, rows: Sequence[Row] = (), most: int = 30) -> str:
     """The same as Markdown; each step's groups in at most ``most`` rows."""
-    names = [md.plain(name) for name, _ in columns]
+    names = [github.plain(name) for name, _ in columns]
     sides = [side(reports) for _, reports in columns]
     lines = ["## What each stack gets right", ""]
-    lines += md.table(("", "upstream", *names), _cells(_upstream(sides, rows), issues=True))
+    lines += github.table(("", "upstream", *names), _cells(_upstream(sides, rows), issues=True))
     lines += ["## Cases by area: passed/broken/skipped/missing", ""]
-    lines += md.table(("area", *names), _cells(_areas(sides), issues=False))
+    lines += github.table(("area", *names), _cells(_areas(sides), issues=False))
     for name, step in _steps(columns):
         found = groups(step.of(*_CHANGES))
-        lines += [f"## {md.plain(f'{name}: {_counted(step)}')}", ""]
-        lines += md.group_table(found, most)
+        lines += [f"## {github.plain(f'{name}: {_counted(step)}')}", ""]
+        lines += group_table(found, most)
     return "\n".join(lines)
 
 
-def _upstream(sides: Sequence[Side], rows: Sequence[Row]) -> Iterator[Line]:
+def _upstream(sides: Sequence[Side], rows: Sequence[Row]) -> Iterator[OverviewLine]:
     for row in rows:
         answers = [row.answer(row.select(_firsts(side))) for side in sides]
         cells = (f"{_short(a.verdict)} {a.count}" for a in answers)
-        yield Line(row.title, row.issues, tuple(cells))
+        yield OverviewLine(row.title, row.issues, tuple(cells))
 
 
 def _short(verdict: str) -> str:
     return "-" if verdict == "unmeasured" else verdict
 
 
-def _areas(sides: Sequence[Side]) -> Iterator[Line]:
+def _areas(sides: Sequence[Side]) -> Iterator[OverviewLine]:
     keys: dict[str, set[str]] = {}
     for each in sides:
         for result in _firsts(each):
             keys.setdefault(result.properties.get("area", ""), set()).add(result.key)
     for area in sorted(keys):
-        yield Line(area, (), tuple(_area(each.runs, keys[area]) for each in sides))
+        yield OverviewLine(area, (), tuple(_area(each.runs, keys[area]) for each in sides))
 
 
 def _area(runs: Mapping[str, Sequence[Result]], keys: set[str]) -> str:
@@ -96,11 +104,11 @@ def _steps(columns: Columns) -> Iterator[tuple[str, Comparison]]:
 
 
 def _counted(step: Comparison) -> str:
-    named = [f"{step.counts[v]} {v}" for v in _CHANGES if step.counts.get(v)]
+    named = [text for v in _CHANGES if (text := step.counted(v))]
     return ", ".join(named) or "no change"
 
 
-def _grid(names: Sequence[str], table: Iterator[Line]) -> Iterator[str]:
+def _grid(names: Sequence[str], table: Iterator[OverviewLine]) -> Iterator[str]:
     """Each line's title above its cells; as many stacks side by side as fit."""
     lines = list(table)
     width = max(map(len, [*names, *(cell for line in lines for cell in line.cells)]), default=0) + 2
@@ -119,7 +127,7 @@ def _row(cells: Sequence[str], width: int) -> str:
     return (" " * _INDENT + "".join(f"{cell:<{width}}" for cell in fitted)).rstrip()
 
 
-def _cells(lines: Iterator[Line], *, issues: bool) -> Iterator[tuple[str, ...]]:
+def _cells(lines: Iterator[OverviewLine], *, issues: bool) -> Iterator[tuple[str, ...]]:
     for line in lines:
-        links = (", ".join(map(md.link, line.issues)),) if issues else ()
-        yield (md.plain(line.title), *links, *map(md.plain, line.cells))
+        links = (", ".join(map(github.link, line.issues)),) if issues else ()
+        yield (github.plain(line.title), *links, *map(github.plain, line.cells))

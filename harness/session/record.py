@@ -14,7 +14,7 @@ from harness.isolation import reports
 from harness.isolation.isolator import Run
 from harness.lanes import LANES
 from harness.model.case import Case
-from harness.model.outcome import BROKEN, WORKS, Kind, Outcome
+from harness.model.outcome import DECLARABLE, WORKS, Kind, Outcome
 from harness.model.versions import stack_versions
 
 _ATTRIBUTE = "xla_record"
@@ -94,7 +94,7 @@ def settle(
     if hung := run.events.hung:
         raw = reports.hung_in_discovery(item, run.reports, hung.stack or "")
     outcome = judge(raw, expectation)
-    broken = raw if raw.kind in BROKEN else Outcome(raw.kind)
+    broken = raw if raw.kind in DECLARABLE else Outcome(raw.kind)
     layer = layer_of(broken, run.reports)
     failed = [report for report in run.reports if report.failed]
     if outcome.kind == Kind.EXPECTED_FAILURE and len(failed) > 1:

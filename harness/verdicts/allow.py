@@ -14,8 +14,8 @@ from harness.errors import BadInputError
 from harness.expectations import glob_pattern
 from harness.files import read_toml
 from harness.model.issues import ISSUE
-from harness.verdicts.decision import REFUSALS
 from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.verdict import REFUSALS
 
 _TEXTS = ("reason", "signed_off_by")
 _REQUIRED = {"cases", "verdict", *_TEXTS}
@@ -23,7 +23,7 @@ _KEYS = _REQUIRED | {"issue", "until"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class AllowEntry:
     """One ``[[allow]]``. ``cases`` are ids or keys; only ``*`` and ``?`` are special in them."""
 
     where: str  # file and number, for messages
@@ -51,11 +51,11 @@ class Entry:
 class Allowed:
     """What a list allows of a comparison."""
 
-    entries: Mapping[str, Entry]  # by the finding's key
-    stale: tuple[Entry, ...]  # those that allow nothing of it
+    entries: Mapping[str, AllowEntry]  # by the finding's key
+    stale: tuple[AllowEntry, ...]  # those that allow nothing of it
 
 
-def load(path: Path, today: date) -> tuple[Entry, ...]:
+def load(path: Path, today: date) -> tuple[AllowEntry, ...]:
     """Read the list. Raises BadInputError naming the file, the entry and the key.
 
     An entry whose ``until`` is before ``today`` has expired, which is an error.
@@ -68,9 +68,9 @@ def load(path: Path, today: date) -> tuple[Entry, ...]:
     return tuple(_entry(f"{path}#{number}", e, today) for number, e in enumerate(entries, 1))
 
 
-def apply(entries: tuple[Entry, ...], comparison: Comparison) -> Allowed:
+def apply(entries: tuple[AllowEntry, ...], comparison: Comparison) -> Allowed:
     """Which findings are signed off. Raises BadInputError when two entries allow one finding."""
-    found: dict[str, Entry] = {}
+    found: dict[str, AllowEntry] = {}
     used = set()
     for finding in comparison.of(*REFUSALS):
         fits = [entry for entry in entries if entry.allows(finding)]
@@ -85,7 +85,7 @@ def apply(entries: tuple[Entry, ...], comparison: Comparison) -> Allowed:
     return Allowed(found, tuple(entry for entry in entries if entry.where not in used))
 
 
-def _entry(where: str, entry: Any, today: date) -> Entry:
+def _entry(where: str, entry: Any, today: date) -> AllowEntry:
     if not isinstance(entry, dict):
         raise BadInputError(f"{where}: expected a table")
     for key in sorted(entry.keys() - _KEYS):
@@ -104,7 +104,7 @@ def _entry(where: str, entry: Any, today: date) -> Entry:
     issue = entry.get("issue", "")
     if "issue" in entry and not (isinstance(issue, str) and ISSUE.fullmatch(issue)):
         raise BadInputError(f"{where}: key 'issue': {issue!r}: expected 'owner/repo#number'")
-    return Entry(
+    return AllowEntry(
         where=where,
         cases=tuple(cases),
         verdict=entry["verdict"],

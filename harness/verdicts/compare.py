@@ -1,15 +1,16 @@
-"""One stack's reports held against another's: a verdict for each case."""
+"""Two stacks' reports compared: a verdict on each case, and one decision about the candidate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from harness.diagnosis.signature import first_line, generalised
 from harness.junit.report import Report, Result
-from harness.verdicts.findings import VERDICTS, Comparison, Finding, Tally, Verdict
-from harness.verdicts.side import Side, side
+from harness.model.outcome import Answer
+from harness.verdicts.findings import Comparison, Finding, Side, Tally, side
 from harness.verdicts.upstream import Row
+from harness.verdicts.verdict import REFUSALS, VERDICTS, Verdict, change, counted
 
 
 def compare(
@@ -19,10 +20,11 @@ def compare(
     reruns_candidate: Sequence[Report] = (),
     rows: Sequence[Row] = (),
 ) -> Comparison:
-    """Hold the candidate's cases against the base's, lane by lane and topology by topology.
+    """Compare the candidate's cases with the base's, lane by lane and topology by topology.
 
-    Broken is broken, whether or not an expectation declared it, and an unexpected pass works. The
-    reports of a side are its lanes and shards; reruns are more runs of some of its cases.
+    The reports of a side are its lanes and shards; reruns are more runs of some of its cases. An
+    unexpected pass works. A failure counts whether or not an expectation declares it; where it
+    does, ``Finding.expected`` says so.
 
     Raises BadInputError when one side's reports are of several stacks.
     """
@@ -31,6 +33,47 @@ def compare(
     findings = [_finding(key, before, after, rows) for key in keys]
     findings.sort(key=lambda finding: (VERDICTS.index(finding.verdict), finding.key))
     return Comparison(before, after, tuple(findings))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How ``xla-harness qualify`` ends, and why, in a sentence."""
+
+    exit_code: int
+    sentence: str
+
+
+def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
+    """The answer; ``allowed`` are the keys of what was signed off.
+
+    2: can't tell. A side has no measured case, or nothing speaks against the candidate but a
+    flaky case that may be a regression (``Finding.undecided``).
+    1: something regressed, as expected or not, or is missing, and nobody has signed it off.
+    0: neither.
+    """
+    for each in (comparison.base, comparison.candidate):
+        if not each.measured:
+            return Decision(2, f"Can't tell: no case was measured on {each.name}.")
+    against = [f for f in comparison.of(*REFUSALS) if f.key not in allowed]
+    if against:
+        return Decision(1, f"Refused: {', '.join(_counts(against))}.")
+    undecided = undecided_of(comparison)
+    if undecided:
+        return Decision(2, f"Can't tell: {len(undecided)} flaky, which may be a regression.")
+    but = f", but for {len(allowed)} signed off" if allowed else ""
+    return Decision(0, f"Qualified: nothing regressed, nothing is missing{but}.")
+
+
+def _counts(against: Sequence[Finding]) -> Iterator[str]:
+    for verdict in REFUSALS:
+        found = [finding for finding in against if finding.verdict == verdict]
+        if found:
+            yield counted(len(found), sum(f.expected for f in found), verdict)
+
+
+def undecided_of(comparison: Comparison) -> tuple[Finding, ...]:
+    """The cases that more runs may show to be regressions."""
+    return tuple(finding for finding in comparison.findings if finding.undecided)
 
 
 def _finding(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Finding:
@@ -50,31 +93,22 @@ def _finding(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Findin
         issues=_issues(broken, every, row),
         note=_note(base, candidate, row),
     )
-    if found.verdict == Verdict.NEWLY_UNMEASURED:
+    if found.verdict == Verdict.MISSING:
         return replace(found, layer="", note="", failure=_cause(candidate, after, base[0]))
     return found
 
 
 def _verdict(base: Tally, candidate: Tally) -> Verdict:
-    if base.differs or candidate.differs:
+    if base.is_flaky or candidate.is_flaky:
         return Verdict.FLAKY
-    was, is_ = base.works or base.broken, candidate.works or candidate.broken
-    if was and is_:
-        return {
-            (True, True): Verdict.UNCHANGED,
-            (True, False): Verdict.REGRESSED,
-            (False, True): Verdict.FIXED,
-            (False, False): Verdict.STILL_BROKEN,
-        }[base.always_works, candidate.always_works]
-    if was:
-        return Verdict.NEWLY_UNMEASURED
-    return Verdict.NEWLY_MEASURED if is_ else Verdict.UNCHANGED
+    return change(base.answer, candidate.answer)
 
 
 def _tally(runs: Sequence[Result]) -> Tally:
     works = sum(run.works for run in runs)
     unmeasured = sum(not run.measured for run in runs)
-    return Tally(works, len(runs) - works - unmeasured, unmeasured)
+    expected = sum(run.outcome.answer is Answer.EXPECTED for run in runs)
+    return Tally(works, len(runs) - works - unmeasured, unmeasured, expected)
 
 
 def _broken(runs: Sequence[Result]) -> Result | None:

@@ -1,29 +1,68 @@
-"""What a comparison says: verdicts, and what is known of each case that has one."""
+"""A comparison as data: both sides, and what is known of each case that one of them has."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 
-from harness.verdicts.side import Side
+from harness.errors import BadInputError
+from harness.junit.report import Report, Result
+from harness.model.flaky import is_flaky
+from harness.model.outcome import Answer
+from harness.verdicts.verdict import Verdict, counted
 
 
-class Verdict(StrEnum):
-    """A case on the candidate, held against the base; what matters most comes first."""
+@dataclass(frozen=True)
+class Side:
+    """All that was run on one stack, its lanes, its shards and its reruns, by the case's key."""
 
-    REGRESSED = "regressed"
-    NEWLY_UNMEASURED = "newly unmeasured"
-    FLAKY = "flaky"
-    FIXED = "fixed"
-    STILL_BROKEN = "still broken"
-    NEWLY_MEASURED = "newly measured"
-    UNCHANGED = "unchanged"
+    name: str  # the stack's, else its torch_xla version
+    versions: Mapping[str, str]
+    runs: Mapping[str, tuple[Result, ...]]  # a case's first run, then its reruns
+    left_out: tuple[str, ...]  # the causes for which all first runs left cases out
+    uncollected: Mapping[str, str]  # file to the first line of why
+
+    @property
+    def measured(self) -> int:
+        """How many cases ran to an answer at least once."""
+        return sum(any(run.measured for run in runs) for runs in self.runs.values())
+
+    def why_missing(self, case: Result) -> str:
+        """Why there is no run of a case that the other stack has."""
+        file = case.id.partition("::")[0]
+        if file in self.uncollected:
+            return self.uncollected[file]
+        for cause in self.left_out:
+            if cause.startswith((f"lane {case.lane}:", f"topology {case.topology}:")):
+                return f"left out: {cause}"
+        return "not collected: the case is in no report of this stack"
 
 
-VERDICTS = list(Verdict)
+def side(reports: Sequence[Report], reruns: Sequence[Report] = ()) -> Side:
+    """The reports of one stack as one. Raises BadInputError when they are of several."""
+    every = [*reports, *reruns]
+    for other in every[1:]:
+        for name, version in every[0].versions.items():
+            if other.versions.get(name, version) != version:
+                raise BadInputError(
+                    f"{other.path}: expected {name} {version}, as in {every[0].path}, "
+                    f"found {other.versions[name]}: reports of two stacks can't be one side"
+                )
+    runs: dict[str, list[Result]] = defaultdict(list)
+    for report in every:
+        for key, result in report.results.items():
+            runs[key].append(result)
+    left_out = [set(report.left_out) for report in reports]
+    versions = every[0].versions if every else {}
+    return Side(
+        name=next((r.stack for r in every if r.stack), versions.get("torch_xla", "no report")),
+        versions=versions,
+        runs={key: tuple(results) for key, results in runs.items()},
+        left_out=tuple(sorted(set.intersection(*left_out))) if left_out else (),
+        uncollected={f: why for r in every for f, why in r.uncollected.items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -31,8 +70,9 @@ class Tally:
     """How often a case worked, broke and gave no answer on one side."""
 
     works: int = 0
-    broken: int = 0
+    broken: int = 0  # as expected or not
     unmeasured: int = 0
+    expected: int = 0  # of the broken ones, those that an expectation declares
 
     @property
     def always_works(self) -> bool:
@@ -45,9 +85,16 @@ class Tally:
         return self.broken > 0 and not self.works
 
     @property
-    def differs(self) -> bool:
-        """Whether its runs disagree."""
-        return self.works > 0 and self.broken > 0
+    def is_flaky(self) -> bool:
+        """Whether its runs, all of which are of one stack, disagree."""
+        return is_flaky([[True] * self.works + [False] * self.broken])
+
+    @property
+    def answer(self) -> Answer | None:
+        """What its runs say, unless they disagree; None if no run measured it."""
+        if not self.broken:
+            return Answer.WORKS if self.works else None
+        return Answer.EXPECTED if self.expected == self.broken else Answer.BROKEN
 
     def __str__(self) -> str:
         named = {"ok": self.works, "broken": self.broken, "no answer": self.unmeasured}
@@ -59,7 +106,7 @@ class Finding:
     """What became of one case from the base to the candidate.
 
     ``layer`` and ``failure`` are those of the side where it broke, the candidate's if both did;
-    ``failure`` is the first line of the message, and the cause of a case newly unmeasured.
+    ``failure`` is the first line of the message, and, for a missing case, why it is missing.
     ``component`` is the pin that carries the difference, once that is known.
     """
 
@@ -76,6 +123,11 @@ class Finding:
     component: str | None = None
 
     @property
+    def expected(self) -> bool:
+        """Whether an expectation declares the failure that the case has on the candidate."""
+        return self.candidate.answer is Answer.EXPECTED
+
+    @property
     def undecided(self) -> bool:
         """Whether it may be a regression, which more runs would show.
 
@@ -84,8 +136,8 @@ class Finding:
         """
         if self.verdict != Verdict.FLAKY:
             return False
-        return (self.base.always_works and self.candidate.differs) or (
-            self.base.differs and self.candidate.always_breaks
+        return (self.base.always_works and self.candidate.is_flaky) or (
+            self.base.is_flaky and self.candidate.always_breaks
         )
 
 
@@ -100,6 +152,12 @@ class Comparison:
     def of(self, *verdicts: Verdict) -> tuple[Finding, ...]:
         """The findings with one of these verdicts."""
         return tuple(finding for finding in self.findings if finding.verdict in verdicts)
+
+    def counted(self, verdict: Verdict) -> str:
+        """How many cases have the verdict: ``5 regressed (3 expected)``; "" for none."""
+        found = self.of(verdict)
+        expected = sum(finding.expected for finding in found)
+        return counted(len(found), expected, verdict) if found else ""
 
     @cached_property
     def counts(self) -> Mapping[Verdict, int]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import duckdb
 
+from harness.verdicts.nightly import versions_of
 from harness.verdicts.rules import ask_about, statement
-from harness.verdicts.verdicts import versions_of
 
 _NEWEST = "SELECT max(run) FROM cases GROUP BY stack"
 _DETAILS = """
@@ -18,9 +18,8 @@ SELECT run, lane, topology, "case", area, outcome, message, signature, layer, up
 FROM cases WHERE run IN (SELECT unnest(?))
 """
 _WORKING = """
-SELECT stack, lane, topology, "case", max(run) AS last FROM cases
-WHERE outcome <> 'skipped' GROUP BY ALL
-HAVING arg_max(outcome, run) IN ('passed', 'unexpected pass', 'expected failure')
+SELECT stack, lane, topology, "case", max(run) AS last FROM cases JOIN outcomes USING (outcome)
+GROUP BY ALL HAVING arg_max(answer, run) <> 'broken'
 """
 
 

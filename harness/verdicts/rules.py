@@ -15,13 +15,13 @@ SQL = Path(__file__).parent / "sql"
 
 _NUMBERS = """
 SELECT run, time, stack, lane, topology, "case", 'duration' AS name, duration AS value
-FROM cases WHERE {where} AND outcome IN ('passed', 'unexpected pass')
+FROM cases JOIN outcomes USING (outcome) WHERE {where} AND answer = 'works'
 UNION ALL
 SELECT run, time, stack, lane, topology, "case", name, value
 FROM (
     SELECT *, unnest(map_keys(properties)) AS name,
         TRY_CAST(unnest(map_values(properties)) AS DOUBLE) AS value
-    FROM cases WHERE {where} AND outcome IN ('passed', 'unexpected pass')
+    FROM cases JOIN outcomes USING (outcome) WHERE {where} AND answer = 'works'
 )
 WHERE value BETWEEN -1e300 AND 1e300
 """

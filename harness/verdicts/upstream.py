@@ -12,7 +12,7 @@ from harness.diagnosis.layers import LAYERS
 from harness.errors import BadInputError
 from harness.expectations import glob_pattern
 from harness.files import read_toml
-from harness.model.outcome import Kind
+from harness.model.outcome import WORKS, Kind
 
 _REQUIRED = {"title", "issues", "cases"}
 _KEYS = _REQUIRED | {"layer"}
@@ -34,7 +34,7 @@ M = TypeVar("M", bound=Measured)
 
 
 @dataclass(frozen=True)
-class Answer:
+class RowAnswer:
     """What the cases of a row say: how many of them passed, did not, and could not tell."""
 
     passed: int
@@ -78,11 +78,11 @@ class Row:
         """Those of its cases."""
         return [result for result in results if self.names(result.id)]
 
-    def answer(self, results: Sequence[Measured]) -> Answer:
+    def answer(self, results: Sequence[Measured]) -> RowAnswer:
         """What its cases say of the stack, given the results that ``select`` gave."""
-        passed = sum(r.outcome in (Kind.PASSED, Kind.UNEXPECTED_PASS) for r in results)
+        works = sum(r.outcome in WORKS for r in results)
         silent = sum(r.outcome == Kind.SKIPPED or self.is_before(r.layer) for r in results)
-        return Answer(passed, len(results) - passed - silent, silent)
+        return RowAnswer(works, len(results) - works - silent, silent)
 
     def is_before(self, layer: str) -> bool:
         """Whether a case that broke at ``layer`` broke before what the row is about."""

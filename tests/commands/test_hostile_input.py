@@ -88,7 +88,7 @@ READ = {
     "stack file": ["stacks", "--folder", "stacks", "show", "FILE.toml"],
     "stack": ["stacks", "--folder", "stacks", "lock", "FILE"],
     "stacks folder": ["stacks", "--folder", "FILE", "list"],
-    "history-of": ["history-of", "a/b#1", "--reports", "FILE"],
+    "since": ["since", "a/b#1", "--reports", "FILE"],
     "repro": ["repro", "FILE::test_x"],
     "list": ["list", "FILE"],
     "verdict": ["verdict", "latest", "--history", "FILE"],

@@ -18,7 +18,7 @@ from harness import cli
 from harness.errors import BadInputError
 from harness.expectations import Expectations, describe, evidence, update
 from harness.expectations.decide import Decisions, decide
-from harness.expectations.update import Cause, Plan
+from harness.expectations.update import Cause, UpdatePlan
 from harness.files import write
 from harness.junit.report import FORMAT, FORMAT_PROPERTY
 
@@ -61,7 +61,7 @@ class Bench:
     collected: Sequence[str] = ()
     asked: list[str] = field(default_factory=list)  # the files whose cases were collected
     decisions: Decisions = field(init=False)
-    plan: Plan = field(init=False)
+    plan: UpdatePlan = field(init=False)
 
     def ran(self, torch_xla: str, outcomes: dict[str, str], times: int = 2, **more: str) -> None:
         """So many runs of a stack, all with these outcomes."""

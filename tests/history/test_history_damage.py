@@ -23,9 +23,9 @@ from harness.history.run import LOST, VERSIONS, Run
 from harness.history.store import History
 from harness.junit.case import CaseRun
 from harness.model.outcome import Kind
+from harness.verdicts.nightly import judge
 from harness.verdicts.regressions import state
-from harness.verdicts.verdicts import Kind as Verdict
-from harness.verdicts.verdicts import judge
+from harness.verdicts.verdict import Verdict
 
 TIME = "2026-11-{day:02}T02:30:00+00:00"
 NOW = datetime.now(UTC)

@@ -59,7 +59,7 @@ def ten_gigabytes(path: Path) -> Path:
 COMMANDS: dict[str, list[str]] = {
     "record": ["record", "FILE", "--history", "new"],
     "qualify": ["qualify", "good.xml", "FILE", "--out", "new"],
-    "history-of": ["history-of", "1", "--reports", "FOLDER"],
+    "since": ["since", "1", "--reports", "FOLDER"],
     "durations": ["durations", "FILE", "--out", "new"],
     "expectations": ["expectations", "update", "FILE", "--expectations", "expectations"],
     "jobset merge": ["jobset", "merge", "FOLDER", "--out", "new"],

@@ -13,7 +13,8 @@ import pytest
 from harness import cli
 from harness.errors import PARTIAL
 from harness.history.store import History
-from harness.verdicts.verdicts import Kind, judge
+from harness.verdicts.nightly import judge
+from harness.verdicts.verdict import Verdict
 
 NIGHT = json.dumps([{"stack": "2.9.0", "wheels": ""}, {"stack": "2.5.1", "wheels": "wheels"}])
 LANES = ("cpu", "virtual-tpu")
@@ -72,7 +73,7 @@ class Night:
     def verdicts(self) -> dict[str, list[str]]:
         history = History(self.history)
         runs = [run for (run,) in self.rows("DISTINCT run")]
-        found = history.ask(lambda connection: judge(connection, runs)).of(Kind.MISSING)
+        found = history.ask(lambda connection: judge(connection, runs)).of(Verdict.MISSING)
         return {v.case.rpartition("::")[2]: [v.stack, v.lane, v.message] for v in found}
 
 

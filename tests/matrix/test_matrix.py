@@ -182,7 +182,7 @@ def test_qualify_names_the_component(shared_drift: Drift) -> None:
     [
         ("1", "2", 0, "Qualified"),
         ("5", "1", 0, "fixed: 1"),
-        ("6", "1", 1, "newly unmeasured: 1"),
+        ("6", "1", 1, "missing: 1"),
     ],
 )
 def test_qualify(shared_drift: Drift, base: str, candidate: str, code: int, said: str) -> None:

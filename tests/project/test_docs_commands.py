@@ -173,7 +173,7 @@ def test_the_tutorial_shows_what_the_commands_print(
     _, listed = answers["xla-harness", "stacks", "list"]
     shown = [line.rsplit(maxsplit=1)[0].strip() for line in listed.splitlines()]
     assert [line for line in shown if line not in text] == []
-    _, history = answers["xla-harness", "history-of", "pytorch/xla#8522"]
+    _, history = answers["xla-harness", "since", "pytorch/xla#8522"]
     assert history.splitlines()[0] in text
 
 

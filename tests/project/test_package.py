@@ -269,7 +269,7 @@ def test_a_project_without_lanes_sees_no_difference(theirs: Installed, how: list
         ("qualify 2.8.0 2.9.0", "fixtures/stacks"),
         ("bisect suites/a.py::test_a --good 2.6.0 --bad 2.5.1", "fixtures/stacks"),
         ("skew --jax 0.7.1 --libtpu 0.0.23", "fixtures/stacks"),
-        ("history-of pytorch/xla#8854", "reports/matrix"),
+        ("since pytorch/xla#8854", "reports/matrix"),
         ("expectations update a.xml", "fixtures/expectations"),
         ("repro suites/a.py::test_a", "suites/a.py"),
         ("dashboard --history history --out site", "history"),

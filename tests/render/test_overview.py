@@ -41,7 +41,7 @@ def test_text() -> None:
     assert lines[7:10] == ["  2.4.0    2.5.1    2.9.0", "a", "  0/2/0/1  2/1/0/0  1/1/1/0"]
     shown = "\n".join(lines)
     assert "--- 2.4.0 to 2.5.1: 1 fixed ---" in shown
-    assert "--- 2.5.1 to 2.9.0: 1 regressed, 1 newly unmeasured ---" in shown
+    assert "--- 2.5.1 to 2.9.0: 1 regressed, 1 missing ---" in shown
     assert "skipped: no device" in shown
 
 
@@ -50,7 +50,7 @@ def test_markdown() -> None:
     issue = "[pytorch/xla#1](https://github.com/pytorch/xla/issues/1)"
     assert f"| sums are right | {issue} | wrong 0/1 | ok 2/2 | wrong 1/2 |" in shown
     assert "| a | 0/2/0/1 | 2/1/0/0 | 1/1/1/0 |" in shown
-    assert "## 2.5.1 to 2.9.0: 1 regressed, 1 newly unmeasured" in shown
+    assert "## 2.5.1 to 2.9.0: 1 regressed, 1 missing" in shown
     assert "`RuntimeError: a \\| b`" in shown
 
 

@@ -12,8 +12,8 @@ from support.two_stacks import report, result
 from harness.commands.output import as_json, show
 from harness.model.outcome import Kind
 from harness.printable import printable
-from harness.render import compare_ci, markdown, text
-from harness.render.markdown import code, plain, table
+from harness.render import comparison_github, comparison_text
+from harness.render.github import code, link, plain, table
 from harness.verdicts.compare import compare
 
 ID = "suites/a/test_a.py::TestX::test_y[cpu-4-f32[2,3]-a::b-#1]"
@@ -68,10 +68,10 @@ def test_a_comparison_in_a_job(kind: str) -> None:
     bad = result("x", outcome=Kind.FAILED, failure=f"{'word ' * 14}{hostile}", layer=hostile)
     base = report(result("x", outcome=Kind.PASSED), stack=hostile, jax=hostile)
     found = compare([base], [report(bad, stack="new", jax="1")])
-    lines = list(text.lines(found))
+    lines = list(comparison_text.lines(found))
     assert all(line.isprintable() for line in lines)
     assert [line for line in lines if ACTS.search(line)] == []
-    (annotation,) = compare_ci.annotation_lines(found, None)
+    (annotation,) = comparison_github.annotation_lines(found, None)
     assert annotation.isprintable()
     assert annotation.startswith("::error ")
     assert "##[" not in annotation
@@ -133,5 +133,5 @@ def test_code_in_a_table_keeps_to_its_cell(kind: str) -> None:
 
 
 def test_an_issue_is_linked() -> None:
-    page = rendered(markdown.link("pytorch/xla#8854"))
+    page = rendered(link("pytorch/xla#8854"))
     assert page.tags == ["p", "a"]

@@ -50,7 +50,7 @@ PLANTED = {
     "regresses_likewise": Planted(
         _bad("failed", range(20, 60)), {"regressed": [20], "still failing": range(21, 60)}
     ),
-    "is_mended": Planted(
+    "is_fixed": Planted(
         _bad("failed", range(15, 30)),
         {"regressed": [15], "still failing": range(16, 30), "fixed": [30]},
         message="ValueError: shape ({0}, 2) in /tmp/run{0}/x.py",
@@ -79,11 +79,18 @@ PLANTED = {
         stacks=("nightly",),
         message="MemoryError: {0}",
     ),
-    "mended_upstream": Planted(_until(33, "expected failure", "unexpected pass"), {"fixed": [33]}),
-    "declared": Planted(_until(22, "passed", "expected failure")),
+    "fixed_upstream": Planted(
+        _until(33, "expected failure", "unexpected pass"),
+        {"still failing": range(1, 33), "fixed": [33]},
+    ),
+    # A failure that is declared from its first night on has regressed, as expected.
+    "declared": Planted(
+        _until(22, "passed", "expected failure"),
+        {"regressed": [22], "still failing": range(23, 60)},
+    ),
     "fails_otherwise": Planted(
         _until(26, "expected failure", "failed"),
-        {"new failure": [26], "still failing": range(27, 60)},
+        {"still failing": [*range(1, 26), *range(27, 60)], "new failure": [26]},
         message="KeyError: {0}",
     ),
     "is_new_and_fails": Planted(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from harness.history.files import Folder
 from harness.history.format import FORMAT, SCHEMA, with_checksum
-from harness.history.names import Place, run_name
+from harness.history.names import RunFile, run_name
 
 FIRST = date(2026, 1, 1)
 Row = dict[str, Any]
@@ -87,7 +87,7 @@ def write(
             night = Night(number, stack)
             rows = [row for case in cases if (row := case.row(night))]
             digest = sha256(f"{number} {stack}".encode()).hexdigest()
-            place = Place(run_name(night.time, len(rows), digest), stack)
+            place = RunFile(run_name(night.time, len(rows), digest), stack)
             said = {"torch": stack, "torch_xla": stack, "python": "3.11.7", "jax": "0.7.1"}
             said |= {"jaxlib": "0.7.1", "libtpu": "0.0.23"} | versions(night)
             common = {

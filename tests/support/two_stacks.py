@@ -23,7 +23,7 @@ def test_regresses(n): broken_on("candidate", text=f"numbers: rank {n}")
 @pytest.mark.upstream("pytorch/xla#2")
 def test_regresses_as_expected(): broken_on("candidate")
 def test_fixed_unexpectedly(): broken_on("base")
-def test_still_broken(): broken_on("base", "candidate")
+def test_still_failing(): broken_on("base", "candidate")
 def test_breaks_earlier():
     if SIDE == "candidate": import no_such_module
     broken_on("base", text="signature")

@@ -40,7 +40,7 @@ BAD_FILES = {
     "an empty case": (entry(cases='[""]'), "allow.toml#1: key 'cases': expected a list"),
     "bad verdict": (
         entry(verdict='"fixed"'),
-        "allow.toml#1: key 'verdict': 'fixed': expected 'regressed' or 'newly unmeasured'",
+        "allow.toml#1: key 'verdict': 'fixed': expected 'regressed' or 'missing'",
     ),
     "verdict a list": (entry(verdict="[]"), "allow.toml#1: key 'verdict': []: expected"),
     "bad issue": (entry(issue='"8854"'), "allow.toml#1: key 'issue': '8854': expected 'owner/"),
@@ -73,7 +73,7 @@ def test_no_file(tmp_path: Path) -> None:
     [
         ({}, True),
         ({"until": "2026-06-30"}, True),
-        ({"verdict": '"newly unmeasured"'}, False),
+        ({"verdict": '"missing"'}, False),
         ({"cases": '["a.py::y[*]"]'}, False),
         ({"cases": '["a.py::x"]'}, False),
     ],

@@ -1,4 +1,4 @@
-"""Two stacks' reports, held against each other."""
+"""Two stacks' reports, compared."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from harness.diagnosis.signature import generalised
 from harness.errors import BadInputError
 from harness.junit.report import Report, read
 from harness.model.outcome import Kind
-from harness.render import markdown, text
+from harness.render import comparison_github, comparison_text
 from harness.verdicts.allow import Allowed, apply, load
-from harness.verdicts.compare import compare
-from harness.verdicts.decision import decide
-from harness.verdicts.findings import Comparison, Finding, Verdict
+from harness.verdicts.compare import compare, decide
+from harness.verdicts.findings import Comparison, Finding
 from harness.verdicts.groups import groups
 from harness.verdicts.upstream import Row
+from harness.verdicts.verdict import Verdict
 
 Reports = Callable[[str], Report]
 ROW = Row("sums", ("pytorch/xla#4",), (key("breaks_earlier"),), "verification")
@@ -52,16 +52,16 @@ def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
         key("regresses", "-2"): "regressed",
         key("regresses_as_expected"): "regressed",
         key("fixed_unexpectedly"): "fixed",
-        key("still_broken"): "still broken",
-        key("breaks_earlier"): "still broken",
-        key("skipped_now"): "newly unmeasured",
+        key("still_failing"): "still failing",
+        key("breaks_earlier"): "still failing",
+        key("skipped_now"): "missing",
         key("sometimes_breaks"): "flaky",
         key("sometimes_broke"): "flaky",
         key("always_flaky"): "flaky",
-        key("gone"): "newly unmeasured",
+        key("gone"): "missing",
         key("new"): "newly measured",
-        "test_other.py::test_file_gone[cpu-4]": "newly unmeasured",
-        "test_placed.py::test_placed[cpu-2]": "newly unmeasured",
+        "test_other.py::test_file_gone[cpu-4]": "missing",
+        "test_placed.py::test_placed[cpu-2]": "missing",
         "test_placed.py::test_placed[cpu-4]": "unchanged",
     }
     assert compared.counts[Verdict.REGRESSED] == 4
@@ -81,7 +81,7 @@ def test_what_is_known_of_each(found: dict[str, Finding]) -> None:
     assert (earlier.layer, earlier.issues) == ("import", ("pytorch/xla#4",))
     assert earlier.note.startswith("the base broke at verification: AssertionError: signature: 4")
     assert earlier.note.endswith("; broke at import, before the verification that it is about")
-    assert found[key("still_broken")].note == ""
+    assert found[key("still_failing")].note == ""
     assert str(found[key("sometimes_breaks")].candidate) == "1 ok, 1 broken"
 
 
@@ -108,7 +108,7 @@ def test_left_out_of_one_lane_is_not_left_out_of_all(reports: Reports) -> None:
 def test_lanes_and_shards_are_one_side(reports: Reports) -> None:
     base = reports("base")
     shards = [only(base, *list(base.results)[i::2]) for i in (0, 1)]
-    assert set(compare(shards, [base]).counts) <= {Verdict.UNCHANGED, Verdict.STILL_BROKEN}
+    assert set(compare(shards, [base]).counts) <= {Verdict.UNCHANGED, Verdict.STILL_FAILING}
 
 
 def test_one_side_is_one_stack(reports: Reports) -> None:
@@ -122,7 +122,7 @@ def test_one_side_is_one_stack(reports: Reports) -> None:
     ("names", "code"),
     [
         (["works"], 0),
-        (["works", "fixed_unexpectedly", "still_broken", "sometimes_broke", "always_flaky"], 0),
+        (["works", "fixed_unexpectedly", "still_failing", "sometimes_broke", "always_flaky"], 0),
         (["works", "regresses_as_expected", "sometimes_breaks"], 1),
         (["works", "skipped_now"], 1),
         (["works", "sometimes_breaks"], 2),
@@ -171,18 +171,20 @@ def test_generalised(one: str, other: str, *, alike: bool) -> None:
 
 
 def test_text(compared: Comparison) -> None:
-    lines = list(text.lines(compared))
+    lines = list(comparison_text.lines(compared))
     assert max(map(len, lines)) <= 80
     shown = "\n".join(lines)
-    assert "--- regressed: 4 ---" in shown
+    assert "--- regressed: 4 (1 expected) ---" in shown
     assert "    3  numbers, pytorch/xla#1\n  test_inner.py::test_regresses[cpu-4-0]\n" in shown
     assert "import, pytorch/xla#4" in shown
-    assert lines[-1] == "Refused: 4 regressed, 4 newly unmeasured."
+    assert lines[-1] == "Refused: 4 regressed (1 expected), 4 missing."
 
 
 def test_markdown(compared: Comparison) -> None:
-    lines = markdown.summary(compared).splitlines()
-    assert lines[0].startswith("**Refused: 4 regressed, 4 newly unmeasured.** new held against old")
+    lines = comparison_github.summary(compared).splitlines()
+    assert lines[0].startswith(
+        "**Refused: 4 regressed (1 expected), 4 missing.** new compared with old"
+    )
     assert lines[4].startswith(
         "| regressed | 3 | numbers | [pytorch/xla#1](https://github.com/pytorch/xla/issues/1) |  "
         f"| `{key('regresses', '-0')}` | `AssertionError: numbers: rank 0: 9 at 0x"
@@ -191,7 +193,7 @@ def test_markdown(compared: Comparison) -> None:
 
 
 def test_markdown_shows_the_most_important_rows(compared: Comparison) -> None:
-    few = markdown.summary(compared, most=1)
+    few = comparison_github.summary(compared, most=1)
     rows = [line for line in few.splitlines() if line.count("|") == 8]
     assert [row.split("|")[1].strip() for row in rows] == ["verdict", "---", "regressed"]
     assert re.search(r"^\.\.\. and \d+ more groups with 12 cases\.$", few, re.MULTILINE)
@@ -210,29 +212,35 @@ def test_hostile_text_stays_in_its_cell() -> None:
     bad = replace(bad, properties={"area": "a", "upstream": "not|an|issue"})
     good = replace(bad, outcome=Kind.PASSED)
     found = compare([report(good, stack="o|d")], [report(bad, stack="<new>\n@you")])
-    shown = markdown.summary(found)
+    shown = comparison_github.summary(found)
     row = next(line for line in shown.splitlines() if line.startswith("| regressed"))
     assert len(cells(row)) == 7
     assert "\n# title" not in shown
     assert "```a \\| b `c` ``d`` <img src=x> [l](http://x) @who" in row  # all of it in code
     assert "\\<new\\>" in shown
     assert "@you" not in shown
-    assert max(map(len, text.lines(found))) <= 80
+    assert max(map(len, comparison_text.lines(found))) <= 80
 
 
 def test_versions_side_by_side() -> None:
     base = report(result("x", outcome=Kind.PASSED), stack="old", jax="0.4.33", torch="2.9.0")
     candidate = report(result("x", outcome=Kind.PASSED), stack="new", jax="0.7.1", torch="2.9.0")
     found = compare([base], [candidate])
-    assert "| jax | 0.4.33 | **0.7.1** |\n| torch | 2.9.0 | 2.9.0 |" in markdown.summary(found)
-    assert "* jax            0.4.33                         0.7.1" in list(text.lines(found))
+    assert "| jax | 0.4.33 | **0.7.1** |\n| torch | 2.9.0 | 2.9.0 |" in comparison_github.summary(
+        found
+    )
+    assert "* jax            0.4.33                         0.7.1" in list(
+        comparison_text.lines(found)
+    )
 
 
 def test_component_is_named(compared: Comparison) -> None:
     findings = tuple(replace(f, component="torch_xla") for f in compared.findings)
     attributed = replace(compared, findings=findings)
-    assert "| torch_xla | `test_inner" in markdown.summary(attributed)
-    assert "numbers, pytorch/xla#1, carried by torch_xla" in "\n".join(text.lines(attributed))
+    assert "| torch_xla | `test_inner" in comparison_github.summary(attributed)
+    assert "numbers, pytorch/xla#1, carried by torch_xla" in "\n".join(
+        comparison_text.lines(attributed)
+    )
 
 
 def test_report_of_another_version(shared_project: Project, reports: Reports) -> None:
@@ -260,7 +268,7 @@ issue = "pytorch/xla#1"
 until = 2999-01-01
 [[allow]]
 cases = ["*"]
-verdict = "newly unmeasured"
+verdict = "missing"
 reason = "no such device here"
 signed_off_by = "A. Person"
 [[allow]]
@@ -275,12 +283,14 @@ signed_off_by = "A. Person"
     assert [entry.where for entry in allowed.stale] == [f"{path}#3"]
     assert decide(compared, allowed.entries).exit_code == 2  # a flaky one is left
     assert decide(compared, list(allowed.entries)[1:]).exit_code == 1
-    shown = markdown.summary(compared, allowed)
+    shown = comparison_github.summary(compared, allowed)
     assert "| regressed" not in shown
     assert "- 4 regressed: we ship without it, [pytorch/xla#1](" in shown
     assert "(A. Person, until 2999-01-01)" in shown
     assert "old news" in shown
-    lines = list(text.lines(compared, allowed))
+    lines = list(comparison_text.lines(compared, allowed))
     assert max(map(len, lines)) <= 80
     assert "    4  regressed: we ship without it (A. Person)" in lines
-    assert markdown.summary(compared, Allowed({}, ())) == markdown.summary(compared)
+    assert comparison_github.summary(compared, Allowed({}, ())) == comparison_github.summary(
+        compared
+    )

@@ -13,9 +13,10 @@ import pytest
 from support import nights
 
 from harness.history.store import History
-from harness.render import verdict_ci, verdict_text
+from harness.render import nightly_github, nightly_text
+from harness.verdicts.nightly import NightVerdict, Verdicts, judge
 from harness.verdicts.rules import SQL, statement
-from harness.verdicts.verdicts import KINDS, Kind, Verdict, Verdicts, judge
+from harness.verdicts.verdict import NIGHTLY, Verdict
 
 Said = tuple[int, str, str, str]
 
@@ -38,10 +39,10 @@ def judged(history: History, runs: list[str]) -> Verdicts:
     return history.ask(lambda connection: judge(connection, runs))
 
 
-def said(verdict: Verdict) -> Said:
+def said(verdict: NightVerdict) -> Said:
     night = (datetime.fromisoformat(verdict.run[:8]).date() - nights.FIRST.date()).days
     function = re.sub(r".*::test_(\w+)\[.*", r"\1", verdict.case)
-    return night, verdict.stack, str(verdict.kind), function
+    return night, verdict.stack, str(verdict.verdict), function
 
 
 def run_of(runs: list[str], night: int, stack: str = "2.9.0") -> str:
@@ -54,7 +55,7 @@ def test_what_was_planted_is_found_and_nothing_else(judged: Verdicts) -> None:
 
 
 def test_every_kind_was_planted() -> None:
-    assert {kind for _, _, kind, _ in nights.due()} == set(KINDS)
+    assert {kind for _, _, kind, _ in nights.due()} == set(NIGHTLY)
 
 
 @pytest.mark.parametrize("night", [0, 12, 20, 32, 35, nights.LOST_LANE, 59])
@@ -72,7 +73,7 @@ def test_days_bound_what_is_looked_at(history: History, runs: list[str]) -> None
     run = run_of(runs, 30)
     found = history.ask(lambda connection: judge(connection, [run], days=5))
     (still,) = (v for v in found.found if "test_regresses[" in v.case)
-    assert (still.kind, still.since) == (Kind.STILL_FAILING, run_of(runs, 25))
+    assert (still.verdict, still.since) == (Verdict.STILL_FAILING, run_of(runs, 25))
 
 
 def test_since_when_and_against_what(runs: list[str], judged: Verdicts) -> None:
@@ -94,9 +95,9 @@ def test_since_when_and_against_what(runs: list[str], judged: Verdicts) -> None:
 
 
 def test_crashed_and_hung_are_said_beside_what_changed(judged: Verdicts) -> None:
-    crashed = {said(v)[0] for v in judged.of(Kind.CRASHED)}
+    crashed = {said(v)[0] for v in judged.of(Verdict.CRASHED)}
     assert crashed == set(range(40, 60))
-    assert {v.outcome for v in judged.of(Kind.HUNG)} == {"hung"}
+    assert {v.outcome for v in judged.of(Verdict.HUNG)} == {"hung"}
 
 
 def test_failures_of_one_signature_are_one_cluster(history: History, runs: list[str]) -> None:
@@ -122,7 +123,7 @@ def test_case_that_a_rerun_changes_is_flaky(tmp_path: Path) -> None:
     history.record(sorted(tmp_path.glob("*.xml")))
     runs = [Path(name).stem for name in history.files.listed().names]
     found = history.ask(lambda connection: judge(connection, runs)).found
-    assert [(str(v.kind), v.case, v.run) for v in found] == [
+    assert [(str(v.verdict), v.case, v.run) for v in found] == [
         ("flaky", "a", run) for run in runs[1:]
     ]
 
@@ -130,9 +131,13 @@ def test_case_that_a_rerun_changes_is_flaky(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in SQL.glob("*.sql")))
 def test_every_statement_begins_with_its_rule(name: str) -> None:
     assert statement(name).startswith("-- ")
-    assert {kind.rule for kind in KINDS} | {"runs", "answers", "flaky", "clusters", "standing"} == {
-        path.stem for path in SQL.glob("*.sql")
-    }
+    assert {kind.rule for kind in NIGHTLY} | {
+        "runs",
+        "answers",
+        "flaky",
+        "clusters",
+        "standing",
+    } == {path.stem for path in SQL.glob("*.sql")}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +182,7 @@ def test_latest(history: History, runs: list[str]) -> None:
 def test_text_says_what_changed_with_it(history: History, runs: list[str]) -> None:
     run = run_of(runs, 20, "nightly")
     found = history.ask(lambda connection: judge(connection, [run]))
-    shown = "\n".join(verdict_text.lines(found))
+    shown = "\n".join(nightly_text.lines(found))
     assert "------ regressed: 2 ------" in shown
     assert "    2  failed at numbers\n" in shown
     assert " ".join(shown.split()).count("torch_xla 2.10.0.dev19 -> 2.10.0.dev20") == 1
@@ -188,7 +193,7 @@ HOSTILE = "a | b `c` <img src=x>\n::error::no\x1b[2J%0A\r\n# title"
 
 @pytest.fixture
 def hostile(judged: Verdicts) -> Verdicts:
-    first = judged.of(Kind.REGRESSED)[0]
+    first = judged.of(Verdict.REGRESSED)[0]
     bad = replace(
         first,
         case="::stop-commands::x,y:z/%\x1b]0;title\x07",
@@ -200,10 +205,10 @@ def hostile(judged: Verdicts) -> Verdicts:
 
 
 def test_hostile_text_steers_no_terminal_and_no_job(hostile: Verdicts) -> None:
-    lines = list(verdict_text.lines(hostile))
+    lines = list(nightly_text.lines(hostile))
     assert all(line.isprintable() for line in lines)
     assert not [line for line in lines if line.lstrip().startswith("::")]
-    (annotation,) = verdict_ci.annotation_lines(hostile)
+    (annotation,) = nightly_github.annotation_lines(hostile)
     assert annotation.isprintable()
     assert annotation.startswith(
         "::error title=regressed%3A %3A%3Astop-commands%3A%3Ax%2Cy%3Az/%25\\x1b]0;title\\x07 @cpu"
@@ -212,7 +217,7 @@ def test_hostile_text_steers_no_terminal_and_no_job(hostile: Verdicts) -> None:
 
 
 def test_hostile_text_stays_in_its_cell(hostile: Verdicts) -> None:
-    lines = verdict_ci.summary(hostile).splitlines()
+    lines = nightly_github.summary(hostile).splitlines()
     row = next(line for line in lines if line.startswith("| regressed"))
     assert row.isprintable()
     assert row.replace("\\|", "").count("|") == 7

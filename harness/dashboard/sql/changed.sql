@@ -9,5 +9,5 @@ FROM (
     FROM recent
 ) steps
 WHERE outcome <> before
-    OR outcome IN ('failed', 'crashed', 'hung', 'conflict', 'unexpected pass')
+    OR outcome IN (SELECT o.outcome FROM outcomes o WHERE o.unexpected)
 ORDER BY run, name, lane, topology

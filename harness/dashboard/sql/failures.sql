@@ -10,6 +10,6 @@ SELECT
     max(run) AS last_run,
     count(*) AS times
 FROM cases
-WHERE outcome IN ('failed', 'crashed', 'hung', 'conflict', 'expected failure')
+WHERE outcome IN (SELECT o.outcome FROM outcomes o WHERE o.answer <> 'works')
 GROUP BY "case", stack, lane, topology, signature
 ORDER BY name, first_run, stack, lane, topology

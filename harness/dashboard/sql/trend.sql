@@ -1,8 +1,9 @@
 -- Per night, area, stack and lane: how many cases ran to an answer, and how many did as they assert.
 SELECT
     area, stack, lane, night,
-    sum(CASE WHEN outcome IN ('passed', 'unexpected pass') THEN 1 ELSE 0 END) AS works,
-    sum(CASE WHEN outcome <> 'skipped' THEN 1 ELSE 0 END) AS measured
+    sum(CASE WHEN o.answer = 'works' THEN 1 ELSE 0 END) AS works,
+    count(o.answer) AS measured
 FROM recent
+LEFT JOIN outcomes o USING (outcome)
 GROUP BY area, stack, lane, night
 ORDER BY area, stack, lane, night

@@ -1,4 +1,4 @@
--- fixed: the case works, and was broken, expectedly or not, when the same stack, lane and topology
+-- fixed: the case works, and was broken, as expected or not, when the same stack, lane and topology
 -- last measured it.
 SELECT
     a.run, a.stack, a.lane, a.topology, a.case,
@@ -8,4 +8,4 @@ FROM answers a
 JOIN asked q ON q.run = a.run
 LEFT JOIN flaky f
     ON f.run = a.run AND f.lane = a.lane AND f.topology = a.topology AND f.case = a.case
-WHERE a.answer = 'works' AND a.before IN ('broken', 'expected') AND f.run IS NULL
+WHERE a.answer = 'works' AND a.before <> 'works' AND f.run IS NULL

@@ -1,6 +1,8 @@
--- flaky: within the case's last 7 answers on unchanged component versions it went from working to
--- broken and from broken to working, or one run's own reruns of it disagreed. A flaky case has no
--- other verdict about change: not regressed, fixed, new or still failing.
+-- flaky: within the case's last 7 answers on the same component versions, the attempts of one run
+-- disagree, or the case turned at least twice from working to broken or back. Whether it was broken
+-- as expected makes no difference. One change alone has a cause that stays. A flaky case has no other
+-- verdict about change: not regressed, fixed, new failure or still failing.
+-- harness/model/flaky.py is the same rule in Python.
 SELECT
     w.run, w.stack, w.lane, w.topology, w.case,
     w.before_run AS before, w.since,
@@ -8,33 +10,27 @@ SELECT
 FROM (
     SELECT
         t.*,
-        SUM(t.broke) OVER (
+        SUM(t.turned) OVER (
             PARTITION BY t.stack, t.lane, t.topology, t.case, t.versions ORDER BY t.run
             ROWS BETWEEN 5 PRECEDING AND CURRENT ROW
-        ) AS broke_lately,
-        SUM(t.mended) OVER (
-            PARTITION BY t.stack, t.lane, t.topology, t.case, t.versions ORDER BY t.run
-            ROWS BETWEEN 5 PRECEDING AND CURRENT ROW
-        ) AS mended_lately,
-        MAX(CASE WHEN t.outcomes IS NULL THEN 0 ELSE 1 END) OVER (
+        ) AS turns,
+        MAX(t.disagrees) OVER (
             PARTITION BY t.stack, t.lane, t.topology, t.case, t.versions ORDER BY t.run
             ROWS BETWEEN 6 PRECEDING AND CURRENT ROW
-        ) AS differed_lately
+        ) AS disagreed
     FROM (
         SELECT
-            l.*,
-            CASE WHEN l.same = 'works' AND l.answer = 'broken' THEN 1 ELSE 0 END AS broke,
-            CASE WHEN l.same = 'broken' AND l.answer = 'works' THEN 1 ELSE 0 END AS mended
+            l.*, CASE WHEN l.works <> l.worked THEN 1 ELSE 0 END AS turned
         FROM (
             SELECT
                 a.*,
-                LAG(a.answer) OVER (
-                    PARTITION BY a.stack, a.lane, a.topology, a.case, a.versions
-                    ORDER BY a.run
-                ) AS same
+                a.answer = 'works' AS works,
+                LAG(a.answer = 'works') OVER (
+                    PARTITION BY a.stack, a.lane, a.topology, a.case, a.versions ORDER BY a.run
+                ) AS worked
             FROM answers a
         ) l
     ) t
 ) w
 JOIN asked q ON q.run = w.run
-WHERE (w.broke_lately > 0 AND w.mended_lately > 0) OR w.differed_lately > 0
+WHERE w.turns > 1 OR w.disagreed > 0

@@ -1,5 +1,5 @@
--- missing: the last run of this stack and lane had the case and this one has not, or measured it
--- and this one skipped it. A lane of which a run has no case at all was not asked for.
+-- missing: the last run of this stack and lane measured the case, and this one did not: it skipped
+-- the case, or does not have it. A lane of which a run has no case at all was not asked for.
 SELECT
     b.run, p.stack, p.lane, p.topology, p.case,
     b.before, b.run AS since,
@@ -12,6 +12,8 @@ FROM (
 ) b
 JOIN asked q ON q.run = b.run
 JOIN cases p ON p.run = b.before AND p.stack = b.stack AND p.lane = b.lane
+JOIN outcomes o ON o.outcome = p.outcome
 LEFT JOIN cases n
     ON n.run = b.run AND n.lane = p.lane AND n.topology = p.topology AND n.case = p.case
-WHERE n.run IS NULL OR (n.outcome = 'skipped' AND p.outcome <> 'skipped')
+LEFT JOIN outcomes m ON m.outcome = n.outcome
+WHERE m.outcome IS NULL

@@ -1,5 +1,5 @@
--- new failure: the case is broken, and this stack, lane and topology never measured it before, or
--- it was broken as expected until now.
+-- new failure: the case is broken and no expectation declares it, and this stack, lane and topology
+-- never measured it before, or it was broken as expected until now.
 SELECT
     a.run, a.stack, a.lane, a.topology, a.case,
     a.before_run AS before, a.since,

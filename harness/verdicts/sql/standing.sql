@@ -1,6 +1,7 @@
--- standing: what regressed at any time and has not been mended, as the asked runs leave it. A case is
--- broken since a run before which it worked, or it was measured and the last run of its stack and
--- lane has it not, or only skipped. `since` is the first run that says so, `before` the last good one.
+-- standing: what regressed at any time, is not fixed and is not expected, as the asked runs leave it.
+-- Either the case is broken since a run before which it worked, or it was measured and the last run
+-- of its stack and lane skipped it or does not have it. `since` is the first run that says so,
+-- `before` the last good one.
 SELECT
     'broken' AS state, n.run, n.stack, n.lane, n.topology, n.case, b.before_run AS before, n.since,
     f.run IS NOT NULL AS flaky
@@ -28,17 +29,17 @@ SELECT
     FALSE AS flaky
 FROM (
     SELECT
-        c.stack, c.lane, c.topology, c.case, c.run, c.outcome,
+        c.stack, c.lane, c.topology, c.case, c.run, o.answer,
         ROW_NUMBER() OVER (
             PARTITION BY c.stack, c.lane, c.topology, c.case ORDER BY c.run DESC
         ) AS place
     FROM cases c
-    WHERE c.outcome <> 'skipped' AND c.run <= (SELECT MAX(q.run) FROM asked q)
+    JOIN outcomes o ON o.outcome = c.outcome
+    WHERE c.run <= (SELECT MAX(q.run) FROM asked q)
 ) m
 JOIN (
     SELECT r.stack, r.lane, MAX(r.run) AS run FROM runs r
     WHERE r.run <= (SELECT MAX(q.run) FROM asked q)
     GROUP BY r.stack, r.lane
 ) l ON l.stack = m.stack AND l.lane = m.lane
-WHERE m.place = 1 AND m.run < l.run
-    AND m.outcome IN ('passed', 'unexpected pass', 'expected failure')
+WHERE m.place = 1 AND m.run < l.run AND m.answer <> 'broken'

@@ -1,4 +1,4 @@
-"""``xla-harness history-of``: an upstream issue over stacks."""
+"""``xla-harness since``: an upstream issue over stacks."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ signature = "differ"
 STACKS = {"2.5.1rc1": "skip", "2.5.1": "row watched", "2.6.0": "", "2.10.0": "row", "2.11.0": ""}
 
 
-def history_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "harness", "history-of", *arguments]
+def since(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "harness", "since", *arguments]
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -62,7 +62,7 @@ def folder(shared_project: Project) -> Path:
 
 
 def test_row(folder: Path) -> None:
-    done = history_of(folder, "pytorch/xla#1")
+    done = since(folder, "pytorch/xla#1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "------------------------------------- sums -------------------------------------",
@@ -79,7 +79,7 @@ def test_row(folder: Path) -> None:
 
 def test_cases_whose_failure_is_expected_for_it(folder: Path) -> None:
     """test_watched alone: no run expects test_watched_too to fail."""
-    lines = history_of(folder, "https://github.com/pytorch/xla/issues/2").stdout.splitlines()
+    lines = since(folder, "https://github.com/pytorch/xla/issues/2").stdout.splitlines()
     assert "cases about pytorch/xla#2" in lines[0]
     assert lines[1:3] == ["2.5.1rc1  ok              1/1", "2.5.1     wrong           0/1"]
     assert lines[6] == "First bad 2.5.1, last bad 2.5.1, first good after it 2.6.0."
@@ -96,14 +96,14 @@ def test_cases_whose_failure_is_expected_for_it(folder: Path) -> None:
     ],
 )
 def test_issue_as_it_is_written(folder: Path, issue: str, code: int, said: str) -> None:
-    done = history_of(folder, issue)
+    done = since(folder, issue)
     assert done.returncode == code
     assert said in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_no_reports(folder: Path) -> None:
-    done = history_of(folder, "1", "--reports", "expected")
+    done = since(folder, "1", "--reports", "expected")
     assert done.returncode == 2
     assert "expected: expected reports of xla-harness" in done.stderr
 
@@ -113,6 +113,6 @@ def test_report_of_another_version(folder: Path) -> None:
     other = folder / "older" / "cpu.xml"
     other.parent.mkdir()
     other.write_text(text.replace('report" value="2"', 'report" value="1"'))
-    done = history_of(folder, "1", "--reports", "older")
+    done = since(folder, "1", "--reports", "older")
     assert done.returncode == 2
     assert "older/cpu.xml: expected the property" in done.stderr

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from harness.verdicts.allow import Allowed
-from harness.verdicts.decision import decide
-from harness.verdicts.findings import Comparison, Finding, Verdict
+from harness.verdicts.compare import decide
+from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.verdict import Verdict
 
 
 def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
-    """The answer, both stacks, and every case that is not as it was."""
+    """The decision, both stacks, and every case that is not unchanged."""
     decision = decide(comparison, allowed.entries.keys())
     return {
         "exit_code": decision.exit_code,
@@ -34,6 +35,7 @@ def _finding(finding: Finding, allowed: Allowed) -> dict[str, Any]:
     return {
         "case": finding.key,
         "verdict": str(finding.verdict),
+        "expected": finding.expected,
         "layer": finding.layer,
         "failure": finding.failure,
         "issues": list(finding.issues),

@@ -1,49 +1,27 @@
-"""What a run's cases are, held against the history: each rule is a statement in ``sql/``."""
+"""Runs compared with the history before them. Each rule is a statement in ``sql/``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import duckdb
 
+from harness.model.outcome import Kind
 from harness.verdicts.rules import ask_about, statement
-
-
-class Kind(StrEnum):
-    """The verdicts; what matters most comes first."""
-
-    REGRESSED = "regressed"
-    MISSING = "missing"
-    NEW_FAILURE = "new failure"
-    CRASHED = "crashed"
-    HUNG = "hung"
-    STILL_FAILING = "still failing"
-    FLAKY = "flaky"
-    SLOWER = "slower"
-    FIXED = "fixed"
-
-    @property
-    def rule(self) -> str:
-        """The name of the rule's file in ``sql/``."""
-        return self.replace(" ", "_")
-
-
-KINDS = list(Kind)
-REFUSALS = (Kind.REGRESSED, Kind.MISSING)
+from harness.verdicts.verdict import NIGHTLY, REFUSALS, Verdict, counted
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NightVerdict:
     """One verdict on one case of one run; a case may have several.
 
-    ``before`` is the run that it is held against, ``since`` the one with which the present state
-    began. ``number``, ``was`` and ``now`` are what got slower, durations in seconds.
+    ``before`` is the run that the case is compared with, ``since`` the one with which its present
+    answer began. ``number``, ``was`` and ``now`` are what got slower, durations in seconds.
     """
 
-    kind: Kind
+    verdict: Verdict
     run: str
     stack: str
     lane: str
@@ -62,6 +40,11 @@ class Verdict:
     now: float | None = None
 
     @property
+    def expected(self) -> bool:
+        """Whether an expectation declares the failure."""
+        return self.outcome == Kind.EXPECTED_FAILURE
+
+    @property
     def key(self) -> str:
         """The case and where it ran; the id alone for one that says it, or ran nowhere special."""
         if not self.lane or f"[{self.lane}-" in self.case:
@@ -70,7 +53,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class FailureCluster:
     """Failures of one signature. ``first`` is the earliest run that is known with it."""
 
     signature: str
@@ -87,19 +70,29 @@ class Verdicts:
     """All that the rules say of the runs that were asked about."""
 
     runs: tuple[str, ...]  # those that exist
-    found: tuple[Verdict, ...]  # in the order of Kind, then by case
-    clusters: tuple[Cluster, ...]  # the largest first
+    found: tuple[NightVerdict, ...]  # in the order of Verdict, then by case
+    clusters: tuple[FailureCluster, ...]  # the largest first
     outcomes: Mapping[str, int]
     versions: Mapping[str, Mapping[str, str]]  # run to component to version, of all runs named
 
-    def of(self, *kinds: Kind) -> tuple[Verdict, ...]:
-        """The verdicts of these kinds."""
-        return tuple(verdict for verdict in self.found if verdict.kind in kinds)
+    def of(self, *verdicts: Verdict) -> tuple[NightVerdict, ...]:
+        """Those with one of these verdicts."""
+        return tuple(each for each in self.found if each.verdict in verdicts)
+
+    def counted(self, verdict: Verdict) -> str:
+        """How many cases have the verdict: ``5 regressed (3 expected)``; "" for none."""
+        found = self.of(verdict)
+        return counted(len(found), sum(v.expected for v in found), verdict) if found else ""
+
+    @property
+    def refusals(self) -> tuple[NightVerdict, ...]:
+        """Regressions that no expectation declares, and missing cases."""
+        return tuple(each for each in self.of(*REFUSALS) if not each.expected)
 
     @property
     def exit_code(self) -> int:
-        """1 for a regression or a missing case, else 0."""
-        return int(bool(self.of(*REFUSALS)))
+        """1 for an unexpected regression or a missing case, else 0."""
+        return int(bool(self.refusals))
 
 
 def judge(
@@ -108,11 +101,13 @@ def judge(
     """Apply every rule to these runs, in view of at most ``days`` of history before them."""
     cursor = ask_about(connection, runs, days)
     rows = [
-        (kind, *row) for kind in KINDS for row in cursor.execute(statement(kind.rule)).fetchall()
+        (each, *row) for each in NIGHTLY for row in cursor.execute(statement(each.rule)).fetchall()
     ]
     details = _details(cursor)
     found = [_verdict(row, details) for row in rows]
-    found.sort(key=lambda v: (KINDS.index(v.kind), v.case, v.lane, v.topology, v.run, v.number))
+    found.sort(
+        key=lambda v: (NIGHTLY.index(v.verdict), v.case, v.lane, v.topology, v.run, v.number)
+    )
     clusters = cursor.execute(statement("clusters")).fetchall()
     outcomes = cursor.execute(
         "SELECT outcome, count(*) FROM cases JOIN asked USING (run) GROUP BY ALL ORDER BY ALL"
@@ -123,7 +118,7 @@ def judge(
     return Verdicts(
         tuple(run for (run,) in asked),
         tuple(found),
-        tuple(Cluster(*row) for row in clusters),
+        tuple(FailureCluster(*row) for row in clusters),
         dict(outcomes),
         versions_of(cursor, named),
     )
@@ -138,12 +133,14 @@ def _details(cursor: duckdb.DuckDBPyConnection) -> dict[tuple[str, ...], tuple[A
     return {row[:4]: row[4:] for row in found}
 
 
-def _verdict(row: tuple[Any, ...], details: Mapping[tuple[str, ...], tuple[Any, ...]]) -> Verdict:
-    kind, run, stack, lane, topology, case, before, since, number, was, now = row
+def _verdict(
+    row: tuple[Any, ...], details: Mapping[tuple[str, ...], tuple[Any, ...]]
+) -> NightVerdict:
+    verdict, run, stack, lane, topology, case, before, since, number, was, now = row
     known = details.get((run, lane, topology, case), ("", "", "", "", "", ()))
     area, outcome, message, signature, layer, upstream = known
-    return Verdict(
-        kind=kind,
+    return NightVerdict(
+        verdict=verdict,
         run=run,
         stack=stack,
         lane=lane,
@@ -174,3 +171,9 @@ def versions_of(
         [sorted(runs)],
     ).fetchall()
     return {run: dict(zip(names, row, strict=True)) for run, *row in found}
+
+
+def changed_components(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The components whose versions differ between two runs, as ``jax 0.4.33 -> 0.7.1``."""
+    names = [name for name in now if name not in ("stack", "commit") and was.get(name, "")]
+    return [f"{n} {was[n]} -> {now[n]}" for n in names if now[n] and was[n] != now[n]]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
-from harness.printable import escaped, printable
-from harness.render.markdown import counts, versions
+from harness.printable import printable
+from harness.render.terminal import heading, title, wrapped
 from harness.verdicts.allow import Allowed
-from harness.verdicts.decision import decide
-from harness.verdicts.findings import VERDICTS, Comparison, Verdict
+from harness.verdicts.compare import decide, undecided_of
+from harness.verdicts.findings import Comparison, Finding
 from harness.verdicts.groups import Group, groups
+from harness.verdicts.verdict import VERDICTS, Verdict
 
-WIDTH = 80
 _SHOWN = 10  # groups of a verdict
 
 
@@ -25,7 +24,7 @@ def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     for verdict in VERDICTS:
         if verdict != Verdict.UNCHANGED:
             found = [f for f in comparison.of(verdict) if f.key not in allowed.entries]
-            yield from section(str(verdict), groups(found))
+            yield from section(groups(found))
     yield from _allowed(allowed)
     yield from _versions(comparison)
     yield title("answer")
@@ -33,32 +32,17 @@ def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     yield from wrapped(decide(comparison, allowed.entries).sentence)
 
 
-def title(text: str) -> str:
-    """A heading across the terminal."""
-    return f"{f' {text} ':-^{WIDTH}}"[:WIDTH]
-
-
-def wrapped(text: str, indent: int = 0, first: str = "") -> Iterator[str]:
-    """``text`` in lines that fit, its first one behind ``first``."""
-    yield from textwrap.wrap(
-        escaped(" ".join(text.split())),
-        WIDTH,
-        initial_indent=first or " " * indent,
-        subsequent_indent=" " * indent,
-        break_on_hyphens=False,  # a case's id must be copied whole
-    )
-
-
-def section(name: str, found: Sequence[Group], shown: int = _SHOWN) -> Iterator[str]:
+def section(found: Sequence[Group[Finding]], shown: int = _SHOWN) -> Iterator[str]:
     """The groups of one verdict: how many cases, where they broke, whose issue, the first case."""
     if not found:
         return
-    yield title(f"{name}: {sum(map(len, found))}")
+    yield heading(found)
     for group in found[:shown]:
         first = group.first
         carried = f"carried by {first.component}" if first.component else ""
         facts = [first.layer, " ".join(first.issues), carried]
         head = ", ".join(fact for fact in facts if fact) or "no issue"
+        head += " (expected)" if group.expected else ""
         yield from wrapped(head, 7, f"{len(group):>5}  ")
         yield from wrapped(first.key, 2)
         yield from wrapped(first.failure, 9)
@@ -87,3 +71,17 @@ def _versions(comparison: Comparison) -> Iterator[str]:
     for name, was, is_ in rows:
         mark = "*" if name and was != is_ else " "
         yield f"{mark} {name[:14]:<15}{was[:30]:<31}{is_[:30]}".rstrip()
+
+
+def counts(comparison: Comparison) -> str:
+    """How many cases have each verdict that occurs."""
+    named = [text for v in VERDICTS if (text := comparison.counted(v))]
+    more = len(undecided_of(comparison))
+    return ", ".join(named or ["no case"]) + (f" ({more} undecided)" if more else "")
+
+
+def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+    """Each component's version on the base and on the candidate."""
+    base, candidate = comparison.base.versions, comparison.candidate.versions
+    for name in dict.fromkeys((*base, *candidate)):
+        yield name, base.get(name, "unknown"), candidate.get(name, "unknown")

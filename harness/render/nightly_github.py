@@ -1,14 +1,15 @@
-"""Verdicts for a CI job: Markdown for its summary, and annotations, as GitHub reads them."""
+"""The verdicts on a night on GitHub: Markdown for a job's summary, and annotations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from harness.diagnosis.signature import first_line
-from harness.render.annotation import ANNOTATIONS, annotation
-from harness.render.markdown import code, link, plain, table
-from harness.verdicts import verdict_groups as said
-from harness.verdicts.verdicts import Kind, Verdicts
+from harness.render import nightly_text as words
+from harness.render.github import ANNOTATIONS, annotation, code, link, plain, table
+from harness.verdicts.groups import Group, night_groups
+from harness.verdicts.nightly import NightVerdict, Verdicts
+from harness.verdicts.verdict import Verdict
 
 _ROWS = 30  # of a table; a summary may have 1 MiB
 _HEAD = ("verdict", "cases", "what", "first case", "failure", "since")
@@ -18,9 +19,9 @@ def summary(verdicts: Verdicts) -> str:
     """The answer, the verdicts in at most 30 rows, the failures by signature, the versions."""
     runs = ", ".join(map(code, verdicts.runs))
     lines = [
-        f"**{plain(said.answer(verdicts))}** {runs}: {plain(said.counts(verdicts))}.",
+        f"**{plain(words.answer(verdicts))}** {runs}: {plain(words.counts(verdicts))}.",
         "",
-        f"{plain(said.outcomes(verdicts))}.",
+        f"{plain(words.outcomes(verdicts))}.",
         "",
         *_verdicts(verdicts),
         *_clusters(verdicts),
@@ -31,39 +32,41 @@ def summary(verdicts: Verdicts) -> str:
 
 def annotation_lines(verdicts: Verdicts) -> Iterator[str]:
     """An error for each group of what refuses the run, a warning for other new failures."""
-    levels = {Kind.REGRESSED: "error", Kind.MISSING: "error", Kind.NEW_FAILURE: "warning"}
-    for group in said.groups(verdicts.of(*levels))[:ANNOTATIONS]:
+    refusals = verdicts.refusals
+    for group in night_groups((*refusals, *verdicts.of(Verdict.NEW_FAILURE)))[:ANNOTATIONS]:
         first = group.first
         more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
-        parts = (said.head(first), said.failure(first), said.since(first, verdicts))
-        title = f"{first.kind}: {first.key}{more}"
+        parts = (words.head(first), words.failure(first), words.since(first, verdicts))
+        title = f"{first.verdict}: {first.key}{more}"
         text = "; ".join(part for part in parts if part)
-        yield annotation(levels[first.kind], first.case, title, text)
+        level = "warning" if first.verdict == Verdict.NEW_FAILURE else "error"
+        yield annotation(level, first.case, title, text)
 
 
 def _verdicts(verdicts: Verdicts) -> Iterator[str]:
-    found = said.groups(verdicts.found)
+    found = night_groups(verdicts.found)
     if not found:
         return
+    shown = words.listed(found, _ROWS)
     rows = [
         (
-            plain(group.first.kind),
+            plain(group.name),
             str(len(group)),
-            ", ".join((plain(said.head(group.first).partition(",")[0]), *_links(group))),
+            ", ".join((plain(words.head(group.first).partition(",")[0]), *_links(group))),
             code(group.first.key),
-            code(said.failure(group.first)),
-            plain(said.since(group.first, verdicts)),
+            code(words.failure(group.first)),
+            plain(words.since(group.first, verdicts)),
         )
-        for group in found[:_ROWS]
+        for group in shown
     ]
     yield from table(_HEAD, rows)
-    if len(found) > _ROWS:
-        cases = sum(map(len, found[_ROWS:]))
-        yield from (f"... and {len(found) - _ROWS} more groups with {cases} cases.", "")
+    if len(found) > len(shown):
+        cases = sum(map(len, found)) - sum(map(len, shown))
+        yield from (f"... and {len(found) - len(shown)} more groups with {cases} cases.", "")
 
 
-def _links(group: said.Group) -> Iterator[str]:
-    if group.first.kind not in (Kind.SLOWER, Kind.MISSING):
+def _links(group: Group[NightVerdict]) -> Iterator[str]:
+    if group.first.verdict not in (Verdict.SLOWER, Verdict.MISSING):
         yield from map(link, group.first.upstream)
 
 

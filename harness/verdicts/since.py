@@ -1,4 +1,4 @@
-"""An upstream issue over stacks: who gets it wrong, since when, until when; computed from runs."""
+"""An upstream issue over stacks: which get it wrong, since when and until when."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from packaging.version import InvalidVersion, Version
 from harness.errors import BadInputError
 from harness.junit.report import FORMAT_PROPERTY, Report, Result, read_all
 from harness.model.issues import resolve
-from harness.verdicts.side import Side, side
-from harness.verdicts.upstream import Answer, Row
+from harness.verdicts.findings import Side, side
+from harness.verdicts.upstream import Row, RowAnswer
 
 _MOST_OF_A_HEAD = 1 << 16  # bytes: pytest writes a suite's properties before its cases
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackAnswer:
     """One stack's answer about one issue."""
 
     name: str
-    answer: Answer
+    answer: RowAnswer
 
 
 @dataclass(frozen=True)
-class History:
+class Timeline:
     """A row, or the cases of an issue without one, over stacks in the order of their versions."""
 
     title: str
-    stacks: tuple[Stack, ...]
+    stacks: tuple[StackAnswer, ...]
 
     def names(self, verdict: str) -> list[str]:
         """The stacks with this verdict: ``ok``, ``wrong`` or ``unmeasured``."""
         return [stack.name for stack in self.stacks if stack.answer.verdict == verdict]
 
     @property
-    def known(self) -> list[Stack]:
+    def known(self) -> list[StackAnswer]:
         """Those that measured it."""
         return [stack for stack in self.stacks if stack.answer.verdict != "unmeasured"]
 
@@ -69,7 +69,7 @@ def find_reports(folder: Path) -> tuple[list[Report], list[str]]:
     return read_all(paths)
 
 
-def histories(text: str, reports: Sequence[Report], rows: Sequence[Row]) -> list[History]:
+def timelines(text: str, reports: Sequence[Report], rows: Sequence[Row]) -> list[Timeline]:
     """The rows that name the issue, or, where none does, the cases that are about it.
 
     Those are the cases that watch the issue and whose failure some run expects for it; where no
@@ -79,7 +79,7 @@ def histories(text: str, reports: Sequence[Report], rows: Sequence[Row]) -> list
     sides = _sides(reports)
     named = [row for row in rows if issue in row.issues]
     if named:
-        return [_history(row.title, sides, row.select, row.answer) for row in named]
+        return [_timeline(row.title, sides, row.select, row.answer) for row in named]
     return [_watched(issue, reports, sides)]
 
 
@@ -116,22 +116,22 @@ def _order(each: Side) -> tuple[bool, Version, str]:
         return False, Version("0"), each.name
 
 
-def _history(
+def _timeline(
     name: str,
     sides: Sequence[Side],
     select: Callable[[Sequence[Result]], Sequence[Result]],
-    answer: Callable[[Sequence[Result]], Answer],
-) -> History:
+    answer: Callable[[Sequence[Result]], RowAnswer],
+) -> Timeline:
     firsts = [(each.name, [runs[0] for runs in each.runs.values()]) for each in sides]
-    return History(name, tuple(Stack(name, answer(select(found))) for name, found in firsts))
+    return Timeline(name, tuple(StackAnswer(name, answer(select(found))) for name, found in firsts))
 
 
-def _watched(issue: str, reports: Sequence[Report], sides: Sequence[Side]) -> History:
+def _watched(issue: str, reports: Sequence[Report], sides: Sequence[Side]) -> Timeline:
     results = [result for report in reports for result in report.results.values()]
     about = {result.key for result in results if result.expectation == issue}
     about = about or {result.key for result in results if issue in result.upstream}
     any_case = Row(f"cases about {issue}", (issue,), ("*",))
-    return _history(
+    return _timeline(
         any_case.title,
         sides,
         lambda found: [result for result in found if result.key in about],

@@ -1,27 +1,25 @@
-"""A comparison as Markdown, for a pull request."""
+"""A comparison on GitHub: Markdown for a pull request, and annotations."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from harness.model.issues import page
-from harness.printable import escaped
+from harness.diagnosis.signature import first_line
+from harness.render.comparison_text import counts, versions
+from harness.render.github import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.allow import Allowed
-from harness.verdicts.decision import decide, undecided_of
-from harness.verdicts.findings import VERDICTS, Comparison, Verdict
+from harness.verdicts.compare import decide
+from harness.verdicts.findings import Comparison, Finding
 from harness.verdicts.groups import Group, groups
+from harness.verdicts.verdict import VERDICTS, Verdict
 
-_MOST_TEXT = 200  # characters of a failure
 _COLUMNS = ("verdict", "cases", "layer", "upstream", "component", "first case", "failure")
-_SPECIAL = re.compile(r"([\\`*\[\]<>#|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-# GitHub looks for mentions, issues and addresses in the text that it shows, however that is spelled
-# in the source. What must not be one is parted by a space of no width, as Renovate does it.
-_ACTING = re.compile(
-    r"(?<=[@\uff20\ufe6b])|(?<=#)(?=\d)|(?<=\bGH-)(?=\d)|(?<=www)(?=\.)|(?<=:)(?=//)", re.IGNORECASE
-)
-_PARTED = "&#8203;"
-_LONGEST_RUN = re.compile(r"`+")
+_LEVELS = {
+    Verdict.REGRESSED: "error",
+    Verdict.MISSING: "error",
+    Verdict.NEW_FAILURE: "warning",
+    Verdict.FLAKY: "warning",
+}
 
 
 def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 30) -> str:
@@ -30,7 +28,7 @@ def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 
     base, candidate = plain(comparison.base.name), plain(comparison.candidate.name)
     answer = plain(decide(comparison, allowed.entries).sentence)
     lines = [
-        f"**{answer}** {candidate} held against {base}: {plain(counts(comparison))}.",
+        f"**{answer}** {candidate} compared with {base}: {plain(counts(comparison))}.",
         "",
         *_findings(comparison, allowed, most),
         *_allowed(comparison, allowed),
@@ -39,53 +37,13 @@ def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 
     return "\n".join(lines) + "\n"
 
 
-def counts(comparison: Comparison) -> str:
-    """How many cases have each verdict that occurs."""
-    named = [f"{comparison.counts[v]} {v}" for v in VERDICTS if comparison.counts.get(v)]
-    more = len(undecided_of(comparison))
-    return ", ".join(named or ["no case"]) + (f" ({more} undecided)" if more else "")
-
-
-def plain(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no link, no mention, on one line."""
-    parted = _ACTING.sub("\0", escaped(" ".join(text.split())))
-    return _SPECIAL.sub(r"\\\1", parted).replace("@", "&#64;").replace("\0", _PARTED)
-
-
-def code(text: str) -> str:
-    """A code span of any text, as a table's cell: backticks, pipes and line breaks included."""
-    one = escaped(" ".join(text.split()))
-    if len(one) > _MOST_TEXT:
-        one = one[: _MOST_TEXT - 1] + "…"
-    if not one:
-        return ""
-    fence = "`" * (max(map(len, _LONGEST_RUN.findall(one)), default=0) + 1)
-    pad = " " if one.startswith("`") or one.endswith("`") else ""
-    return f"{fence}{pad}{one}{pad}{fence}".replace("|", "\\|")
-
-
-def link(issue: str) -> str:
-    """The issue, linked; a finding of ours as text."""
-    address = page(issue)
-    return f"[{issue}]({address})" if address else plain(issue)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table of Markdown cells without a bare pipe, and the empty one after it."""
-    yield f"| {' | '.join(head)} |"
-    yield "|" + " --- |" * len(head)
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-    yield ""
-
-
-def _rows(found: Sequence[Group]) -> Iterator[tuple[str, ...]]:
+def _rows(found: Sequence[Group[Finding]]) -> Iterator[tuple[str, ...]]:
     """A row of cells for each group, under _COLUMNS."""
     for group in found:
         first = group.first
         failure = code(first.failure)
         yield (
-            plain(first.verdict),
+            plain(group.name),
             str(len(group)),
             plain(first.layer),
             ", ".join(map(link, first.issues)),
@@ -95,7 +53,7 @@ def _rows(found: Sequence[Group]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def group_table(found: Sequence[Group], most: int) -> Iterator[str]:
+def group_table(found: Sequence[Group[Finding]], most: int) -> Iterator[str]:
     """The groups in at most ``most`` rows; nothing for none."""
     if found:
         yield from table(_COLUMNS, _rows(found[:most]))
@@ -136,8 +94,14 @@ def _versions(comparison: Comparison) -> Iterator[tuple[str, ...]]:
         yield (plain(name), plain(was), f"{mark}{plain(is_)}{mark}")
 
 
-def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Each component's version on the base and on the candidate."""
-    base, candidate = comparison.base.versions, comparison.candidate.versions
-    for name in dict.fromkeys((*base, *candidate)):
-        yield name, base.get(name, "unknown"), candidate.get(name, "unknown")
+def annotation_lines(comparison: Comparison, allowed: Allowed | None) -> Iterator[str]:
+    """An error for each group of what refuses the candidate, else a warning."""
+    entries = allowed.entries if allowed else {}
+    found = groups(f for f in comparison.of(*_LEVELS) if f.key not in entries)
+    for group in found[:ANNOTATIONS]:
+        first = group.first
+        more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
+        parts = (first.layer, *first.issues, first_line(first.failure), first.note)
+        text = "; ".join(part for part in parts if part) or group.name
+        title = f"{group.name}: {first.key}{more}"
+        yield annotation(_LEVELS[first.verdict], first.key, title, text)

@@ -1,0 +1,130 @@
+"""The verdicts on a night in words, and for the terminal in lines of at most 80 columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from harness.diagnosis.signature import first_line
+from harness.printable import printable
+from harness.render.terminal import heading, title, wrapped
+from harness.verdicts.groups import Group, night_groups
+from harness.verdicts.nightly import NightVerdict, Verdicts, changed_components
+from harness.verdicts.verdict import NIGHTLY, REFUSALS, Verdict
+
+_SHOWN = 10  # groups of a verdict
+
+
+def lines(verdicts: Verdicts) -> Iterator[str]:
+    """The runs, each kind of verdict, the failures by signature, the answer."""
+    yield from map(printable, _lines(verdicts))
+
+
+def _lines(verdicts: Verdicts) -> Iterator[str]:
+    for run in verdicts.runs:
+        facts = (f"{name} {value}" for name, value in verdicts.versions[run].items() if value)
+        yield from wrapped(f"{run}: {', '.join(facts)}", 2)
+    yield from wrapped(f"{outcomes(verdicts)}.", 2, "  ")
+    for verdict in NIGHTLY:
+        yield from _section(verdicts, night_groups(verdicts.of(verdict)))
+    yield from _clusters(verdicts)
+    yield title("answer")
+    yield from wrapped(f"{counts(verdicts)}.")
+    yield from wrapped(answer(verdicts))
+
+
+def _section(verdicts: Verdicts, found: Sequence[Group[NightVerdict]]) -> Iterator[str]:
+    if not found:
+        return
+    yield heading(found)
+    shown = listed(found, _SHOWN)
+    for group in shown:
+        yield from wrapped(head(group.first), 7, f"{len(group):>5}  ")
+        yield from wrapped(group.first.key, 2)
+        yield from wrapped(failure(group.first), 9)
+        yield from wrapped(since(group.first, verdicts), 9)
+    if len(found) > len(shown):
+        cases = sum(map(len, found)) - sum(map(len, shown))
+        yield f"       ... and {len(found) - len(shown)} more groups with {cases} cases"
+
+
+def listed(found: Sequence[Group[NightVerdict]], most: int) -> Sequence[Group[NightVerdict]]:
+    """The groups to list; failures that are expected and not new are only counted."""
+    news = [g for g in found if not (g.expected and g.verdict == Verdict.STILL_FAILING)]
+    return news[:most]
+
+
+def _clusters(verdicts: Verdicts) -> Iterator[str]:
+    if not verdicts.clusters:
+        return
+    yield title(f"failures by signature: {len(verdicts.clusters)}")
+    for cluster in verdicts.clusters[:_SHOWN]:
+        where = f"{cluster.cases} cases, first in {cluster.first}"
+        yield from wrapped(where, 7, f"{cluster.results:>5}  ")
+        yield from wrapped(first_line(cluster.message), 9)
+    if len(verdicts.clusters) > _SHOWN:
+        yield f"       ... and {len(verdicts.clusters) - _SHOWN} more"
+
+
+def head(verdict: NightVerdict) -> str:
+    """Where it went wrong and whose issue it is, in a few words."""
+    if verdict.verdict == Verdict.SLOWER:
+        was, now = _number(verdict, verdict.was), _number(verdict, verdict.now)
+        return f"{verdict.number} rose from {was} to {now}"
+    if verdict.verdict == Verdict.MISSING:
+        return "skipped" if verdict.outcome else "not collected"
+    at = f" at {verdict.layer}" if verdict.layer else ""
+    return ", ".join((f"{verdict.outcome}{at}", *verdict.upstream))
+
+
+def failure(verdict: NightVerdict) -> str:
+    """The first line of its message."""
+    return first_line(verdict.message)
+
+
+def since(verdict: NightVerdict, verdicts: Verdicts) -> str:
+    """With which run it began, and which components changed with that run."""
+    if verdict.verdict == Verdict.MISSING:
+        return f"last in {verdict.before}"
+    if verdict.verdict in (Verdict.REGRESSED, Verdict.FIXED):
+        was = "worked" if verdict.verdict == Verdict.REGRESSED else "broken"
+        said = f"{was} in {verdict.before}"
+        return _with(said, _changes(verdicts, verdict.before, verdict.run))
+    if verdict.verdict in (Verdict.STILL_FAILING, Verdict.SLOWER):
+        return f"since {verdict.since}"
+    return ""
+
+
+def counts(verdicts: Verdicts) -> str:
+    """How many cases have each verdict that occurs."""
+    named = [text for verdict in NIGHTLY if (text := verdicts.counted(verdict))]
+    return ", ".join(named) or "nothing new"
+
+
+def answer(verdicts: Verdicts) -> str:
+    """The one sentence that goes with the exit code."""
+    lost = Counter(each.verdict for each in verdicts.refusals)
+    if lost:
+        return f"Refused: {', '.join(f'{lost[v]} {v}' for v in REFUSALS if lost[v])}."
+    expected = len(verdicts.of(Verdict.REGRESSED))
+    but = f" but for {expected} expected" if expected else ""
+    return f"Nothing regressed{but}, nothing is missing."
+
+
+def outcomes(verdicts: Verdicts) -> str:
+    """The runs' outcomes, counted."""
+    return ", ".join(f"{count} {name}" for name, count in verdicts.outcomes.items())
+
+
+def _changes(verdicts: Verdicts, before: str, after: str) -> list[str]:
+    versions = verdicts.versions
+    return changed_components(versions.get(before, {}), versions.get(after, {}))
+
+
+def _number(verdict: NightVerdict, value: float | None) -> str:
+    unit = " s" if verdict.number.startswith("duration") else ""
+    return f"{value or 0:.4g}{unit}"
+
+
+def _with(said: str, changed: Sequence[str]) -> str:
+    return f"{said}; {', '.join(changed)}" if changed else said

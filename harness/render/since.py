@@ -1,0 +1,35 @@
+"""An upstream issue over stacks, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.render.terminal import title, wrapped
+from harness.verdicts.since import Timeline
+
+
+def lines(found: Sequence[Timeline]) -> Iterator[str]:
+    """Each timeline for the terminal, in lines of at most 80 columns."""
+    for timeline in found:
+        yield title(timeline.title)
+        width = max((len(stack.name) for stack in timeline.stacks), default=0)
+        for stack in timeline.stacks:
+            verdict = stack.answer.verdict
+            yield f"{stack.name:<{width}}  {verdict:<10} {stack.answer.count:>8}"
+        yield from wrapped(_conclusion(timeline))
+
+
+def _conclusion(timeline: Timeline) -> str:
+    if not timeline.known:
+        return "Never measured: on no stack did a case of it run to an answer."
+    bad = timeline.names("wrong")
+    if not bad:
+        return f"Never wrong on the stacks that measured it: {len(timeline.known)}."
+    after = timeline.first_good_after
+    said = f"First bad {bad[0]}, last bad {bad[-1]}, "
+    said += f"first good after it {after}." if after else "no good stack after it."
+    if timeline.known[0].answer.wrong:
+        said += f" {bad[0]} is the first stack that measured it: it may be older."
+    if timeline.changes > (1 if timeline.known[0].answer.wrong else 2):
+        said += f" Not monotonic: the answer changes {timeline.changes} times."
+    return said

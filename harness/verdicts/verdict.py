@@ -1,0 +1,62 @@
+"""The verdicts, each word once, and the rule about change in Python.
+
+docs/glossary.md says what each word means. The rules over a history are statements in ``sql/``;
+``tests/verdicts/test_rules_agree.py`` compares them with ``change`` and ``harness.model.flaky``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from harness.model.outcome import Answer
+
+
+class Verdict(StrEnum):
+    """What became of a case, compared with its baseline. What matters most comes first."""
+
+    REGRESSED = "regressed"
+    MISSING = "missing"
+    NEW_FAILURE = "new failure"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    FLAKY = "flaky"
+    SLOWER = "slower"
+    FIXED = "fixed"
+    STILL_FAILING = "still failing"
+    NEWLY_MEASURED = "newly measured"
+    UNCHANGED = "unchanged"
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule's file in ``sql/``, for those that a history has a rule for."""
+        return self.replace(" ", "_")
+
+
+VERDICTS = list(Verdict)
+# Those that a night gets: what is as it was has no verdict there.
+NIGHTLY: list[Verdict] = [
+    v for v in VERDICTS if v not in (Verdict.NEWLY_MEASURED, Verdict.UNCHANGED)
+]
+REFUSALS = (Verdict.REGRESSED, Verdict.MISSING)
+
+
+def change(was: Answer | None, now: Answer | None) -> Verdict:
+    """The verdict on a case from its answer on the baseline and now; None was not measured.
+
+    A failure that an expectation declares is a failure: whoever shows the verdict marks it.
+    """
+    if now is None:
+        return Verdict.MISSING if was else Verdict.UNCHANGED
+    if now is Answer.WORKS:
+        changed = Verdict.FIXED if was else Verdict.NEWLY_MEASURED
+        return Verdict.UNCHANGED if was is Answer.WORKS else changed
+    if was is Answer.WORKS:
+        return Verdict.REGRESSED
+    if now is Answer.BROKEN and was is not Answer.BROKEN:
+        return Verdict.NEW_FAILURE
+    return Verdict.STILL_FAILING if was else Verdict.NEWLY_MEASURED
+
+
+def counted(size: int, expected: int, verdict: Verdict) -> str:
+    """How many, and how many of them an expectation declares: ``5 regressed (3 expected)``."""
+    return f"{size} {verdict}" + (f" ({expected} expected)" if expected else "")
