@@ -33,7 +33,7 @@ from harness.junit.case import CaseRun
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
 from harness.verdicts.rules import ask_about, statement
-from harness.verdicts.verdict import NIGHTLY
+from harness.verdicts.words import NIGHTLY
 
 FIRST = datetime(2024, 1, 1, 2, 30, tzinfo=UTC)
 LANES = (("cpu", "4"), ("virtual-tpu", "2x4"))

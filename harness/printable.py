@@ -1,7 +1,7 @@
 """Text of unknown origin, for a terminal and for the log of a CI job.
 
-Names, messages and reports are anybody's. What would steer a terminal, reorder or hide the text
-around it, or begin a command of GitHub's runner, is shown and has no effect.
+Names, messages and reports are untrusted. Whatever would control a terminal, reorder or hide the
+text around it, or start a command of GitHub's runner, is shown and has no effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``xla-harness collect``: a night's cells into a history, also those that died."""
+"""``xla-harness collect``: add the cells of a night to a history, also those that died."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
 
 @dataclass(frozen=True)
 class _Tonight:
-    """What one stack's cells left: a run of those that can be read, and the cells that are lost."""
+    """One stack's cells: a run of those that can be read, and those that are lost."""
 
     stack: Stack
     run: Run | None

@@ -1,4 +1,4 @@
-"""``xla-harness issues``: an issue for each regression, opened and closed as nights go by."""
+"""``xla-harness issues``: keep one GitHub issue for each regression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``xla-harness query``: any question to a history, in SQL."""
+"""``xla-harness query``: query a history in SQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _WIDEST = 60  # characters of a column, but for the last
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("query", help="ask a history in SQL, over the view cases")
+    parser = commands.add_parser(
+        "query", help="ask a history in SQL, over the views cases and outcomes"
+    )
     parser.add_argument("sql", metavar="SQL", help="as 'SELECT outcome, count(*) FROM cases ...'")
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
     parser.add_argument("--csv", action="store_true", help="as CSV, uncut; line breaks are escaped")
@@ -31,7 +33,7 @@ def add(commands: Commands) -> None:
 
 
 def tell(history: History) -> None:
-    """Name the files that don't count, and say how many have no checksum."""
+    """Name the files that are not used, and say how many have no checksum."""
     tell_of(history.set_aside)
     if history.unverified:
         say(
@@ -41,7 +43,7 @@ def tell(history: History) -> None:
 
 
 def tell_of(set_aside: Iterable[SetAside]) -> None:
-    """Name the files that don't count."""
+    """Name the files that are not used."""
     for file in set_aside:
         say(f"set aside: {printable(file.name)}: {printable(file.cause)}")
 

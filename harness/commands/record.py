@@ -1,4 +1,4 @@
-"""``xla-harness record``: runs into a history."""
+"""``xla-harness record``: add runs to a history."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from harness.dashboard.rows import Line
 from harness.dashboard.units import number, seconds
 from harness.diagnosis.signature import first_line
 from harness.verdicts.nightly import NightVerdict, judge
-from harness.verdicts.verdict import Verdict
+from harness.verdicts.words import Verdict
 
 # What the first screen counts; the rest is on the pages of cases.
 HEADLINES = (

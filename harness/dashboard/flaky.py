@@ -11,13 +11,14 @@ from harness.dashboard.build import Build
 from harness.dashboard.changes import Change, of
 from harness.dashboard.facts import Facts
 from harness.dashboard.rows import WORKS, Line, Point
+from harness.model.flakiness import is_flaky
 
 _LISTED = 500
 
 
 @dataclass(frozen=True)
 class Flaky:
-    """A case that turned at least twice on one line without a change of the stack."""
+    """A case that was flaky on one line on one of the nights shown."""
 
     name: str
     line: Line
@@ -37,21 +38,33 @@ def turns(facts: Facts, points: Sequence[Point]) -> int:
     )
 
 
+def was_flaky(facts: Facts, points: Sequence[Point]) -> bool:
+    """Whether the case was flaky on one of these nights, by the rule of the verdict."""
+    attempts: dict[tuple[tuple[str, str], ...], list[list[bool]]] = {}
+    for point in points:
+        if point.outcome != "skipped":
+            versions = tuple(sorted(facts.run[point.run].versions.items()))
+            runs = attempts.setdefault(versions, [])
+            runs.append([point.outcome in WORKS])
+            if is_flaky(runs):
+                return True
+    return False
+
+
 def _same(facts: Facts, one: str, other: str) -> bool:
     return facts.run[one].versions == facts.run[other].versions
 
 
 def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Flaky | None:
-    """The line in the list, if the case is flaky on it; one turn alone is a change, not a flake."""
-    turned = turns(facts, points)
-    if turned < 2 and not tonight:
+    """The line in the list, if the case is flaky on it."""
+    if not tonight and not was_flaky(facts, points):
         return None
     first = points[0]
     ran = [point for point in points if point.outcome != "skipped"]
     return Flaky(
         first.name,
         Line.of(first),
-        turned,
+        turns(facts, points),
         sum(point.outcome not in WORKS for point in ran),
         len(ran),
         shapes.strip(facts.nights, {p.night: p.outcome for p in points}),

@@ -45,7 +45,7 @@ class Decisions:
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _CaseFacts:
     """One case on all stacks."""
 
     id: str
@@ -67,7 +67,7 @@ def decide(
     elsewhere = ranges.without(known, evidence.stacks)
     decisions = Decisions(evidence)
     for id_, answers in sorted(evidence.answers.items()):
-        facts = _Facts(id_, answers, {i: stack.find(id_) for i, stack in enumerate(on)})
+        facts = _CaseFacts(id_, answers, {i: stack.find(id_) for i, stack in enumerate(on)})
         if any(answer and answer.is_flaky for answer in answers.values()):
             decisions.flaky.add(id_)
             continue
@@ -78,7 +78,7 @@ def decide(
 
 def _passes(
     decisions: Decisions,
-    facts: _Facts,
+    facts: _CaseFacts,
     stacks: Sequence[Versions],
     elsewhere: Sequence[Versions],
     runs: int,
@@ -107,7 +107,7 @@ def _passes(
 
 def _fails(
     decisions: Decisions,
-    facts: _Facts,
+    facts: _CaseFacts,
     stacks: Sequence[Versions],
     elsewhere: Sequence[Versions],
     runs: int,
@@ -145,7 +145,10 @@ def _otherwise(decisions: Decisions, id_: str, failure: Outcome, entry: Expectat
 
 
 def _ranges_of(
-    facts: _Facts, failing: Sequence[int], stacks: Sequence[Versions], elsewhere: Sequence[Versions]
+    facts: _CaseFacts,
+    failing: Sequence[int],
+    stacks: Sequence[Versions],
+    elsewhere: Sequence[Versions],
 ) -> Ranges | None:
     """Where a new entry applies: where it fails so, and nowhere else that is known."""
     if len(stacks) == 1:

@@ -15,6 +15,7 @@ from harness.expectations.ranges import in_order
 from harness.expectations.signature import signature_of
 from harness.junit import report
 from harness.junit.report import Report, Result
+from harness.model.flakiness import is_flaky
 from harness.model.outcome import DECLARABLE, Kind, Outcome
 
 
@@ -27,8 +28,8 @@ class StackEvidence:
 
     @property
     def is_flaky(self) -> bool:
-        """Whether it passes in one report and fails in another."""
-        return bool(self.passes) and bool(self.failures)
+        """Whether it passes in one report and fails in another, which are runs of one stack."""
+        return is_flaky([[True] * self.passes + [False] * len(self.failures)])
 
     @property
     def ways(self) -> set[tuple[Kind, str]]:

@@ -1,7 +1,7 @@
 """A history on a branch of a git repository: fetched into a folder, and added to without a race.
 
 A run's file never changes once it is written, unless it was damaged, so two recorders can't
-conflict: the files of both are the new tree, whoever came first.
+conflict: the new tree has the files of both, in whatever order they push.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _AT_ONCE = 500  # blobs that are in memory at once
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a fetch leaves: how many runs the folder has, and what of the branch is no good."""
+    """How many runs the folder has now, and which of the branch's files can't be used."""
 
     runs: int
     set_aside: tuple[SetAside, ...]

@@ -1,4 +1,6 @@
-"""Where a history's files are: a folder, or whatever fsspec reaches. Files appear whole or not."""
+"""Where a history's files are: a folder, or any file system of fsspec. Files appear whole or not
+at all.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 @dataclass(frozen=True)
 class Listed:
-    """The runs' files by their names, and what is there besides and can't count."""
+    """The runs' files by their names, and those that can't be used."""
 
     places: tuple[RunFile, ...]  # in the order of their names
     set_aside: tuple[SetAside, ...] = ()
@@ -108,7 +110,7 @@ class Folder:
     def has(self, name: str) -> bool:
         try:
             return (self.path / name).exists()
-        except OSError:  # whoever adds it then hears why
+        except OSError:  # ``add`` then reports the cause
             return False
 
     def add(self, name: str, content: bytes) -> bool:
@@ -130,7 +132,7 @@ class Folder:
             raise self._unwritable(name, error) from error
 
     def read(self, name: str) -> bytes:
-        # A pipe of that name must not be waited for: it is read as an empty file.
+        # Do not wait for a pipe of that name: it is read as an empty file.
         handle = os.open(self.path / name, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
             return file.read() or b""
@@ -147,13 +149,13 @@ class Folder:
                 new = _link(part, target)
             finally:
                 part.unlink(missing_ok=True)
-        # Whoever says that a run is there promises that it stays, also if another recorder gave
-        # the file its name a moment ago and was killed before it could sync the folder.
+        # Sync also if the file was there: another recorder may have given it its name a moment
+        # ago, and may have been killed before it could sync the folder.
         self._sync(target.parent, target.parent.parent, self.path, *made)
         return new
 
     def _part(self, target: Path, content: bytes) -> Path:
-        """The content beside its place. A killed recorder leaves it; a dot's file is nobody's."""
+        """The content beside its place. A killed recorder leaves it; hidden files are ignored."""
         part = target.parent / f".{target.stem}.{secrets.token_hex(4)}.part"
         try:
             with part.open("xb") as file:
@@ -221,7 +223,7 @@ class Bucket:
 
 
 def listed(names: Iterable[str], set_aside: Iterable[SetAside] = ()) -> Listed:
-    """The runs among these names; what is no Parquet file, or hidden, is none of a history."""
+    """The runs among these names; hidden files and files of other kinds are passed over."""
     places, aside = list[RunFile](), list(set_aside)
     for name in sorted(names):
         if not name.endswith(SUFFIX) or any(part.startswith(".") for part in name.split("/")):

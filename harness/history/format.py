@@ -1,4 +1,4 @@
-"""The files of a history: columns, version, checksum, and the way from an older version here."""
+"""The files of a history: columns, version, checksum, and the migration of older versions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SCHEMA = pa.schema(
 
 
 def encoded(run: Run, place: RunFile) -> bytes:
-    """The run's Parquet file for that place; moved to another one it would be no good."""
+    """The run's Parquet file for that place; it is not valid at any other."""
     cases, count = run.cases, len(run.cases)
     same = {"format": FORMAT, "run": place.run, "time": run.time}
     same |= {"commit": run.commit, "machine": run.machine, **run.versions}
@@ -119,7 +119,7 @@ def decoded(place: RunFile, content: bytes) -> pa.Table:
 
 
 def format_of(schema: pa.Schema) -> int:
-    """The version that a file says it has. Raises ValueError for one that is none of ours."""
+    """The version that a file says it has. Raises ValueError for a file of another kind."""
     written = (schema.metadata or {}).get(FORMAT_KEY)
     if written is None:
         raise ValueError("no history of xla-harness wrote it")
@@ -183,7 +183,7 @@ def _checksum(place: RunFile, content: bytes, found: re.Match[bytes]) -> bytes:
 
 
 def _check_values(place: RunFile, table: pa.Table) -> None:
-    """Raises ValueError for what no recorder writes."""
+    """Raises ValueError for values that no recorder writes."""
     if not table.num_rows:
         raise ValueError("it has no case")
     for name in SCHEMA.names:

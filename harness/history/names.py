@@ -1,4 +1,4 @@
-"""What the files of a history are called: by date, stack and run, so that names sort by time."""
+"""The names of a history's files: date, stack and run, so that names sort by time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FORM = f"date=YYYY-MM-DD/stack=STACK/RUN{SUFFIX}"
 
 @dataclass(frozen=True)
 class SetAside:
-    """A file or folder that does not count, and why; the others still do."""
+    """A file or folder that is not used, and why; the others are."""
 
     name: str
     cause: str
@@ -68,13 +68,13 @@ def run_name(time: datetime, answers: int, digest: str) -> str:
 
 
 def started(run: str) -> datetime:
-    """When the run of that name started, in UTC. Raises ValueError for what is no run's name."""
+    """When the run of that name started, in UTC. Raises ValueError for any other text."""
     parts = _parts(run)
     return datetime.fromisoformat(f"{parts['second']}.{(parts['exact'] or '_0')[1:]}Z")
 
 
 def place_of(name: str) -> RunFile:
-    """The place that a file's name says. Raises ValueError for a name that no recorder gives."""
+    """The place that a file's name says. Raises ValueError for any other name."""
     try:
         name.encode()
         _, stack, file = name.split("/")
@@ -82,7 +82,7 @@ def place_of(name: str) -> RunFile:
         started(run)
         place = RunFile(run, unquote(stack.removeprefix("stack="), errors="strict"))
     except ValueError as error:
-        raise ValueError(f"its name is none of a run's file: expected {_FORM}") from error
+        raise ValueError(f"its name is not that of a run's file: expected {_FORM}") from error
     check_stack(place.stack)
     checked_time(place.time)
     if place.name != name:

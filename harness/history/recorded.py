@@ -1,4 +1,4 @@
-"""A run of a history as a report, so that a comparison can have it as a side."""
+"""A run of a history as a report, so that it can be one side of a comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as its JUnit reports tell it: when, on which stack, and what became of each case."""
+"""A run, read from its JUnit reports: its time, its stack, and each case's outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_STACK = "unknown"
 
 @dataclass(frozen=True)
 class Said:
-    """What the one who records says of the reports, where they don't say it themselves."""
+    """What the caller says of the reports, where they don't say it themselves."""
 
     stack: str = ""
     commit: str = ""

@@ -1,4 +1,4 @@
-"""A history: one immutable Parquet file a run, asked by SQL."""
+"""A history: one immutable Parquet file for each run, queried in SQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Look: TypeAlias = Callable[[RunFile, bytes], "pa.Table | None"]
 
 
 class Stored(StrEnum):
-    """What became of a run's file."""
+    """What ``put`` did with a run's file."""
 
     RECORDED = "recorded"
     KNOWN = "known"  # it was there already
@@ -130,7 +130,7 @@ class History:
         sound = self._look(asked, formats.checked)
         present = [place for place, table in sound if table is None]
         if not is_sound(connection, self._addresses(present)):
-            # Some file has its checksum and is no good all the same: whoever wrote it was.
+            # A file has its checksum and is invalid all the same: it was written so.
             self._look(present, formats.decoded)
             broken = {each.name for each in self.set_aside}
             present = [place for place in present if place.name not in broken]
@@ -155,7 +155,7 @@ class History:
         raise BadInputError(f"{self.location}: {cause}")
 
     def unreadable(self, run: str) -> BadInputError:
-        """That a run's file, which is there, has nothing to say; with the cause."""
+        """The error for a run whose file is there and can't be read, with the cause."""
         causes = [each.cause for each in self.set_aside if each.name.endswith(f"/{run}{SUFFIX}")]
         cause = f": {causes[0]}" if causes else ""
         return BadInputError(
@@ -173,7 +173,7 @@ class History:
         return place.former if self.files.has(place.former.name) else place
 
     def _look(self, places: Sequence[RunFile], look: Look) -> list[tuple[RunFile, pa.Table | None]]:
-        """What the look says of each file; those of which it says no good are set aside."""
+        """Look at each file. Those that are no good are set aside."""
         with ThreadPoolExecutor() as pool:
             looks = pool.map(lambda place: looked_at(self.files, place, look), places)
             found = list(zip(places, looks, strict=True))
@@ -189,7 +189,7 @@ class History:
 def looked_at(
     files: Files, place: RunFile, look: Look = formats.checked
 ) -> SetAside | pa.Table | None:
-    """What the look says of a file, or that it is no good, and why."""
+    """The result of the look at a file, or why the file can't be used."""
     try:
         return look(place, files.read(place.name))
     except OSError as error:

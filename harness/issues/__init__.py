@@ -1,1 +1,1 @@
-"""Issues on GitHub that follow what the history says regressed."""
+"""GitHub issues on the regressions in a history."""

@@ -1,4 +1,4 @@
-"""GitHub's REST API for issues: pages, limits, and errors in words."""
+"""GitHub's REST API for issues: its pages, its rate limits, and readable errors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _REPOSITORY = re.compile(r"[\w-][\w.-]*/(?!\.\.?$)[\w.-]+")
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
 _TIMEOUT = 30  # seconds
 _TRIES = 5
-_LONGEST_WAIT = 120  # seconds; a longer limit is said instead
+_LONGEST_WAIT = 120  # seconds; a longer wait is an error instead
 
 
 class Issues:
-    """The issues of one repository that bear our label."""
+    """The issues of one repository that have our label."""
 
     def __init__(self, repository: str) -> None:
         """Address and token are a runner's, ``GITHUB_API_URL`` and ``GITHUB_TOKEN``.

@@ -1,4 +1,4 @@
-"""What becomes of the issues on regressions: opened, updated, closed, reopened, or left alone.
+"""Which issues on regressions to open, update, close, reopen or leave alone.
 
 An issue belongs to a cause. It is found again by the marker in its body, wherever else somebody
 edits it: by the cause's key, or by a case that it has in common with the regression.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.issues.text import Mark, body, kept, mark_of, marked, title, unmarked
-from harness.render.github import code, plain
+from harness.render.github_markup import code, plain
 from harness.verdicts.regressions import Regression, State, digest
 
 

@@ -1,4 +1,4 @@
-"""What an issue on a regression says. Text from reports is anybody's: it is shown, never obeyed."""
+"""The text of an issue on a regression. Text from reports is untrusted: it is shown literally."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.dashboard.names import case_page, visible
 from harness.diagnosis.signature import first_line
 from harness.history.names import started
 from harness.model.issues import page
-from harness.render.github import code, plain, table
+from harness.render.github_markup import code, plain, table
 from harness.verdicts.nightly import changed_components
 from harness.verdicts.regressions import Regression, Standing, State, digest
 
@@ -28,7 +28,7 @@ _RUN_OF_TICKS = re.compile(r"`{3,}")
 
 
 def title(regression: Regression) -> str:
-    """Stack, case and what became of it, on one line."""
+    """Stack, case and what happened to it, on one line."""
     first, more = regression.first, len(regression.members) - 1
     what = "fails" if first.state == "broken" else "no longer runs"
     others = f" (and {more} more)" if more else ""
@@ -40,7 +40,7 @@ def title(regression: Regression) -> str:
 
 
 def body(regression: Regression, state: State, site: str) -> str:
-    """All that one needs to look into it; the same text as long as nothing changes."""
+    """All that is needed to investigate; the same text as long as nothing changes."""
     for shown in (50, 10, 1):
         text = "\n".join(_parts(regression, state, site, shown))
         if len(text) < MOST - 20_000:
@@ -50,7 +50,7 @@ def body(regression: Regression, state: State, site: str) -> str:
 
 @dataclass(frozen=True)
 class Mark:
-    """What the hidden marker says: digests and words of ours, nothing that somebody wrote."""
+    """The content of the hidden marker: digests and fixed words, no text of a report."""
 
     key: str  # of the cause
     lines: tuple[str, ...]

@@ -45,7 +45,7 @@ class _CaseOnWorkers:
 
 
 @dataclass(frozen=True)
-class _Worker:
+class _WorkerReport:
     """One worker's report. ``faults`` name what of it can't be read."""
 
     head: Head
@@ -105,9 +105,9 @@ def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> Me
 
 def _workers(
     reports: Mapping[str, Path], told: Mapping[str, str]
-) -> tuple[dict[str, _Worker], dict[str, str]]:
+) -> tuple[dict[str, _WorkerReport], dict[str, str]]:
     """Those with a whole report, and why the others have none."""
-    workers, missing = dict[str, _Worker](), dict[str, str]()
+    workers, missing = dict[str, _WorkerReport](), dict[str, str]()
     for name, path in reports.items():
         if not path.exists():
             missing[name] = told.get(name, "no report")
@@ -119,7 +119,9 @@ def _workers(
     return workers, missing
 
 
-def _suite(workers: Mapping[str, _Worker], missing: Mapping[str, str], names: list[str]) -> Any:
+def _suite(
+    workers: Mapping[str, _WorkerReport], missing: Mapping[str, str], names: list[str]
+) -> Any:
     """The suite as the first worker describes it, without cases."""
     head = next(iter(workers.values())).head
     suite: Any = TestSuite(head.attributes.get("name", "pytest"))  # type: ignore[no-untyped-call]
@@ -140,7 +142,7 @@ def _time(head: Head) -> float:
         return 0.0
 
 
-def _read(name: str, path: Path) -> _Worker:
+def _read(name: str, path: Path) -> _WorkerReport:
     """Read a worker's report. Raises BadInputError for one that is no such report, or cut off."""
     reader = Reader(path, output=True)
     found: defaultdict[tuple[str, str, str], list[Element]] = defaultdict(list)
@@ -149,7 +151,7 @@ def _read(name: str, path: Path) -> _Worker:
     if reader.head.cut:
         raise BadInputError(reader.faults[-1])
     answers = {key: _answer(name, elements) for key, elements in found.items()}
-    return _Worker(reader.head, answers, tuple(reader.faults))
+    return _WorkerReport(reader.head, answers, tuple(reader.faults))
 
 
 def _answer(worker: str, elements: Sequence[Element]) -> _CaseOnWorkers:
@@ -252,7 +254,7 @@ def _text(answer: _CaseOnWorkers) -> str:
     return "\n".join(texts) or answer.message
 
 
-def _skew(workers: Mapping[str, _Worker]) -> list[str]:
+def _skew(workers: Mapping[str, _WorkerReport]) -> list[str]:
     """Workers that ran other versions than the first one."""
     said = {
         name: {k: v for k, v in worker.head.properties.items() if k in VERSIONS}

@@ -15,7 +15,7 @@ from harness.matrix.cell import Cell
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 from harness.verdicts.findings import Comparison, Finding
-from harness.verdicts.verdict import Verdict
+from harness.verdicts.words import Verdict
 
 _DIFFERS = (Verdict.REGRESSED, Verdict.FIXED, Verdict.FLAKY)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from harness.diagnosis.signature import first_line
 from harness.render.comparison_text import counts, versions
-from harness.render.github import ANNOTATIONS, annotation, code, link, plain, table
+from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
 from harness.verdicts.findings import Comparison, Finding
 from harness.verdicts.groups import Group, groups
-from harness.verdicts.verdict import VERDICTS, Verdict
+from harness.verdicts.words import VERDICTS, Verdict
 
 _COLUMNS = ("verdict", "cases", "layer", "upstream", "component", "first case", "failure")
 _LEVELS = {

@@ -7,7 +7,7 @@ from typing import Any
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
 from harness.verdicts.findings import Comparison, Finding
-from harness.verdicts.verdict import Verdict
+from harness.verdicts.words import Verdict
 
 
 def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:

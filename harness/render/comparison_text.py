@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.printable import printable
-from harness.render.terminal import heading, title, wrapped
+from harness.render.terminal_lines import heading, title, wrapped
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide, undecided_of
 from harness.verdicts.findings import Comparison, Finding
 from harness.verdicts.groups import Group, groups
-from harness.verdicts.verdict import VERDICTS, Verdict
+from harness.verdicts.words import VERDICTS, Verdict
 
 _SHOWN = 10  # groups of a verdict
 

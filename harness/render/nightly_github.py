@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from harness.diagnosis.signature import first_line
 from harness.render import nightly_text as words
-from harness.render.github import ANNOTATIONS, annotation, code, link, plain, table
+from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.groups import Group, night_groups
 from harness.verdicts.nightly import NightVerdict, Verdicts
-from harness.verdicts.verdict import Verdict
+from harness.verdicts.words import Verdict
 
 _ROWS = 30  # of a table; a summary may have 1 MiB
 _HEAD = ("verdict", "cases", "what", "first case", "failure", "since")

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from harness.diagnosis.signature import first_line
 from harness.printable import printable
-from harness.render.terminal import heading, title, wrapped
+from harness.render.terminal_lines import heading, title, wrapped
 from harness.verdicts.groups import Group, night_groups
 from harness.verdicts.nightly import NightVerdict, Verdicts, changed_components
-from harness.verdicts.verdict import NIGHTLY, REFUSALS, Verdict
+from harness.verdicts.words import NIGHTLY, REFUSALS, Verdict
 
 _SHOWN = 10  # groups of a verdict
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.junit.report import Report, Result
-from harness.render import github
+from harness.render import github_markup as github
 from harness.render.comparison_github import group_table
 from harness.render.comparison_text import section
-from harness.render.terminal import WIDTH, title, wrapped
+from harness.render.terminal_lines import WIDTH, title, wrapped
 from harness.verdicts.compare import compare
 from harness.verdicts.findings import Comparison, Side, side
 from harness.verdicts.groups import groups
 from harness.verdicts.upstream import Row
-from harness.verdicts.verdict import Verdict
+from harness.verdicts.words import Verdict
 
 Columns = Sequence[tuple[str, Sequence[Report]]]  # stacks in order, by name
 _CHANGES = (
@@ -44,7 +44,7 @@ def text(columns: Columns, rows: Sequence[Row] = ()) -> Iterator[str]:
     sides = [side(reports) for _, reports in columns]
     yield title("what each stack gets right")
     yield from _grid(names, _upstream(sides, rows))
-    yield title("cases by area: passed/broken/skipped/missing")
+    yield title("cases by area: working/broken/skipped/not run")
     yield from _grid(names, _areas(sides))
     for name, step in _steps(columns):
         yield title(f"{name}: {_counted(step)}")
@@ -58,7 +58,7 @@ def markdown(columns: Columns, rows: Sequence[Row] = (), most: int = 30) -> str:
     sides = [side(reports) for _, reports in columns]
     lines = ["## What each stack gets right", ""]
     lines += github.table(("", "upstream", *names), _cells(_upstream(sides, rows), issues=True))
-    lines += ["## Cases by area: passed/broken/skipped/missing", ""]
+    lines += ["## Cases by area: working/broken/skipped/not run", ""]
     lines += github.table(("area", *names), _cells(_areas(sides), issues=False))
     for name, step in _steps(columns):
         found = groups(step.of(*_CHANGES))

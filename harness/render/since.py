@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.render.terminal import title, wrapped
+from harness.render.terminal_lines import title, wrapped
 from harness.verdicts.since import Timeline
 
 

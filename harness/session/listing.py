@@ -20,7 +20,7 @@ from harness.session.markers import case_of
 _WIDTH = 80
 
 
-class _Collector:
+class _CaseList:
     """Keeps every case before the command line's choice of lanes and topologies."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def collect(paths: Sequence[str]) -> tuple[list[Case], dict[str, str]]:
 
     Raises BadInputError with pytest's words when they can't be collected.
     """
-    collector = _Collector()
+    collector = _CaseList()
     output = io.StringIO()
     # The plugin is this very package, imported before pytest could rewrite its assertions.
     arguments = ["--collect-only", "-qq", "-p", "no:xdist", "-W"]

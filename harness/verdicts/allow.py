@@ -1,4 +1,4 @@
-"""The signed-off allow-list: what a person accepts of a candidate, why, and until when."""
+"""The allow-list: which findings a person accepts of a candidate, why, and until when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.expectations import glob_pattern
 from harness.files import read_toml
 from harness.model.issues import ISSUE
 from harness.verdicts.findings import Comparison, Finding
-from harness.verdicts.verdict import REFUSALS
+from harness.verdicts.words import REFUSALS
 
 _TEXTS = ("reason", "signed_off_by")
 _REQUIRED = {"cases", "verdict", *_TEXTS}

@@ -10,7 +10,7 @@ from harness.junit.report import Report, Result
 from harness.model.outcome import Answer
 from harness.verdicts.findings import Comparison, Finding, Side, Tally, side
 from harness.verdicts.upstream import Row
-from harness.verdicts.verdict import REFUSALS, VERDICTS, Verdict, change, counted
+from harness.verdicts.words import REFUSALS, VERDICTS, Verdict, change, counted
 
 
 def compare(

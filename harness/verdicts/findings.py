@@ -9,9 +9,9 @@ from functools import cached_property
 
 from harness.errors import BadInputError
 from harness.junit.report import Report, Result
-from harness.model.flaky import is_flaky
+from harness.model.flakiness import is_flaky
 from harness.model.outcome import Answer
-from harness.verdicts.verdict import Verdict, counted
+from harness.verdicts.words import Verdict, counted
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one case from the base to the candidate.
+    """One case on the base and on the candidate.
 
     ``layer`` and ``failure`` are those of the side where it broke, the candidate's if both did;
     ``failure`` is the first line of the message, and, for a missing case, why it is missing.
@@ -132,7 +132,8 @@ class Finding:
         """Whether it may be a regression, which more runs would show.
 
         It is when one side always works or always breaks and the other's runs differ, so that the
-        candidate may be the worse. A case whose runs differ on both sides is as flaky as it was.
+        candidate may be the worse. A case whose runs differ on both sides is no regression: it was
+        flaky before.
         """
         if self.verdict != Verdict.FLAKY:
             return False

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from harness.diagnosis.signature import generalised
 from harness.verdicts.findings import Finding
 from harness.verdicts.nightly import NightVerdict
-from harness.verdicts.verdict import VERDICTS, Verdict
+from harness.verdicts.words import VERDICTS, Verdict
 
 
 class _Judged(Protocol):

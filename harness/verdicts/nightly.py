@@ -10,7 +10,7 @@ import duckdb
 
 from harness.model.outcome import Kind
 from harness.verdicts.rules import ask_about, statement
-from harness.verdicts.verdict import NIGHTLY, REFUSALS, Verdict, counted
+from harness.verdicts.words import NIGHTLY, REFUSALS, Verdict, counted
 
 
 @dataclass(frozen=True)

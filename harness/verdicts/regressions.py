@@ -1,4 +1,4 @@
-"""What regressed and still stands, one cause as one: what an issue is about."""
+"""Regressions that are not fixed, grouped by cause: the subjects of issues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Standing:
     """
 
     state: str
-    run: str  # what is said of it here is from this run
+    run: str  # that the fields below describe
     stack: str
     lane: str
     topology: str
@@ -48,7 +48,7 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """Case, stack, lane and topology, short and without anything that somebody wrote."""
+        """A short digest of case, stack, lane and topology; no text of a report is in it."""
         return digest(self.stack, self.lane, self.topology, self.case)[:10]
 
 
@@ -65,7 +65,7 @@ class Regression:
 
     @property
     def key(self) -> str:
-        """The cause, the same on every night; what has no signature goes by when it was lost."""
+        """The cause, the same on every night; without a signature, the run that lost the cases."""
         first = self.first
         alike = first.signature if first.state == "broken" else first.before
         return digest(first.state, first.stack, first.layer, alike)[:16]
@@ -77,13 +77,13 @@ class Regression:
 
     @property
     def flaky(self) -> bool:
-        """Whether all of it comes and goes on unchanged versions."""
+        """Whether all its members are flaky."""
         return all(member.flaky for member in self.members)
 
 
 @dataclass(frozen=True)
 class State:
-    """What the newest runs leave: regressions, what works, and every run's versions."""
+    """What the newest runs show: regressions, what works, and the versions of every run."""
 
     regressions: tuple[Regression, ...]  # the largest first
     working: Mapping[str, str]  # line to the last run in which it works, or fails as declared
@@ -91,7 +91,7 @@ class State:
 
 
 def state(connection: duckdb.DuckDBPyConnection) -> State:
-    """The state of the whole history, as its newest run of each stack leaves it."""
+    """The state of the whole history as of the newest run of each stack."""
     newest = [run for (run,) in connection.execute(_NEWEST).fetchall()]
     cursor = ask_about(connection, newest)
     rows = cursor.execute(statement("standing")).fetchall()
@@ -112,7 +112,7 @@ def grouped(standing: Iterable[Standing]) -> tuple[Regression, ...]:
 
 
 def digest(*parts: str) -> str:
-    """Hexadecimal, of texts of any origin."""
+    """A hexadecimal digest of these texts, whatever they contain."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -35,7 +35,7 @@ M = TypeVar("M", bound=Measured)
 
 @dataclass(frozen=True)
 class RowAnswer:
-    """What the cases of a row say: how many of them passed, did not, and could not tell."""
+    """What the cases of a row say: how many of them work, are broken, or can't tell."""
 
     passed: int
     wrong: int
@@ -43,7 +43,7 @@ class RowAnswer:
 
     @property
     def verdict(self) -> str:
-        """``ok``, ``wrong`` or ``unmeasured``: a row is ok if every case that could tell passed."""
+        """``ok``, ``wrong`` or ``unmeasured``: a row is ok if every case that can tell works."""
         if not self.passed + self.wrong:
             return "unmeasured"
         return "wrong" if self.wrong else "ok"
@@ -58,7 +58,7 @@ class RowAnswer:
 class Row:
     """A statement about the stack, and the cases that prove or refute it.
 
-    With a ``layer``, a case that broke at an earlier one never came to what the row is about.
+    With a ``layer``, a case that broke at an earlier one did not reach what the row is about.
     """
 
     title: str

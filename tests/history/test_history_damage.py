@@ -25,7 +25,7 @@ from harness.junit.case import CaseRun
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
 from harness.verdicts.regressions import state
-from harness.verdicts.verdict import Verdict
+from harness.verdicts.words import Verdict
 
 TIME = "2026-11-{day:02}T02:30:00+00:00"
 NOW = datetime.now(UTC)

@@ -14,7 +14,7 @@ from harness import cli
 from harness.errors import PARTIAL
 from harness.history.store import History
 from harness.verdicts.nightly import judge
-from harness.verdicts.verdict import Verdict
+from harness.verdicts.words import Verdict
 
 NIGHT = json.dumps([{"stack": "2.9.0", "wheels": ""}, {"stack": "2.5.1", "wheels": "wheels"}])
 LANES = ("cpu", "virtual-tpu")

@@ -25,7 +25,7 @@ from harness.session.options import add_options
 from harness.session.record import Record
 from harness.stacks.catalogue import known_versions
 from harness.verdicts import upstream
-from harness.verdicts.verdict import NIGHTLY, Verdict
+from harness.verdicts.words import NIGHTLY, Verdict
 
 DOCS = {path.name: path.read_text() for path in ROOT.glob("docs/*.md")}
 README = (ROOT / "README.md").read_text()

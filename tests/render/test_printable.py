@@ -13,7 +13,7 @@ from harness.commands.output import as_json, show
 from harness.model.outcome import Kind
 from harness.printable import printable
 from harness.render import comparison_github, comparison_text
-from harness.render.github import code, link, plain, table
+from harness.render.github_markup import code, link, plain, table
 from harness.verdicts.compare import compare
 
 ID = "suites/a/test_a.py::TestX::test_y[cpu-4-f32[2,3]-a::b-#1]"

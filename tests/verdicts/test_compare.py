@@ -22,7 +22,7 @@ from harness.verdicts.compare import compare, decide
 from harness.verdicts.findings import Comparison, Finding
 from harness.verdicts.groups import groups
 from harness.verdicts.upstream import Row
-from harness.verdicts.verdict import Verdict
+from harness.verdicts.words import Verdict
 
 Reports = Callable[[str], Report]
 ROW = Row("sums", ("pytorch/xla#4",), (key("breaks_earlier"),), "verification")

@@ -8,17 +8,19 @@ from itertools import product
 
 import duckdb
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.paths import ROOT
 
 from harness.history.format import SCHEMA
 from harness.history.names import run_name
 from harness.history.views import create_cases
 from harness.junit.names import VERSIONS
-from harness.model.flaky import is_flaky
+from harness.model.flakiness import is_flaky
 from harness.model.outcome import BROKEN, DECLARABLE, OUTCOMES_SQL, UNEXPECTED, WORKS, Answer, Kind
 from harness.verdicts.nightly import judge
-from harness.verdicts.verdict import Verdict, change
+from harness.verdicts.words import Verdict, change
 
 COLUMNS = pa.schema([*SCHEMA, ("date", pa.date32()), ("stack", pa.string())])
 FIRST = datetime(2026, 3, 1, 2, 30, tzinfo=UTC)
@@ -106,15 +108,18 @@ def test_any_history(cases: list[list[Night]], versions: str) -> None:
     compare(cases, versions)
 
 
-def test_every_short_history() -> None:
-    """All that nine nights can say of a case that works or fails: each edge of the window."""
-    said = [[Kind.PASSED], [Kind.FAILED]]
-    compare(list(product(said, repeat=9)), "a" * 9)
-
-
-def test_every_short_history_with_an_expectation() -> None:
-    said = [None, [Kind.PASSED], [Kind.FAILED], [Kind.EXPECTED_FAILURE]]
-    compare(list(product(said, repeat=4)), "abcd")  # an upgrade each night: nothing is flaky
+@pytest.mark.parametrize(
+    ("said", "versions"),
+    [
+        ([[Kind.PASSED], [Kind.FAILED]], "a" * 9),  # each edge of the window, for turns
+        ([[Kind.PASSED], [Kind.FAILED, Kind.PASSED]], "a" * 8),  # and for attempts
+        ([[Kind.PASSED], [Kind.FAILED], [Kind.EXPECTED_FAILURE]], "a" * 5),
+        # An upgrade each night: nothing is flaky.
+        ([None, [Kind.PASSED], [Kind.FAILED], [Kind.EXPECTED_FAILURE]], "abcd"),
+    ],
+)
+def test_every_short_history(said: list[Night], versions: str) -> None:
+    compare(list(product(said, repeat=len(versions))), versions)
 
 
 @settings(max_examples=15, deadline=None)
@@ -137,3 +142,7 @@ def test_every_outcome_is_one_answer_or_none() -> None:
     assert set(DECLARABLE) <= set(BROKEN)
     relation = sorted(duckdb.sql(OUTCOMES_SQL).fetchall())
     assert relation == sorted((k, k.answer, k in UNEXPECTED) for k in (*WORKS, *BROKEN))
+
+
+def test_other_engines_are_told_the_same() -> None:
+    assert OUTCOMES_SQL in (ROOT / "docs" / "history.md").read_text(encoding="utf-8")

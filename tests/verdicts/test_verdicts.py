@@ -16,7 +16,7 @@ from harness.history.store import History
 from harness.render import nightly_github, nightly_text
 from harness.verdicts.nightly import NightVerdict, Verdicts, judge
 from harness.verdicts.rules import SQL, statement
-from harness.verdicts.verdict import NIGHTLY, Verdict
+from harness.verdicts.words import NIGHTLY, Verdict
 
 Said = tuple[int, str, str, str]
 
@@ -147,6 +147,7 @@ def test_every_statement_begins_with_its_rule(name: str) -> None:
         (20, 1, "Refused: 2 regressed."),
         (35, 1, "Refused: 1 missing."),
         (25, 0, "Nothing regressed, nothing is missing."),
+        (22, 0, "Nothing regressed but for 1 expected, nothing is missing."),
     ],
 )
 def test_command(history: History, tmp_path: Path, night: int, code: int, answer: str) -> None:
@@ -186,6 +187,22 @@ def test_text_says_what_changed_with_it(history: History, runs: list[str]) -> No
     assert "------ regressed: 2 ------" in shown
     assert "    2  failed at numbers\n" in shown
     assert " ".join(shown.split()).count("torch_xla 2.10.0.dev19 -> 2.10.0.dev20") == 1
+
+
+def test_what_is_expected_is_marked_and_refuses_nothing(history: History, runs: list[str]) -> None:
+    run = run_of(runs, 22)
+    found = history.ask(lambda connection: judge(connection, [run]))
+    (regressed,) = found.of(Verdict.REGRESSED)
+    assert regressed.expected
+    assert (found.refusals, found.exit_code) == ((), 0)
+    shown = "\n".join(nightly_text.lines(found))
+    assert "--- regressed: 1 (1 expected) ---" in shown
+    assert "1 regressed (1 expected), " in " ".join(shown.split())
+    # What fails as declared every night is counted, not listed.
+    assert "test_fixed_upstream" not in shown
+    assert "still failing: 6 (2 expected)" in shown
+    assert "| regressed (expected) | 1 | expected failure" in nightly_github.summary(found)
+    assert list(nightly_github.annotation_lines(found)) == []
 
 
 HOSTILE = "a | b `c` <img src=x>\n::error::no\x1b[2J%0A\r\n# title"

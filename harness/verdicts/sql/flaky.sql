@@ -2,7 +2,7 @@
 -- disagree, or the case turned at least twice from working to broken or back. Whether it was broken
 -- as expected makes no difference. One change alone has a cause that stays. A flaky case has no other
 -- verdict about change: not regressed, fixed, new failure or still failing.
--- harness/model/flaky.py is the same rule in Python.
+-- harness/model/flakiness.py is the same rule in Python.
 SELECT
     w.run, w.stack, w.lane, w.topology, w.case,
     w.before_run AS before, w.since,

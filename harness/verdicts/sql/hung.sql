@@ -1,4 +1,4 @@
--- hung: the run's cases with that outcome, whatever else is said of them.
+-- hung: the case has that outcome in the run. It has this verdict besides its others.
 SELECT
     a.run, a.stack, a.lane, a.topology, a.case,
     a.before_run AS before, a.since,

@@ -1,7 +1,8 @@
 """The verdicts, each word once, and the rule about change in Python.
 
-docs/glossary.md says what each word means. The rules over a history are statements in ``sql/``;
-``tests/verdicts/test_rules_agree.py`` compares them with ``change`` and ``harness.model.flaky``.
+docs/glossary.md says what each word means. The rules over a history are statements in ``sql/``.
+``tests/verdicts/test_rules_agree.py`` compares them with ``change`` and with
+``harness.model.flakiness``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from harness.model.outcome import Answer
 
 
 class Verdict(StrEnum):
-    """What became of a case, compared with its baseline. What matters most comes first."""
+    """A case compared with its baseline. The most important verdicts come first."""
 
     REGRESSED = "regressed"
     MISSING = "missing"
@@ -33,7 +34,7 @@ class Verdict(StrEnum):
 
 
 VERDICTS = list(Verdict)
-# Those that a night gets: what is as it was has no verdict there.
+# The verdicts on a night. A case that is unchanged has none there.
 NIGHTLY: list[Verdict] = [
     v for v in VERDICTS if v not in (Verdict.NEWLY_MEASURED, Verdict.UNCHANGED)
 ]
@@ -43,7 +44,7 @@ REFUSALS = (Verdict.REGRESSED, Verdict.MISSING)
 def change(was: Answer | None, now: Answer | None) -> Verdict:
     """The verdict on a case from its answer on the baseline and now; None was not measured.
 
-    A failure that an expectation declares is a failure: whoever shows the verdict marks it.
+    A failure that an expectation declares is a failure, too: its verdict is marked *expected*.
     """
     if now is None:
         return Verdict.MISSING if was else Verdict.UNCHANGED
