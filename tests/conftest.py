@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,16 +27,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path not in forked, item.path.name.startswith(LAST)))
 
 
+def _measured(request: pytest.FixtureRequest) -> bool:
+    """Whether the runs inside of the module's tests are to be measured, too."""
+    return getattr(request.module, "MEASURES_COVERAGE", False)
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
     """A folder for one test."""
-    return Project(tmp_path)
+    return Project(tmp_path, measured=_measured(request))
 
 
 @pytest.fixture(scope="module")
-def shared_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def shared_project(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Project:
     """A folder for a whole module, whose tests look at one run."""
-    return Project(tmp_path_factory.mktemp("project"))
+    return Project(tmp_path_factory.mktemp("project"), measured=_measured(request))
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ from support.project import Project
 
 from harness.model.versions import stack_versions
 
+MEASURES_COVERAGE = True
+
 xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
 OPTION = "--expectations=expected"
 CASES = """\

@@ -6,6 +6,8 @@ import pytest
 from junitparser import JUnitXml
 from support.project import Project
 
+MEASURES_COVERAGE = True
+
 xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
 
 
