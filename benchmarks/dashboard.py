@@ -173,7 +173,7 @@ def junit(rows: pa.Table) -> str:
 def browser(site: Path) -> None:
     """The first page in Chromium: bytes, and seconds until it can be used."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from browser import ARGUMENTS, CHROMIUM, LOADED, served
+    from support.browser import ARGUMENTS, CHROMIUM, LOADED, served
 
     if not CHROMIUM.exists() or importlib.util.find_spec("playwright") is None:
         print("first page          no browser")

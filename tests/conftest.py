@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,34 +9,34 @@ from support.drift import GOOD, NO_DOUBLE, NO_HALF, WITH_NEW, Drift
 from support.drift import project as drift_project
 from support.project import Project
 
-# They start the threads of PyArrow and DuckDB, and then nothing can be forked any more.
-LAST = (
-    "test_collect",
-    "test_dashboard",
-    "test_history_",
-    "test_issues_sync",
-    "test_recorded",
-    "test_verdicts",
-    "test_workflows",
-)
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with cases first: whatever else starts a thread in this process, comes after them."""
+    """Files with cases come first.
+
+    Cases are forked from this process, and the libraries that other tests import here start threads
+    (DuckDB and PyArrow do), after which nothing can be forked.
+    """
     forked = {item.path for item in items if item.get_closest_marker("lanes")}
-    items.sort(key=lambda item: (item.path not in forked, item.path.name.startswith(LAST)))
+    items.sort(key=lambda item: item.path not in forked)
+
+
+def _measured(request: pytest.FixtureRequest) -> bool:
+    """Whether the runs inside of the module's tests are to be measured, too."""
+    return getattr(request.module, "MEASURES_COVERAGE", False)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
     """A folder for one test."""
-    return Project(tmp_path)
+    return Project(tmp_path, measured=_measured(request))
 
 
 @pytest.fixture(scope="module")
-def shared_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def shared_project(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Project:
     """A folder for a whole module, whose tests look at one run."""
-    return Project(tmp_path_factory.mktemp("project"))
+    return Project(tmp_path_factory.mktemp("project"), measured=_measured(request))
 
 
 @pytest.fixture(scope="session")

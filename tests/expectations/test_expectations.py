@@ -7,7 +7,8 @@ from support.project import Project
 
 from harness.model.versions import stack_versions
 
-xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
+MEASURES_COVERAGE = True
+
 OPTION = "--expectations=expected"
 CASES = """\
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#1")]
@@ -100,12 +101,11 @@ def test_bad_file_is_refused(project: Project, kind: str) -> None:
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-@xdist
-def test_two_entries_for_a_case_are_refused(project: Project, xdist: tuple[str, ...]) -> None:
+def test_two_entries_for_a_case_are_refused(project: Project) -> None:
     project.write("test_inner.py", CASES)
     project.write("expected/a.toml", entry())
     project.write("expected/b.toml", entry(cases=cases("*s")))
-    ran = project.run(OPTION, *xdist)
+    ran = project.run(OPTION, "-n2")
     assert ran.code == 2
     assert ran.shows(
         "expected/a.toml#1 and expected/b.toml#1 match test_inner.py::test_fails[cpu-4]: "
@@ -206,15 +206,14 @@ def test_outcome_is_judged(project: Project, kind: str) -> None:
         assert ran.shows(f"pytest 'test_inner.py::test_{name}[cpu-4]'")
 
 
-@xdist
-def test_deleting_an_entry_turns_the_run_red(project: Project, xdist: tuple[str, ...]) -> None:
+def test_deleting_an_entry_turns_the_run_red(project: Project) -> None:
     project.write("test_inner.py", CASES)
     path = project.write("expected/area.toml", entry())
-    green = project.run(OPTION, "-k", "test_fails and not twice", *xdist)
+    green = project.run(OPTION, "-k", "test_fails and not twice")
     assert green.code == 0
     assert green.shows("1 pytorch/xla#8854: the sum is wrong")
     path.unlink()
-    red = project.run(OPTION, "-k", "test_fails and not twice", *xdist)
+    red = project.run(OPTION, "-k", "test_fails and not twice")
     assert red.code == 1
     assert red.outcomes == {"test_fails": "failed"}
     assert red.shows("watches pytorch/xla#1")
@@ -262,16 +261,15 @@ def for_python(operator: str) -> str:
     return f"stack = {{ python = '{operator}{stack_versions()['python']}' }}\n"
 
 
-@xdist
-def test_only_the_entry_for_this_stack_counts(project: Project, xdist: tuple[str, ...]) -> None:
+def test_only_the_entry_for_this_stack_counts(project: Project) -> None:
     project.write("test_inner.py", CASES)
     here, elsewhere = entry() + for_python("=="), entry(reason="another") + for_python("!=")
     project.write("expected/area.toml", elsewhere + here)
-    both = project.run(OPTION, "-k", "test_fails and not twice", *xdist)
+    both = project.run(OPTION, "-k", "test_fails and not twice", "-n2")
     assert both.code == 0
     assert both.shows("1 pytorch/xla#8854: the sum is wrong")
     project.write("expected/area.toml", elsewhere)
-    absent = project.run(OPTION, "-k", "test_fails and not twice", *xdist)
+    absent = project.run(OPTION, "-k", "test_fails and not twice", "-n2")
     assert absent.code == 1
     assert absent.properties("test_fails")["outcome_detail"] == (
         "ValueError: sums differ: 3 instead of 4"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from support.project import Project, Ran
 
-lane = pytest.mark.parametrize("lane", ["cpu", "virtual-tpu"])
 xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
 
 # What torch_xla's own files do: ask the runtime at import, switch to SPMD under __main__.
@@ -40,13 +40,20 @@ if __name__ == "__main__":
 """
 
 
-@lane
-@xdist
+@pytest.fixture
+def preloaded(tmp_path: Path) -> Project:
+    """A project whose processes share one import of torch_xla, as they do by default."""
+    return Project(tmp_path, preload="torch torch_xla")
+
+
+@pytest.mark.parametrize(
+    ("lane", "xdist"), [("cpu", ("-n2",)), ("virtual-tpu", ())], ids=["cpu-xdist", "virtual-tpu"]
+)
 def test_a_file_that_asks_the_runtime_at_import(
-    project: Project, lane: str, xdist: tuple[str, ...]
+    preloaded: Project, lane: str, xdist: tuple[str, ...]
 ) -> None:
-    project.write("test_inner.py", ASKS_AT_IMPORT)
-    ran = project.run("--lane", lane, "--topology=3", *xdist)
+    preloaded.write("test_inner.py", ASKS_AT_IMPORT)
+    ran = preloaded.run("--lane", lane, "--topology=3", *xdist)
     assert ran.outcomes == {
         "test_many": "passed",
         "test_tpu": "skipped" if lane == "cpu" else "passed",
@@ -57,9 +64,9 @@ def test_a_file_that_asks_the_runtime_at_import(
     assert (properties["lane"], properties["topology"]) == (lane, "3")
 
 
-def test_the_import_sees_the_topology(project: Project) -> None:
-    project.write("test_inner.py", ASKS_AT_IMPORT)
-    ran = project.run("--lane=cpu", "--topology=2", "-k", "many")
+def test_the_import_sees_the_topology(preloaded: Project) -> None:
+    preloaded.write("test_inner.py", ASKS_AT_IMPORT)
+    ran = preloaded.run("--lane=cpu", "--topology=2", "-k", "many")
     assert ran.outcomes == {"test_many": "skipped"}
     assert ran.shows("needs 3 devices")
 
@@ -165,30 +172,61 @@ def test_unknown_id(kinds: Project) -> None:
     assert ran.shows("not found")
 
 
-IMPORTS = {
-    "import nowhere": ("ModuleNotFoundError: No module named 'nowhere'", 2),
-    "assert 1 == 2": ("assert 1 == 2", 2),
-    "os.abort()": ("crashed in its import", 2),
-    "time.sleep(60)": ("hung in its import: no result after 1 s", 2),
-    "sys.exit(3)": ("in its import", 2),
-    "pytest.skip('not today', allow_module_level=True)": ("not today", 0),
-    "pytest.importorskip('nowhere')": ("could not import 'nowhere'", 0),
-    "raise unittest.SkipTest('not today')": ("not today", 0),
-    "pytest.skip('not allowed')": ("Using pytest.skip outside of a test", 2),
+# What a file does when it is imported, and what is said of it.
+BROKEN_IMPORTS = {
+    "missing": ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+    "assertion": ("assert 1 == 2", "assert 1 == 2"),
+    "crash": ("os.abort()", "crashed in its import"),
+    "hang": ("time.sleep(60)", "hung in its import: no result after 1 s"),
+    "exit": ("sys.exit(3)", "in its import"),
+    "skip": ("pytest.skip('not allowed')", "Using pytest.skip outside of a test"),
+}
+SKIPPED_IMPORTS = {
+    "module": ("pytest.skip('not today', allow_module_level=True)", "not today"),
+    "optional": ("pytest.importorskip('nowhere')", "could not import 'nowhere'"),
+    "unittest": ("raise unittest.SkipTest('not today')", "not today"),
 }
 
 
-@pytest.mark.parametrize("statement", IMPORTS)
-def test_import_that_does_not_end_well(project: Project, statement: str) -> None:
-    project.write("test_inner.py", f"{statement}\ndef test_x(): pass")
+@pytest.fixture(scope="module")
+def imports(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A file for each import that does not end well, and one whose import does."""
+    project = Project(tmp_path_factory.mktemp("imports"))
+    for name, (statement, _) in (BROKEN_IMPORTS | SKIPPED_IMPORTS).items():
+        project.write(f"test_{name}.py", f"{statement}\ndef test_x(): pass")
     project.write("test_other.py", "def test_y(): pass")
-    message, code = IMPORTS[statement]
-    ran = project.run("--lane=cpu", "--deadline=1", "-rs", "--continue-on-collection-errors")
-    assert ran.shows(message)
-    assert "INTERNALERROR" not in ran.stdout
-    assert ran.cases["test_y"].is_passed
-    assert ran.code == (0 if code == 0 else 1)
-    assert project.run("--lane=cpu", "--deadline=1").code == code
+    return project
+
+
+@pytest.fixture(scope="module")
+def imported(imports: Project) -> Ran:
+    """A run that goes on where imports fail."""
+    return imports.run("--lane=cpu", "--deadline=1", "-rs", "--continue-on-collection-errors")
+
+
+@pytest.mark.parametrize("name", BROKEN_IMPORTS)
+def test_import_that_fails(imported: Ran, name: str) -> None:
+    (result,) = imported.cases[f"test_{name}"].result
+    assert result.message == "collection failure"
+    assert BROKEN_IMPORTS[name][1] in result.text
+
+
+@pytest.mark.parametrize("name", SKIPPED_IMPORTS)
+def test_import_that_skips(imported: Ran, name: str) -> None:
+    (result,) = imported.cases[f"test_{name}"].result
+    assert "SKIPPED" in imported.stdout
+    assert SKIPPED_IMPORTS[name][1] in f"{result.message}{result.text}"
+
+
+def test_imports_that_do_not_end_well_leave_the_others_alone(
+    imports: Project, imported: Ran
+) -> None:
+    assert "INTERNALERROR" not in imported.stdout
+    assert imported.cases["test_y"].is_passed
+    assert imported.code == 1
+    assert imports.run("--lane=cpu", "--deadline=1").code == 2
+    skipped = (f"test_{name}.py" for name in (*SKIPPED_IMPORTS, "other"))
+    assert imports.run("--lane=cpu", *skipped).code == 0
 
 
 def test_the_stack_of_a_crash_at_import(project: Project) -> None:
@@ -373,11 +411,12 @@ def test_files_of_ours_and_others_in_one_run(project: Project) -> None:
     }
 
 
-@pytest.mark.parametrize("options", [("--lane=cpu,virtual-tpu",), ("--lane=cpu", "--topology=1,4")])
-@xdist
-def test_two_targets(project: Project, options: tuple[str, ...], xdist: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "options", [("--lane=cpu,virtual-tpu",), ("--lane=cpu", "--topology=1,4", "-n2")]
+)
+def test_two_targets(project: Project, options: tuple[str, ...]) -> None:
     project.write("test_inner.py", "def test_x(): pass")
-    ran = project.run(*options, *xdist)
+    ran = project.run(*options)
     assert ran.code == 2
     assert ran.shows("tests without a lanes marker: expected one --lane and one --topology")
     assert "Traceback" not in ran.stdout + ran.stderr

@@ -73,8 +73,10 @@ def test_each_topology_sets_its_device_count(project: Project) -> None:
     assert ran.properties("test_x[cpu-2x4]")["topology"] == "2x4"
 
 
-@pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
-@pytest.mark.parametrize("name", ["XLA_IR_DEBUG", "TF_CPP_VMODULE", "JAX_ENABLE_X64"])
+@pytest.mark.parametrize(
+    ("name", "xdist"),
+    [("XLA_IR_DEBUG", ()), ("TF_CPP_VMODULE", ("-n2",)), ("JAX_ENABLE_X64", ())],
+)
 def test_variables_read_at_import_are_refused(
     project: Project, name: str, xdist: tuple[str, ...]
 ) -> None:

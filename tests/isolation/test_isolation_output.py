@@ -8,6 +8,8 @@ import re
 import pytest
 from support.project import Project
 
+MEASURES_COVERAGE = True
+
 # Notes what pytest's other plugins are told of each report, in the order of telling.
 REPORTS_TO_FILE = """\
 import json, os

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.project import Project
 
+MEASURES_COVERAGE = True
+
 NOTE = """\
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.deadline(20)]
 SLEEP = ["sleep", "60"]

@@ -9,6 +9,8 @@ import sys
 import pytest
 from support.project import FASTER, Project, Ran
 
+MEASURES_COVERAGE = True
+
 HEAD = "pytestmark = [pytest.mark.lanes('cpu'), pytest.mark.deadline(20)]\n"
 AFTER = "\ndef test_after(): pass\n"
 xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])

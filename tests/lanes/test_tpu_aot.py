@@ -15,17 +15,57 @@ from harness.model.topology import Topology
 
 GOLDEN = ROOT / "fixtures" / "golden"
 INI = "[pytest]\naddopts = --strict-markers\nxla_golden = golden\n"
-STEP = """
-@pytest.mark.lanes("tpu-aot")
-@pytest.mark.topologies("2xv6e:2x2")
-def test_sum(spmd, tpu_compiler):
+TARGET = "tpu-aot-2xv6e:2x2"
+HELPERS = """
+pytestmark = [pytest.mark.lanes("tpu-aot"), pytest.mark.topologies("2xv6e:2x2")]
+
+def sharded_sum():
     import numpy as np, torch, torch_xla.distributed.spmd as xs
     x = torch.ones(8, 128).to("xla")
-    mesh = xs.Mesh(np.arange(8), (8,), ("x",))
-    xs.mark_sharding(x, mesh, ("x", None))
-    program = tpu_compiler.step(x.sum(dim=0){more}).program
+    xs.mark_sharding(x, xs.Mesh(np.arange(8), (8,), ("x",)), ("x", None))
+    return x.sum(dim=0)
+
+def replicated(dtype=None):
+    import torch, torch_xla.core.xla_model as xm
+    devices = xm.get_xla_supported_devices()
+    xm.set_replication(torch.device(devices[0]), devices)
+    return torch.ones(64, 128, dtype=dtype).to(devices[0])
+"""
+SUM = """
+def test_{name}(spmd, tpu_compiler):
+    program = tpu_compiler.step(sharded_sum()).program
     assert program.kinds_across == {{"ALL_REDUCE": 1}}
 """
+COLLECTIVE = """
+def test_{name}(replica, tpu_compiler):
+    import torch, torch_xla.core.xla_model as xm
+    x = replicated()
+    result = {expression}
+    tpu_compiler.step(*(result if isinstance(result, list) else [result]))
+"""
+# The right program and the planted fault.
+FAULTS = {
+    "dropped_group": (
+        "xm.all_reduce('sum', x, groups=[[0, 1, 2, 3], [4, 5, 6, 7]])",
+        "xm.all_reduce('sum', x, groups=[[0, 1, 2, 3]])",
+    ),
+    "doubled_all_gather": (
+        "xm.all_gather(x, 0, groups=[list(range(8))], pin_layout=False)",
+        "[xm.all_gather(x + n, 0, groups=[list(range(8))], pin_layout=False) for n in (0, 1)]",
+    ),
+}
+REFUSED = """
+def test_refused(replica, tpu_compiler):
+    import torch, torch_xla.core.xla_model as xm
+    x = replicated(torch.int64)
+    tpu_compiler.step(xm.all_reduce("max", x, groups=[list(range(8))]))
+"""
+# What is written into the golden file of a case, and what the run says of it then.
+EDITS = {
+    "collective": ("ALL_REDUCE", "ALL_GATHER", "-program 1: across ALL_GATHER of"),
+    "arguments": ("arguments = ", "arguments = 9", "-program 1: arguments 9"),
+    "entry": ("test_entry[", "test_other[", "has no golden compilation of test_entry["),
+}
 
 
 WRITES = """
@@ -95,83 +135,127 @@ def test_libtpus_own_refusal_is_shown() -> None:
     assert "divisible" in done.stderr
 
 
+def golden_file(project: Project, name: str) -> Path:
+    """The golden compilations of ``test_NAME.py``."""
+    return project.path / "golden" / "area" / f"test_{name}.toml"
+
+
 @pytest.fixture(scope="module")
 def golden(shared_project: Project) -> Project:
-    """A project whose one case has its golden compilation."""
+    """A project with golden compilations, one file of them for each way in which one can differ."""
     (shared_project.path / "pytest.ini").write_text(INI)
-    shared_project.write("suites/area/test_inner.py", STEP.format(more=""))
+    for name in ("same", "memory", "memory_elsewhere", "elsewhere", *EDITS):
+        shared_project.write(f"suites/area/test_{name}.py", HELPERS + SUM.format(name=name))
+    for name, (right, _) in FAULTS.items():
+        body = HELPERS + COLLECTIVE.format(name=name, expression=right)
+        shared_project.write(f"suites/area/test_{name}.py", body)
     ran = shared_project.run("--lane=tpu-aot", "--update-golden")
     assert ran.code == 0, ran.stdout
     return shared_project
 
 
+@pytest.fixture(scope="module")
+def again(golden: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """Two runs at once of the same programs, and the folder for what they leave behind."""
+    temporary = tmp_path_factory.mktemp("left")
+    started = [
+        golden.start("--lane=tpu-aot", f"--junitxml={n}.xml", TMPDIR=str(temporary)) for n in "ab"
+    ]
+    runs = [(run, *run.communicate(timeout=240)) for run in started]
+    for run, output, _ in runs:
+        assert run.returncode == 0, output
+    run, stdout, stderr = runs[0]
+    return Ran(run.returncode, stdout, stderr, golden.path / "a.xml"), temporary
+
+
+@pytest.fixture(scope="module")
+def differing(golden: Project, again: tuple[Ran, Path]) -> Ran:
+    """A run in which each file but one differs from its golden compilations, or their stack."""
+    for name, (old, new, _) in EDITS.items():
+        file = golden_file(golden, name)
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+    for name in ("memory", "memory_elsewhere"):
+        file = golden_file(golden, name)
+        lines = [
+            f"temporaries = {int(int(line.split()[-1]) * 1.05)}" if "temporaries" in line else line
+            for line in file.read_text().splitlines()
+        ]
+        file.write_text("\n".join(lines))
+    for name in ("elsewhere", "memory_elsewhere"):
+        file = golden_file(golden, name)
+        file.write_text(file.read_text().replace('libtpu = "', 'libtpu = "1-'))
+    for name, (_, wrong) in FAULTS.items():
+        body = HELPERS + COLLECTIVE.format(name=name, expression=wrong)
+        golden.write(f"suites/area/test_{name}.py", body)
+    golden.write("suites/area/test_refused.py", HELPERS + REFUSED)
+    return golden.run("--lane=tpu-aot")
+
+
 def test_a_golden_compilation_is_kept_by_case(golden: Project) -> None:
-    text = (golden.path / "golden/area/test_inner.toml").read_text()
-    assert '[["test_sum[tpu-aot-2xv6e:2x2]"]]' in text
+    text = golden_file(golden, "same").read_text()
+    assert f'[["test_same[{TARGET}]"]]' in text
     assert "ALL_REDUCE of " in text
     assert "libtpu = " in text
 
 
-def test_the_same_program_is_golden_again(golden: Project) -> None:
-    before = (golden.path / "golden/area/test_inner.toml").read_bytes()
-    ran = golden.run("--lane=tpu-aot")
-    assert ran.outcomes == {"test_sum[tpu-aot-2xv6e:2x2]": "passed"}
-    properties = ran.properties("test_sum[tpu-aot-2xv6e:2x2]")
+def test_the_same_program_is_golden_again(again: tuple[Ran, Path]) -> None:
+    ran, _ = again
+    assert set(ran.outcomes.values()) == {"passed"}
+    properties = ran.properties(f"test_same[{TARGET}]")
     assert properties["aot_programs"] == "1"
     assert int(properties["aot_bytes_across"]) > 0
     assert int(properties["aot_peak_bytes"]) > 0
-    assert ran.shows("1 programs of 1 cases, 1 topologies")
-    golden.run("--lane=tpu-aot", "--update-golden")
-    assert (golden.path / "golden/area/test_inner.toml").read_bytes() == before
+    assert ran.shows("9 programs of 9 cases, 1 topologies")
 
 
-def other_file(golden: Project, old: str, new: str) -> Ran:
-    file = golden.path / "golden/area/test_inner.toml"
-    before = file.read_text()
-    assert old in before
-    try:
-        file.write_text(before.replace(old, new))
-        return golden.run("--lane=tpu-aot")
-    finally:
-        file.write_text(before)
+def test_nothing_is_left_on_the_machine(again: tuple[Ran, Path]) -> None:
+    """No lock file, no log: two compile at once, and a third finds no trace."""
+    _, temporary = again
+    assert [path.name for path in temporary.rglob("*") if path.is_file()] == []
+
+
+def test_an_update_without_a_difference_changes_no_byte(golden: Project) -> None:
+    before = golden_file(golden, "same").read_bytes()
+    assert golden.run("--lane=tpu-aot", "--update-golden", "suites/area/test_same.py").code == 0
+    assert golden_file(golden, "same").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_difference_is_a_diff_of_facts(differing: Ran, name: str) -> None:
+    assert differing.outcomes[f"test_{name}[{TARGET}]"] == "failed"
+    assert EDITS[name][2] in text_of(differing, name)
+
+
+def test_the_diff_names_both_stacks(differing: Ran) -> None:
+    text = text_of(differing, "collective")
+    assert "--- golden, torch_xla " in text
+    assert "+++ now, torch_xla " in text
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "shown"),
+    ("name", "outcome"),
     [
-        ("ALL_REDUCE", "ALL_GATHER", "-program 1: across ALL_GATHER of"),
-        ("arguments = ", "arguments = 9", "-program 1: arguments 9"),
-        ("test_sum[", "test_other[", "has no golden compilation of test_sum["),
+        ("same", "passed"),
+        ("elsewhere", "passed"),  # the same facts, whatever made them
+        ("memory_elsewhere", "passed"),  # another compiler may need a tenth more or less
+        ("memory", "failed"),  # this very stack has no excuse
+        *((fault, "failed") for fault in FAULTS),
     ],
 )
-def test_a_difference_is_a_diff_of_facts(golden: Project, old: str, new: str, shown: str) -> None:
-    ran = other_file(golden, old, new)
-    assert ran.code == 1
-    assert ran.shows(shown)
+def test_what_differs_fails(differing: Ran, name: str, outcome: str) -> None:
+    assert differing.outcomes[f"test_{name}[{TARGET}]"] == outcome
 
 
-def test_the_diff_names_both_stacks(golden: Project) -> None:
-    ran = other_file(golden, 'libtpu = "', 'libtpu = "0.0.7-')
-    assert ran.code == 0  # the same facts, whatever made them
-    ran = other_file(golden, "ALL_REDUCE", "ALL_GATHER")
-    assert ran.shows("--- golden, torch_xla ")
-    assert ran.shows("+++ now, torch_xla ")
+def test_a_refusal_has_libtpus_words(differing: Ran) -> None:
+    expected = "RefusedError: UNIMPLEMENTED: Supported lowering only of Sum all reduce"
+    assert expected in text_of(differing, "refused")
 
 
-def test_memory_of_another_compiler_may_differ_by_a_tenth(golden: Project) -> None:
-    path = golden.path / "golden/area/test_inner.toml"
-    before = path.read_text()
-    lines = [
-        f"temporaries = {int(int(line.split()[-1]) * 1.05)}" if "temporaries" in line else line
-        for line in before.splitlines()
-    ]
-    try:
-        path.write_text("\n".join(lines))
-        assert golden.run("--lane=tpu-aot").code == 1  # this very stack has no excuse
-        path.write_text("\n".join(lines).replace('libtpu = "', 'libtpu = "1-'))
-        assert golden.run("--lane=tpu-aot").code == 0
-    finally:
-        path.write_text(before)
+def text_of(ran: Ran, name: str) -> str:
+    """The failure of ``test_NAME``."""
+    (result,) = ran.cases[f"test_{name}[{TARGET}]"].result
+    return f"{result.message}\n{result.text}"
 
 
 @pytest.mark.parametrize(
@@ -197,77 +281,6 @@ def test_update_without_a_folder_is_refused(project: Project) -> None:
     ran = project.run("--lane=tpu-aot", "--update-golden")
     assert ran.code == 2
     assert ran.shows("--update-golden: expected a folder, ini xla_golden")
-
-
-FAULTS = {
-    "dropped group": (
-        "xm.all_reduce('sum', x, groups=[[0, 1, 2, 3], [4, 5, 6, 7]])",
-        "xm.all_reduce('sum', x, groups=[[0, 1, 2, 3]])",
-    ),
-    "doubled all-gather": (
-        "xm.all_gather(x, 0, groups=[list(range(8))], pin_layout=False)",
-        "[xm.all_gather(x + n, 0, groups=[list(range(8))], pin_layout=False) for n in (0, 1)]",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_no_longer_golden(project: Project, fault: str) -> None:
-    (project.path / "pytest.ini").write_text(INI)
-
-    def write(expression: str) -> None:
-        project.write(
-            "suites/area/test_inner.py",
-            f"""
-            @pytest.mark.lanes("tpu-aot")
-            @pytest.mark.topologies("2xv5e:2x2")
-            def test_it(replica, tpu_compiler):
-                import torch, torch_xla.core.xla_model as xm
-                devices = xm.get_xla_supported_devices()
-                xm.set_replication(torch.device(devices[0]), devices)
-                x = torch.ones(64, 128).to(devices[0])
-                result = {expression}
-                tpu_compiler.step(*(result if isinstance(result, list) else [result]))
-            """,
-        )
-
-    right, wrong = FAULTS[fault]
-    write(right)
-    assert project.run("--lane=tpu-aot", "--update-golden").code == 0
-    write(wrong)
-    ran = project.run("--lane=tpu-aot")
-    assert ran.code == 1, ran.stdout
-
-
-def test_a_refusal_has_libtpus_words(project: Project) -> None:
-    project.write(
-        "test_inner.py",
-        """
-        @pytest.mark.lanes("tpu-aot")
-        @pytest.mark.topologies("v6e:2x2")
-        def test_it(replica, tpu_compiler):
-            import torch, torch_xla.core.xla_model as xm
-            devices = xm.get_xla_supported_devices()
-            xm.set_replication(torch.device(devices[0]), devices)
-            x = torch.ones(4, 128, dtype=torch.int64).to(devices[0])
-            tpu_compiler.step(xm.all_reduce("max", x, groups=[[0, 1, 2, 3]]))
-        """,
-    )
-    ran = project.run("--lane=tpu-aot")
-    assert ran.code == 1
-    assert ran.shows("RefusedError: UNIMPLEMENTED: Supported lowering only of Sum all reduce")
-
-
-def test_nothing_is_left_on_the_machine(golden: Project, tmp_path: Path) -> None:
-    """No lock file, no log: two compile at once, and a third finds no trace."""
-    runs = [
-        golden.start("--lane=tpu-aot", f"--junitxml={n}.xml", TMPDIR=str(tmp_path)) for n in "ab"
-    ]
-    for run in runs:
-        output, _ = run.communicate(timeout=120)
-        assert run.returncode == 0, output
-    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
-    assert left == []
 
 
 def test_libtpu_writes_no_log() -> None:

@@ -98,9 +98,10 @@ def test_readme_starts_with_the_commands_that_ci_runs() -> None:
     block = re.search(r"```sh\n(.+?)```", README, re.DOTALL)
     assert block is not None
     commands = [shlex.split(line, comments=True) for line in block[1].splitlines()]
-    assert commands[0][:4] == ["pip", "install", "uv", "&&"]
+    assert commands[0][:2] == ["git", "clone"]
+    assert commands[1][:4] == ["pip", "install", "uv", "&&"]
     script = (ROOT / ".ci" / "run").read_text()
-    for command in (commands[0][4:], commands[1]):
+    for command in (commands[1][4:], commands[2]):
         assert " ".join(command) in script
 
 

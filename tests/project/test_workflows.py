@@ -195,6 +195,17 @@ def test_the_docs_say_what_can_be_given() -> None:
             assert [v for v in re.findall(r"vars\.(\w+)", text) if f"`{v}`" not in docs] == []
 
 
+def test_the_workflows_in_the_docs_pass_their_checks(copy: Path) -> None:
+    """With a place of the harness in them, as a user writes one."""
+    texts = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/ci.md").read_text(), re.DOTALL)
+    assert len(texts) == 2
+    for number, text in enumerate(texts):
+        placed = text.replace("COMMIT", "0" * 40).replace("OWNER", "someone")
+        (copy / "workflows" / f"shown-{number}.yml").write_text(placed)
+    done = _checks(copy)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_minutes_in_the_docs_are_computed() -> None:
     done = subprocess.run(
         [sys.executable, ".ci/shard.py", "minutes"],
@@ -247,7 +258,11 @@ def test_every_step_of_ci_runs_in_a_clean_clone(tmp_path: Path) -> None:
             *("--matrix", "part:1/4", "--matrix", "lane:cpu"),
         ],
         variables={"HISTORY_REMOTE": str(_recorded(tmp_path))},
-        environment={"PYTEST_ADDOPTS": f"-k {_smallest_test_file()}", "UV_COMPILE_BYTECODE": "0"},
+        environment={
+            "PYTEST_ADDOPTS": f"-k {_smallest_test_file()}",
+            "UV_COMPILE_BYTECODE": "0",
+            "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache"),  # it compares contents, not places
+        },
     )
     assert ran.code == 0, ran.text[-8000:]
     files = ("workflows/ci.yml", "workflows/suites.yml", "actions/setup/action.yml")

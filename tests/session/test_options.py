@@ -6,6 +6,8 @@ import pytest
 from junitparser import JUnitXml
 from support.project import Project
 
+MEASURES_COVERAGE = True
+
 xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
 
 
@@ -94,12 +96,11 @@ class TestZ(unittest.TestCase):
 """
 
 
-@xdist
 @pytest.mark.parametrize(
     ("options", "ran_names", "causes"),
     [
         (
-            ("--topology=1",),
+            ("--topology=1", "-n2"),
             {"test_x[cpu-1-1]", "test_x[cpu-1-2]", "test_z"},
             {
                 "topology 2: run with --topology 2": 3,
@@ -127,10 +128,9 @@ def test_left_out_is_counted_by_cause(
     options: tuple[str, ...],
     ran_names: set[str],
     causes: dict[str, int],
-    xdist: tuple[str, ...],
 ) -> None:
     project.write("test_inner.py", LEFT_OUT)
-    ran = project.run(*options, *xdist)
+    ran = project.run(*options)
     assert set(ran.cases) == ran_names
     assert ran.code == (0 if ran_names else 5)
     properties = {
