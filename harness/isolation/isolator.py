@@ -21,13 +21,12 @@ import pytest
 from harness.errors import BadInputError
 from harness.isolation import evidence, libc, pytest_child, reports
 from harness.isolation.child import Endpoints, Setup, run_child
-from harness.isolation.environment import full_environment
+from harness.isolation.environment import LaneSetup, full_environment
 from harness.isolation.evidence import Death, KernelOomKills
 from harness.isolation.foreign import ForeignFile, Found, found
 from harness.isolation.messages import Message
 from harness.isolation.supervisor import GRACE, Child, Result
 from harness.isolation.threads import ForkGuard, NotForkableError
-from harness.lanes import Lane
 from harness.lanes.events import VARIABLE, EventLog, Events
 from harness.model.case import Case
 
@@ -78,7 +77,7 @@ class Isolator:
         session: pytest.Session,
         limits: Limits,
         modules: Sequence[str],
-        lanes: Mapping[str, Lane],
+        lanes: Mapping[str, LaneSetup],
     ) -> None:
         self._session = session
         self._limits = limits
@@ -156,10 +155,11 @@ class Isolator:
     def _fork(self, case: Case, file: ForeignFile | None = None) -> Child:
         if not self._preloaded:  # the first one
             preload(self._modules)
-        lane = self._lanes[case.target.lane]
-        if lane.name not in self._preloaded:
+        name = case.target.lane
+        lane = self._lanes[name]
+        if name not in self._preloaded:
             lane.preload()
-            self._preloaded.add(lane.name)
+            self._preloaded.add(name)
         events = Path(self._folder.name) / f"{time.monotonic_ns()}.jsonl"
         self._log = EventLog(events)
         faulthandler.cancel_dump_traceback_later()  # pytest's own, a thread: deadlines replace it

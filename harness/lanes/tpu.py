@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Mapping
 
+from harness import frameworks
 from harness.errors import BadInputError
-from harness.frameworks import torch_xla as torch_runtime
 from harness.lanes import hardware, libtpu
 from harness.lanes.events import Events
+from harness.lanes.protocol import Lane
 from harness.lanes.virtual_tpu import library
 from harness.lanes.virtual_tpu.lane import unless_client
 from harness.model.generations import generation_named
@@ -19,10 +19,14 @@ from harness.model.topology import Topology
 FORWARD = "VIRTUAL_TPU_FORWARD"  # the library that the plugin forwards to, and emulates nothing
 
 
-class TpuLane:
+class TpuLane(Lane):
     """The cases of lane ``virtual-tpu``, on the hardware that is here."""
 
     name = "tpu"
+    counts_events = True
+    compiles_only = False
+    runs_cases_of = "virtual-tpu"
+    needs = ("libtpu",)
 
     @property
     def default_topology(self) -> Topology:
@@ -52,24 +56,15 @@ class TpuLane:
             raise BadInputError(f"lane tpu: {path}: expected libtpu: {error}") from error
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        del topology  # the machine's own variables say it
-        return {
-            "PJRT_DEVICE": "TPU",
-            "JAX_PLATFORMS": "tpu,cpu",
+        return {  # the machine's own variables say the topology
+            **frameworks.environment("tpu", topology.total),
             "TPU_LIBRARY_PATH": str(library.PLUGIN),
             FORWARD: _libtpu(),
             "SKIP_MEGASCALE_PJRT_CLIENT": None,
         }
 
     def prepare(self, topology: Topology) -> None:
-        del topology
-        if "jax" in sys.modules:  # it read JAX_PLATFORMS when it was imported, before the fork
-            import jax
-
-            jax.config.update("jax_platforms", "tpu,cpu")
-
-    def start(self, topology: Topology, *, spmd: bool) -> None:
-        torch_runtime.start(topology, spmd=spmd)
+        frameworks.prepare("tpu", topology.total)
 
     def unproven(self, process: Events, case: Events) -> str:
         del case

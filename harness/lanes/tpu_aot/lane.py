@@ -16,6 +16,8 @@ class TpuAotLane(VirtualTpuLane):
     """A virtual TPU for torch_xla and JAX to trace on, and libtpu's compiler for the same."""
 
     name = "tpu-aot"
+    compiles_only = True
+    needs = ("libtpu",)
     default_topology = Topology.parse("2xv6e:2x2")
 
     def check(self, topology: Topology) -> None:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes import libtpu
 from harness.model.generations import generation_named
@@ -82,8 +83,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
     bounds = ",".join(map(str, (*grid, 1)[:3]))
     wrapper = "megascale+" if topology.slices > 1 else ""  # libtpu's client over all slices
     return {
-        "PJRT_DEVICE": "TPU",
-        "JAX_PLATFORMS": "tpu,cpu",  # as JAX itself sets it on a TPU machine
+        **frameworks.environment("tpu", topology.total),
         "TPU_LIBRARY_PATH": str(PLUGIN),
         "VIRTUAL_TPU_BACKEND": str(backend_path()),
         "VIRTUAL_TPU_TOPOLOGY": f"{topology.slices}x{topology.devices}",
