@@ -19,6 +19,7 @@ class Jax(Framework):
     name = "jax"
     packages = ("jax", "jaxlib")
     preload = ("jax.numpy", "jax.extend")
+    read_at_import = ("JAX_*",)
 
     def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
         chosen = {"JAX_PLATFORMS": _PLATFORMS[platform]}

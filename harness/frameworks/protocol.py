@@ -20,6 +20,9 @@ class Framework(Protocol):
     preload: tuple[str, ...]
     """Modules that are imported once, before the first fork; they start no thread and no client."""
 
+    read_at_import: tuple[str, ...]
+    """Variables that it reads when it is imported, so that a case can't set them; ``*`` matches."""
+
     def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
         """Variables that must stand in a case's process before the runtime starts; None unsets.
 

@@ -15,6 +15,13 @@ class TorchXla(Framework):
     packages = ("torch", "torch_xla")
     # Not torchax: it renames PyTorch's PrivateUse1 backend, and then torch.distributed raises.
     preload = ("torch_xla.core.xla_model", "torch_xla.distributed.spmd")
+    read_at_import = (
+        "XLA_IR_DEBUG",
+        "XLA_USE_EAGER_DEBUG_MODE",
+        "TF_CPP_VMODULE",
+        "XLA_NO_SPECIAL_SCALARS",
+        "XLA_DYNAMO_DEBUG",
+    )
 
     def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
         if platform == "tpu":

@@ -1,4 +1,4 @@
-"""What a case's process finds in its environment."""
+"""The environment variables of a case's process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LaneSetup(Protocol):
 
 
 def full_environment(case: Case, lane: LaneSetup) -> dict[str, str | None]:
-    """What differs from the parent's environment in the case's process.
+    """The changes to the parent's environment for the case's process; None unsets a variable.
 
     ``XLA_FLAGS`` and ``LIBTPU_INIT_ARGS`` are lists of flags: the case's are added to those that
     torch_xla sets at import, since replacing them would change the numbers.

@@ -1,4 +1,4 @@
-"""The process that forks must have started nothing: a fork copies only one thread."""
+"""Checks that the process that forks has started nothing: a fork copies only one thread."""
 
 from __future__ import annotations
 

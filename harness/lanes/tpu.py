@@ -1,4 +1,4 @@
-"""Lane ``tpu``: real chips; every call that counts goes through the plugin on to libtpu."""
+"""Lane ``tpu``: real chips. The plugin forwards every call to libtpu and counts those it needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from harness import frameworks
 from harness.errors import BadInputError
-from harness.lanes import hardware, libtpu
+from harness.lanes import hardware, libtpu_file
 from harness.lanes.events import Events
 from harness.lanes.protocol import Lane
 from harness.lanes.virtual_tpu import library
@@ -20,7 +20,7 @@ FORWARD = "VIRTUAL_TPU_FORWARD"  # the library that the plugin forwards to, and 
 
 
 class TpuLane(Lane):
-    """The cases of lane ``virtual-tpu``, on the hardware that is here."""
+    """Runs the cases of lane ``virtual-tpu`` on the hardware of this machine."""
 
     name = "tpu"
     counts_events = True
@@ -47,7 +47,7 @@ class TpuLane(Lane):
         return ""
 
     def preload(self) -> None:
-        """Map both libraries, once for all processes forked later; neither starts a thread so."""
+        """Map both libraries once for all processes forked later; loading starts no thread."""
         library.load()
         path = _libtpu()
         try:
@@ -81,11 +81,11 @@ class TpuLane(Lane):
 
 
 def _libtpu() -> str:
-    """The user's own libtpu where one is named, else the stack's; BadInputError without any."""
+    """The path of the libtpu that the user names, or the stack's; BadInputError without any."""
     named = os.environ.get("TPU_LIBRARY_PATH", "")
     if named == str(library.PLUGIN):  # of an earlier case, in a process without isolation
         named = os.environ.get(FORWARD, "")
-    if not named and (own := libtpu.library()):
+    if not named and (own := libtpu_file.library()):
         named = str(own)
     if not named:
         raise BadInputError(

@@ -13,6 +13,7 @@ class Acme:
     name = "acme"
     packages = ("acme",)
     preload = ("acme_kernels",)
+    read_at_import = ("ACME_OPTION_*",)
 
     def environment(self, platform, devices):
         return {"ACME_PLATFORM": platform, "ACME_DEVICES": str(devices)}
@@ -90,6 +91,14 @@ def test_its_started_client_is_found_before_a_fork(
     assert ran.code == 2
     assert ran.shows("has started Acme's cpu client, which every test would keep")
     assert "passed" not in ran.outcomes.values()
+
+
+def test_what_it_reads_at_import_is_no_cases_to_set(project: Project, path: str) -> None:
+    mark = "@pytest.mark.environment(ACME_OPTION_A='1')\n"
+    project.write("test_inner.py", f"{mark}@pytest.mark.lanes('cpu')\ndef test_x(): pass")
+    ran = project.run(PYTHONPATH=path)
+    assert ran.code == 2
+    assert ran.shows("environment(ACME_OPTION_A=...) has no effect: it is read when")
 
 
 def test_one_that_can_not_be_loaded_ends_the_run(project: Project) -> None:

@@ -56,7 +56,7 @@ class VirtualTpuLane(Lane):
         return unless_client(self.name, process)
 
     def facts(self, events: Events) -> Mapping[str, str]:
-        """Counts of what the case asked of the plugin; no kernel runs here but interpreted."""
+        """Counts of what the case asked of the plugin. Kernels run only interpreted here."""
         kernels = Counter(event.kernel for event in events.of("kernel"))
         return {
             "clients": str(len(events.of("client"))),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import frameworks
 from harness.errors import BadInputError
-from harness.lanes import libtpu
+from harness.lanes import libtpu_file
 from harness.model.generations import generation_named
 from harness.model.topology import Topology
 
@@ -69,8 +69,8 @@ def load() -> ctypes.CDLL:
 @cache
 def _libtpu_build() -> str:
     """What the stack's own libtpu says of its build: JAX asks for it before it lowers a kernel."""
-    path = libtpu.library()
-    return (libtpu.build(path) if path else "") or _BUILD
+    path = libtpu_file.library()
+    return (libtpu_file.build(path) if path else "") or _BUILD
 
 
 def environment(topology: Topology) -> dict[str, str | None]:
