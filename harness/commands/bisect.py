@@ -13,7 +13,7 @@ from harness.commands.output import say, show
 from harness.commands.parsers import Commands, output_folder
 from harness.errors import BadInputError
 from harness.junit.report import Result
-from harness.lanes import LANES
+from harness.lanes import DEFAULT_LANE, LANES
 from harness.matrix import run
 from harness.matrix.bisect import Answer, Found, bisect
 from harness.matrix.cell import Cell, collected
@@ -121,7 +121,7 @@ def _lane(options: argparse.Namespace, good: Stack, environments: Environments) 
             f"case {options.case!r}: not among those of {file} on {good.name}; did you mean{near}"
         )
     named = re.search(r"\[([a-z-]+?)-(?:v\d\w*:)?\d", options.case)
-    return str(options.lane or (named[1] if named and named[1] in LANES else "cpu"))
+    return str(options.lane or (named[1] if named and named[1] in LANES else DEFAULT_LANE))
 
 
 def _told(

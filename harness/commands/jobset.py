@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.commands.output import as_json, say, show
 from harness.commands.parsers import Commands, output_file, output_folder, whole_number
 from harness.errors import PARTIAL, BadInputError
-from harness.jobset import collect, manifest, plan, work
+from harness.jobset import job_plan, manifest, work, workers
 from harness.junit import merge
 
 _HOUR = 3600
@@ -102,7 +102,7 @@ def _print(options: argparse.Namespace) -> int:
     for name in ("accelerator", "topology", "image"):
         if not getattr(options, name):
             raise BadInputError(f"jobset: --{name} is missing")
-    made = plan.plan(
+    made = job_plan.plan(
         name=options.name,
         namespace=options.namespace,
         image=options.image,
@@ -127,15 +127,15 @@ def _work(options: argparse.Namespace) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    name, namespace = plan.name_of(options.name), plan.namespace_of(options.namespace)
-    workers = collect.collect(name, namespace, options.out, options.timeout, say)
-    for worker in workers:
+    name, namespace = job_plan.name_of(options.name), job_plan.namespace_of(options.namespace)
+    over = workers.collect(name, namespace, options.out, options.timeout, say)
+    for worker in over:
         show(f"{worker.name}  {worker.told}")
     merged = options.out / "report.xml"
-    reports = {worker.name: worker.folder / work.REPORT for worker in workers}
-    found = merge.write(reports, merged, {worker.name: worker.told for worker in workers})
+    reports = {worker.name: worker.folder / work.REPORT for worker in over}
+    found = merge.write(reports, merged, {worker.name: worker.told for worker in over})
     show("\n".join([*found.lines, str(merged)]))
-    return _code(found, bad=any(worker.exit for worker in workers))
+    return _code(found, bad=any(worker.exit for worker in over))
 
 
 def _merge(options: argparse.Namespace) -> int:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import NamedTuple, Protocol
 
+from harness.lanes import LANES
 from harness.model import outcome
 
 WORKS, BROKEN, BAD = outcome.WORKS, outcome.BROKEN, outcome.UNEXPECTED
-# What it costs to run a case there, the cheapest first; lanes of others come after ours.
-LANES = ("cpu", "virtual-tpu", "tpu-aot", "tpu")
 
 
 class Placed(Protocol):
@@ -191,5 +190,6 @@ class Trend:
 
 
 def cost(lane: str) -> tuple[int, str]:
-    """Sorts lanes by what a case costs there."""
-    return LANES.index(lane) if lane in LANES else len(LANES), lane
+    """Sorts lanes by what a case costs there; lanes that are not installed here come last."""
+    known = list(LANES)
+    return known.index(lane) if lane in known else len(known), lane

@@ -1,1 +1,32 @@
-"""The frameworks that a case asks: how each is started. A new framework is one module here."""
+"""The frameworks that a case asks. A new one is one module here and one entry in ``FRAMEWORKS``.
+
+An installed package adds one with an entry point in the group ``xla_harness.frameworks``.
+"""
+
+from __future__ import annotations
+
+from harness.frameworks.protocol import Framework, Platform
+from harness.registry import Registry
+
+__all__ = ["FRAMEWORKS", "Framework", "Platform", "environment", "prepare"]
+
+FRAMEWORKS: Registry[Framework] = Registry(
+    "framework",
+    Framework,
+    {
+        "torch_xla": "harness.frameworks.torch_xla:TorchXla",
+        "jax": "harness.frameworks.jax:Jax",
+    },
+)
+
+
+def environment(platform: Platform, devices: int) -> dict[str, str | None]:
+    """The variables that make every framework take so many devices of the platform; None unsets."""
+    every = (framework.environment(platform, devices) for framework in FRAMEWORKS.values())
+    return {name: value for variables in every for name, value in variables.items()}
+
+
+def prepare(platform: Platform, devices: int) -> None:
+    """Tell every framework that this process has imported what its variables no longer can."""
+    for framework in FRAMEWORKS.values():
+        framework.prepare(platform, devices)

@@ -1,18 +1,47 @@
-"""What starting torch_xla has in common on every lane."""
+"""torch_xla: PyTorch on XLA, with a lazy runtime of its own."""
 
 from __future__ import annotations
 
-from harness.model.topology import Topology
+import sys
+from collections.abc import Mapping, Sequence
+
+from harness.frameworks.protocol import Framework, Platform
 
 
-def start(topology: Topology, *, spmd: bool) -> None:
-    """Start torch_xla's runtime here; raises RuntimeError unless it has the topology's devices."""
-    import torch_xla
-    import torch_xla.runtime as xr
+class TorchXla(Framework):
+    """The framework ``torch_xla``; torch belongs to it, since each version is built for one."""
 
-    if spmd:
-        xr.use_spmd()
-    torch_xla.device()
-    found = xr.global_runtime_device_count()
-    if found != topology.total:
-        raise RuntimeError(f"the runtime has {found} devices, expected {topology.total}")
+    name = "torch_xla"
+    packages = ("torch", "torch_xla")
+    # Not torchax: it renames PyTorch's PrivateUse1 backend, and then torch.distributed raises.
+    preload = ("torch_xla.core.xla_model", "torch_xla.distributed.spmd")
+    read_at_import = (
+        "XLA_IR_DEBUG",
+        "XLA_USE_EAGER_DEBUG_MODE",
+        "TF_CPP_VMODULE",
+        "XLA_NO_SPECIAL_SCALARS",
+        "XLA_DYNAMO_DEBUG",
+    )
+
+    def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
+        if platform == "tpu":
+            return {"PJRT_DEVICE": "TPU"}
+        return {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
+
+    def prepare(self, platform: Platform, devices: int) -> None:
+        """It reads its variables when the runtime starts."""
+
+    def clients(self) -> Sequence[str]:
+        started = getattr(sys.modules.get("_XLAC"), "_xla_runtime_is_initialized", None)
+        return ["torch_xla's"] if started is not None and started() else []
+
+    def start(self, devices: int, *, spmd: bool) -> None:
+        import torch_xla
+        import torch_xla.runtime as xr
+
+        if spmd:
+            xr.use_spmd()
+        torch_xla.device()
+        found = xr.global_runtime_device_count()
+        if found != devices:
+            raise RuntimeError(f"the runtime has {found} devices, expected {devices}")

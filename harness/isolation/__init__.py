@@ -1,1 +1,1 @@
-"""A fresh process for a case, in milliseconds: forked from one that has started nothing."""
+"""Gives each case a fresh process in milliseconds, forked from one that has started no runtime."""

@@ -1,4 +1,4 @@
-"""What runs in a forked child: cases, one after the other, until its supervisor says enough."""
+"""The forked child: it runs one command after the other until its supervisor closes the pipe."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from harness.isolation import libc
-from harness.isolation.messages import Decoder, Message, send_packets
+from harness.messages.cases import COMMANDS
+from harness.messages.framing import MOST_OF_A_READ, Lines, send_packets
+from harness.messages.typed import Message
 
 _EX_SOFTWARE = 70  # sysexits.h
+_LINE = 1 << 16  # bytes of a command
 FATAL_SIGNALS = (
     signal.SIGSEGV,
     signal.SIGABRT,
@@ -49,10 +52,10 @@ class Setup:
 
 
 class ForkedCopyError(BaseException):
-    """Ends a copy of a case's process that ``os.fork`` made in the case and that came back from it.
+    """Ends a process that a case made with ``os.fork`` and that returned from the test function.
 
-    It has nothing to report: only the process itself speaks for the case. Not an Exception, so that
-    nothing between the case and ``run_child`` takes it for a failure.
+    Such a copy must not report: only the original process reports the case. It is no Exception, so
+    that nothing between the test and ``run_child`` takes it for a failure.
     """
 
     def __init__(self, status: int) -> None:
@@ -60,13 +63,14 @@ class ForkedCopyError(BaseException):
         self.status = status  # which its parent, the case, may wait for
 
 
-Serve = Callable[[Message, Callable[[Message], None]], None]
+Tell = Callable[[Message], None]
+Serve = Callable[[Message, Tell], None]
 
 
 def run_child(ends: Endpoints, setup: Setup, prepare: Callable[[], None], serve: Serve) -> NoReturn:
-    """Become a case's process, call ``serve`` for each command, and end without clean-up.
+    """Set this process up for a case, call ``serve`` for each command, and exit.
 
-    Interpreter shutdown is skipped: it takes a second, and runs hooks of the parent's.
+    The interpreter's shutdown is skipped: it takes a second and would run the parent's exit hooks.
     """
     status = _EX_SOFTWARE
     try:
@@ -116,7 +120,7 @@ def _catch_crashes(descriptor: int) -> None:
 
 
 def _leave_crashes_to_the_case() -> None:
-    """In a process that the case forks: its crash is its parent's to see, and not the case's."""
+    """In a process that the case forks: its crash is no crash of the case."""
     faulthandler.disable()
     for number in FATAL_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -152,22 +156,23 @@ class _Line:
     def __init__(self, ends: Endpoints) -> None:
         self._messages, self._commands = ends.messages, ends.commands
         self._token, self._pid = ends.token, os.getpid()
-        self._decoder = Decoder()
+        self._lines = Lines(COMMANDS, _LINE)
         self._received: deque[Message] = deque()
 
     def receive(self) -> Message | None:
         """The next command; None when there is none to come."""
         while not self._received:
-            data = os.read(self._commands, 65536)
+            data = os.read(self._commands, MOST_OF_A_READ)
             if not data:
                 return None
-            self._received += self._decoder.feed(data)
+            self._lines.feed(data)
+            self._received += self._lines.messages()
         return self._received.popleft()
 
     def tell(self, message: Message) -> None:
-        """Send and wait until it was taken: what is written next belongs to the next message.
+        """Send a message and wait until the supervisor has taken it, with all output before it.
 
-        Raises ForkedCopyError in a copy of the process.
+        Raises ForkedCopyError in a process that the case forked.
         """
         if os.getpid() != self._pid:
             raise ForkedCopyError(_EX_SOFTWARE)

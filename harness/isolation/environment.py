@@ -1,15 +1,33 @@
-"""What a case's process finds in its environment."""
+"""The environment variables of a case's process."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Protocol
 
-from harness.lanes import Lane
 from harness.model.case import Case
+from harness.model.topology import Topology
 
 
-def full_environment(case: Case, lane: Lane) -> dict[str, str | None]:
-    """What differs from the parent's environment in the case's process.
+class LaneSetup(Protocol):
+    """What a case's process needs of its lane; ``harness.lanes`` says more of each method."""
+
+    def preload(self) -> None:
+        """Load what every case of the lane needs, before the first is forked."""
+        ...
+
+    def environment(self, topology: Topology) -> Mapping[str, str | None]:
+        """What must stand in the environment before the runtime starts; None unsets."""
+        ...
+
+    def prepare(self, topology: Topology) -> None:
+        """Set in the case's process what the environment no longer reaches."""
+        ...
+
+
+def full_environment(case: Case, lane: LaneSetup) -> dict[str, str | None]:
+    """The changes to the parent's environment for the case's process; None unsets a variable.
 
     ``XLA_FLAGS`` and ``LIBTPU_INIT_ARGS`` are lists of flags: the case's are added to those that
     torch_xla sets at import, since replacing them would change the numbers.

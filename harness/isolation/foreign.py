@@ -1,4 +1,4 @@
-"""Test files that were not written for the harness, run unmodified.
+"""Runs test files that were not written for the harness, unmodified.
 
 Such a file may start the runtime while it is imported: a decorator asks how many devices there are.
 So the process that forks never imports it. One forked process imports it to say which tests it has;
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from _pytest.runner import collect_one_node
 
-from harness.isolation.script import run_main_block
+from harness.isolation.main_block import run_main_block
 from harness.model.case import Case
 
 _MAIN_BLOCK = "xla_harness_main_block"
@@ -26,8 +26,8 @@ Marker = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Found:
-    """A test that a file has, as plain data: names below the file, markers, fixtures."""
+class FoundTest:
+    """One test of such a file as plain data: its names below the file, its markers and fixtures."""
 
     names: tuple[str, ...]
     line: int
@@ -38,12 +38,12 @@ class Found:
 class ForeignItem(pytest.Item):
     """Stands for a test in the process that does not import its file."""
 
-    found: Found
+    found: FoundTest
     file: ForeignFile
     fixturenames: list[str]  # as other plugins know them from pytest's own items
 
-    def take(self, found: Found, file: ForeignFile) -> None:
-        """Be the test that was found in the file."""
+    def take(self, found: FoundTest, file: ForeignFile) -> None:
+        """Stand for this test of the file."""
         self.found, self.file, self.fixturenames = found, file, list(found.fixtures)
         for name, args, kwargs in found.markers:
             mark = pytest.Mark(name, args, kwargs, _ispytest=True)
@@ -60,7 +60,7 @@ class ForeignItem(pytest.Item):
         return self.path, self.found.line, ".".join(self.found.names)
 
 
-class _Group(pytest.Collector):
+class _TestGroup(pytest.Collector):
     """A class of tests."""
 
     children: list[pytest.Item | pytest.Collector]
@@ -78,14 +78,14 @@ class ForeignFile(pytest.File):
     def collect(self) -> Sequence[pytest.Item | pytest.Collector]:
         """One item for each test; raises CollectError with the import's own error or stack."""
         roots: list[pytest.Item | pytest.Collector] = []
-        groups: dict[tuple[str, ...], _Group] = {}
+        groups: dict[tuple[str, ...], _TestGroup] = {}
         for found in self.isolator.collect(self):
             parent: pytest.Collector = self
             siblings = roots
             for depth in range(1, len(found.names)):
                 path = found.names[:depth]
                 if path not in groups:
-                    groups[path] = _Group.from_parent(parent, name=path[-1])
+                    groups[path] = _TestGroup.from_parent(parent, name=path[-1])
                     groups[path].children = []
                     siblings.append(groups[path])
                 parent, siblings = groups[path], groups[path].children
@@ -110,7 +110,7 @@ def import_items(file: ForeignFile) -> list[pytest.Item]:
 
 
 def describe(items: Sequence[pytest.Item]) -> str:
-    """The tests as text that ``found`` reads in the process that asked."""
+    """The tests as text, which ``found`` reads in the parent process."""
     tests = [
         (
             _names(item),
@@ -123,9 +123,9 @@ def describe(items: Sequence[pytest.Item]) -> str:
     return base64.b64encode(marshal.dumps(tests)).decode()
 
 
-def found(text: str) -> list[Found]:
-    """The tests that ``describe`` told."""
-    return [Found(*test) for test in marshal.loads(base64.b64decode(text))]  # noqa: S302  # our own
+def found(text: str) -> list[FoundTest]:
+    """The tests that ``describe`` has written."""
+    return [FoundTest(*test) for test in marshal.loads(base64.b64decode(text))]  # noqa: S302  # our own
 
 
 def _names(item: pytest.Item) -> tuple[str, ...]:
@@ -135,9 +135,9 @@ def _names(item: pytest.Item) -> tuple[str, ...]:
 
 
 def _plain(mark: pytest.Mark) -> Marker:
-    """The marker; without its arguments when they are more than data, which stay in their process.
+    """The marker, without arguments that are not plain data.
 
-    To read an object here could import the file that it comes from.
+    Reading any other object in the parent could import the file that it comes from.
     """
     marker: Marker = mark.name, mark.args, dict(mark.kwargs)
     try:

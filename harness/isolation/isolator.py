@@ -1,4 +1,4 @@
-"""Runs pytest items in forked children: one each, or one for neighbours that say so."""
+"""Runs pytest items in forked processes: one for each, or one for several that share it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,23 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.isolation import evidence, libc, pytest_child, reports
-from harness.isolation.child import Endpoints, Setup, run_child
-from harness.isolation.environment import full_environment
+from harness.isolation.child import Endpoints, Setup, Tell, run_child
+from harness.isolation.environment import LaneSetup, full_environment
 from harness.isolation.evidence import Death, KernelOomKills
-from harness.isolation.foreign import ForeignFile, Found, found
-from harness.isolation.messages import Message
-from harness.isolation.supervisor import GRACE, Child, Result
+from harness.isolation.foreign import ForeignFile, FoundTest, found
+from harness.isolation.supervisor import GRACE, CaseProcess, CommandResult
 from harness.isolation.threads import ForkGuard, NotForkableError
-from harness.lanes import Lane
 from harness.lanes.events import VARIABLE, EventLog, Events
+from harness.messages.cases import (
+    ItemDone,
+    ListTests,
+    NotListed,
+    PhaseReported,
+    RunItem,
+    TestsListed,
+    Warned,
+)
+from harness.messages.typed import Message
 from harness.model.case import Case
 
 
@@ -41,8 +49,8 @@ class Limits:
 
 
 @dataclass
-class Run:
-    """What is known of a case after it ran. Times in seconds."""
+class ItemResult:
+    """What a case left behind after it ran. Times are in seconds."""
 
     reports: list[pytest.TestReport] = field(default_factory=list)
     death: Death | None = None
@@ -78,7 +86,7 @@ class Isolator:
         session: pytest.Session,
         limits: Limits,
         modules: Sequence[str],
-        lanes: Mapping[str, Lane],
+        lanes: Mapping[str, LaneSetup],
     ) -> None:
         self._session = session
         self._limits = limits
@@ -87,14 +95,16 @@ class Isolator:
         self._warning_filters = list(warnings.filters)
         self._guard = ForkGuard()
         self._oom_kills = KernelOomKills()
-        self._child: Child | None = None
+        self._child: CaseProcess | None = None
         self._index: dict[pytest.Item, int] = {}
         self._preloaded: set[str] = set()
         self._folder = tempfile.TemporaryDirectory(prefix="xla-harness-")
         self._log = EventLog(Path(self._folder.name, "none"))  # then of the last child
         libc.adopt_orphans()
 
-    def run(self, item: pytest.Item, case: Case, following: tuple[pytest.Item, Case] | None) -> Run:
+    def run(
+        self, item: pytest.Item, case: Case, following: tuple[pytest.Item, Case] | None
+    ) -> ItemResult:
         """Run ``item``; ``following`` is the next item if it may come into the same process.
 
         Raises NotForkableError, KeyboardInterrupt and pytest.exit.Exception.
@@ -106,10 +116,10 @@ class Isolator:
             if not self._index:
                 self._index = {item: number for number, item in enumerate(self._session.items)}
             before = self._log.read()
-            command: Message = {
-                "index": self._index[item],
-                "next": self._index[following[0]] if following and stays else None,
-            }
+            command = RunItem(
+                index=self._index[item],
+                following=self._index[following[0]] if following and stays else None,
+            )
             self._oom_kills.mark()
             result = child.run(command, case.deadline)
             self._child = child if stays and result.death is None else None
@@ -124,14 +134,14 @@ class Isolator:
         run.wall = time.monotonic() - start
         return run
 
-    def collect(self, file: ForeignFile) -> list[Found]:
+    def collect(self, file: ForeignFile) -> list[FoundTest]:
         """The tests of a file that this process must not import.
 
         Raises CollectError, or Skipped, as the import in a forked process ended.
         """
         try:
             child = self._fork(file.case, file)
-            result = child.run({}, file.case.deadline)
+            result = child.run(ListTests(), file.case.deadline)
         except (BadInputError, NotForkableError) as error:
             raise file.CollectError(f"xla-harness: {error}") from error
         finally:
@@ -140,12 +150,15 @@ class Isolator:
             death = self._explained(result.death, result.stderr)
             stacks = f"{death.python_stack}\n{death.native_stack}"
             raise file.CollectError(f"{death.kind} in its import: {death.message}\n{stacks}")
-        (done,) = (p.message for p in result.phases if p.message["type"] == "done")
-        if "skipped" in done:
-            pytest.skip(done["skipped"], allow_module_level=True)
-        if "error" in done:
-            raise file.CollectError(done["error"])
-        return found(done["found"])
+        match result.phases[-1].message:
+            case TestsListed(tests):
+                return found(tests)
+            case NotListed(reason, skipped=True):
+                pytest.skip(reason, allow_module_level=True)
+            case NotListed(reason):
+                raise file.CollectError(reason)
+            case other:
+                raise AssertionError(other)
 
     def close(self, grace: float = GRACE) -> None:
         """Leave no process behind; a shared one gets ``grace`` seconds to leave by itself."""
@@ -153,13 +166,14 @@ class Isolator:
             child, self._child = self._child, None
             child.close(grace)
 
-    def _fork(self, case: Case, file: ForeignFile | None = None) -> Child:
+    def _fork(self, case: Case, file: ForeignFile | None = None) -> CaseProcess:
         if not self._preloaded:  # the first one
             preload(self._modules)
-        lane = self._lanes[case.target.lane]
-        if lane.name not in self._preloaded:
+        name = case.target.lane
+        lane = self._lanes[name]
+        if name not in self._preloaded:
             lane.preload()
-            self._preloaded.add(lane.name)
+            self._preloaded.add(name)
         events = Path(self._folder.name) / f"{time.monotonic_ns()}.jsonl"
         self._log = EventLog(events)
         faulthandler.cancel_dump_traceback_later()  # pytest's own, a thread: deadlines replace it
@@ -170,30 +184,30 @@ class Isolator:
             memory_bytes=None if memory is None else memory + _private_bytes(),
             parent=os.getpid(),
         )
-        self._child = Child(
+        self._child = CaseProcess(
             partial(_child_main, self, case, setup, file),
             output_bytes=self._limits.output_bytes,
             echo=self._session.config.getoption("capture") == "no",
         )
         return self._child
 
-    def _interpret(self, item: pytest.Item, result: Result) -> Run:
-        run = Run(death=result.death and self._explained(result.death, result.stderr))
+    def _interpret(self, item: pytest.Item, result: CommandResult) -> ItemResult:
+        run = ItemResult(death=result.death and self._explained(result.death, result.stderr))
         stdout = stderr = ""
         sections: list[tuple[str, str]] = []  # a report has its phase's and all before, as pytest's
         for phase in result.phases:
             message, stdout, stderr = phase.message, stdout + phase.stdout, stderr + phase.stderr
-            match message["type"]:
-                case "report":
+            match message:
+                case PhaseReported():
                     report = self._report(message)
                     sections += _sections(report, stdout, stderr)
                     report.sections += sections
                     run.reports.append(report)
                     stdout = stderr = ""
-                case "warning":
+                case Warned():
                     self._warn(message)
-                case "done":
-                    run.runtime_start = message["runtime_start"]
+                case ItemDone():
+                    run.runtime_start = message.runtime_start
                     _act_on(message)
         if run.death is not None:
             report = reports.of_death(item, run.death, run.reports)
@@ -211,27 +225,27 @@ class Isolator:
             reason = "out of memory: killed by the kernel at the cgroup's limit"
         return replace(death, message=f"{death.message}: {reason}") if reason else death
 
-    def _report(self, message: Message) -> pytest.TestReport:
+    def _report(self, message: PhaseReported) -> pytest.TestReport:
         config = self._session.config
-        report = config.hook.pytest_report_from_serializable(config=config, data=message["report"])
+        report = config.hook.pytest_report_from_serializable(config=config, data=message.report)
         assert isinstance(report, pytest.TestReport)
         if isinstance(report.longrepr, list):  # a skip's place and reason, a tuple before JSON
             report.longrepr = tuple(report.longrepr)
         return report
 
-    def _warn(self, message: Message) -> None:
-        name, text = message["category"], message["text"]
+    def _warn(self, message: Warned) -> None:
+        name, text = message.category, message.text
         category = getattr(builtins, name, UserWarning)
         if category.__name__ != name:  # one that perhaps only the child knows
             text = f"{name}: {text}"
         warning = warnings.WarningMessage(
-            category(text), category, message["filename"], message["lineno"]
+            category(text), category, message.filename, message.lineno
         )
         self._session.config.hook.pytest_warning_recorded.call_historic(
             kwargs={
                 "warning_message": warning,
-                "when": message["when"],
-                "nodeid": message["nodeid"],
+                "when": message.when,
+                "nodeid": message.nodeid,
                 "location": None,
             }
         )
@@ -242,12 +256,12 @@ def _sections(report: pytest.TestReport, stdout: str, stderr: str) -> list[tuple
     return [(f"Captured {name} {report.when}", text) for name, text in named if text]
 
 
-def _act_on(done: Message) -> None:
-    """A test that asks for the end of the run gets it."""
-    if done.get("interrupted"):
+def _act_on(done: ItemDone) -> None:
+    """End the run if the test has asked for that."""
+    if done.interrupted:
         raise KeyboardInterrupt
-    if "exit" in done:
-        pytest.exit(done["exit"], done["returncode"])
+    if done.exit_reason is not None:
+        pytest.exit(done.exit_reason, done.exit_code)
 
 
 def _private_bytes() -> int:
@@ -270,10 +284,11 @@ def _child_main(
         warnings.resetwarnings()
         warnings.filters[:] = isolator._warning_filters  # type: ignore[index]
 
-    def serve(command: Message, tell: pytest_child.Tell) -> None:
-        if file is not None:
-            pytest_child.collect(file, tell)
-        else:
-            pytest_child.serve(isolator._session, reporter, command, tell)
+    def serve(command: Message, tell: Tell) -> None:
+        match command:
+            case RunItem():
+                pytest_child.run(isolator._session, reporter, command, tell)
+            case ListTests() if file is not None:
+                pytest_child.collect(file, tell)
 
     run_child(ends, setup, prepare, serve)

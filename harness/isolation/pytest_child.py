@@ -1,4 +1,4 @@
-"""pytest inside a forked child: runs one item and tells each phase's report as it is made."""
+"""pytest inside a forked child: runs one item and sends the report of each phase at once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from _pytest.config import create_terminal_writer
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-from harness.isolation.child import ForkedCopyError
+from harness.isolation.child import ForkedCopyError, Tell
 from harness.isolation.foreign import ForeignFile, ForeignItem, describe, import_items, materialize
-from harness.isolation.messages import Message
+from harness.messages.cases import ItemDone, NotListed, PhaseReported, RunItem, TestsListed, Warned
+from harness.messages.typed import Message
 
 if TYPE_CHECKING:
     import warnings
 
-Tell = Callable[[Message], None]
 _PARENTS_HOOKS = (
     "pytest_runtest_logstart",
     "pytest_runtest_logreport",
@@ -42,21 +42,20 @@ class Reporter:
             sys.stderr.write(f"{report.longreprtext}\n" if report.failed else "")
             raise ForkedCopyError(int(report.failed))
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self.tell({"type": "report", "report": data})
+        self.tell(PhaseReported(data))
 
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str
     ) -> None:
         self.tell(
-            {
-                "type": "warning",
-                "category": warning_message.category.__name__,
-                "text": str(warning_message.message),
-                "filename": warning_message.filename,
-                "lineno": warning_message.lineno,
-                "when": when,
-                "nodeid": nodeid,
-            }
+            Warned(
+                category=warning_message.category.__name__,
+                text=str(warning_message.message),
+                filename=warning_message.filename,
+                lineno=warning_message.lineno,
+                when=when,
+                nodeid=nodeid,
+            )
         )
 
 
@@ -65,7 +64,7 @@ def _ignore(message: Message) -> None:
 
 
 def prepare(session: pytest.Session) -> Reporter:
-    """Make the forked pytest session this child's own."""
+    """Detach the forked pytest session from the parent's terminal, capture and plugins."""
     manager = session.config.pluginmanager
     session.config.option.capture = "no"  # for subtests, which would capture by themselves
     if session.config.option.tbstyle == "auto":
@@ -88,9 +87,9 @@ def prepare(session: pytest.Session) -> Reporter:
 
 
 def _leave_to_the_parent(session: pytest.Session) -> None:
-    """What plugins write, to the terminal, a file or pytest-xdist's controller, they write there.
+    """Disable the plugins' reporting hooks here: they report in the parent, from what it receives.
 
-    Only the session hears of its reports here too: with -x it then ends wider fixtures.
+    Only the session still hears of its reports: with -x it then tears down wider fixtures.
     """
     config = session.config
     for name in _PARENTS_HOOKS:
@@ -150,28 +149,34 @@ def _without_moving_descriptors(action: Callable[[], None]) -> None:
 def collect(file: ForeignFile, tell: Tell) -> None:
     """Import ``file`` and tell which tests it has, or why that can't be known."""
     try:
-        tell({"type": "done", "found": describe(import_items(file))})
+        tell(TestsListed(describe(import_items(file))))
     except (pytest.Collector.CollectError, pytest.skip.Exception) as error:
-        skipped = isinstance(error, pytest.skip.Exception)
-        tell({"type": "done", "skipped" if skipped else "error": str(error)})
+        tell(NotListed(str(error), skipped=isinstance(error, pytest.skip.Exception)))
 
 
-def serve(session: pytest.Session, reporter: Reporter, command: Message, tell: Tell) -> None:
-    """Run the item at ``command['index']``; ``command['next']`` is the item after it in this child.
+def run(session: pytest.Session, reporter: Reporter, command: RunItem, tell: Tell) -> None:
+    """Run one item of the session.
 
     ``pytest.exit`` and Ctrl-C in a test are told to the supervisor, which acts on them.
     """
     reporter.tell = tell
-    item = session.items[command["index"]]
-    following = None if command["next"] is None else session.items[command["next"]]
+    item = session.items[command.index]
+    following = None if command.following is None else session.items[command.following]
     if isinstance(item, ForeignItem):
         item = materialize(item)
-    done: Message = {"type": "done"}
+    interrupted, stop = False, None
     try:
         # The whole hook, since other plugins wrap it: warnings, fault handlers, tracebacks.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
-    except pytest.exit.Exception as stop:
-        done |= {"exit": stop.msg, "returncode": stop.returncode}
+    except pytest.exit.Exception as asked:
+        stop = asked
     except KeyboardInterrupt:
-        done |= {"interrupted": True}
-    tell(done | {"runtime_start": item.stash.get(RUNTIME_START, None)})
+        interrupted = True
+    tell(
+        ItemDone(
+            runtime_start=item.stash.get(RUNTIME_START, None),
+            interrupted=interrupted,
+            exit_reason=stop.msg if stop else None,
+            exit_code=stop.returncode if stop else None,
+        )
+    )

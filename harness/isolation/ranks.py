@@ -1,4 +1,4 @@
-"""Forked processes that compute one value each, and a clear error when one of them doesn't."""
+"""Forks processes that compute one value each, and raises a clear error when one of them fails."""
 
 import faulthandler
 import os
@@ -38,7 +38,16 @@ class _Rank:
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _Result:
+    """What a rank leaves: its value, or the traceback of what it raised instead."""
+
+    time: float  # of the machine's monotonic clock
+    value: Any = None
+    raised: str = ""
+
+
+@dataclass(frozen=True)
+class _RankEnd:
     """How a rank ended. One that died can't say when: it counts as the first."""
 
     failure: str
@@ -81,11 +90,15 @@ def _fork(fn: Callable[[int], Any], number: int) -> _Rank:
 
 
 def _report(descriptor: int, call: Callable[[], Any]) -> NoReturn:
-    """Write (value, time, traceback or None) to the descriptor and end the process."""
+    """Write the result to the descriptor and end the process.
+
+    As a pickle, since a value may be any object, and only this process has the descriptor.
+    """
     try:
-        message = pickle.dumps((call(), time.monotonic(), None))
+        value = call()
+        message = pickle.dumps(_Result(time.monotonic(), value))
     except BaseException:
-        message = pickle.dumps((None, time.monotonic(), traceback.format_exc()))
+        message = pickle.dumps(_Result(time.monotonic(), raised=traceback.format_exc()))
     with open(descriptor, "wb", closefd=False) as file:
         file.write(message)
     sys.stdout.flush()
@@ -95,7 +108,7 @@ def _report(descriptor: int, call: Callable[[], Any]) -> NoReturn:
 
 def _results(ranks: list[_Rank], end: float, deadline: float) -> list[Any]:
     """Wait for all ranks. The first to fail is the cause: the others only lost a peer."""
-    outcomes: dict[int, _Outcome] = {}
+    outcomes: dict[int, _RankEnd] = {}
     running = {rank.pidfd: rank for rank in ranks}
     poll = select.poll()
     for descriptor in running:
@@ -113,17 +126,17 @@ def _results(ranks: list[_Rank], end: float, deadline: float) -> list[Any]:
     return [outcomes[rank.number].value for rank in ranks]
 
 
-def _outcome(rank: _Rank, count: int) -> _Outcome:
+def _outcome(rank: _Rank, count: int) -> _RankEnd:
     who = f"rank {rank.number} of {count}"
     _, status = os.waitpid(rank.pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         name = signal.Signals(-code).name
-        return _Outcome(f"{who} was killed by {name}\n{_content(rank.stack).decode()}")
+        return _RankEnd(f"{who} was killed by {name}\n{_content(rank.stack).decode()}")
     if not (message := _content(rank.result)):
-        return _Outcome(f"{who} left with exit status {code} and no result")
-    value, at, raised = pickle.loads(message)  # noqa: S301
-    return _Outcome(f"{who} raised\n{raised}" if raised else "", value, at)
+        return _RankEnd(f"{who} left with exit status {code} and no result")
+    left: _Result = pickle.loads(message)  # noqa: S301  # of a process of our own
+    return _RankEnd(f"{who} raised\n{left.raised}" if left.raised else "", left.value, left.time)
 
 
 def _late(running: list[_Rank], count: int, deadline: float) -> str:

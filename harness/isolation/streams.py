@@ -1,4 +1,4 @@
-"""Output of any size, kept to a bounded size."""
+"""Keeps output of any size within a bounded size."""
 
 from __future__ import annotations
 

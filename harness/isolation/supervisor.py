@@ -1,4 +1,4 @@
-"""The parent's side of one child: forks it, reads all it says, and sees how it ends."""
+"""The parent's side of one child: forks it, reads its messages and output, and sees how it ends."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from typing import NoReturn
 from harness.isolation import evidence, libc
 from harness.isolation.child import Endpoints
 from harness.isolation.evidence import Death
-from harness.isolation.messages import MOST_OF_A_READ, Message, Packets, new_token, send
 from harness.isolation.streams import BoundedBuffer
+from harness.messages import new_token
+from harness.messages.cases import ANSWERS, LastAnswer, Taken
+from harness.messages.framing import MOST_OF_A_READ, Packets, send
+from harness.messages.typed import Message
 
 GRACE = 2.0  # seconds a process gets to write its stacks, or to die of its signal
 _QUIET = 0.05  # a crash dump is over when nothing came for this long
@@ -39,7 +42,7 @@ class Phase:
 
 
 @dataclass
-class Result:
+class CommandResult:
     """All that came of one command: the child's messages, and its death if it died."""
 
     phases: list[Phase] = field(default_factory=list)
@@ -48,7 +51,7 @@ class Result:
     stderr: str = ""
 
 
-class Child:
+class CaseProcess:
     """A forked process with its own pipes: ``run`` for each case, ``close`` at the end."""
 
     def __init__(
@@ -58,7 +61,7 @@ class Child:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         readers = [*(reader for reader, _ in pipes), own.detach()]
         writers = [*(writer for _, writer in pipes), other.detach()]
-        names, token = (*_READERS, "messages"), new_token()
+        names, token = (*_READERS, "messages"), new_token().encode()
         command_reader, self._commands = os.pipe()
         self._others = _children()
         self.pid = _fork()
@@ -75,7 +78,7 @@ class Child:
         self._echo = echo
         self._dump = BoundedBuffer(_DUMP_BYTES)
         self._end_of_dump = b""
-        self._packets = Packets(token)
+        self._packets = Packets(token, ANSWERS)
         self._crashed = self._exited = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pidfd, selectors.EVENT_READ)
@@ -83,18 +86,18 @@ class Child:
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
 
-    def run(self, command: Message, deadline: float) -> Result:
-        """Have the child do ``command``; returns when it says ``done``, has died, or was found
-        hanging after ``deadline`` seconds. After a death only ``close`` may be called.
+    def run(self, command: Message, deadline: float) -> CommandResult:
+        """Have the child do ``command``; returns when it is done, has died, or was found hanging
+        after ``deadline`` seconds. After a death only ``close`` may be called.
         """
         self._send(command)
-        result = Result()
+        result = CommandResult()
         end = time.monotonic() + deadline
         while True:
             for message in self._pump(end - time.monotonic()):
                 result.phases.append(Phase(message, *self._take_output()))
-                self._send({"type": "ack"})
-                if message["type"] == "done" and not self._crashed:
+                self._send(Taken())
+                if isinstance(message, LastAnswer) and not self._crashed:
                     return result
             if self._crashed or self._exited or time.monotonic() >= end:
                 result.death = self._autopsy(deadline)
@@ -148,7 +151,7 @@ class Child:
         return messages
 
     def _messages(self) -> list[Message]:
-        """The messages there are. What is no message is counted, and told in the case's output."""
+        """The messages that have come. Stray bytes are counted, and noted in the case's output."""
         stray, messages = self._packets.stray, list[Message]()
         with suppress(BlockingIOError):
             while packet := os.read(self._fds["messages"], MOST_OF_A_READ):

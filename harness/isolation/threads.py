@@ -1,11 +1,12 @@
-"""The process that forks must have started nothing: a fork copies only one thread."""
+"""Checks that the process that forks has started nothing: a fork copies only one thread."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from pathlib import Path
+
+from harness.frameworks import FRAMEWORKS
 
 
 class NotForkableError(RuntimeError):
@@ -23,10 +24,7 @@ def started_runtimes() -> list[str]:
 
     Processes forked from this one would keep them, whatever lane they are for.
     """
-    jax = sys.modules.get("jax._src.xla_bridge")
-    found = [f"JAX's {platform}" for platform in getattr(jax, "_backends", ())]
-    torch_xla = getattr(sys.modules.get("_XLAC"), "_xla_runtime_is_initialized", None)
-    return [*found, "torch_xla's"] if torch_xla is not None and torch_xla() else found
+    return [client for framework in FRAMEWORKS.values() for client in framework.clients()]
 
 
 def refuse_started_runtimes() -> None:

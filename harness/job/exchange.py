@@ -1,4 +1,4 @@
-"""One value of each worker of a job, told to all of them: between the processes of one case."""
+"""Exchanges one value of each worker of a job between all workers, while they run one case."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any
 from harness.isolation.ranks import RankError
 from harness.job import wire
 from harness.job.job import Job
+from harness.messages.framing import decode, encode
+from harness.messages.jobs import All, Hello, Value
+from harness.messages.typed import MessageError
 
 _LINE = 16 << 20  # bytes
 _TRACEBACK = 1 << 16  # characters
 _RETRY = 0.05  # seconds
 
-Told = dict[int, wire.Message]
+Told = dict[int, Value]
 
 
 def exchange(compute: Callable[[], Any], job: Job, deadline: float) -> list[Any]:
@@ -29,36 +32,29 @@ def exchange(compute: Callable[[], Any], job: Job, deadline: float) -> list[Any]
     """
     end = time.monotonic() + deadline
     case = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
-    own = _computed(compute)
+    own = _computed(job.number, compute)
     told = (_gather if job.number == 0 else _tell)(job, own, wire.digest(case), end)
     for worker in range(job.count):
         if worker not in told:
             raise RankError(f"worker {job.worker(worker)} told no value in {deadline:g} s")
     for worker in range(job.count):
-        if "raised" in told[worker]:
-            raise RankError(f"worker {job.worker(worker)} raised\n{told[worker]['raised']}")
-    return [told[worker]["value"] for worker in range(job.count)]
+        if raised := told[worker].raised:
+            raise RankError(f"worker {job.worker(worker)} raised\n{raised}")
+    return [told[worker].value for worker in range(job.count)]
 
 
-def _computed(compute: Callable[[], Any]) -> wire.Message:
-    """The value as the others will read it, or the traceback."""
+def _computed(worker: int, compute: Callable[[], Any]) -> Value:
+    """The value as JSON returns it to the others, or the traceback."""
     try:
-        line = wire.encode({"value": compute()})
+        line = encode(Value(worker, compute(), None))
         if len(line) > _LINE:
-            raise wire.WireError(f"expected a value of at most {_LINE} bytes of JSON")  # noqa: TRY301
-        return wire.decode(line)
+            raise MessageError(f"expected a value of at most {_LINE} bytes of JSON")  # noqa: TRY301
+        return Value(worker, decode(line)["value"], None)
     except Exception:
-        return {"raised": traceback.format_exc()[-_TRACEBACK:]}
+        return Value(worker, None, traceback.format_exc()[-_TRACEBACK:])
 
 
-def _is_value(message: wire.Message) -> bool:
-    match message:
-        case {"value": _} | {"raised": str()}:
-            return True
-    return False
-
-
-def _gather(job: Job, own: wire.Message, about: str, end: float) -> Told:
+def _gather(job: Job, own: Value, about: str, end: float) -> Told:
     """The first worker: hears all others, then tells all."""
     told, agreed = {0: own}, set[int]()  # who is at this case, and not at an earlier one
     port = job.address[1] + 1
@@ -69,21 +65,21 @@ def _gather(job: Job, own: wire.Message, about: str, end: float) -> Told:
     with listener:
         while len(told) < job.count and (left := end - time.monotonic()) > 0:
             for worker, message in listener.hear(left):
-                if message == {"about": about}:
-                    agreed.add(worker)
-                elif worker in agreed and message is not None and _is_value(message):
-                    told[worker] = message
-                else:
-                    agreed.discard(worker)
-                    listener.drop(worker)
-        answer = [{"worker": worker, **message} for worker, message in told.items()]
+                match message:
+                    case Hello() if message.about == about:
+                        agreed.add(worker)
+                    case Value() if worker in agreed and message.worker == worker:
+                        told[worker] = message
+                    case _:
+                        agreed.discard(worker)
+                        listener.drop(worker)
         for worker in agreed:
             seconds = end - time.monotonic()
-            listener.workers[worker].tell(*answer, {"all": True}, seconds=seconds)
+            listener.workers[worker].tell(*told.values(), All(), seconds=seconds)
     return told
 
 
-def _tell(job: Job, own: wire.Message, about: str, end: float) -> Told:
+def _tell(job: Job, own: Value, about: str, end: float) -> Told:
     """Any other worker: tries until the first one has told all."""
     while (connection := wire.join(job.address[1] + 1, job, about, _LINE, end)) is not None:
         with connection.socket:
@@ -98,12 +94,13 @@ def _tell(job: Job, own: wire.Message, about: str, end: float) -> Told:
 def _told(job: Job, connection: wire.Connection, end: float) -> Told | None:
     """What the first worker has told; None when the connection has ended before."""
     told: Told = {}
-    with suppress(wire.WireError):
+    with suppress(MessageError):
         for message in connection.messages_until(end):
-            if "all" in message:
-                return told
-            worker = message.get("worker")
-            if not wire.is_index(worker, job.count) or not _is_value(message):
-                return None
-            told[worker] = message
+            match message:
+                case All():
+                    return told
+                case Value() if wire.is_index(message.worker, job.count):
+                    told[message.worker] = message
+                case _:
+                    return None
     return None

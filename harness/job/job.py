@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -49,7 +48,7 @@ class Job:
 
 @cache
 def current() -> Job | None:
-    """This worker's job, as the environment has it when first asked: lanes change it for cases."""
+    """This worker's job, read from the environment once, because lanes change that for cases."""
     return of(os.environ)
 
 
@@ -85,11 +84,6 @@ def of(environment: Mapping[str, str]) -> Job | None:
             "the job and known to nobody else, as from: openssl rand -hex 32"
         )
     return job
-
-
-def new_token() -> str:
-    """A token for one job."""
-    return secrets.token_hex(32)
 
 
 def _number(environment: Mapping[str, str], name: str, default: str, low: int, high: int) -> int:

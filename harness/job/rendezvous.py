@@ -4,10 +4,8 @@ Before each case the first worker awaits all others, and lets them go. One that 
 case that hung there, finds the others further on, gives up the cases in between and joins them: so
 a hang costs as many cases as its deadline is long, not the rest of the run.
 
-A worker says ``at`` with a case's number, or ``left`` when it gives up waiting. It is told ``go``,
-``no`` with the reason, ``late`` with the number of the case that the others are at, ``lost`` when a
-worker has died, after which nobody waits any more, or ``stop`` when one has other cases than the
-first worker. No thread waits here: this process forks.
+The messages, and what each means, are in ``harness.messages.jobs``. No thread waits here: this
+process forks.
 """
 
 from __future__ import annotations
@@ -20,6 +18,8 @@ from harness.errors import BadInputError
 from harness.isolation.evidence import Death
 from harness.job import wire
 from harness.job.job import Job
+from harness.messages.jobs import At, Go, Hello, Late, Left, No, Stop, WorkerLost
+from harness.messages.typed import Message, MessageError
 from harness.model.outcome import DECLARABLE, Kind
 
 _FIRST = 10  # times the patience until all have come for the first time: a node may still start
@@ -64,7 +64,7 @@ class Meetings:
 
 
 class First:
-    """The first worker: listens, and never lets anybody start alone."""
+    """The first worker's side: it listens, and lets the others start only together."""
 
     def __init__(self, job: Job, cases: Sequence[str]) -> None:
         self._job, self._cases, self._digest = job, cases, _digest(cases)
@@ -83,19 +83,19 @@ class First:
                 found = self._never_came(number, seconds)
                 break
             self._hear(left)
-        answer = {"no": number, "why": found.message, "kind": found.kind} if found.message else {}
+        answer = No(number, found.message, found.kind) if found.message else Go(number)
         for worker in [worker for worker, at in self._at.items() if at == number]:
-            self._answer(worker, answer or {"go": number})
+            self._answer(worker, answer)
         return found if found.message else None
 
     def _look(self, number: int) -> Death | None:
-        """What can be said without waiting: a reason against, one without a message for "go"."""
+        """What is known without waiting: a reason not to start; one without a message means go."""
         if self._lost:
-            self._tell_all({"lost": self._lost})
+            self._tell_all(WorkerLost(self._lost))
             return _death(Kind.CRASHED, self._lost)
         for worker, at in sorted(self._at.items()):
             if at < number:
-                self._answer(worker, {"late": number})
+                self._answer(worker, Late(number))
             elif at > number:
                 name = self._job.worker(worker)
                 return _death(Kind.HUNG, f"worker {name} has gone on to {self._cases[at]}")
@@ -108,25 +108,25 @@ class First:
             Kind.HUNG, f"worker {names} never came to {self._cases[number]} ({seconds:g} s)"
         )
 
-    def _answer(self, worker: int, message: wire.Message) -> None:
-        """What ends a worker's wait."""
+    def _answer(self, worker: int, message: Message) -> None:
+        """Answer a waiting worker, which then waits no longer."""
         del self._at[worker]
         self._listener.workers[worker].tell(message)
 
-    def _tell_all(self, message: wire.Message) -> None:
+    def _tell_all(self, message: Message) -> None:
         for connection in self._listener.workers.values():
             connection.tell(message)
 
     def _hear(self, seconds: float) -> None:
         for worker, message in self._listener.hear(seconds):
             match message:
-                case {"about": digest}:
-                    self._compare(worker, digest)
-                case {"at": number} if wire.is_index(number, len(self._cases)):
-                    self._at[worker] = number
-                case {"left": _}:
+                case Hello():
+                    self._compare(worker, message.about)
+                case At(case) if wire.is_index(case, len(self._cases)):
+                    self._at[worker] = case
+                case Left():
                     self._at.pop(worker, None)
-                case _:  # its end, or what no worker says
+                case _:  # its end, or what no worker says here
                     self._lose(worker)
 
     def _lose(self, worker: int) -> None:
@@ -140,12 +140,12 @@ class First:
                 f"worker {names[0]} has other cases than {names[1]}: expected one image and the "
                 "same arguments"
             )
-            self._tell_all({"stop": why})
+            self._tell_all(Stop(why))
             raise BadInputError(why)
 
 
 class Other:
-    """Any other worker."""
+    """The side of any other worker."""
 
     def __init__(self, job: Job, cases: Sequence[str], end: float) -> None:
         self._job, self._cases = job, cases
@@ -162,51 +162,49 @@ class Other:
         if number < self._next:
             return _death(Kind.HUNG, f"came late: the others are at {self._cases[self._next]}")
         assert self._connection is not None
-        self._connection.tell({"at": number})
+        self._connection.tell(At(number))
         end = time.monotonic() + 2 * seconds  # the first worker has as long for all the others
         while (left := end - time.monotonic()) > 0:
             for message in self._received(self._connection, left):
                 answer = self._understood(message, number)
                 if answer is not None:
                     return answer if answer.message else None
-        self._connection.tell({"left": number})
+        self._connection.tell(Left(number))
         first = self._job.worker(0)
         return _death(
             Kind.HUNG, f"worker {first} never came to {self._cases[number]} ({2 * seconds:g} s)"
         )
 
-    def _received(
-        self, connection: wire.Connection, seconds: float
-    ) -> Iterator[wire.Message | None]:
-        """What has come in that time, None for the end."""
+    def _received(self, connection: wire.Connection, seconds: float) -> Iterator[Message | None]:
+        """The messages of that time, then None if the connection has ended."""
         connection.socket.settimeout(seconds)
         going_on = connection.receive()
         try:
-            yield from connection.messages()
-        except wire.WireError:
+            yield from connection.lines.messages()
+        except MessageError:
             going_on = False
         if not going_on:
             yield None
 
-    def _understood(self, message: wire.Message | None, number: int) -> Death | None:
-        """The answer for that case; None for what answers an earlier one."""
+    def _understood(self, message: Message | None, number: int) -> Death | None:
+        """The answer for that case; None if the message answers an earlier one."""
         match message:
-            case {"stop": str(why)}:
+            case Stop(why):
                 raise BadInputError(why)
-            case {"go": given} if wire.is_index(given, len(self._cases)):
-                return _death(Kind.PASSED, "") if given == number else None
-            case {"no": given, "why": str(why), "kind": str(kind)} if (
-                wire.is_index(given, len(self._cases)) and kind in DECLARABLE
+            case Go(case) if wire.is_index(case, len(self._cases)):
+                return _death(Kind.PASSED, "") if case == number else None
+            case No(case, why, kind) if (
+                wire.is_index(case, len(self._cases)) and kind in DECLARABLE
             ):
-                return _death(Kind(kind), why) if given == number else None
-            case {"late": given} if wire.is_index(given, len(self._cases)):
-                if given <= number:
+                return _death(kind, why) if case == number else None
+            case Late(case) if wire.is_index(case, len(self._cases)):
+                if case <= number:
                     return None
-                self._next = given
-                return _death(Kind.HUNG, f"came late: the others are at {self._cases[given]}")
-            case {"lost": str(why)}:
+                self._next = case
+                return _death(Kind.HUNG, f"came late: the others are at {self._cases[case]}")
+            case WorkerLost(why):
                 self._lost = why
-            case _:  # its end, or what no first worker says
+            case _:  # its end, or what no first worker says here
                 self._lost = _gone(self._job, 0)
         return _death(Kind.CRASHED, self._lost)
 

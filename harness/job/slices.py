@@ -1,4 +1,4 @@
-"""A multi-slice job: on one machine a process for each slice, else a worker for each."""
+"""A multi-slice job: one process for each slice on one machine, or one worker for each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from harness.isolation.ranks import fork_ranks
 from harness.job import job
 from harness.job.exchange import exchange
 from harness.job.job import Job
+from harness.messages import new_token
 from harness.model.topology import Topology
 
 _HOST = "127.0.0.1"
@@ -38,7 +39,7 @@ def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float 
     """
     if (real := _real_job(topology)) is not None:
         return _in_place(fn, topology, real, deadline)
-    address, token = f"{_HOST}:{free_port()}", job.new_token()
+    address, token = f"{_HOST}:{free_port()}", new_token()
 
     def slice_process(number: int) -> Any:
         os.environ.update(
@@ -70,7 +71,7 @@ def shared_store(path: Path, slices: int, number: int) -> Any:
 def _real_job(topology: Topology) -> Job | None:
     """The job that this process is a slice of, if it is one of that many slices.
 
-    A slice of the virtual TPU is one process: one of several hosts is none.
+    A slice of the virtual TPU is one process, so a slice of several hosts is not meant.
     """
     real = job.current()
     if real is None or real.slices == 1 or real.slices != topology.slices:

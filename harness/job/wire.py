@@ -1,55 +1,43 @@
 """Connections between the workers of a job: whoever has its token takes part, and nobody else.
 
-One JSON object a line. The first says who it comes from, and proves it: ``{"token": …, "worker": 1,
-"about": …}``, where ``about`` is the digest of what both sides must agree on. The answer is
-``{"welcome": true}``, or ``{"refused": true}`` to another job's token. Until then a connection is a
-stranger's: its lines are short, its time is short, and the oldest of many makes way for a new one.
-What a worker says is still bounded and checked. No thread waits here: the caller may fork.
+The messages are those of ``harness.messages.jobs``. The first one on a connection says who it comes
+from, and proves it with the token. Until then a connection is a stranger's: its lines are short,
+its time is short, and the oldest of many makes way for a new one. What a worker says is bounded and
+checked all the same. No thread waits here: the caller may fork.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
-import json
-import re
 import selectors
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeGuard
+from typing import Self
 
 from harness.errors import BadInputError
 from harness.job.job import TOKEN, Job
+from harness.messages import is_token
+from harness.messages.framing import MOST_OF_A_READ, Lines, encode
+from harness.messages.jobs import FROM_FIRST, TO_FIRST, Hello, Refused, Welcome
+from harness.messages.typed import Message, MessageError
 
-Message = dict[str, Any]
 Heard = tuple[int, Message | None]  # a worker's number, and what it said; None for its end
 
 STRANGERS = 64  # at once
 _STRANGER_SECONDS = 2.0  # to show the token
 _STRANGER_LINE = 1024  # bytes
-_DEPTH = 64  # of JSON
-_DIGITS = 1000  # of a number
 _BACKLOG = 128
 _ATTEMPT = 5.0  # seconds for one connection
 _RETRY = 0.05
-_CHUNK = 1 << 16
-# Matches at any quote, up to the string's end or the line's: its time grows with the line only.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?', re.DOTALL)
-_BRACKET = re.compile(rb"[\[\]{}]")
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (_DIGITS + 1))
 
 
-class WireError(ValueError):
-    """What came is no worker's words."""
-
-
-def is_index(value: Any, count: int) -> TypeGuard[int]:
-    """Whether ``value``, from outside, is one of the numbers from 0 to ``count - 1``."""
-    return type(value) is int and 0 <= value < count
+def is_index(number: int, count: int) -> bool:
+    """Whether a number from outside is one of those from 0 to ``count - 1``."""
+    return 0 <= number < count
 
 
 def digest(text: str) -> str:
@@ -57,71 +45,32 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def encode(message: Message) -> bytes:
-    """The message's line. Raises TypeError or ValueError for what JSON can't say."""
-    return json.dumps(message).encode() + b"\n"
-
-
-def decode(line: bytes) -> Message:
-    """The message of a line. Raises WireError."""
-    bare = _STRING.sub(b"", line)
-    depth = 0
-    for bracket in _BRACKET.finditer(bare):
-        depth += 1 if bracket[0] in b"[{" else -1
-        if depth > _DEPTH:
-            raise WireError(f"expected JSON with at most {_DEPTH} levels")
-    if _LONG_NUMBER.search(bare):
-        raise WireError(f"expected numbers of at most {_DIGITS} digits")
-    try:
-        message = json.loads(line.decode())
-    except ValueError as error:
-        raise WireError(f"expected a line of JSON: {error}") from None
-    if not isinstance(message, dict):
-        raise WireError("expected a JSON object")
-    return message
-
-
 @dataclass(eq=False)
 class Connection:
     """One side of a connection; ``worker`` is who the other one has proved to be."""
 
     socket: socket.socket
-    limit: int = _STRANGER_LINE  # bytes of a line
+    lines: Lines
     worker: int | None = None
-    _rest: bytearray = field(default_factory=bytearray)
-    _searched: int = 0
 
     def receive(self) -> bool:
         """Take in what has come, as long as the socket's own timeout; False at the end."""
         try:
-            data = self.socket.recv(_CHUNK)
+            data = self.socket.recv(MOST_OF_A_READ)
         except (TimeoutError, BlockingIOError):
             return True
         except OSError:
             return False
-        self._rest += data
+        self.lines.feed(data)
         return bool(data)
 
-    def messages(self) -> Iterator[Message]:
-        """What has come whole. Raises WireError for what is no message, or longer than allowed."""
-        while True:
-            end = self._rest.find(b"\n", self._searched)
-            if (len(self._rest) if end < 0 else end) > self.limit:
-                raise WireError(f"expected lines of at most {self.limit} bytes")
-            self._searched = len(self._rest) if end < 0 else 0
-            if end < 0:
-                return
-            line = bytes(self._rest[:end])
-            del self._rest[: end + 1]
-            yield decode(line)
-
     def messages_until(self, end: float) -> Iterator[Message]:
-        """Each message as it comes, until ``end`` or the connection's. Raises WireError."""
+        """Each message as it comes, until ``end`` or the connection's. Raises MessageError."""
         going_on = True
         while going_on and (left := end - time.monotonic()) > 0:
             self.socket.settimeout(left)
             going_on = self.receive()
-            yield from self.messages()
+            yield from self.lines.messages()
 
     def tell(self, *messages: Message, seconds: float = 1.0) -> None:
         """Send the messages; whoever does not take them in time loses the connection."""
@@ -165,7 +114,7 @@ class Listener:
         self._server.close()
 
     def hear(self, seconds: float) -> list[Heard]:
-        """What workers have said, by their numbers: first ``{"about": …}``; None for their end.
+        """What workers have said, by their numbers: ``Hello`` first; None for their end.
 
         Waits ``seconds`` at most, and returns earlier when anything happens, be it a stranger.
         """
@@ -195,7 +144,7 @@ class Listener:
             accepted.setblocking(False)
             if len(self._strangers) == STRANGERS:
                 self._drop(next(iter(self._strangers)))
-            connection = Connection(accepted)
+            connection = Connection(accepted, Lines(TO_FIRST, _STRANGER_LINE))
             self._strangers[connection] = time.monotonic() + _STRANGER_SECONDS
             self._selector.register(accepted, selectors.EVENT_READ, connection)
             heard += self._read(connection)  # a worker's token is here by now
@@ -205,12 +154,12 @@ class Listener:
         heard: list[Heard] = []
         going_on = connection.receive()
         try:
-            for message in connection.messages():
+            for message in connection.lines.messages():
                 if connection.worker is None:
                     heard.append(self._greet(connection, message))
                 else:
                     heard.append((connection.worker, message))
-        except WireError:
+        except MessageError:
             going_on = False
         if not going_on:
             if connection.worker is not None:
@@ -218,25 +167,20 @@ class Listener:
             self._drop(connection)
         return heard
 
-    def _greet(self, connection: Connection, hello: Message) -> tuple[int, Message]:
-        """Which worker a stranger is, and what it has come about. Raises WireError."""
-        match hello:
-            case {"token": str(token), "worker": worker, "about": str(about)} if (
-                is_index(worker, self._job.count) and worker
-            ):
-                pass
-            case _:
-                raise WireError("expected a worker's token and number")
-        if not hmac.compare_digest(token.encode(errors="replace"), self._job.token.encode()):
-            connection.tell({"refused": True})
-            raise WireError("expected the job's token")
-        if worker in self.workers:
-            raise WireError("expected a worker that is not connected")
+    def _greet(self, connection: Connection, hello: Message) -> Heard:
+        """Which worker a stranger is, and what it has come about. Raises MessageError."""
+        if not isinstance(hello, Hello) or not 0 < hello.worker < self._job.count:
+            raise MessageError("expected a worker's token and number")
+        if not is_token(hello.token, self._job.token):
+            connection.tell(Refused())
+            raise MessageError("expected the job's token")
+        if hello.worker in self.workers:
+            raise MessageError("expected a worker that is not connected")
         del self._strangers[connection]
-        self.workers[worker] = connection
-        connection.worker, connection.limit = worker, self._limit
-        connection.tell({"welcome": True})
-        return worker, {"about": about}
+        self.workers[hello.worker] = connection
+        connection.worker, connection.lines.limit = hello.worker, self._limit
+        connection.tell(Welcome())
+        return hello.worker, hello
 
     def _drop(self, connection: Connection) -> None:
         self._strangers.pop(connection, None)
@@ -252,18 +196,18 @@ def join(port: int, job: Job, about: str, limit: int, end: float) -> Connection 
 
     Raises BadInputError when the first worker has another token.
     """
-    hello = {"token": job.token, "worker": job.number, "about": about}
+    hello = Hello(job.token, job.number, about)
     while (left := end - time.monotonic()) > 0:
         with suppress(OSError):
             made = socket.create_connection((job.address[0], port), timeout=min(left, _ATTEMPT))
-            connection = Connection(made)
+            connection = Connection(made, Lines(FROM_FIRST, _STRANGER_LINE))
             connection.tell(hello)
             answer = _answer(connection, end)
-            if "welcome" in answer:
-                connection.limit = limit
+            if isinstance(answer, Welcome):
+                connection.lines.limit = limit
                 return connection
             made.close()
-            if "refused" in answer:
+            if isinstance(answer, Refused):
                 raise BadInputError(
                     f"{TOKEN}: worker {job.worker(0)} refused worker {job.worker(job.number)}: "
                     "expected the same on all workers of the job"
@@ -272,8 +216,8 @@ def join(port: int, job: Job, about: str, limit: int, end: float) -> Connection 
     return None
 
 
-def _answer(connection: Connection, end: float) -> Message:
-    """The answer to a hello; nothing when the connection has ended without."""
-    with suppress(WireError):
-        return next(connection.messages_until(end), {})
-    return {}
+def _answer(connection: Connection, end: float) -> Message | None:
+    """The answer to a hello; None when the connection has ended without."""
+    with suppress(MessageError):
+        return next(connection.messages_until(end), None)
+    return None

@@ -31,7 +31,7 @@ class Pod:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class KubernetesCluster:
     """One namespace of the cluster that kubectl is set up for."""
 
     namespace: str

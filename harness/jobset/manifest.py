@@ -12,8 +12,9 @@ import math
 from typing import Any
 
 from harness.job import job
-from harness.jobset.plan import REPLICATED, Plan
+from harness.jobset.job_plan import REPLICATED, JobPlan
 from harness.junit.report import STACK_VARIABLE
+from harness.messages import new_token
 from harness.model.generations import Generation
 
 Json = dict[str, Any]
@@ -28,16 +29,16 @@ _PORTS = {"tpu": 8471, "megascale": 8080, "rendezvous": RENDEZVOUS_PORT}
 _CPU = {"cpu": "2", "memory": "16Gi"}  # of a rehearsal's pod: torch, and a case's own 8 GiB
 
 
-def manifest(plan: Plan) -> Json:
+def manifest(plan: JobPlan) -> Json:
     """The Secret and the JobSet, as one list. Each has a token of its own."""
     return {"apiVersion": "v1", "kind": "List", "items": [_secret(plan), _jobset(plan)]}
 
 
-def _labels(plan: Plan) -> dict[str, str]:
+def _labels(plan: JobPlan) -> dict[str, str]:
     return {"app.kubernetes.io/name": "xla-harness", "app.kubernetes.io/instance": plan.name}
 
 
-def _secret(plan: Plan) -> Json:
+def _secret(plan: JobPlan) -> Json:
     """The token. It can't be changed: of one job all workers have the same."""
     return {
         "apiVersion": "v1",
@@ -49,15 +50,15 @@ def _secret(plan: Plan) -> Json:
         },
         "type": "Opaque",
         "immutable": True,
-        "stringData": {_KEY: job.new_token()},
+        "stringData": {_KEY: new_token()},
     }
 
 
-def _secret_name(plan: Plan) -> str:
+def _secret_name(plan: JobPlan) -> str:
     return f"{plan.name}-token"
 
 
-def _jobset(plan: Plan) -> Json:
+def _jobset(plan: JobPlan) -> Json:
     """A pod that fails ends the job: a slice less can't be made up for."""
     labels = _labels(plan)
     annotations = {
@@ -65,7 +66,7 @@ def _jobset(plan: Plan) -> Json:
         "xla-harness/hosts": str(plan.hosts),
         "xla-harness/stack": plan.stack,
     }
-    if plan.lane == "tpu":  # a slice is a node pool, and no other job's
+    if plan.on_hardware:  # a slice is a node pool, and no other job's
         annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
     each = {
         "completionMode": "Indexed",
@@ -100,7 +101,7 @@ def _jobset(plan: Plan) -> Json:
     }
 
 
-def _pod(plan: Plan) -> Json:
+def _pod(plan: JobPlan) -> Json:
     pod: Json = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -109,7 +110,7 @@ def _pod(plan: Plan) -> Json:
         "containers": [_container(plan)],
         "volumes": [{"name": "reports", "emptyDir": {}}],
     }
-    if plan.lane == "tpu":
+    if plan.on_hardware:
         pod["nodeSelector"] = {
             "cloud.google.com/gke-tpu-accelerator": plan.generation.gke,
             "cloud.google.com/gke-tpu-topology": plan.grid,
@@ -117,7 +118,7 @@ def _pod(plan: Plan) -> Json:
     return pod
 
 
-def _container(plan: Plan) -> Json:
+def _container(plan: JobPlan) -> Json:
     work = ["xla-harness", "jobset", "work", "--out", REPORTS, "--wait", str(plan.wait), "--"]
     tpus = {"google.com/tpu": str(plan.chips)}
     return {
@@ -130,12 +131,12 @@ def _container(plan: Plan) -> Json:
             {"name": name, "containerPort": port, "protocol": "TCP"}
             for name, port in _PORTS.items()
         ],
-        "resources": {"limits": tpus} if plan.lane == "tpu" else {"requests": _CPU, "limits": _CPU},
+        "resources": {"limits": tpus} if plan.on_hardware else {"requests": _CPU, "limits": _CPU},
         "volumeMounts": [{"name": "reports", "mountPath": REPORTS}],
     }
 
 
-def _environment(plan: Plan) -> list[Json]:
+def _environment(plan: JobPlan) -> list[Json]:
     """In this order: Kubernetes puts only earlier variables in place of ``$(NAME)``."""
     hosts = range(plan.hosts)
     # A slice's own workers, wherever the pod is.
@@ -162,13 +163,13 @@ def _environment(plan: Plan) -> list[Json]:
     ]
 
 
-def _chips(plan: Plan) -> int:
+def _chips(plan: JobPlan) -> int:
     return plan.hosts * plan.chips
 
 
-def unsupported(plan: Plan) -> str:
+def unsupported(plan: JobPlan) -> str:
     """What GKE's documentation says against the plan, or ""."""
-    if plan.lane == "tpu" and plan.slices > 1 and plan.hosts == 1:
+    if plan.on_hardware and plan.slices > 1 and plan.hosts == 1:
         return (
             f"note: a slice {_grid(plan.generation, plan.grid)} is one host, and GKE documents "
             "Multislice for slices of several hosts only; the manifest sets what its webhook "

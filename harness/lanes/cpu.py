@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 
+from harness import frameworks
 from harness.errors import BadInputError
-from harness.frameworks import torch_xla as torch_runtime
 from harness.lanes.events import Events
+from harness.lanes.protocol import Lane
 from harness.model.topology import Topology
 
 
-class CpuLane:
-    """torch_xla's and JAX's CPU clients, side by side in one process."""
+class CpuLane(Lane):
+    """The frameworks' CPU clients, side by side in one process."""
 
     name = "cpu"
+    counts_events = False  # nothing counts what is asked of PJRT's own CPU client
+    compiles_only = False
+    runs_cases_of = ""
+    needs = ()
     default_topology = Topology(1, 4)
 
     def check(self, topology: Topology) -> None:
@@ -29,32 +32,13 @@ class CpuLane:
         """Everything is in the frameworks themselves."""
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        count = str(topology.total)
-        return {
-            "PJRT_DEVICE": "CPU",
-            "CPU_NUM_DEVICES": count,
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": count,
-        }
+        return frameworks.environment("cpu", topology.total)
 
     def prepare(self, topology: Topology) -> None:
-        # JAX read its variables when it was imported, before the fork. Without a platform it
-        # would look for a TPU first.
-        if "jax" in sys.modules:
-            import jax
-
-            jax.config.update("jax_platforms", "cpu")
-            if hasattr(jax.config, "jax_num_cpu_devices"):
-                jax.config.update("jax_num_cpu_devices", topology.total)
-            else:  # before JAX 0.5
-                flag = f"--xla_force_host_platform_device_count={topology.total}"
-                os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
-
-    def start(self, topology: Topology, *, spmd: bool) -> None:
-        torch_runtime.start(topology, spmd=spmd)
+        frameworks.prepare("cpu", topology.total)
 
     def unproven(self, process: Events, case: Events) -> str:
-        del process, case  # nothing counts what is asked of PJRT's own CPU client
+        del process, case
         return ""
 
     def facts(self, events: Events) -> Mapping[str, str]:

@@ -1,16 +1,16 @@
-"""Lane ``tpu``: real chips; every call that counts goes through the plugin on to libtpu."""
+"""Lane ``tpu``: real chips. The plugin forwards every call to libtpu and counts those it needs."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Mapping
 
+from harness import frameworks
 from harness.errors import BadInputError
-from harness.frameworks import torch_xla as torch_runtime
-from harness.lanes import hardware, libtpu
+from harness.lanes import hardware, libtpu_file
 from harness.lanes.events import Events
+from harness.lanes.protocol import Lane
 from harness.lanes.virtual_tpu import library
 from harness.lanes.virtual_tpu.lane import unless_client
 from harness.model.generations import generation_named
@@ -19,10 +19,14 @@ from harness.model.topology import Topology
 FORWARD = "VIRTUAL_TPU_FORWARD"  # the library that the plugin forwards to, and emulates nothing
 
 
-class TpuLane:
-    """The cases of lane ``virtual-tpu``, on the hardware that is here."""
+class TpuLane(Lane):
+    """Runs the cases of lane ``virtual-tpu`` on the hardware of this machine."""
 
     name = "tpu"
+    counts_events = True
+    compiles_only = False
+    runs_cases_of = "virtual-tpu"
+    needs = ("libtpu",)
 
     @property
     def default_topology(self) -> Topology:
@@ -43,7 +47,7 @@ class TpuLane:
         return ""
 
     def preload(self) -> None:
-        """Map both libraries, once for all processes forked later; neither starts a thread so."""
+        """Map both libraries once for all processes forked later; loading starts no thread."""
         library.load()
         path = _libtpu()
         try:
@@ -52,24 +56,15 @@ class TpuLane:
             raise BadInputError(f"lane tpu: {path}: expected libtpu: {error}") from error
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        del topology  # the machine's own variables say it
-        return {
-            "PJRT_DEVICE": "TPU",
-            "JAX_PLATFORMS": "tpu,cpu",
+        return {  # the machine's own variables say the topology
+            **frameworks.environment("tpu", topology.total),
             "TPU_LIBRARY_PATH": str(library.PLUGIN),
             FORWARD: _libtpu(),
             "SKIP_MEGASCALE_PJRT_CLIENT": None,
         }
 
     def prepare(self, topology: Topology) -> None:
-        del topology
-        if "jax" in sys.modules:  # it read JAX_PLATFORMS when it was imported, before the fork
-            import jax
-
-            jax.config.update("jax_platforms", "tpu,cpu")
-
-    def start(self, topology: Topology, *, spmd: bool) -> None:
-        torch_runtime.start(topology, spmd=spmd)
+        frameworks.prepare("tpu", topology.total)
 
     def unproven(self, process: Events, case: Events) -> str:
         del case
@@ -86,11 +81,11 @@ class TpuLane:
 
 
 def _libtpu() -> str:
-    """The user's own libtpu where one is named, else the stack's; BadInputError without any."""
+    """The path of the libtpu that the user names, or the stack's; BadInputError without any."""
     named = os.environ.get("TPU_LIBRARY_PATH", "")
     if named == str(library.PLUGIN):  # of an earlier case, in a process without isolation
         named = os.environ.get(FORWARD, "")
-    if not named and (own := libtpu.library()):
+    if not named and (own := libtpu_file.library()):
         named = str(own)
     if not named:
         raise BadInputError(

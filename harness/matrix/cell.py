@@ -147,7 +147,7 @@ def collected(environment: Environment, cache_folder: Path, file: str) -> list[s
     Raises BadInputError with pytest's words when it can't.
     """
     command = [str(environment.python), "-m", "pytest", "-p", "no:cacheprovider"]
-    lanes = ",".join(name for name in LANES if name != "tpu")  # which has virtual-tpu's ids
+    lanes = ",".join(name for name, lane in LANES.items() if not lane.runs_cases_of)
     command += ["--collect-only", "-q", "--lane", lanes, file]
     done = subprocess.run(
         command,

@@ -45,5 +45,5 @@ def cells(stack: Stack, lanes: Iterable[str], count: int) -> list[Planned]:
 
 
 def _possible(stack: Stack, lanes: Sequence[str]) -> list[str]:
-    """Without those that nothing of the stack could run: a stack may have no libtpu."""
-    return [lane for lane in lanes if lane != "tpu-aot" or "libtpu" in stack.pins]
+    """Without those that nothing of the stack could run: a stack may lack what a lane needs."""
+    return [lane for lane in lanes if stack.pins.keys() >= set(lane_named(lane).needs)]

@@ -18,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from harness.errors import BadInputError
+from harness.lanes import LANES
 from harness.matrix.cell import Cell
 from harness.stacks.environments import Environments
 
@@ -106,8 +107,9 @@ def _collect(futures: dict[Future[None], Cell], done: Done, watch: _Watch) -> No
 
 
 def _longest(cells: Sequence[Cell]) -> list[Cell]:
-    """Those of the slow lane first, so that all cores end together."""
-    return sorted(cells, key=lambda cell: cell.lane != "virtual-tpu")
+    """Those of the costly lanes first, so that all cores end together."""
+    costs = {lane: cost for cost, lane in enumerate(LANES)}
+    return sorted(cells, key=lambda cell: -costs[cell.lane])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The TPU generations: what the runtime reports of each, and the slices that there are."""
+"""The TPU generations: what the runtime reports of each, and which slices exist."""
 
 from __future__ import annotations
 

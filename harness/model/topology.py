@@ -66,7 +66,7 @@ class Topology:
 
 
 def check_slice(topology: Topology) -> None:
-    """Raise BadInputError, with near matches, for a generation's slice that Google Cloud has not.
+    """Raise BadInputError, with near matches, for a slice that Google Cloud does not offer.
 
     A topology without a generation is a number of devices only, and passes.
     """

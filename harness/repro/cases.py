@@ -12,6 +12,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations, glob_pattern
+from harness.lanes import DEFAULT_LANE
 from harness.model.case import Case
 from harness.model.topology import Target
 from harness.session.markers import case_of
@@ -82,7 +83,7 @@ def describe(item: pytest.Item, items: dict[str, pytest.Item]) -> Found:
     target = callspec.params.get("xla_target") if callspec else None
     if not isinstance(item, pytest.Function) or not isinstance(target, Target):
         raise BadInputError(f"{item.nodeid}: expected a case: a test function with lanes(...)")
-    if target.lane != "cpu":
+    if target.lane != DEFAULT_LANE:
         raise BadInputError(_no_lane(item, target, items))
     settings = Settings.of(item.config)
     expectations = Expectations.load_optional(settings.expectations)
@@ -92,12 +93,16 @@ def describe(item: pytest.Item, items: dict[str, pytest.Item]) -> Found:
 
 def _no_lane(item: pytest.Item, target: Target, items: dict[str, pytest.Item]) -> str:
     function = item.nodeid.partition("[")[0]
-    others = [id_ for id_ in items if id_.startswith(f"{function}[cpu-")]
+    others = [id_ for id_ in items if id_.startswith(f"{function}[{DEFAULT_LANE}-")]
     close = difflib.get_close_matches(item.nodeid, others, n=1, cutoff=0) or others[:1]
-    hint = f"write one for {close[0]}" if close else "and no case of this function runs on cpu"
+    hint = (
+        f"write one for {close[0]}"
+        if close
+        else f"and no case of this function runs on {DEFAULT_LANE}"
+    )
     return (
-        f"{item.nodeid}: expected a case of lane cpu: the plugin behind lane {target.lane} is part "
-        f"of the harness, so no script can have it; {hint}"
+        f"{item.nodeid}: expected a case of lane {DEFAULT_LANE}: the plugin behind lane "
+        f"{target.lane} is part of the harness, so no script can have it; {hint}"
     )
 
 

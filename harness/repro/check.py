@@ -14,6 +14,7 @@ from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.junit import report
+from harness.lanes import DEFAULT_LANE
 from harness.model.case import Case
 from harness.model.outcome import Kind
 
@@ -53,7 +54,7 @@ def of_case(case_id: str, root: Path) -> Ending:
     """Run the case in a pytest of its own; raises BadInputError when that gives no result."""
     with tempfile.TemporaryDirectory(prefix="repro-") as folder:
         file = Path(folder) / "report.xml"
-        line = [sys.executable, "-m", "pytest", "-q", "--lane", "cpu", f"--junitxml={file}"]
+        line = [sys.executable, "-m", "pytest", "-q", "--lane", DEFAULT_LANE, f"--junitxml={file}"]
         line += ["-p", "no:cacheprovider", f"--rootdir={root}", case_id]
         start = time.monotonic()
         done = subprocess.run(line, cwd=root, capture_output=True, text=True, check=False)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness.errors import BadInputError
+from harness.lanes import DEFAULT_LANE
 from harness.model.topology import Topology
 from harness.repro import edits
 from harness.repro.bundle import Bundle, Expression, Named
@@ -191,7 +192,7 @@ class Steps:
             if "topology" not in self._done:
                 self._fixture("topology")
             kind = self.bundle.require(Imported("types", "SimpleNamespace"))
-            return (kind, '(lane="cpu", topology=topology)')
+            return (kind, f'(lane="{DEFAULT_LANE}", topology=topology)')
         if self._is_parameter(name):
             return source_of(self.bundle, self.item, name)
         return (name,)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.frameworks import FRAMEWORKS
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.lanes import LANES
 from harness.lanes.events import VARIABLE, EventLog
@@ -50,7 +51,7 @@ def replica(request: pytest.FixtureRequest, xla_target: Target) -> None:
 @pytest.fixture
 def tpu_events(xla_target: Target) -> EventLog:
     """What torch_xla and JAX ask of the virtual TPU from here on: clients, compilations, ..."""
-    if xla_target.lane == "cpu":
+    if not LANES[xla_target.lane].counts_events:
         pytest.fail(f"tpu_events: lane {xla_target.lane} counts nothing", pytrace=False)
     return EventLog(Path(os.environ[VARIABLE]))
 
@@ -58,12 +59,12 @@ def tpu_events(xla_target: Target) -> EventLog:
 @pytest.fixture
 def tpu_compiler(request: pytest.FixtureRequest, xla_target: Target) -> TpuCompiler:
     """The compiler of libtpu for the topology that the case runs on."""
-    if xla_target.lane != "tpu-aot":
+    if not LANES[xla_target.lane].compiles_only:
         pytest.fail(f"tpu_compiler: lane {xla_target.lane} compiles for no TPU", pytrace=False)
     return TpuCompiler(request.node.stash[CASE], request.config.stash[GOLDEN])
 
 
 def _start(request: pytest.FixtureRequest, target: Target, *, spmd: bool) -> None:
     start = time.perf_counter()
-    LANES[target.lane].start(target.topology, spmd=spmd)
+    FRAMEWORKS["torch_xla"].start(target.topology.total, spmd=spmd)
     request.node.stash[RUNTIME_START] = time.perf_counter() - start

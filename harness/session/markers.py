@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
 
 from harness.errors import BadInputError
+from harness.frameworks import FRAMEWORKS
 from harness.lanes import lane_can, lane_named
 from harness.model.case import Case
 from harness.model.topology import Target, Topology
@@ -23,13 +25,6 @@ MARKERS = (
     "share(group): may share a process with neighbours of that group, if all else is the same",
 )
 _ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
-_READ_AT_IMPORT = {
-    "XLA_IR_DEBUG",
-    "XLA_USE_EAGER_DEBUG_MODE",
-    "TF_CPP_VMODULE",
-    "XLA_NO_SPECIAL_SCALARS",
-    "XLA_DYNAMO_DEBUG",
-}
 
 
 def declared_targets(item: pytest.Item) -> list[Target]:
@@ -78,10 +73,11 @@ def case_of(item: pytest.Item, target: Target, deadline: float) -> Case:
         for mark in reversed(list(item.iter_markers("environment")))
         for name, value in mark.kwargs.items()
     }
+    fixed = [pattern for each in FRAMEWORKS.values() for pattern in each.read_at_import]
     for name, text in environment.items():
         if not name or "=" in name or "\0" in name + (text or ""):
             raise BadInputError(f"{item.nodeid}: environment({name}={text!r}): expected NAME=value")
-        if name in _READ_AT_IMPORT or name.startswith("JAX_"):
+        if any(fnmatchcase(name, pattern) for pattern in fixed):
             raise BadInputError(
                 f"{item.nodeid}: environment({name}=...) has no effect: it is read when the "
                 "framework is imported, before a case's process exists. Set it for the whole "

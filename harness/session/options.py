@@ -10,21 +10,15 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInputError
+from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
 from harness.job import job
-from harness.lanes import hardware, lane_can, lane_named
+from harness.lanes import lane_can, lane_named
 from harness.lanes.tpu_aot.golden import Golden
 from harness.model.topology import Target, Topology
 from harness.session.selection import Durations, Shard, read_cases, read_durations
 
 _MIB, _KIB = 1 << 20, 1 << 10
-_PRELOAD = [
-    "torch_xla.core.xla_model?",
-    "torch_xla.distributed.spmd?",
-    "jax.numpy?",
-    "jax.extend?",
-    # Not torchax: it renames PyTorch's PrivateUse1 backend, and then torch.distributed raises.
-]
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -91,9 +85,10 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("xla_upstream", "file of upstream rows for the summary", default="")
     parser.addini(
         "xla_preload",
-        "modules imported once, before the first case; one with ? behind it may be missing",
+        "modules imported once, before the first case; one with ? behind it may be missing "
+        "(default: those that the frameworks name)",
         type="args",
-        default=_PRELOAD,
+        default=None,
     )
 
 
@@ -102,7 +97,7 @@ class Settings:
     """The checked options; ``topologies`` is empty for all."""
 
     lanes: tuple[str, ...]  # () for the first that a case names
-    hardware: Topology | None  # of lane tpu, when it was asked for
+    hardware: Topology | None  # of the one lane asked for, if that is one of real hardware
     topologies: tuple[Topology, ...]
     in_process: str  # why there is no isolation, or ""
     shard: Shard | None
@@ -146,7 +141,7 @@ class Settings:
             update_golden=_updates_golden(config),
             stacks=_from_root(config, config.getini("xla_stacks")),
             upstream=_from_root(config, config.getini("xla_upstream")),
-            preload=tuple(config.getini("xla_preload")),
+            preload=_preload(config),
         )
 
     def why_not(self, target: Target, declared: Sequence[Target]) -> str:
@@ -154,10 +149,10 @@ class Settings:
 
         ``declared`` are all targets of the case: without ``--lane`` it runs on the first one's.
         """
-        if self.hardware is not None and target.lane == "virtual-tpu":
-            target = self.place(target)  # the same case, unless it is written for the real one too
-            if target in declared:
-                return f"lane virtual-tpu: {target} is the same case"
+        if self.hardware is not None and target.lane == lane_named(self.lanes[0]).runs_cases_of:
+            emulated, target = target.lane, self.place(target)
+            if target in declared:  # it is written for the real one too
+                return f"lane {emulated}: {target} is the same case"
         if target.lane not in (self.lanes or (declared[0].lane,)):
             return f"lane {target.lane}: run with --lane {target.lane}"
         if not self.lanes and (missing := lane_named(target.lane).missing()):
@@ -168,7 +163,7 @@ class Settings:
 
     def place(self, target: Target) -> Target:
         """Where a case of that target runs: on the hardware, if that was asked for."""
-        return target if self.hardware is None else Target("tpu", target.topology)
+        return target if self.hardware is None else Target(self.lanes[0], target.topology)
 
     def plain_target(self) -> Target | None:
         """Where tests without ``lanes`` run: nowhere of ours unless ``--lane`` is given.
@@ -211,22 +206,32 @@ def _updates_golden(config: pytest.Config) -> bool:
 
 
 def _hardware(lanes: Sequence[str]) -> Topology | None:
-    """The TPU that lane ``tpu`` has; BadInputError without one."""
-    if "tpu" not in lanes:
+    """What a lane of real hardware has here, if one was asked for; BadInputError without any."""
+    lane = next((lane for lane in map(lane_named, lanes) if lane.runs_cases_of), None)
+    if lane is None:
         return None
     if len(lanes) > 1:
         raise BadInputError(
-            "--lane tpu: expected no other lane: it runs the cases of virtual-tpu, by their ids"
+            f"--lane {lane.name}: expected no other lane: it runs the cases of "
+            f"{lane.runs_cases_of}, by their ids"
         )
-    try:
-        return hardware.topology()
-    except BadInputError as error:
-        raise BadInputError(f"lane tpu: {error}") from None
+    if missing := lane.missing():
+        raise BadInputError(f"lane {lane.name}: {missing}")
+    return lane.default_topology
 
 
 def _golden(config: pytest.Config, lanes: Sequence[str]) -> Golden | None:
     folder = _from_root(config, config.getini("xla_golden"))
-    return Golden(folder) if folder is not None and (not lanes or "tpu-aot" in lanes) else None
+    compiles = not lanes or any(lane_named(name).compiles_only for name in lanes)
+    return Golden(folder) if folder is not None and compiles else None
+
+
+def _preload(config: pytest.Config) -> tuple[str, ...]:
+    given = config.getini("xla_preload")
+    if given is not None:
+        return tuple(given)
+    # A stack may lack a framework, or have a version of it without such a module.
+    return tuple(f"{name}?" for each in FRAMEWORKS.values() for name in each.preload)
 
 
 def _from_root(config: pytest.Config, text: str) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,8 +11,9 @@ import pytest
 from harness.diagnosis.layers import layer_of
 from harness.expectations import Expectation, judge
 from harness.isolation import reports
-from harness.isolation.isolator import Run
+from harness.isolation.isolator import ItemResult
 from harness.lanes import LANES
+from harness.messages.typed import Message, Vocabulary, as_data
 from harness.model.case import Case
 from harness.model.outcome import DECLARABLE, WORKS, Kind, Outcome
 from harness.model.versions import stack_versions
@@ -26,7 +27,7 @@ _MOST_OF_A_FAILURE = 2000  # characters: enough for every signature, little for 
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Message):
     """The facts of one case that ran. Durations in seconds."""
 
     id: str
@@ -48,19 +49,6 @@ class Record:
     duration_isolation: float
     facts: dict[str, str]  # what the lane measured
 
-    @classmethod
-    def read(cls, data: Any) -> Record:
-        """The record of ``asdict``; raises TypeError or ValueError for what can't be one."""
-        record = cls(**data)
-        Kind(record.outcome)
-        for each in fields(cls):
-            value, number = getattr(record, each.name), each.name.startswith("duration_")
-            optional = each.name == "duration_runtime_start" and value is None
-            kind = float | int if number else dict if each.name == "facts" else str
-            if not (optional or isinstance(value, kind)):
-                raise TypeError(f"{each.name}: {value!r:.50}")
-        return record
-
     @property
     def kind(self) -> Kind:
         """The outcome as its enumeration."""
@@ -76,8 +64,11 @@ class Record:
         return [(k, v) for k, v in {**own, **self.facts, **stack_versions()}.items() if v]
 
 
+_RECORDS = Vocabulary(Record)
+
+
 def settle(
-    item: pytest.Item, case: Case, run: Run, expectation: Expectation | None, isolation: str
+    item: pytest.Item, case: Case, run: ItemResult, expectation: Expectation | None, isolation: str
 ) -> list[pytest.TestReport]:
     """The reports to log for ``run``: judged, closed with a teardown, and carrying the record."""
     if not reports.has_result(run.reports):
@@ -115,7 +106,7 @@ def settle(
     )
     last = run.reports[-1]
     for report in run.reports:
-        setattr(report, _ATTRIBUTE, asdict(record) if report is last else None)
+        setattr(report, _ATTRIBUTE, as_data(record) if report is last else None)
         if report is last or report.failed:  # JUnit gets a second test case for a second failure
             report.user_properties.extend(record.properties())
     return run.reports
@@ -135,13 +126,16 @@ def record_of(report: pytest.TestReport) -> Record | None:
     if data is None:
         return None
     try:
-        return Record.read(data)
-    except (TypeError, ValueError) as error:
+        record = _RECORDS.read(data)
+        assert isinstance(record, Record)
+        Kind(record.outcome)
+    except ValueError as error:
         setattr(report, _ATTRIBUTE, None)
         report.outcome = "failed"
         report.user_properties = [p for p in report.user_properties if p[0] != "outcome"]
         report.longrepr = f"malformed record from pytest-xdist's worker: {error}"
         return None
+    return record
 
 
 def _rewrite(
@@ -170,7 +164,7 @@ def _explain_failure(report: pytest.TestReport, raw: Outcome, outcome: Outcome) 
 
 
 def _record(
-    case: Case, run: Run, outcome: Outcome, expectation: Expectation | None, isolation: str
+    case: Case, run: ItemResult, outcome: Outcome, expectation: Expectation | None, isolation: str
 ) -> Record:
     durations = {report.when: report.duration for report in run.reports}
     setup = durations.get("setup", 0.0)

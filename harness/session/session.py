@@ -23,7 +23,7 @@ from harness.isolation.child import set_environment
 from harness.isolation.environment import full_environment
 from harness.isolation.evidence import Death
 from harness.isolation.foreign import ForeignFile, MainBlock
-from harness.isolation.isolator import Isolator, Run
+from harness.isolation.isolator import Isolator, ItemResult
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.isolation.reports import of_death
 from harness.isolation.threads import NotForkableError, refuse_started_runtimes
@@ -40,7 +40,7 @@ from harness.junit.report import (
 )
 from harness.lanes import LANES, hardware
 from harness.lanes.events import VARIABLE, EventLog
-from harness.lanes.tpu_aot.record import PROPERTY, Summary
+from harness.lanes.tpu_aot.compilation_record import PROPERTY, Summary
 from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model.case import Case
 from harness.model.outcome import Kind
@@ -313,23 +313,23 @@ class Cases:
             return []
         return settle(item, case, run, item.stash[_EXPECTATION], isolation)
 
-    def _ran(self, item: pytest.Item, case: Case, nextitem: pytest.Item | None) -> Run:
+    def _ran(self, item: pytest.Item, case: Case, nextitem: pytest.Item | None) -> ItemResult:
         absent = self._meetings and self._meetings.before(item.nodeid, case.deadline)
         if absent:
             return self._not_run(item, absent)
         if self._isolator is None:
             return self._run_here(item, case, nextitem)
         if failed := _tear_down_plain_fixtures(item):
-            return Run(reports=[failed])
+            return ItemResult(reports=[failed])
         next_case = nextitem.stash.get(CASE, None) if nextitem else None
         following = (nextitem, next_case) if nextitem and next_case else None
         return self._isolator.run(item, case, following)
 
-    def _not_run(self, item: pytest.Item, absent: Death) -> Run:
+    def _not_run(self, item: pytest.Item, absent: Death) -> ItemResult:
         """A case that another worker of the job did not come to."""
         if self._isolator is not None:
             self._isolator.close(grace=0)  # a process that it would have shared
-        return Run(reports=[of_death(item, absent, [])], death=absent)
+        return ItemResult(reports=[of_death(item, absent, [])], death=absent)
 
     def _stop(self, session: pytest.Session, message: str) -> None:
         """End the run with exit code 2 and ``message``."""
@@ -338,7 +338,7 @@ class Cases:
             pytest.exit(message, returncode=2)
         session.shouldstop = message  # pytest-xdist's controller says it and ends with 2
 
-    def _run_here(self, item: pytest.Item, case: Case, nextitem: pytest.Item | None) -> Run:
+    def _run_here(self, item: pytest.Item, case: Case, nextitem: pytest.Item | None) -> ItemResult:
         """Without isolation only one target can be had: a started runtime can't be undone."""
         if self._in_process not in (None, case.target):
             reason = f"this process runs {self._in_process}: run alone, or without"
@@ -353,7 +353,7 @@ class Cases:
             LANES[case.target.lane].prepare(case.target.topology)
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
         process = self._log.read()
-        return Run(
+        return ItemResult(
             reports=reports,
             events=process.after(before),
             process=process,

@@ -7,6 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from harness.lanes import DEFAULT_LANE
 from harness.model.outcome import Kind
 from harness.session.record import Record
 from harness.session.session import Collected
@@ -67,7 +68,7 @@ def _unexpected(bad: Sequence[Record], width: int) -> Iterator[Line]:
 def _command(record: Record) -> str:
     """What to type to run the case again, where it ran."""
     placed = f"[{record.lane}-{record.topology}" not in record.id  # by the options
-    where = ["--lane", record.lane] if placed or record.lane != "cpu" else []
+    where = ["--lane", record.lane] if placed or record.lane != DEFAULT_LANE else []
     where += ["--topology", record.topology] if placed else []
     return shlex.join(["pytest", *where, record.id])
 

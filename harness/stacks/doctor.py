@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from harness.errors import BadInputError
-from harness.lanes import libtpu
+from harness.lanes import libtpu_file
 from harness.lanes.virtual_tpu import library
 from harness.stacks import uv
 from harness.stacks.environments import Environments
@@ -170,7 +170,7 @@ def built_on(path: Path) -> date | None:
     """The day that a libtpu says it was built on."""
     if not path.exists():
         return None
-    said = libtpu.build(path)
+    said = libtpu_file.build(path)
     return datetime.fromtimestamp(int(said[-11:-1]), UTC).date() if said else None
 
 

@@ -21,6 +21,8 @@ from harness.isolation.evidence import Death
 from harness.isolation.ranks import RankError, fork_ranks
 from harness.job import exchange, job, rendezvous, wire
 from harness.job.job import Job
+from harness.messages.framing import Lines
+from harness.messages.jobs import FROM_FIRST
 from harness.model.outcome import Kind
 
 TOKEN, OTHER_TOKEN = "0123456789abcdef" * 4, "0" * 64
@@ -31,27 +33,36 @@ LONG = 100  # seconds, which nothing here takes
 HELD = 2 * wire.STRANGERS  # more than are kept, and as many as may wait
 
 
-def line(**message: object) -> bytes:
-    return json.dumps(message).encode() + b"\n"
+def line(kind: str, /, **values: object) -> bytes:
+    """What a message of that type looks like, whatever its values."""
+    return json.dumps({"type": kind, **values}).encode() + b"\n"
 
 
-def hello(token: str = TOKEN, worker: object = 1, about: object = DIGEST) -> bytes:
-    return line(token=token, worker=worker, about=about)
+def hello(token: object = TOKEN, worker: object = 1, about: object = DIGEST) -> bytes:
+    return line("Hello", token=token, worker=worker, about=about)
+
+
+def at(case: object) -> bytes:
+    return line("At", case=case)
+
+
+def value(worker: object, told: object = "forged") -> bytes:
+    return line("Value", worker=worker, value=told, raised=None)
 
 
 # What a stranger may know: all but the token. The first ones were taken for a worker's once.
 WORDS = {
-    "other cases": line(worker=1, digest="0"),
-    "a worker's place": line(worker=1, digest=DIGEST) + line(at=0, case=CASES[0]),
-    "a case far away": line(worker=1, digest=DIGEST) + line(at=99, case="x"),
+    "other cases": line("Hello", worker=1, about="0"),
+    "a worker's place": line("Hello", worker=1, about=DIGEST) + at(0),
+    "a case far away": line("Hello", worker=1, about=DIGEST) + at(99),
     "deep lists": b"[" * 100_000 + b"\n",
     "deep objects": b'{"a":' * 100_000 + b"\n",
-    "no token": line(worker=1, about=DIGEST) + line(at=0),
-    "an empty token": hello("") + line(at=0),
-    "another token": hello(OTHER_TOKEN) + line(at=0),
-    "half a token": hello(TOKEN[:32]) + line(at=0),
+    "no greeting": at(0) + hello(""),
+    "an empty token": hello("") + at(0),
+    "another token": hello(OTHER_TOKEN) + at(0),
+    "half a token": hello(TOKEN[:32]) + at(0),
     "no text for a token": hello("\ud800\u0000é"),
-    "a list for a token": line(token=[TOKEN], worker=1, about=DIGEST),
+    "a list for a token": hello([TOKEN]),
     "a long line": b"a" * 1_000_000,
     "a long number": b'{"worker": ' + b"1" * 5_000 + b"}\n",
     "no JSON": b"GET / HTTP/1.1\r\n\r\n",
@@ -148,7 +159,7 @@ def flood(where: Job, ahead: int = 0) -> int:
     """Connect and talk as fast as possible until nobody listens any more; how many times."""
     pieces = random.Random(1)
     times = 0
-    words = [*WORDS.values(), line(left=1) * 1000]
+    words = [*WORDS.values(), line("Left", case=1) * 1000]
     with suppress(ConnectionRefusedError, ConnectionResetError):
         knock(where, b"", ahead).close()
         while True:
@@ -182,7 +193,7 @@ def test_one_endless_talker_holds_no_deadline(jobs: list[Job]) -> None:
         with suppress(OSError), knock(jobs[0], b"") as made:
             made.setblocking(True)
             while True:
-                made.sendall(line(left=1) * 1000)
+                made.sendall(line("Left", case=1) * 1000)
         return ""
 
     said = fork_ranks(rank, 2, deadline=20)
@@ -275,7 +286,7 @@ UNKNOWN: list[object] = [99, 3, -1, True, 1.0, "0", None, [0], 10**30]
 @pytest.mark.parametrize("number", UNKNOWN, ids=str)
 def test_a_worker_at_no_case_is_dropped(jobs: list[Job], number: object) -> None:
     first = rendezvous.First(jobs[0], CASES)
-    with first._listener, knock(jobs[0], hello() + line(at=number)):
+    with first._listener, knock(jobs[0], hello() + at(number)):
         for case in range(2):
             found = first.meet(case, 0.01)
             assert found is not None
@@ -285,7 +296,7 @@ def test_a_worker_at_no_case_is_dropped(jobs: list[Job], number: object) -> None
 @pytest.mark.parametrize("number", [*UNKNOWN, 0, 2], ids=str)
 def test_a_worker_with_no_number_of_the_job_is_a_stranger(jobs: list[Job], number: object) -> None:
     first = rendezvous.First(jobs[0], CASES)
-    with first._listener, knock(jobs[0], hello(worker=number) + line(at=0)):
+    with first._listener, knock(jobs[0], hello(worker=number) + at(0)):
         found = first.meet(0, 0.01)
         assert found is not None
         assert found.kind == Kind.HUNG
@@ -294,24 +305,28 @@ def test_a_worker_with_no_number_of_the_job_is_a_stranger(jobs: list[Job], numbe
 PIECES = [
     *WORDS.values(),
     *(hello(worker=number) for number in (1, 0, 2, True)),
-    *(line(at=number) for number in (0, 1, 2, 99, -1, True)),
-    line(left=0),
-    line(about="0"),
-    line(go=0),
-    line(go=True),
-    line(late=2),
-    line(late=99),
-    line(late="1"),
-    line(no=0, why="why", kind="hung"),
-    line(no=0, why="why", kind="none such"),
-    line(no=0, why=1, kind=[]),
-    line(lost="lost"),
-    line(lost=[]),
-    line(stop=1),
-    line(all=True),
-    line(worker=0, value=1),
-    line(worker=99, value=1),
-    line(worker=1, raised=1),
+    *(at(number) for number in (0, 1, 2, 99, -1, True)),
+    line("Left", case=0),
+    line("Welcome"),
+    line("Go", case=0),
+    line("Go", case=True),
+    line("Late", case=2),
+    line("Late", case=99),
+    line("Late", case="1"),
+    line("No", case=0, why="why", kind="hung"),
+    line("No", case=0, why="why", kind="passed"),
+    line("No", case=0, why="why", kind="none such"),
+    line("No", case=0, why=1, kind=[]),
+    line("WorkerLost", why="lost"),
+    line("WorkerLost", why=[]),
+    line("Stop", why="why"),
+    line("Stop", why=1),
+    line("All"),
+    line("All", more=1),
+    line("Nothing"),
+    value(0),
+    value(99),
+    line("Value", worker=1, value=1, raised=1),
     b"\n",
     b"\\",
     b'"',
@@ -346,7 +361,7 @@ def test_the_first_worker_survives_whatever_is_said(scripts: list[bytes]) -> Non
 def test_other_workers_survive_whatever_is_said(script: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire, "join", lambda *_: wire.Connection(ours, limit=1 << 16))
+        patch.setattr(wire, "join", lambda *_: wire.Connection(ours, Lines(FROM_FIRST, 1 << 16)))
         worker = other(FUZZED_JOB[1])
         theirs.setblocking(False)
         with suppress(OSError):
@@ -367,52 +382,9 @@ def test_a_value_is_one_of_a_worker(script: bytes) -> None:
         with suppress(OSError):
             theirs.sendall(script)
         theirs.shutdown(socket.SHUT_WR)
-        connection = wire.Connection(ours, limit=1 << 16)
+        connection = wire.Connection(ours, Lines(FROM_FIRST, 1 << 16))
         told = exchange._told(FUZZED_JOB[1], connection, time.monotonic() + LONG)
         assert told is None or set(told) <= {0, 1}
-
-
-@FUZZED
-@given(data=SCRIPTS | st.binary())
-def test_a_line_is_a_message_or_refused(data: bytes) -> None:
-    with suppress(wire.WireError):
-        assert isinstance(wire.decode(data), dict)
-
-
-TEXT = st.text(max_size=10)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
-    max_leaves=8,
-)
-
-
-@FUZZED
-@given(values=st.lists(VALUES, max_size=5), cut=st.integers(1, 50))
-def test_what_is_said_is_heard_however_it_is_cut(values: list[object], cut: int) -> None:
-    messages: list[wire.Message] = [{"value": value} for value in values]
-    data = b"".join(map(wire.encode, messages))
-    connection, heard = wire.Connection(socket.socket(), limit=1 << 20), []
-    with connection.socket:
-        for at in range(0, len(data), cut):
-            connection._rest += data[at : at + cut]
-            heard += connection.messages()
-    assert heard == messages
-
-
-BOUNDS = {
-    "deep": b'{"a":' * 65 + b"1" + b"}" * 65,
-    "long": b'{"a": ' + b"1" * 1001 + b"}",
-    "list": b"[1]",
-}
-
-
-@pytest.mark.parametrize("name", BOUNDS)
-def test_bounds_of_a_message(name: str) -> None:
-    with pytest.raises(wire.WireError):
-        wire.decode(BOUNDS[name])
-    inside = json.dumps({"a": BOUNDS[name].decode()}).encode()  # text is text
-    assert wire.decode(inside) == {"a": BOUNDS[name].decode()}
 
 
 def exchanged(
@@ -431,11 +403,11 @@ def exchanged(
 
 CASE = wire.digest("")
 VALUE_WORDS = WORDS | {
-    "a worker's value": line(worker=1, case="", value="forged"),
-    "the first worker's value": line(worker=0, case="", value="forged"),
-    "a value of no worker": line(worker=99, case="", value="forged"),
-    "no value": line(worker=1, case=""),
-    "another token's value": hello(OTHER_TOKEN, about=CASE) + line(value="forged"),
+    "a worker's value": value(1),
+    "the first worker's value": value(0),
+    "a value of no worker": value(99),
+    "no value": line("Value", worker=1),
+    "another token's value": hello(OTHER_TOKEN, about=CASE) + value(1),
 }
 
 
@@ -465,7 +437,7 @@ def test_connections_held_open_keep_no_value_out(jobs: list[Job]) -> None:
 def test_a_worker_at_another_case_is_not_heard(jobs: list[Job]) -> None:
     def strangers() -> ExitStack:
         held = ExitStack()
-        held.enter_context(knock(jobs[0], hello(about="0") + line(value="earlier"), 1))
+        held.enter_context(knock(jobs[0], hello(about="0") + value(1, "earlier"), 1))
         return held
 
     assert exchanged(jobs, strangers) == [["zero", ["one", 1]]] * 2
@@ -510,4 +482,3 @@ def test_a_job_without_a_token_is_refused(token: str) -> None:
 
 def test_the_token_is_not_shown(jobs: list[Job]) -> None:
     assert TOKEN not in repr(jobs)
-    assert job.new_token() != job.new_token()

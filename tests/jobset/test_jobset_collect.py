@@ -17,7 +17,7 @@ from support.kubectl import KUBECTL, pod, reported
 
 from harness import cli
 from harness.history.run import Said, read_run
-from harness.jobset import collect, kubectl
+from harness.jobset import kubectl, workers
 from harness.junit import report
 
 
@@ -53,7 +53,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     (programs / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/local/bin:/usr/bin:/bin")
     monkeypatch.setenv("CLUSTER", str(folder))
-    monkeypatch.setattr(collect, "_POLL", 0.05)
+    monkeypatch.setattr(workers, "_POLL", 0.05)
     return Cluster(folder)
 
 
@@ -178,13 +178,13 @@ def test_a_pods_archive_stays_in_its_folder(
     with tarfile.open(fileobj=stream, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("../../escaped"), io.BytesIO())
     monkeypatch.setattr(
-        kubectl.Cluster,
+        kubectl.KubernetesCluster,
         "_run",
         lambda *_: kubectl.subprocess.CompletedProcess([], 0, stream.getvalue(), b""),
     )
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
-    assert "can't be read" in kubectl.Cluster("ci").copy("pod", folder)
+    assert "can't be read" in kubectl.KubernetesCluster("ci").copy("pod", folder)
     assert not (tmp_path / "escaped").exists()
 
 
@@ -263,11 +263,11 @@ def test_an_exit_code_that_is_none(
 ) -> None:
     monkeypatch.setattr(kubectl, "REPORTS", "/reports")
     (cluster.worker("0-0") / "done.json").write_text(text)
-    assert kubectl.Cluster("ci").done("pod-0-0") is None
+    assert kubectl.KubernetesCluster("ci").done("pod-0-0") is None
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "x", '{"items": 5}'])
 def test_a_list_of_pods_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.CompletedProcess([], 0, text.encode(), b"")
-    monkeypatch.setattr(kubectl.Cluster, "_run", lambda *_: done)
-    assert kubectl.Cluster("ci").pods("night") is None
+    monkeypatch.setattr(kubectl.KubernetesCluster, "_run", lambda *_: done)
+    assert kubectl.KubernetesCluster("ci").pods("night") is None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.project import OURS
 
-from harness.lanes import libtpu
+from harness.lanes import libtpu_file
 from harness.lanes.events import EventLog, Events
 from harness.lanes.tpu_aot.libtpu import ENVIRONMENT
 from harness.lanes.virtual_tpu import library
@@ -158,7 +158,7 @@ except Exception as error:
 
 def test_the_real_libtpu(tmp_path: Path) -> None:
     """Its compiler gives the same program, and its client the same error, which is counted."""
-    real = libtpu.library()
+    real = libtpu_file.library()
     assert real is not None
     through = Asked(LIBTPU, tmp_path, real, **ENVIRONMENT)
     assert [event.kind for event in through.events.all] == ["client", "undiscovered"]

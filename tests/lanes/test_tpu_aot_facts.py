@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from jaxlib import xla_client
 
-from harness.lanes.tpu_aot.optimized import Collective, Optimized, Transfer, read
+from harness.lanes.tpu_aot.optimized import CompiledCollective, Optimized, Transfer, read
 
 ADD = "add { x = f32[] parameter(0)\n y = f32[] parameter(1)\n ROOT r = f32[] add(x, y) }\n"
 
@@ -21,7 +21,7 @@ def test_a_collective_has_groups_bytes_and_kind() -> None:
         "p = f32[8,16] parameter(0)\n"
         "ROOT r = f32[8,16] all-reduce(p), replica_groups={{0,1},{2,3}}, to_apply=add"
     )
-    assert program.collectives == (Collective("all-reduce", ((0, 1), (2, 3)), 512),)
+    assert program.collectives == (CompiledCollective("all-reduce", ((0, 1), (2, 3)), 512),)
     assert (program.bytes_inside, program.bytes_across) == (512, 0)
 
 
@@ -30,7 +30,9 @@ def test_groups_may_be_written_as_iota() -> None:
         "p = bf16[4] parameter(0)\n"
         "ROOT r = bf16[16] all-gather(p), replica_groups=[2,4]<=[4,2]T(1,0), dimensions={0}"
     )
-    assert program.collectives == (Collective("all-gather", ((0, 2, 4, 6), (1, 3, 5, 7)), 32),)
+    assert program.collectives == (
+        CompiledCollective("all-gather", ((0, 2, 4, 6), (1, 3, 5, 7)), 32),
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_a_started_collective_counts_once() -> None:
         "s = (f32[4], f32[16]) all-gather-start(p), replica_groups={{0,1,2,3}}, dimensions={0}\n"
         "ROOT d = f32[16] all-gather-done(s)"
     )
-    assert program.collectives == (Collective("all-gather", ((0, 1, 2, 3),), 64),)
+    assert program.collectives == (CompiledCollective("all-gather", ((0, 1, 2, 3),), 64),)
 
 
 LOOP = """
@@ -90,7 +92,7 @@ def test_a_loop_executes_its_collectives_as_often_as_it_turns(
         f"ROOT w = (s32[], f32[8]) while(p), condition=cond, body=body{config}",
         LOOP,
     )
-    assert program.collectives == (Collective("all-reduce", (), 32, count),)
+    assert program.collectives == (CompiledCollective("all-reduce", (), 32, count),)
     assert program.bytes_inside == 32 * (count or 1)
 
 

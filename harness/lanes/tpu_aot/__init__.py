@@ -1,1 +1,1 @@
-"""libtpu's compiler for a TPU that is not there. Nothing here starts a device or looks for one."""
+"""Compiles for a TPU with libtpu, without a TPU. Nothing here starts or looks for a device."""

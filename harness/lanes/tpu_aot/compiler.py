@@ -1,4 +1,4 @@
-"""From a program to what libtpu's compiler makes of it."""
+"""Compiles programs with libtpu."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device: what the program is given, what it gives, what it needs besides."""
+    """Bytes on one device: of the program's arguments and outputs, its temporaries and its code."""
 
     arguments: int
     outputs: int
@@ -156,7 +156,7 @@ def _flops(module: Any) -> int:
 
 @cache
 def _counter() -> Any:
-    """A client whose only use is to count: of the CPU, and not JAX's, which would be a new one."""
+    """A CPU client that only counts operations. It is not JAX's, so that JAX starts no client."""
     from jaxlib import xla_client
 
     return xla_client.make_cpu_client()

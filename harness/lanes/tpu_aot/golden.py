@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.errors import BadInputError
 from harness.files import read_toml, write
-from harness.lanes.tpu_aot.record import MEMORY, SUMS, TEXTS, Summary
+from harness.lanes.tpu_aot.compilation_record import MEMORY, SUMS, TEXTS, Summary
 from harness.model.versions import stack_versions
 
 _STACK = "stack"

@@ -1,21 +1,23 @@
-"""Lane ``tpu-aot``: traced on a virtual TPU, compiled by the real one's compiler, not executed."""
+"""Lane ``tpu-aot``: programs traced on a virtual TPU, compiled by libtpu and not executed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from harness.lanes.events import Events
-from harness.lanes.libtpu import library
+from harness.lanes.libtpu_file import library
 from harness.lanes.tpu_aot import libtpu
-from harness.lanes.tpu_aot.record import EVENT, REFUSED, facts
+from harness.lanes.tpu_aot.compilation_record import EVENT, REFUSED, facts
 from harness.lanes.virtual_tpu.lane import VirtualTpuLane
 from harness.model.topology import Topology
 
 
 class TpuAotLane(VirtualTpuLane):
-    """A virtual TPU for torch_xla and JAX to trace on, and libtpu's compiler for the same."""
+    """A virtual TPU that torch_xla and JAX trace on, and libtpu's compiler for its topology."""
 
     name = "tpu-aot"
+    compiles_only = True
+    needs = ("libtpu",)
     default_topology = Topology.parse("2xv6e:2x2")
 
     def check(self, topology: Topology) -> None:

@@ -1,4 +1,4 @@
-"""The installed libtpu, loaded beside whatever else is a TPU in this process."""
+"""Loads the installed libtpu beside the virtual TPU of this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
-from harness.lanes.libtpu import library
+from harness.lanes.libtpu_file import library
 from harness.model.topology import Topology, check_slice
 from harness.model.versions import installed
 

@@ -40,7 +40,7 @@ _SLICE = 100_000
 
 
 @dataclass(frozen=True, order=True)
-class Collective:
+class CompiledCollective:
     """One collective inside a slice.
 
     ``kind`` is HLO's name (``all-reduce``). ``groups`` are positions in the slice, row by row of
@@ -75,7 +75,7 @@ class Transfer:
 class Optimized:
     """A compiled program's facts; all bytes are of one device in one step."""
 
-    collectives: tuple[Collective, ...]
+    collectives: tuple[CompiledCollective, ...]
     transfers: tuple[Transfer, ...]
     kernels: int
 
@@ -155,12 +155,12 @@ def _trip_count(loop: Any) -> int | None:
 
 def _collective(
     kind: str, instruction: Any, shapes: dict[int, Any], count: int | None
-) -> Collective:
+) -> CompiledCollective:
     taken = sum(_bytes(shapes[operand]) for operand in instruction.operand_ids)
     given = _bytes(instruction.shape)
     if instruction.opcode.endswith("-start"):  # its shape holds operands and results
         given = _bytes(instruction.shape.tuple_shapes[1]) if kind != "all-reduce" else taken
-    return Collective(kind, _groups(instruction), max(taken, given), count)
+    return CompiledCollective(kind, _groups(instruction), max(taken, given), count)
 
 
 def _groups(instruction: Any) -> Groups:

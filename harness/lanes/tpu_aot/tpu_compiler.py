@@ -8,9 +8,9 @@ from typing import Any
 
 from harness.lanes import events
 from harness.lanes.tpu_aot import compiler, libtpu
+from harness.lanes.tpu_aot.compilation_record import EVENT, REFUSED, Summary, summary
 from harness.lanes.tpu_aot.compiler import Compilation
 from harness.lanes.tpu_aot.golden import Golden
-from harness.lanes.tpu_aot.record import EVENT, REFUSED, Summary, summary
 from harness.model.case import Case
 from harness.model.topology import Topology
 

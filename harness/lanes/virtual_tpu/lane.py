@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
 
+from harness import frameworks
 from harness.errors import BadInputError
-from harness.frameworks import torch_xla as torch_runtime
 from harness.lanes.events import Events
+from harness.lanes.protocol import Lane
 from harness.lanes.virtual_tpu import library
 from harness.model.topology import Topology, check_slice
 
@@ -18,10 +18,14 @@ def unless_client(lane: str, process: Events) -> str:
     return "" if process.of("client") else f"no client of lane {lane} was created in its process"
 
 
-class VirtualTpuLane:
+class VirtualTpuLane(Lane):
     """torch_xla and JAX as two clients of one virtual TPU, in one process."""
 
     name = "virtual-tpu"
+    counts_events = True
+    compiles_only = False
+    runs_cases_of = ""
+    needs: tuple[str, ...] = ()
     default_topology = Topology(1, 4)
 
     def check(self, topology: Topology) -> None:
@@ -41,25 +45,18 @@ class VirtualTpuLane:
         return library.environment(topology)
 
     def prepare(self, topology: Topology) -> None:
-        del topology
         from harness.lanes.virtual_tpu import process
 
         library.load()
         process.start()
-        if "jax" in sys.modules:  # it read JAX_PLATFORMS when it was imported, before the fork
-            import jax
-
-            jax.config.update("jax_platforms", "tpu,cpu")
-
-    def start(self, topology: Topology, *, spmd: bool) -> None:
-        torch_runtime.start(topology, spmd=spmd)
+        frameworks.prepare("tpu", topology.total)
 
     def unproven(self, process: Events, case: Events) -> str:
         del case
         return unless_client(self.name, process)
 
     def facts(self, events: Events) -> Mapping[str, str]:
-        """Counts of what the case asked of the plugin; no kernel runs here but interpreted."""
+        """Counts of what the case asked of the plugin. Kernels run only interpreted here."""
         kernels = Counter(event.kernel for event in events.of("kernel"))
         return {
             "clients": str(len(events.of("client"))),

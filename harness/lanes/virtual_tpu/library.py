@@ -8,8 +8,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from harness import frameworks
 from harness.errors import BadInputError
-from harness.lanes import libtpu
+from harness.lanes import libtpu_file
 from harness.model.generations import generation_named
 from harness.model.topology import Topology
 
@@ -68,8 +69,8 @@ def load() -> ctypes.CDLL:
 @cache
 def _libtpu_build() -> str:
     """What the stack's own libtpu says of its build: JAX asks for it before it lowers a kernel."""
-    path = libtpu.library()
-    return (libtpu.build(path) if path else "") or _BUILD
+    path = libtpu_file.library()
+    return (libtpu_file.build(path) if path else "") or _BUILD
 
 
 def environment(topology: Topology) -> dict[str, str | None]:
@@ -82,8 +83,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
     bounds = ",".join(map(str, (*grid, 1)[:3]))
     wrapper = "megascale+" if topology.slices > 1 else ""  # libtpu's client over all slices
     return {
-        "PJRT_DEVICE": "TPU",
-        "JAX_PLATFORMS": "tpu,cpu",  # as JAX itself sets it on a TPU machine
+        **frameworks.environment("tpu", topology.total),
         "TPU_LIBRARY_PATH": str(PLUGIN),
         "VIRTUAL_TPU_BACKEND": str(backend_path()),
         "VIRTUAL_TPU_TOPOLOGY": f"{topology.slices}x{topology.devices}",

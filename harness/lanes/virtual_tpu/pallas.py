@@ -18,7 +18,7 @@ from typing import Any
 
 import wrapt
 
-from harness.lanes.virtual_tpu.hlo import Shapes, replace_custom_calls
+from harness.lanes.virtual_tpu.custom_calls import Shapes, replace_custom_calls
 
 TARGET = "tpu_custom_call"
 _RULE = "jax._src.pallas.mosaic.pallas_call_registration"
@@ -106,15 +106,15 @@ def _lower_for_cpu(function: Any, shapes: Sequence[Any]) -> Any:
 
 
 def _raiser(error: Exception) -> str:
-    """Where an error without a text was raised."""
+    """The place at which an error without a text was raised."""
     return f"in {traceback.extract_tb(error.__traceback__)[-1].name}"
 
 
 def _fit(operand: Any, expected: Any) -> Any:
     """``operand`` with the dtype and shape that the kernel was lowered for.
 
-    torch_xla hands some operands over narrower or wider than JAX lowered them, of which the kernel
-    reads what is there: the rest is cut off, or NaN, so that a kernel that does read it shows.
+    torch_xla passes some operands narrower or wider than JAX lowered them. What is too much is cut
+    off; what is missing becomes NaN, so that a kernel that reads it has NaN in its result.
     """
     import jax.numpy as jnp
 

@@ -12,7 +12,7 @@ import pytest
 
 from harness.lanes.events import EventLog
 from harness.lanes.hlo import module_class
-from harness.lanes.virtual_tpu.hlo import replace_custom_calls
+from harness.lanes.virtual_tpu.custom_calls import replace_custom_calls
 from harness.model.topology import Topology
 
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies(2)]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from harness.errors import BadInputError
+from harness.lanes import LANES
 from harness.model.generations import GENERATIONS, Generation
 
-LANES = ("tpu", "virtual-tpu")
 REPLICATED = "slice"  # the replicated job: one Job for each slice
 _LONGEST = 63  # characters of a host name
 _SUFFIX = 6  # of a pod's name, behind its index: a dash and five characters
@@ -23,7 +23,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """A job of ``slices`` slices of ``hosts`` hosts with ``chips`` chips each."""
 
     name: str
@@ -39,6 +39,11 @@ class Plan:
     arguments: tuple[str, ...]  # pytest's
     deadline: int  # seconds for the job, waiting for nodes included
     wait: int  # seconds that a finished worker waits to be collected
+
+    @property
+    def on_hardware(self) -> bool:
+        """Whether its pods need TPU nodes; otherwise it is a rehearsal on CPU nodes."""
+        return bool(LANES[self.lane].runs_cases_of)
 
     @property
     def topology(self) -> str:
@@ -75,7 +80,7 @@ def plan(  # noqa: PLR0913
     arguments: Sequence[str],
     deadline: int,
     wait: int,
-) -> Plan:
+) -> JobPlan:
     """Check all of it; BadInputError names the option and what was expected."""
     generation = _generation(accelerator)
     for option, number in (("--slices", slices), ("--deadline", deadline), ("--wait", wait)):
@@ -83,12 +88,12 @@ def plan(  # noqa: PLR0913
             raise BadInputError(f"{option} {number}: expected at least 1")
     if not _IMAGE.fullmatch(image):
         raise BadInputError(f"--image {image!r}: expected [HOST/]NAME[:TAG][@DIGEST]")
-    if lane not in LANES:
-        raise BadInputError(f"--lane {lane!r}: expected one of {', '.join(LANES)}")
+    if lane not in (usable := _lanes()):
+        raise BadInputError(f"--lane {lane!r}: expected one of {', '.join(usable)}")
     if not stack.isprintable():
         raise BadInputError(f"--stack {stack!r}: expected printable characters")
     total, hosts = _hosts(generation, grid, chips)
-    made = Plan(
+    made = JobPlan(
         name=name_of(name),
         namespace=namespace_of(namespace),
         image=image,
@@ -110,6 +115,12 @@ def plan(  # noqa: PLR0913
             f"--name {name!r}: expected {most} characters at most: pods are {pod}-*"
         )
     return made
+
+
+def _lanes() -> list[str]:
+    """Each lane of real hardware, and with it the one whose cases it runs: a rehearsal."""
+    hardware = [lane for lane in LANES.values() if lane.runs_cases_of]
+    return [name for lane in hardware for name in (lane.name, lane.runs_cases_of)]
 
 
 def _generation(accelerator: str) -> Generation:

@@ -1,4 +1,4 @@
-"""What a test file does before its tests when it is run as a script."""
+"""Runs what a test file does before its tests when it is started as a script."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import BadInputError
-from harness.jobset.kubectl import Cluster, Pod
+from harness.jobset.kubectl import KubernetesCluster, Pod
 from harness.jobset.work import REPORT
 
 POD_LOG = "pod.log"
@@ -42,7 +42,7 @@ def collect(
     A worker that died, or whose pod never came, is told; its output up to then is in ``pod.log``.
     Raises BadInputError without the JobSet, or when it is none of ours.
     """
-    cluster = Cluster(namespace)
+    cluster = KubernetesCluster(namespace)
     workers = {worker: Worker(worker, out / worker) for worker in _expected(cluster, name)}
     for worker in workers.values():
         worker.folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def collect(
     return list(workers.values())
 
 
-def _expected(cluster: Cluster, name: str) -> list[str]:
+def _expected(cluster: KubernetesCluster, name: str) -> list[str]:
     found = cluster.jobset(name)
     try:
         (job,) = found["spec"]["replicatedJobs"]
@@ -77,7 +77,7 @@ def _expected(cluster: Cluster, name: str) -> list[str]:
     return [f"{slice_}-{host}" for slice_ in range(slices) for host in range(hosts)]
 
 
-def _look(cluster: Cluster, name: str, workers: dict[str, Worker]) -> list[Pod]:
+def _look(cluster: KubernetesCluster, name: str, workers: dict[str, Worker]) -> list[Pod]:
     """The pods; a worker whose pod has gone, as those of a failed job go, is over."""
     pods = cluster.pods(name)
     if pods is None:
@@ -90,7 +90,9 @@ def _look(cluster: Cluster, name: str, workers: dict[str, Worker]) -> list[Pod]:
     return [pod for pod in pods if pod.worker in workers]
 
 
-def _visit(cluster: Cluster, pod: Pod, worker: Worker, say: Callable[[str], None]) -> None:
+def _visit(
+    cluster: KubernetesCluster, pod: Pod, worker: Worker, say: Callable[[str], None]
+) -> None:
     worker.pod = pod.name
     if pod.phase == "Pending" and not pod.ended:
         worker.told = f"pod {pod.name} never ran"

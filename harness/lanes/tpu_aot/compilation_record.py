@@ -1,4 +1,4 @@
-"""A compilation as it is written down: in a case's events, in JUnit, in a golden file."""
+"""What is recorded of a compilation in a case's events, in JUnit and in a golden file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.lanes.events import Events
 from harness.lanes.tpu_aot.compiler import Compilation
-from harness.lanes.tpu_aot.optimized import Collective, Groups, Transfer
+from harness.lanes.tpu_aot.optimized import CompiledCollective, Groups, Transfer
 
 EVENT = "aot"  # of a case's log: one program was compiled
 REFUSED = "aot_refused"  # one program was given to the compiler, and refused
@@ -23,7 +23,7 @@ MEMORY = ("arguments", "outputs", "temporaries", "code")
 
 
 def summary(compilation: Compilation) -> Summary:
-    """What is kept of it: texts for what is exchanged, integers for all that can grow."""
+    """The recorded facts: texts for what is exchanged, integers for every amount."""
     program, memory = compilation.program, compilation.memory
     return {
         "inside": list(_counted(map(_collective, program.collectives))),
@@ -41,7 +41,7 @@ def summary(compilation: Compilation) -> Summary:
 
 
 def summaries(events: Events) -> list[Summary]:
-    """Of the programs that a case compiled, in order."""
+    """The summaries of the programs that a case compiled, in order."""
     return [dict(event.facts) for event in events.of(EVENT)]
 
 
@@ -74,7 +74,7 @@ def _count(text: str) -> int:
     return int(count) if times else 1
 
 
-def _collective(collective: Collective) -> str:
+def _collective(collective: CompiledCollective) -> str:
     groups = _groups(collective.groups, pairs=collective.kind == "collective-permute")
     return f"{collective.kind} of {collective.bytes} B over {groups}{_times(collective.count)}"
 

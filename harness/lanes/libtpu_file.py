@@ -1,4 +1,4 @@
-"""The stack's libtpu on the disk; nothing of it is loaded here."""
+"""Finds the stack's libtpu on the disk, without loading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaces custom calls in a compiled-to-be program by computations."""
+"""Replaces the custom calls of a program with computations, before it is compiled."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.lanes.virtual_tpu.hlo import replace_custom_calls
+from harness.lanes.virtual_tpu.custom_calls import replace_custom_calls
 
 PROGRAM = """\
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{

@@ -1,0 +1,53 @@
+"""JAX, which keeps a client for each platform that it was asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from harness.frameworks.protocol import Framework, Platform
+
+# On a machine with a TPU JAX itself looks for these two. Without any platform it would look for a
+# TPU first.
+_PLATFORMS: Mapping[Platform, str] = {"cpu": "cpu", "tpu": "tpu,cpu"}
+
+
+class Jax(Framework):
+    """The framework ``jax``."""
+
+    name = "jax"
+    packages = ("jax", "jaxlib")
+    preload = ("jax.numpy", "jax.extend")
+    read_at_import = ("JAX_*",)
+
+    def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
+        chosen = {"JAX_PLATFORMS": _PLATFORMS[platform]}
+        return chosen | {"JAX_NUM_CPU_DEVICES": str(devices)} if platform == "cpu" else chosen
+
+    def prepare(self, platform: Platform, devices: int) -> None:
+        # JAX read its variables when it was imported, before the fork.
+        if "jax" not in sys.modules:
+            return
+        import jax
+
+        jax.config.update("jax_platforms", _PLATFORMS[platform])
+        if platform != "cpu":
+            return
+        if hasattr(jax.config, "jax_num_cpu_devices"):
+            jax.config.update("jax_num_cpu_devices", devices)
+        else:  # before JAX 0.5
+            flag = f"--xla_force_host_platform_device_count={devices}"
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
+
+    def clients(self) -> Sequence[str]:
+        bridge = sys.modules.get("jax._src.xla_bridge")
+        return [f"JAX's {platform}" for platform in getattr(bridge, "_backends", ())]
+
+    def start(self, devices: int, *, spmd: bool) -> None:
+        del spmd  # a program's shardings say over which devices it runs
+        import jax
+
+        found = jax.device_count()
+        if found != devices:
+            raise RuntimeError(f"JAX has {found} devices, expected {devices}")

@@ -1,0 +1,56 @@
+"""What the harness has to know of a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+Platform = Literal["cpu", "tpu"]
+
+
+class Framework(Protocol):
+    """How one framework is pinned, imported, configured and started.
+
+    Only ``start`` imports the framework; the other methods look at what is imported already.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    """The distributions it consists of, whose versions each report states."""
+    preload: tuple[str, ...]
+    """Modules that are imported once, before the first fork; they start no thread and no client."""
+
+    read_at_import: tuple[str, ...]
+    """Variables that it reads when it is imported, so that a case can't set them; ``*`` matches."""
+
+    def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
+        """Variables that must stand in a case's process before the runtime starts; None unsets.
+
+        ``devices`` is the number of all devices of all slices. What only one lane needs, such as
+        the path of its plugin, is that lane's to set.
+        """
+        ...
+
+    def prepare(self, platform: Platform, devices: int) -> None:
+        """Set in this process what was read from the environment when the framework was imported.
+
+        Does nothing if it is not imported, and starts nothing.
+        """
+        ...
+
+    def clients(self) -> Sequence[str]:
+        """The clients it has started in this process, as ``JAX's cpu``; starts and imports none."""
+        ...
+
+    def start(self, devices: int, *, spmd: bool) -> None:
+        """Start its runtime in this process.
+
+        Args:
+            devices: the number of all devices of all slices.
+            spmd: whether one program runs on all devices; otherwise each device is a replica. A
+                framework that has no such mode ignores it.
+
+        Raises:
+            RuntimeError: the runtime has another number of devices.
+        """
+        ...

@@ -1,0 +1,62 @@
+"""What the harness has to know of a lane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from harness.lanes.events import Events
+from harness.model.topology import Topology
+
+
+class Lane(Protocol):
+    """How one kind of device is set up; no method starts a client or a thread."""
+
+    name: str
+    counts_events: bool
+    """Whether the plugin behind it counts what is asked of it, so that a case can look at it."""
+    compiles_only: bool
+    """Whether it is a compiler for devices that nothing is executed on."""
+    runs_cases_of: str
+    """The lane whose cases it runs on real hardware, by their ids; "" if cases name it itself."""
+    needs: tuple[str, ...]
+    """The packages without which a stack can run no case of it."""
+
+    @property
+    def default_topology(self) -> Topology:
+        """Of a case that names the lane and no topology."""
+        ...
+
+    def check(self, topology: Topology) -> None:
+        """Raise BadInputError if the lane can't have that topology."""
+        ...
+
+    def missing(self) -> str:
+        """What the lane needs and this Python or this machine lacks; "" if it can run."""
+        ...
+
+    def preload(self) -> None:
+        """Load what every case of the lane needs, once, before the first is forked.
+
+        Raises BadInputError when it is missing. Starts no thread: none would survive the fork.
+        """
+        ...
+
+    def environment(self, topology: Topology) -> Mapping[str, str | None]:
+        """What must stand in the environment before the runtime starts; None unsets."""
+        ...
+
+    def prepare(self, topology: Topology) -> None:
+        """Set in this process what the environment no longer reaches."""
+        ...
+
+    def unproven(self, process: Events, case: Events) -> str:
+        """Why a pass would say nothing about the lane, or "".
+
+        ``process`` are the events of the test's whole process, ``case`` those of the test alone.
+        """
+        ...
+
+    def facts(self, events: Events) -> Mapping[str, str]:
+        """What the lane measured in a case, as JUnit properties; empty ones are left out."""
+        ...

@@ -1,0 +1,78 @@
+"""Named things of one kind: those of the harness, and those that installed packages add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from harness.errors import BadInputError
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """Maps a name to its object, which is made when it is first asked for.
+
+    Every entry has the form of an entry point: a name and ``module:Class``, where ``Class()`` is
+    the object. The harness's own entries come first, in their order; those of installed packages
+    follow in the order of their names. Iterating over the names imports no entry's module.
+    """
+
+    def __init__(self, noun: str, interface: type[Any], own: Mapping[str, str]) -> None:
+        """``noun`` names one object in messages, and, in the plural, the entry point group."""
+        self.group = f"xla_harness.{noun}s"
+        self._noun, self._interface = noun, interface
+        self._own = [EntryPoint(name, value, self.group) for name, value in own.items()]
+        self._made: dict[str, T] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, name: str) -> T:
+        """Raises KeyError for an unknown name and BadInputError for an entry that can't be used."""
+        if name not in self._made:
+            self._made[name] = self._make(self._entries[name])
+        return self._made[name]
+
+    def own(self) -> list[T]:
+        """The harness's own, which are the same on every machine."""
+        return [self[entry.name] for entry in self._own]
+
+    @cached_property
+    def _entries(self) -> dict[str, EntryPoint]:
+        found: dict[str, EntryPoint] = {}
+        others = sorted(entry_points(group=self.group), key=lambda entry: entry.name)
+        for entry in (*self._own, *others):
+            if entry.name in found:
+                both = f"{_package(found[entry.name])} and {_package(entry)}"
+                raise BadInputError(
+                    f"{self._noun} {entry.name!r}: expected one package with it, not {both}"
+                )
+            found[entry.name] = entry
+        return found
+
+    def _make(self, entry: EntryPoint) -> T:
+        where = f"{self._noun} {entry.name!r} of {_package(entry)}: {entry.value}"
+        try:
+            made: T = entry.load()()
+        except Exception as error:  # whatever a foreign module raises
+            raise BadInputError(f"{where} can't be loaded: {error!r}") from error
+        members = {*vars(self._interface), *self._interface.__annotations__}
+        missing = sorted(
+            name for name in members if not name.startswith("_") and not hasattr(made, name)
+        )
+        if missing:
+            raise BadInputError(f"{where}: expected it to have {', '.join(missing)}")
+        name = getattr(made, "name", None)
+        if name != entry.name:
+            raise BadInputError(f"{where}: expected the name {entry.name!r}, found {name!r}")
+        return made
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "xla-harness"
