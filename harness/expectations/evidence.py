@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +13,10 @@ from harness.expectations.entry import glob_pattern
 from harness.expectations.ranges import in_order
 from harness.expectations.signature import signature_of
 from harness.junit import report
+from harness.junit.names import EXPECTED_BY_PYTEST
 from harness.junit.report import Report, Result
 from harness.model.flakiness import is_flaky
-from harness.model.outcome import DECLARABLE, Kind, Outcome
+from harness.model.outcome import Kind, Outcome
 
 
 @dataclass
@@ -108,7 +108,8 @@ def _stack_key(one: Report) -> tuple[tuple[str, str], ...]:
 
 def _add(answers: dict[int, StackEvidence | None], stack: int, result: Result) -> None:
     answer = answers.get(stack)
-    if not result.measured or _is_pytests_own(result):
+    # A marker of pytest's own says nothing of how the case fails.
+    if not result.measured or result.expected_by == EXPECTED_BY_PYTEST:
         answers.setdefault(stack, None)
         return
     if answer is None:
@@ -116,18 +117,4 @@ def _add(answers: dict[int, StackEvidence | None], stack: int, result: Result) -
     if result.works or result.outcome == Kind.CONFLICT:  # which counts as both
         answer.passes += 1
     if not result.works:
-        answer.failures.append(Outcome(_kind(result), result.failure))
-
-
-def _is_pytests_own(result: Result) -> bool:
-    """Whether it is expected to fail by a marker of pytest's, which says nothing of how."""
-    return result.outcome == Kind.EXPECTED_FAILURE and not result.failure
-
-
-def _kind(result: Result) -> Kind:
-    """How it failed, expected or not: harness.isolation.evidence has the words of a death."""
-    if result.outcome in DECLARABLE:
-        return result.outcome
-    if re.match(r"SIG[A-Z0-9]+\b|exited with status", result.failure):
-        return Kind.CRASHED
-    return Kind.HUNG if result.failure.startswith(("no result after", "hung in")) else Kind.FAILED
+        answer.failures.append(Outcome(result.actual, result.failure))

@@ -8,6 +8,7 @@ from typing import Any
 import duckdb
 
 from harness.history.store import History
+from harness.junit.formats import actual
 from harness.junit.names import VERSIONS
 from harness.junit.report import Report, Result
 from harness.model.outcome import Kind
@@ -43,15 +44,17 @@ def _report(connection: duckdb.DuckDBPyConnection, run: str, history: History) -
 
 
 def _result(row: tuple[Any, ...]) -> Result:
-    id_, area, lane, topology, outcome, message, layer, duration, upstream, properties, *_ = row
+    id_, area, lane, topology, outcome, message, layer, duration, upstream, said, *_ = row
+    properties = dict(said or {})
     return Result(
         id=id_,
         lane=lane,
         topology=topology,
         outcome=Kind(outcome),
+        actual=Kind(actual({**properties, "outcome": outcome, "failure": message})),
         failure=message,
         layer=layer,
         text=message,
         seconds=duration,
-        properties={**dict(properties or {}), "area": area, "upstream": " ".join(upstream)},
+        properties={**properties, "area": area, "upstream": " ".join(upstream)},
     )

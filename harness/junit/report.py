@@ -51,6 +51,7 @@ class Result:
     lane: str
     topology: str
     outcome: Kind
+    actual: Kind  # whatever was expected; conflict where one report says several things
     failure: str  # the message of what went wrong, expected or not
     layer: str  # where it went wrong, one of harness.diagnosis.layers; "" if it did not
     text: str  # all that the report says of it
@@ -72,6 +73,11 @@ class Result:
     def expectation(self) -> str:
         """The cause that its expectation names: an issue, or ``finding NAME``; "" without one."""
         return self.properties.get("expectation", "")
+
+    @property
+    def expected_by(self) -> str:
+        """Who expected a failure: ``expectation``, ``pytest`` by a marker of its own, or ""."""
+        return self.properties.get("expected_by", "")
 
     @property
     def works(self) -> bool:
@@ -189,6 +195,7 @@ def _result(elements: Sequence[Element]) -> Result:
         lane=case.lane,
         topology=case.topology,
         outcome=case.outcome,
+        actual=case.outcome if told is firsts else Kind(said["actual"]),
         failure=said.get("failure", ""),
         layer=case.layer,
         text="\n".join(entry.text or "" for each in told for entry in each.reported.case.result),

@@ -63,6 +63,8 @@ OUTCOMES_SQL = (
     )
     + "\n) AS o (outcome, answer, unexpected)"
 )
+# What really happened, whatever was expected.
+ACTUAL = (Kind.PASSED, *DECLARABLE, Kind.SKIPPED)
 
 
 @dataclass(frozen=True)
@@ -72,3 +74,11 @@ class Outcome:
     kind: Kind
     message: str = ""
     signal: str = ""
+    layer: str = ""  # of a failure that says so itself: harness.diagnosis.layers decides the others
+    xfail: str | None = None  # the reason of pytest's own marker, which expected a failure
+    note: str = ""  # what the expectation says of it
+
+    @property
+    def detail(self) -> str:
+        """The message and the note."""
+        return "\n".join(filter(None, (self.message, self.note)))
