@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from duckdb import DuckDBPyConnection
 
-from harness.dashboard.facts import Facts
-from harness.dashboard.rows import Line
+from harness.dashboard.rows import StackLine
+from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import number, seconds
 from harness.diagnosis.signature import first_line
 from harness.verdicts.verdicts import Kind, Verdict, judge
@@ -38,7 +38,7 @@ class Change:
     verdict: str
     name: str
     area: str
-    line: Line
+    line: StackLine
     run: str
     since: str
     text: str  # what went wrong, what is gone, or from what to what a number rose
@@ -46,7 +46,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ChangeGroup:
     """Changes with one verdict and one signature, across cases and stacks."""
 
     changes: tuple[Change, ...]
@@ -83,13 +83,13 @@ def judged(connection: DuckDBPyConnection, facts: Facts, nights: int) -> list[Ch
     return [_change(verdict, facts) for verdict in judge(connection, runs, nights).found]
 
 
-def clusters(changes: Iterable[Change]) -> list[Cluster]:
+def clusters(changes: Iterable[Change]) -> list[ChangeGroup]:
     """Alike changes as one, the largest first: one signature, or, without one, one area."""
     together: dict[tuple[str, str, str], list[Change]] = {}
     for change in changes:
         alike = ("", change.signature) if change.signature else (change.area, "")
         together.setdefault((change.verdict, *alike), []).append(change)
-    made = [Cluster(tuple(members)) for members in together.values()]
+    made = [ChangeGroup(tuple(members)) for members in together.values()]
     return sorted(made, key=lambda cluster: (-len(cluster.changes), cluster.first.name))
 
 
@@ -112,7 +112,7 @@ def _change(verdict: Verdict, facts: Facts) -> Change:
         verdict=str(verdict.kind),
         name=verdict.case,
         area=verdict.area or facts.areas.get(verdict.case, ""),
-        line=Line.of(verdict),
+        line=StackLine.of(verdict),
         run=verdict.run,
         since=verdict.since or verdict.run,
         text=text,

@@ -30,7 +30,7 @@ class Placed(Protocol):
         """Its topology."""
 
 
-class Line(NamedTuple):
+class StackLine(NamedTuple):
     """Where runs follow each other: one stack on one lane and topology."""
 
     stack: str
@@ -38,13 +38,13 @@ class Line(NamedTuple):
     topology: str
 
     @classmethod
-    def of(cls, placed: Placed) -> Line:
+    def of(cls, placed: Placed) -> StackLine:
         """Where something ran."""
         return cls(placed.stack, placed.lane, placed.topology)
 
 
 @dataclass(frozen=True)
-class Run:
+class ShownRun:
     """One run. ``versions`` are those that it said."""
 
     run: str
@@ -77,9 +77,9 @@ class Latest(NamedTuple):
     expectation: str | None
 
     @property
-    def line(self) -> Line:
+    def line(self) -> StackLine:
         """Where it ran."""
-        return Line.of(self)
+        return StackLine.of(self)
 
     @property
     def id(self) -> str:
@@ -161,7 +161,7 @@ class Changed(NamedTuple):
     signature: str
 
 
-class Tally(NamedTuple):
+class OutcomeCount(NamedTuple):
     """How many cases of a run came out alike."""
 
     run: str
@@ -173,7 +173,7 @@ class Tally(NamedTuple):
     seconds: float
 
 
-class Said(NamedTuple):
+class RunOutcome(NamedTuple):
     """A case's outcome in a run."""
 
     run: str

@@ -21,7 +21,7 @@ from support.paths import ROOT
 from support.site_nights import HOSTILE, SCRIPT, Told, example, fails, write
 
 from harness import cli
-from harness.dashboard import names, shapes, units
+from harness.dashboard import page_names, shapes, units
 from harness.errors import PARTIAL
 
 
@@ -254,7 +254,7 @@ def test_hostile_names_stay_inside_the_site(site: Path, pages: dict[str, Page]) 
     assert not (site.parent / "etc").exists()
     shown = [page.words for path, page in pages.items() if path.startswith("case/")]
     for told in HOSTILE:
-        assert any(names.visible(told.name)[:60] in words for words in shown), told.name
+        assert any(page_names.visible(told.name)[:60] in words for words in shown), told.name
 
 
 def test_the_same_history_twice_rewrites_nothing(
@@ -413,13 +413,17 @@ def test_a_broken_file_is_named_and_the_rest_shown(
 
 def test_slugs_are_safe_and_differ() -> None:
     texts = ["a", "A", "a/b", "a-b", "", "..", "/", "\ud800", "x" * 500, "CON", "<script>"]
-    slugs = [names.slug(text) for text in texts]
+    slugs = [page_names.slug(text) for text in texts]
     assert len(set(slugs)) == len(texts)
     assert all(re.fullmatch(r"[a-z0-9_-]{1,60}", slug) for slug in slugs)
 
 
 def test_stacks_are_in_natural_order() -> None:
-    assert names.ordered(["2.10.0", "2.9.0", "nightly", "2.9.0"]) == ["nightly", "2.9.0", "2.10.0"]
+    assert page_names.ordered(["2.10.0", "2.9.0", "nightly", "2.9.0"]) == [
+        "nightly",
+        "2.9.0",
+        "2.10.0",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.dashboard.build import Build
-from harness.dashboard.facts import Facts
-from harness.dashboard.names import ordered
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import ordered
 from harness.dashboard.rows import Latest, cost
+from harness.dashboard.site_facts import Facts
 from harness.diagnosis.signature import first_line
 
 _CASES = 100

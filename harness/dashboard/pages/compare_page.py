@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 
-from harness.dashboard.build import Build
-from harness.dashboard.cells import urgency
-from harness.dashboard.names import pair_page, slug
-from harness.dashboard.rows import WORKS, Said
-from harness.dashboard.runs import summaries
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import pair_page, slug
+from harness.dashboard.pages.runs_page import summaries
+from harness.dashboard.rows import WORKS, RunOutcome
+from harness.dashboard.units import urgency
 
 # One letter a case keeps the data of a run at a kilobyte or two.
 LETTERS = {
@@ -109,7 +109,7 @@ def _versions(build: Build, one: str, other: str) -> list[tuple[str, str, str]]:
     return [(name, said[0].get(name, ""), said[1].get(name, "")) for name in names]
 
 
-def _data(build: Build, run: str, said: Sequence[Said]) -> None:
+def _data(build: Build, run: str, said: Sequence[RunOutcome]) -> None:
     """A run's outcomes as letters, and, for all runs of the same cases once, whose they are."""
     places = json.dumps([[s.name, s.lane, s.topology] for s in said]) + "\n"
     digest = sha256(places.encode()).hexdigest()[:16]

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from harness.dashboard.build import Build
-from harness.dashboard.facts import Facts
-from harness.dashboard.names import ordered
-from harness.dashboard.rows import BROKEN, Latest, Line
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import ordered
+from harness.dashboard.rows import BROKEN, Latest, StackLine
+from harness.dashboard.site_facts import Facts
 
 _CASES = 200  # listed of one cause
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailureCause:
     """Failures with one signature, as of the last night of each line."""
 
     signature: str
@@ -79,10 +79,10 @@ def publish(build: Build) -> None:
     )
 
 
-def causes(facts: Facts) -> list[Cause]:
+def causes(facts: Facts) -> list[FailureCause]:
     """Those of the last night, undeclared ones first, then the largest."""
-    began: dict[tuple[str, Line, str], datetime] = {
-        (f.name, Line.of(f), f.signature): f.first
+    began: dict[tuple[str, StackLine, str], datetime] = {
+        (f.name, StackLine.of(f), f.signature): f.first
         for failures in facts.failures.values()
         for f in failures
     }
@@ -91,7 +91,7 @@ def causes(facts: Facts) -> list[Cause]:
         if row.outcome in BROKEN:
             together.setdefault(row.signature or row.name, []).append(row)
     found = [
-        Cause(
+        FailureCause(
             signature,
             rows,
             min(began.get((row.name, row.line, row.signature), row.time) for row in rows),

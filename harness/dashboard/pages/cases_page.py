@@ -1,18 +1,18 @@
-"""All cases on all stacks: the page that searches end on."""
+"""Lists of cases: all of them on all stacks, and those behind each cell of the heat map."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
 
-from harness.dashboard.build import Build
-from harness.dashboard.cells import urgency
-from harness.dashboard.render import as_json
-from harness.dashboard.rows import cost
+from harness.dashboard.page_maker import Build, as_json
+from harness.dashboard.page_names import cell_page
+from harness.dashboard.rows import Latest, cost
+from harness.dashboard.units import urgency
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseRow:
     """A case on one lane and topology, and what it said on each stack, "" where it did not run."""
 
     name: str
@@ -28,7 +28,13 @@ class Row:
 
 
 def publish(build: Build) -> None:
-    """The list, as a page and as data."""
+    """The list of all cases, and a page for each cell."""
+    _every_case(build)
+    _each_cell(build)
+
+
+def _every_case(build: Build) -> None:
+    """All cases, as a page and as data."""
     facts = build.facts
     rows = []
     by_place = sorted(facts.latest, key=lambda r: (r.name, cost(r.lane), r.topology))
@@ -40,7 +46,7 @@ def publish(build: Build) -> None:
         outcomes = tuple(
             answers[stack].outcome if stack in answers else "" for stack in facts.stacks
         )
-        rows.append(Row(name, area, lane, topology, outcomes))
+        rows.append(CaseRow(name, area, lane, topology, outcomes))
     build.page(
         "cases.html",
         "cases.html",
@@ -61,3 +67,23 @@ def publish(build: Build) -> None:
         for row in rows
     ]
     build.site.write("data/cases.json", as_json({"format": 1, "cases": data}))
+
+
+def _each_cell(build: Build) -> None:
+    """A page for each area on each stack and lane."""
+
+    def place(row: Latest) -> tuple[str, str, str]:
+        return row.area, row.stack, row.lane
+
+    for (area, stack, lane), members in groupby(sorted(build.facts.latest, key=place), place):
+        rows = sorted(members, key=lambda row: (urgency(row.outcome), row.name, row.topology))
+        build.page(
+            "cell.html",
+            cell_page(area, stack, lane),
+            area=area,
+            stack=stack,
+            lane=lane,
+            rows=rows,
+            outcomes=sorted({row.outcome for row in rows}, key=urgency),
+            topologies=sorted({row.topology for row in rows}),
+        )

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from harness.dashboard import shapes
-from harness.dashboard.build import Build
-from harness.dashboard.changes import ALWAYS, HEADLINES, STATES, Cluster, clusters, of
-from harness.dashboard.facts import Facts
-from harness.dashboard.names import cell_page, natural
+from harness.dashboard.changes import ALWAYS, HEADLINES, STATES, ChangeGroup, clusters, of
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import cell_page, natural
+from harness.dashboard.pages.runs_page import Summary, summaries
 from harness.dashboard.rows import BAD, WORKS, Latest, Trend, cost
-from harness.dashboard.runs import Summary, summaries
+from harness.dashboard.site_facts import Facts
 
 _TREND = 14  # nights in a cell's small line
 _SHOWN = 8  # clusters of a verdict on the first screen; the rest is one click away
@@ -27,7 +27,7 @@ class Headline:
     verdict: str
     meaning: str
     cases: int
-    clusters: Sequence[Cluster]
+    clusters: Sequence[ChangeGroup]
 
     @property
     def label(self) -> str:
@@ -39,7 +39,7 @@ class Headline:
         )
 
     @property
-    def shown(self) -> Sequence[Cluster]:
+    def shown(self) -> Sequence[ChangeGroup]:
         """Those on the first screen."""
         return self.clusters[:_SHOWN]
 
@@ -50,7 +50,7 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class Cell:
+class HeatCell:
     """An area on a stack and lane."""
 
     page: str
@@ -87,7 +87,7 @@ def publish(build: Build) -> None:
     facts = build.facts
     columns = _columns(facts)
     build.page(
-        "index.html",
+        "front.html",
         "index.html",
         night=facts.night,
         headlines=headlines(build),
@@ -114,7 +114,9 @@ def headlines(build: Build) -> list[Headline]:
     return found
 
 
-def heat(facts: Facts, columns: Sequence[tuple[str, str]]) -> list[tuple[str, list[Cell | None]]]:
+def heat(
+    facts: Facts, columns: Sequence[tuple[str, str]]
+) -> list[tuple[str, list[HeatCell | None]]]:
     """The areas, each with a cell for every column or None where none of its cases ran."""
     rows: dict[tuple[str, str, str], list[Latest]] = defaultdict(list)
     for row in facts.latest:
@@ -133,11 +135,11 @@ def heat(facts: Facts, columns: Sequence[tuple[str, str]]) -> list[tuple[str, li
     ]
 
 
-def cell(area: str, stack: str, lane: str, rows: Sequence[Latest], trend: Trend) -> Cell:
+def cell(area: str, stack: str, lane: str, rows: Sequence[Latest], trend: Trend) -> HeatCell:
     """The latest answers with the trend behind them."""
     rates = [works / measured for _, works, measured in trend.nights[-_TREND:] if measured]
     step = (rates[-1] - rates[-2]) * 100 if len(rates) > 1 else None
-    return Cell(
+    return HeatCell(
         page=cell_page(area, stack, lane),
         works=sum(row.outcome in WORKS for row in rows),
         measured=sum(row.outcome != "skipped" for row in rows),

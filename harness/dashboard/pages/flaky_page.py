@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.dashboard import shapes
-from harness.dashboard.build import Build
 from harness.dashboard.changes import Change, of
-from harness.dashboard.facts import Facts
-from harness.dashboard.rows import WORKS, Line, Point
+from harness.dashboard.page_maker import Build
+from harness.dashboard.rows import WORKS, Point, StackLine
+from harness.dashboard.site_facts import Facts
 
 _LISTED = 500
 
@@ -20,7 +20,7 @@ class Flaky:
     """A case that turned at least twice on one line without a change of the stack."""
 
     name: str
-    line: Line
+    line: StackLine
     turns: int  # from working to broken or back, between runs of the same versions
     failed: int
     ran: int
@@ -50,7 +50,7 @@ def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Fla
     ran = [point for point in points if point.outcome != "skipped"]
     return Flaky(
         first.name,
-        Line.of(first),
+        StackLine.of(first),
         turned,
         sum(point.outcome not in WORKS for point in ran),
         len(ran),

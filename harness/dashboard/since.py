@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from harness.dashboard.facts import Facts
-from harness.dashboard.rows import Failure, Line, Run
+from harness.dashboard.rows import Failure, ShownRun, StackLine
+from harness.dashboard.site_facts import Facts
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Distinct:
         return self.failures[0]
 
     @property
-    def lines(self) -> Sequence[Line]:
+    def lines(self) -> Sequence[StackLine]:
         """Where it was seen."""
-        return [Line.of(f) for f in self.failures]
+        return [StackLine.of(f) for f in self.failures]
 
     @property
     def times(self) -> int:
@@ -43,7 +43,7 @@ def distinct(facts: Facts, failures: Iterable[Failure]) -> list[Distinct]:
     return [Distinct(members, *_began(facts, members[0])) for members in together.values()]
 
 
-def steps(before: Run, after: Run) -> list[str]:
+def steps(before: ShownRun, after: ShownRun) -> list[str]:
     """Which components changed from a run to another one, and from what to what."""
     names = dict.fromkeys([*before.versions, *after.versions])
     found = [
@@ -60,7 +60,7 @@ def steps(before: Run, after: Run) -> list[str]:
 
 def _began(facts: Facts, failure: Failure) -> tuple[list[str], str]:
     """What changed with the run in which a failure began, and a sentence about that run."""
-    line = Line.of(failure)
+    line = StackLine.of(failure)
     runs = facts.lines.get(line, [])
     after = facts.run.get(failure.first_run)
     if after is None:
@@ -76,7 +76,7 @@ def _began(facts: Facts, failure: Failure) -> tuple[list[str], str]:
     return steps(runs[at - 1], after), "Against the run before it:"
 
 
-def _stack_before(facts: Facts, line: Line) -> Run | None:
+def _stack_before(facts: Facts, line: StackLine) -> ShownRun | None:
     """The last run of the stack before this one, on the same lane and topology."""
     older = facts.stacks[: facts.stacks.index(line.stack)] if line.stack in facts.stacks else []
     for stack in reversed(older):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
-from harness.dashboard.build import Build
 from harness.dashboard.changes import STATES, Change
-from harness.dashboard.names import case_page
-from harness.dashboard.render import as_json
+from harness.dashboard.page_maker import Build, as_json
+from harness.dashboard.page_names import case_page
 
 _RED = ("regressed", "new failure", "crashed", "hung", "missing")
 
