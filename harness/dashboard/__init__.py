@@ -12,7 +12,7 @@ a column of a table    the same two files; the row's class stands in ``pages/NAM
 what several draw      ``templates/parts.html``: links, outcomes, strips, plots, groups of changes
 a picture              its geometry in ``shapes.py``, its SVG in ``templates/parts.html``
 a verdict              ``changes.py``; the rules themselves stand in ``harness/verdicts``
-when something began   ``since.py``: the run, and what changed with it
+when something began   ``began.py``: the run, and what changed with it
 an address             ``page_names.py``
 dates, units, colours  ``units.py``, ``static/site.css``
 sorting and filtering  ``static/tables.js``

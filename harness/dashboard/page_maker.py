@@ -18,10 +18,11 @@ from markupsafe import Markup
 
 from harness.dashboard import page_names, units
 from harness.dashboard.changes import Change
+from harness.dashboard.page_names import natural
 from harness.dashboard.site import Site
 from harness.dashboard.site_facts import Facts
 from harness.history.names import SetAside
-from harness.model.issues import page
+from harness.model.issues import ISSUE, page
 from harness.verdicts.upstream import Row
 
 STATIC = ("site.css", "tables.js", "compare.js", "icon.svg")
@@ -57,18 +58,26 @@ class Build:
     @cached_property
     def render(self) -> Renderer:
         """The templates."""
-        return Renderer(self.facts.run)
+        return Renderer(self.facts.run, self.example)
 
     def page(self, template: str, path: str, key: str = "", **values: object) -> None:
         """Publish a page; ``key`` as for ``Site.write``."""
         self.site.write(path, self.render.page(template, path, **values), key)
 
+    @cached_property
+    def example(self) -> str:
+        """What the search box offers: an issue of this history; a stack if there is none."""
+        rows = self.facts.latest
+        named = {issue for row in rows for issue in (*(row.upstream or ()), row.expectation or "")}
+        issues = [issue for issue in named if ISSUE.fullmatch(issue)]
+        return min(issues, key=natural, default=next(iter(self.facts.stacks), ""))
+
 
 class Renderer:
     """The Jinja2 environment of one site."""
 
-    def __init__(self, runs: Container[str] = ()) -> None:
-        """``runs`` are those that have a page to be linked to."""
+    def __init__(self, runs: Container[str], example: str) -> None:
+        """``runs`` are those that have a page; ``example`` stands in the search box."""
         self._environment = Environment(
             loader=PackageLoader("harness.dashboard"),
             autoescape=True,
@@ -76,11 +85,13 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
             finalize=_finalized,
+            auto_reload=False,  # a template does not change while a site is made of it
         )
         self._environment.globals.update(
             policy=POLICY,
             menu=MENU,
             runs=runs,
+            example=example,
             seconds=units.seconds,
             number=units.number,
             stamp=units.stamp,

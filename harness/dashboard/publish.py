@@ -21,6 +21,7 @@ from harness.dashboard.pages import (
     front_page,
     issues_page,
     runs_page,
+    search_page,
     slow_page,
 )
 from harness.dashboard.site import Site
@@ -33,8 +34,6 @@ _PAGES = (
     cases_page,
     runs_page,
     compare_page,
-    failures_page,
-    issues_page,
     slow_page,
     coverage_page,
     feed,
@@ -68,5 +67,6 @@ def publish(connection: DuckDBPyConnection, out: Path, shown: Shown) -> Site:
         for page in _PAGES:
             page.publish(build)
         flaky_page.publish(build, found)
+        search_page.publish(build, issues_page.publish(build), failures_page.publish(build))
         front_page.publish(build)
     return site

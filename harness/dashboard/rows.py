@@ -43,6 +43,16 @@ class StackLine(NamedTuple):
         return cls(placed.stack, placed.lane, placed.topology)
 
 
+class Start(NamedTuple):
+    """The run with which something began for a case on a line."""
+
+    name: str
+    stack: str
+    lane: str
+    topology: str
+    run: str
+
+
 @dataclass(frozen=True)
 class ShownRun:
     """One run. ``versions`` are those that it said."""
@@ -119,6 +129,11 @@ class Failure(NamedTuple):
     last_run: str
     times: int
 
+    @property
+    def start(self) -> Start:
+        """The run with which it began."""
+        return Start(self.name, *StackLine.of(self), self.first_run)
+
 
 class Number(NamedTuple):
     """A recorded number of a case on a line: its range within the nights, and its last value."""
@@ -148,7 +163,7 @@ class Moved(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """A case that a run said something new or something bad about; ``before`` is None at first."""
+    """A case whose outcome in a run is new or unexpected; ``before`` is None in its first run."""
 
     run: str
     name: str

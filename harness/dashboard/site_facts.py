@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import cached_property
 from importlib import resources
@@ -25,6 +25,7 @@ from harness.dashboard.rows import (
     RunOutcome,
     ShownRun,
     StackLine,
+    Start,
     Trend,
     cost,
 )
@@ -124,6 +125,24 @@ class Facts:
         for row in self._rows("failures"):
             found[row[0]].append(Failure(*row))
         return found
+
+    @cached_property
+    def before_failures(self) -> Mapping[Start, str]:
+        """Where a failure began: the run that measured its case before."""
+        every = (failure.start for failures in self.failures.values() for failure in failures)
+        return self.measured_before([start for start in every if start.run in self.run])
+
+    def measured_before(self, starts: Sequence[Start]) -> Mapping[Start, str]:
+        """The last run before each of these that measured the case, within the nights shown."""
+        values = {
+            "names": [start.name for start in starts],
+            "stacks": [start.stack for start in starts],
+            "lanes": [start.lane for start in starts],
+            "topologies": [start.topology for start in starts],
+            "runs": [start.run for start in starts],
+        }
+        found = self._rows("measured_before", **values)
+        return {Start(*row[:5]): row[5] for row in found}
 
     @cached_property
     def numbers(self) -> Mapping[str, list[Number]]:

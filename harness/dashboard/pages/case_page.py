@@ -9,12 +9,12 @@ from datetime import date
 from itertools import groupby
 
 from harness.dashboard import shapes
+from harness.dashboard.began import distinct
 from harness.dashboard.changes import Change
 from harness.dashboard.page_maker import Build
 from harness.dashboard.page_names import case_page
 from harness.dashboard.pages.flaky_page import Flaky, listed
 from harness.dashboard.rows import Latest, Moved, Number, Point, StackLine, cost
-from harness.dashboard.since import distinct
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import urgency
 from harness.model.issues import ISSUE
@@ -26,7 +26,7 @@ class Series:
 
     line: StackLine
     last: Point
-    since: Point  # the first run of the answer that it has now
+    since: Point  # the first run of the outcome that it has now
     strip: Sequence[shapes.Block]
     durations: shapes.Plot | None
     counts: Mapping[str, int]
@@ -77,7 +77,7 @@ def publish(build: Build) -> list[Flaky]:
 
 
 def skips(rows: Sequence[Latest]) -> list[tuple[str, list[StackLine]]]:
-    """Why the case has no answer now, and on which lines."""
+    """Why the case is not measured now, and on which lines."""
     found: dict[str, list[StackLine]] = {}
     for row in rows:
         if row.outcome == "skipped":

@@ -41,10 +41,10 @@ def _every_case(build: Build) -> None:
     for (name, lane, topology), members in groupby(
         by_place, lambda r: (r.name, r.lane, r.topology)
     ):
-        answers = {row.stack: row for row in members}
-        area = next(iter(answers.values())).area
+        by_stack = {row.stack: row for row in members}
+        area = next(iter(by_stack.values())).area
         outcomes = tuple(
-            answers[stack].outcome if stack in answers else "" for stack in facts.stacks
+            by_stack[stack].outcome if stack in by_stack else "" for stack in facts.stacks
         )
         rows.append(CaseRow(name, area, lane, topology, outcomes))
     build.page(

@@ -39,13 +39,14 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """What a person calls it."""
+        """Its verdict, with ``before`` as the baseline."""
         if not self.before or not self.after:
             return "only on one"
         works = (self.before in WORKS, self.after in WORKS)
         if "skipped" in (self.before, self.after):
             return "skipped on one"
-        return {(True, False): "breaks", (False, True): "works"}.get(works, "fails otherwise")
+        verdicts = {(True, False): "regressed", (False, True): "fixed"}
+        return verdicts.get(works, "broken otherwise")
 
 
 def publish(build: Build) -> None:
@@ -94,7 +95,7 @@ def differences(before: Mapping[Place, str], after: Mapping[Place, str]) -> list
         for place in before.keys() | after.keys()
         if before.get(place) != after.get(place)
     ]
-    order = ("breaks", "works", "fails otherwise", "skipped on one", "only on one")
+    order = ("regressed", "fixed", "broken otherwise", "skipped on one", "only on one")
     found.sort(key=lambda d: (order.index(d.verdict), urgency(d.after or d.before), d.place))
     return found
 

@@ -1,4 +1,4 @@
-"""Cases whose answers differ though their stack did not change."""
+"""Cases whose outcomes differ on unchanged versions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Flaky:
 
 
 def turns(facts: Facts, points: Sequence[Point]) -> int:
-    """How often the answer turned between neighbouring runs of the same versions."""
+    """How often it began or ceased to work between neighbouring runs of the same versions."""
     ran = [point for point in points if point.outcome != "skipped"]
     return sum(
         (a.outcome in WORKS) != (b.outcome in WORKS) and _same(facts, a.run, b.run)

@@ -1,4 +1,4 @@
-"""The first screen: what changed since yesterday, then the heat map."""
+"""The front page: what changed, the heat map, each cause with since when, what still fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from harness.dashboard import shapes
-from harness.dashboard.changes import ALWAYS, HEADLINES, STATES, ChangeGroup, clusters, of
+from harness.dashboard.changes import ALWAYS, HEADLINES, ChangeGroup, clusters, of
 from harness.dashboard.page_maker import Build
 from harness.dashboard.page_names import cell_page, natural
 from harness.dashboard.pages.runs_page import Summary, summaries
@@ -39,6 +39,16 @@ class Headline:
         )
 
     @property
+    def states(self) -> list[tuple[str, int]]:
+        """How many of its cases crashed and how many hung; a case that did both counts in both."""
+        changes = [change for group in self.clusters for change in group.changes]
+        cases = {
+            state: {change.name for change in changes if change.outcome == state}
+            for state in ("crashed", "hung")
+        }
+        return [(state, len(names)) for state, names in cases.items() if names]
+
+    @property
     def shown(self) -> Sequence[ChangeGroup]:
         """Those on the first screen."""
         return self.clusters[:_SHOWN]
@@ -56,7 +66,7 @@ class HeatCell:
     page: str
     works: int
     measured: int
-    bad: int
+    unexpected: int
     step: float | None  # percentage points since the night before; None without one
     spark: str
 
@@ -106,8 +116,6 @@ def headlines(build: Build) -> list[Headline]:
     found = []
     for verdict, meaning in HEADLINES:
         changes = of(build.changes, verdict)
-        if verdict in STATES:  # what crashed every night is no news
-            changes = [change for change in changes if change.since == change.run]
         if changes or verdict in ALWAYS:
             cases = len({change.name for change in changes})
             found.append(Headline(verdict, meaning, cases, clusters(changes)))
@@ -136,14 +144,14 @@ def heat(
 
 
 def cell(area: str, stack: str, lane: str, rows: Sequence[Latest], trend: Trend) -> HeatCell:
-    """The latest answers with the trend behind them."""
+    """The latest outcomes with the trend behind them."""
     rates = [works / measured for _, works, measured in trend.nights[-_TREND:] if measured]
     step = (rates[-1] - rates[-2]) * 100 if len(rates) > 1 else None
     return HeatCell(
         page=cell_page(area, stack, lane),
         works=sum(row.outcome in WORKS for row in rows),
         measured=sum(row.outcome != "skipped" for row in rows),
-        bad=sum(row.outcome in BAD for row in rows),
+        unexpected=sum(row.outcome in BAD for row in rows),
         step=step,
         spark=shapes.spark(rates) if len(set(rates)) > 1 else "",
     )
@@ -163,10 +171,10 @@ def _tonight(facts: Facts) -> list[Summary]:
 def _totals(facts: Facts) -> dict[str, int]:
     return {
         "cases": len({row.name for row in facts.latest}),
-        "answers": len(facts.latest),
+        "outcomes": len(facts.latest),
         "stacks": len(facts.stacks),
         "works": sum(row.outcome in WORKS for row in facts.latest),
-        "known": sum(row.outcome == "expected failure" for row in facts.latest),
-        "bad": sum(row.outcome in BAD for row in facts.latest),
+        "expected": sum(row.outcome == "expected failure" for row in facts.latest),
+        "unexpected": sum(row.outcome in BAD for row in facts.latest),
         "skipped": sum(row.outcome == "skipped" for row in facts.latest),
     }

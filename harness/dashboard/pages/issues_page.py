@@ -33,17 +33,17 @@ class IssueRow:
 
     @property
     def conclusion(self) -> str:
-        """``open``, ``fixed in 2.7.0``, ``never wrong`` or ``not measured``."""
+        """``not fixed yet``, ``fixed in 2.7.0``, ``never wrong`` or ``not measured``."""
         if not self.history.known:
             return "not measured"
         if not self.first_bad:
             return "never wrong"
         after = self.history.first_good_after
-        return f"fixed in {after}" if after else "open"
+        return f"fixed in {after}" if after else "not fixed yet"
 
 
-def publish(build: Build) -> None:
-    """The page, and the same as data."""
+def publish(build: Build) -> list[IssueRow]:
+    """The page, and the same as data. Returns its rows."""
     found = lines(build.facts, build.rows)
     build.page("issues.html", "issues.html", lines=found, stacks=build.facts.stacks)
     data = [
@@ -60,6 +60,7 @@ def publish(build: Build) -> None:
         for line in found
     ]
     build.site.write("data/issues.json", as_json({"format": 1, "issues": data}))
+    return found
 
 
 def lines(facts: Facts, rows: Sequence[Row]) -> list[IssueRow]:

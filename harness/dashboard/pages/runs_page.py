@@ -9,14 +9,14 @@ from hashlib import sha256
 from itertools import pairwise
 
 from harness import __version__
+from harness.dashboard.began import steps
 from harness.dashboard.page_maker import Build
 from harness.dashboard.page_names import run_page, slug
 from harness.dashboard.rows import BAD, WORKS, Changed, OutcomeCount, ShownRun
-from harness.dashboard.since import steps
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import urgency
 
-_LISTED = 500  # changed and bad cases on a page; a run that breaks everything needs no more
+_LISTED = 500  # cases on a page; a run that breaks everything needs no more
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Summary:
 
     @property
     def works(self) -> int:
-        """Cases that did as they assert."""
+        """How many of its cases work."""
         return sum(self.counts.get(outcome, 0) for outcome in WORKS)
 
     @property
-    def bad(self) -> int:
+    def unexpected(self) -> int:
         """Cases that make a run red."""
         return sum(self.counts.get(outcome, 0) for outcome in BAD)
 
@@ -102,7 +102,7 @@ def _page(
     path = run_page(run.run)
     older = before.get(run.run)
     # A run never changes, but how its lines led to it may: an older run can be recorded later.
-    said = "\n".join(map(repr, (__version__, older and older.run, changed)))
+    said = "\n".join(map(repr, (__version__, build.example, older and older.run, changed)))
     key = sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
     if build.site.is_made_from(path, key):
         return
