@@ -255,7 +255,7 @@ def test_the_dashboard_names_case_stack_and_component(nights: Nights) -> None:
         text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", (site / page).read_text())).split())
         assert "test_scalar_parameter_shards" in text
         assert FORK in text
-        assert "torch_xla 2.9.0+fork1 to 2.9.0+fork2" in text
+        assert "torch_xla 2.9.0+fork1 -> 2.9.0+fork2" in text
 
 
 def test_the_night_with_the_fix_closes_it(nights: Nights) -> None:

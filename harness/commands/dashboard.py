@@ -13,7 +13,7 @@ import duckdb
 from harness.commands.output import say, show
 from harness.commands.parsers import Commands, output_folder, whole_number
 from harness.commands.query import tell
-from harness.dashboard import night
+from harness.dashboard.publish import NIGHTS, Shown, publish
 from harness.dashboard.site import Site
 from harness.errors import PARTIAL, BadInputError
 from harness.history.store import History
@@ -32,9 +32,9 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--nights",
         type=whole_number(1, 36_500),
-        default=night.NIGHTS,
+        default=NIGHTS,
         metavar="N",
-        help=f"calendar days that it shows; default: {night.NIGHTS}",
+        help=f"calendar days that it shows; default: {NIGHTS}",
     )
     parser.add_argument(
         "--upstream",
@@ -58,12 +58,12 @@ def _run(options: argparse.Namespace) -> int:
     rows = upstream.load_optional(options.upstream or (_ROWS if _ROWS.is_file() else None))
     history = History(options.history)
 
-    def publish(connection: duckdb.DuckDBPyConnection) -> Site:
-        shown = night.Shown(rows, options.nights, home, history.set_aside)
-        return night.publish(connection, options.out, shown)
+    def site_of(connection: duckdb.DuckDBPyConnection) -> Site:
+        shown = Shown(rows, options.nights, home, history.set_aside)
+        return publish(connection, options.out, shown)
 
     start = time.monotonic()
-    site = history.ask(publish)
+    site = history.ask(site_of)
     tell(history)
     say(f"{time.monotonic() - start:.1f} s")
     show(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")

@@ -1,14 +1,35 @@
-"""A case's failures, each once: when it began, and what changed with the run in which it did."""
+"""The run with which a failure or another state of a case began, and what changed with that run."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from datetime import datetime
 
-from harness.dashboard.facts import Facts
-from harness.dashboard.rows import Failure, Line, Run
+from harness.dashboard.rows import Failure, ShownRun, StackLine, Start
+from harness.dashboard.site_facts import Facts
+from harness.dashboard.units import run_time
+
+
+@dataclass(frozen=True)
+class Began:
+    """The run with which something began on a stack.
+
+    ``before`` is the run that it is compared with: the last one that measured the case, or, for
+    the first run of a stack, the last one of the stack before it. It is None if neither is known.
+    """
+
+    run: str
+    time: datetime | None  # None for a run whose name does not say it
+    stack: str
+    before: ShownRun | None
+    changed: Sequence[str]  # such as ``jax 0.7.1 -> 0.8.0``
+    is_shown: bool  # whether the run is among the nights that the site shows
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first run of its stack, compared with that of another stack."""
+        return self.before is not None and self.before.stack != self.stack
 
 
 @dataclass(frozen=True)
@@ -16,8 +37,7 @@ class Distinct:
     """A failure once, wherever it was seen."""
 
     failures: Sequence[Failure]
-    changed: Sequence[str]  # what else changed with the run in which it began
-    began: str
+    began: Began
 
     @property
     def first(self) -> Failure:
@@ -25,9 +45,9 @@ class Distinct:
         return self.failures[0]
 
     @property
-    def lines(self) -> Sequence[Line]:
+    def lines(self) -> Sequence[StackLine]:
         """Where it was seen."""
-        return [Line.of(f) for f in self.failures]
+        return [StackLine.of(f) for f in self.failures]
 
     @property
     def times(self) -> int:
@@ -40,45 +60,45 @@ def distinct(facts: Facts, failures: Iterable[Failure]) -> list[Distinct]:
     together: dict[str, list[Failure]] = {}
     for failure in failures:
         together.setdefault(failure.signature, []).append(failure)
-    return [Distinct(members, *_began(facts, members[0])) for members in together.values()]
+    return [
+        Distinct(members, began(facts, members[0].start, facts.before_failures))
+        for members in together.values()
+    ]
 
 
-def steps(before: Run, after: Run) -> list[str]:
+def began(facts: Facts, start: Start, before: Mapping[Start, str]) -> Began:
+    """What changed with the run of ``start``; ``before`` has the run that measured it before."""
+    line = StackLine.of(start)
+    after = facts.run.get(start.run)
+    earlier = facts.run.get(before.get(start, ""))
+    if after and not earlier and facts.lines.get(line, [None])[0] == after:
+        earlier = _stack_before(facts, line)
+    return Began(
+        run=start.run,
+        time=after.time if after else run_time(start.run),
+        stack=start.stack,
+        before=earlier if after else None,
+        changed=steps(earlier, after) if earlier and after else (),
+        is_shown=after is not None,
+    )
+
+
+def steps(before: ShownRun, after: ShownRun) -> list[str]:
     """Which components changed from a run to another one, and from what to what."""
     names = dict.fromkeys([*before.versions, *after.versions])
-    found = [
-        f"{name} {before.versions.get(name, 'unknown')} to {after.versions.get(name, 'unknown')}"
-        for name in names
-        if before.versions.get(name) != after.versions.get(name)
+    was_is = [(name, before.versions.get(name), after.versions.get(name)) for name in names]
+    was_is.append(("commit", before.revision, after.revision))
+    was_is.append(("machine", before.machine, after.machine))
+    return [
+        f"{name} {was or 'unknown'} -> {is_ or 'unknown'}"
+        for name, was, is_ in was_is
+        if was != is_
     ]
-    if before.revision != after.revision:
-        found.append(f"commit {before.revision or 'unknown'} to {after.revision or 'unknown'}")
-    if before.machine != after.machine:
-        found.append(f"machine {before.machine or 'unknown'} to {after.machine or 'unknown'}")
-    return found
 
 
-def _began(facts: Facts, failure: Failure) -> tuple[list[str], str]:
-    """What changed with the run in which a failure began, and a sentence about that run."""
-    line = Line.of(failure)
-    runs = facts.lines.get(line, [])
-    after = facts.run.get(failure.first_run)
-    if after is None:
-        return [], "It began before the nights shown here."
-    at = bisect_left(runs, after.run, key=attrgetter("run"))
-    if at == 0:
-        before = _stack_before(facts, line)
-        if before is None:
-            return [], "The first run on record already had it."
-        return steps(before, after), (
-            f"The first run on stack {line.stack} already had it. Against {before.stack}:"
-        )
-    return steps(runs[at - 1], after), "Against the run before it:"
-
-
-def _stack_before(facts: Facts, line: Line) -> Run | None:
+def _stack_before(facts: Facts, line: StackLine) -> ShownRun | None:
     """The last run of the stack before this one, on the same lane and topology."""
-    older = facts.stacks[: facts.stacks.index(line.stack)] if line.stack in facts.stacks else []
+    older = facts.stacks[: facts.stacks.index(line.stack)]
     for stack in reversed(older):
         runs = facts.lines.get(line._replace(stack=stack))
         if runs:

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duckdb import DuckDBPyConnection
 
-from harness.dashboard.facts import Facts
-from harness.dashboard.rows import Line
-from harness.dashboard.units import number, seconds
+from harness.dashboard.began import Began, began
+from harness.dashboard.page_names import ordered
+from harness.dashboard.rows import BROKEN, StackLine, Start
+from harness.dashboard.site_facts import Facts
+from harness.dashboard.units import day, number, seconds
 from harness.diagnosis.signature import first_line
 from harness.verdicts.nightly import NightVerdict, judge
 from harness.verdicts.words import Verdict
 
-# What the first screen counts; the rest is on the pages of cases.
+# What the front page counts, in this order. A crash and a hang are one of these, and their outcome.
 HEADLINES = (
-    ("regressed", "passed on the run before, and does not now"),
-    (
-        "new failure",
-        "broken, and never seen to work here: a new case, or one that failed as expected",
-    ),
-    ("crashed", "died of a signal or a fatal message"),
-    ("hung", "gave no answer within its deadline"),
-    ("fixed", "failed on the run before, and passes now"),
-    ("flaky", "answers differ though the stack did not change"),
-    ("missing", "ran before, and did not now"),
-    ("slower", "takes longer, or counts more, than the noise of the runs before explains"),
+    ("regressed", "worked on the baseline and is broken now"),
+    ("new failure", "is broken now, and was never measured before or was broken as expected"),
+    ("fixed", "was broken on the baseline and works now"),
+    ("flaky", "outcomes differ on unchanged versions"),
+    ("missing", "was measured on the baseline and is not now"),
+    ("slower", "a duration or a recorded number is above what its last runs let expect"),
+    ("still failing", "was broken on an earlier night too"),
 )
-STATES = ("crashed", "hung")  # verdicts on how a case is, not on how it changed
 ALWAYS = ("regressed", "fixed", "flaky", "missing", "slower")  # said also when there is none
+NEWS = ("regressed", "new failure", "missing")  # what somebody should look at first
+_OUTCOMES = (Verdict.CRASHED, Verdict.HUNG)  # their cases have another verdict that counts them
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,24 @@ class Change:
     verdict: str
     name: str
     area: str
-    line: Line
+    line: StackLine
     run: str
     since: str
     text: str  # what went wrong, what is gone, or from what to what a number rose
     signature: str = ""
+    layer: str = ""
+    outcome: str = ""  # of the run; "" for a case that the run does not have
+    began: Began | None = None  # None for a flaky case: it has no first run
+
+    @property
+    def start(self) -> Start:
+        """The run in which what it says began."""
+        return Start(self.name, *self.line, self.since)
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Changes with one verdict and one signature, across cases and stacks."""
+class ChangeGroup:
+    """Changes with one verdict and one cause, across cases and stacks."""
 
     changes: tuple[Change, ...]
 
@@ -70,31 +77,61 @@ class Cluster:
     @property
     def stacks(self) -> list[str]:
         """The stacks, each once."""
-        return list(dict.fromkeys(change.line.stack for change in self.changes))
+        return ordered([change.line.stack for change in self.changes])
+
+    @property
+    def outcomes(self) -> list[str]:
+        """Its broken cases' outcomes, each once."""
+        return list(dict.fromkeys(c.outcome for c in self.changes if c.outcome in BROKEN))
+
+    @property
+    def began(self) -> list[tuple[Began, list[str]]]:
+        """When it began and what changed then, each combination once, with the stacks."""
+        found: dict[tuple[object, ...], tuple[Began, list[str]]] = {}
+        for change in self.changes:
+            if change.began:
+                began = change.began
+                key = (day(began.time), began.is_first, began.before is None, *began.changed)
+                found.setdefault(key, (began, []))[1].append(began.stack)
+        by_time = sorted(found.values(), key=lambda each: each[0].run)
+        return [(began, ordered(stacks)) for began, stacks in by_time]
 
     @property
     def areas(self) -> list[str]:
         """The areas, each once."""
-        return list(dict.fromkeys(change.area for change in self.changes))
+        return ordered([change.area for change in self.changes])
 
 
 def judged(connection: DuckDBPyConnection, facts: Facts, nights: int) -> list[Change]:
     """What the rules say of the newest night's runs, in view of the nights that the site shows.
 
-    A failure that an expectation declares is no change that a page counts.
+    A failure that an expectation declares is no change that a page counts, and a case that broke in
+    one run of the night is not still failing in a later one of it.
     """
     runs = [run.run for run in facts.runs if run.night == facts.night]
     found = judge(connection, runs, nights).found
-    return [_change(verdict, facts) for verdict in found if not verdict.expected]
+    changes = [
+        _change(verdict, facts)
+        for verdict in found
+        if verdict.verdict not in _OUTCOMES and not verdict.expected
+    ]
+    changes = [c for c in changes if c.verdict != Verdict.STILL_FAILING or c.since not in runs]
+    before = facts.measured_before([c.start for c in changes])
+    return [
+        change
+        if change.verdict == Verdict.FLAKY
+        else replace(change, began=began(facts, change.start, before))
+        for change in changes
+    ]
 
 
-def clusters(changes: Iterable[Change]) -> list[Cluster]:
-    """Alike changes as one, the largest first: one signature, or, without one, one area."""
-    together: dict[tuple[str, str, str], list[Change]] = {}
+def clusters(changes: Iterable[Change]) -> list[ChangeGroup]:
+    """Changes with one cause as one, the largest first; without a signature those of one area."""
+    together: dict[tuple[str, ...], list[Change]] = {}
     for change in changes:
-        alike = ("", change.signature) if change.signature else (change.area, "")
+        alike = (change.layer, change.signature) if change.signature else ("", "", change.area)
         together.setdefault((change.verdict, *alike), []).append(change)
-    made = [Cluster(tuple(members)) for members in together.values()]
+    made = [ChangeGroup(tuple(members)) for members in together.values()]
     return sorted(made, key=lambda cluster: (-len(cluster.changes), cluster.first.name))
 
 
@@ -117,11 +154,13 @@ def _change(verdict: NightVerdict, facts: Facts) -> Change:
         verdict=str(verdict.verdict),
         name=verdict.case,
         area=verdict.area or facts.areas.get(verdict.case, ""),
-        line=Line.of(verdict),
+        line=StackLine.of(verdict),
         run=verdict.run,
         since=verdict.since or verdict.run,
         text=text,
         signature=signature,
+        layer=verdict.layer,
+        outcome=verdict.outcome,
     )
 
 

@@ -29,7 +29,7 @@ class Placed(Protocol):
         """Its topology."""
 
 
-class Line(NamedTuple):
+class StackLine(NamedTuple):
     """Where runs follow each other: one stack on one lane and topology."""
 
     stack: str
@@ -37,13 +37,23 @@ class Line(NamedTuple):
     topology: str
 
     @classmethod
-    def of(cls, placed: Placed) -> Line:
+    def of(cls, placed: Placed) -> StackLine:
         """Where something ran."""
         return cls(placed.stack, placed.lane, placed.topology)
 
 
+class Start(NamedTuple):
+    """The run with which something began for a case on a line."""
+
+    name: str
+    stack: str
+    lane: str
+    topology: str
+    run: str
+
+
 @dataclass(frozen=True)
-class Run:
+class ShownRun:
     """One run. ``versions`` are those that it said."""
 
     run: str
@@ -76,9 +86,9 @@ class Latest(NamedTuple):
     expectation: str | None
 
     @property
-    def line(self) -> Line:
+    def line(self) -> StackLine:
         """Where it ran."""
-        return Line.of(self)
+        return StackLine.of(self)
 
     @property
     def id(self) -> str:
@@ -118,6 +128,11 @@ class Failure(NamedTuple):
     last_run: str
     times: int
 
+    @property
+    def start(self) -> Start:
+        """The run with which it began."""
+        return Start(self.name, *StackLine.of(self), self.first_run)
+
 
 class Number(NamedTuple):
     """A recorded number of a case on a line: its range within the nights, and its last value."""
@@ -147,7 +162,7 @@ class Moved(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """A case that a run said something new or something bad about; ``before`` is None at first."""
+    """A case whose outcome in a run is new or unexpected; ``before`` is None in its first run."""
 
     run: str
     name: str
@@ -160,7 +175,7 @@ class Changed(NamedTuple):
     signature: str
 
 
-class Tally(NamedTuple):
+class OutcomeCount(NamedTuple):
     """How many cases of a run came out alike."""
 
     run: str
@@ -172,7 +187,7 @@ class Tally(NamedTuple):
     seconds: float
 
 
-class Said(NamedTuple):
+class RunOutcome(NamedTuple):
     """A case's outcome in a run."""
 
     run: str

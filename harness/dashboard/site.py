@@ -25,7 +25,7 @@ class Site:
     A page is compared with the one on the disk and staged only if it differs. Leaving without an
     error moves what was staged, file by file by rename, the first page last; then pages that this
     night no longer has are removed. Disk full or a kill while staging changes nothing; a kill
-    while moving leaves pages of both nights, each of them whole, and the next night mends it.
+    while moving leaves pages of both nights, each of them whole, and the next night completes it.
 
     Raises BadInputError for a folder that holds something else, and for one that can't be written.
     """

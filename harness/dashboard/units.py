@@ -6,21 +6,27 @@ from datetime import date, datetime
 
 from harness.history.names import started
 
-_SHORT = {
-    "passed": "ok",
-    "failed": "fail",
-    "crashed": "crash",
-    "hung": "hung",
-    "conflict": "conflict",
-    "skipped": "skip",
-    "expected failure": "known",
-    "unexpected pass": "fixed?",
-}
+# What wants to be read first comes first.
+_URGENCY = (
+    "crashed",
+    "hung",
+    "failed",
+    "conflict",
+    "unexpected pass",
+    "expected failure",
+    "skipped",
+    "passed",
+)
 
 
 def kind(outcome: str) -> str:
     """An outcome as a class of the style sheet."""
-    return outcome.replace(" ", "-") if outcome in _SHORT else "other"
+    return outcome.replace(" ", "-") if outcome in _URGENCY else "other"
+
+
+def urgency(outcome: str) -> int:
+    """Sorts outcomes by how much they want to be read."""
+    return _URGENCY.index(outcome) if outcome in _URGENCY else len(_URGENCY)
 
 
 def day(value: date | datetime | None) -> str:
@@ -57,11 +63,6 @@ def number(value: float) -> str:
 def plural(count: int, noun: str, more: str = "") -> str:
     """``1 case``, ``1,200 cases``."""
     return f"{count:,} {noun if count == 1 else more or noun + 's'}"
-
-
-def short(outcome: str) -> str:
-    """An outcome in a narrow column."""
-    return _SHORT.get(outcome, outcome or "-")
 
 
 def run_time(run: str) -> datetime | None:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from harness.dashboard.names import case_page, visible
+from harness.dashboard.page_names import case_page, visible
 from harness.diagnosis.signature import first_line
 from harness.history.names import started
 from harness.model.issues import page

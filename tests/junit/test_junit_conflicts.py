@@ -14,8 +14,7 @@ from support.project import Project
 
 from harness import cli
 from harness.dashboard import rows, units
-from harness.dashboard.cells import urgency
-from harness.dashboard.compare import LETTERS
+from harness.dashboard.pages.compare_page import LETTERS
 from harness.history.run import read_run
 from harness.history.store import History
 from harness.junit.report import RESERVED, of_a_test, read
@@ -190,12 +189,11 @@ def test_reserved_names_are_documented(name: str) -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_outcomes_are_documented_and_drawn(kind: Kind) -> None:
     assert f"| {kind} |" in DOCS
-    assert units.short(kind) != "-"
     assert units.kind(kind) != "other"
     assert kind in LETTERS
     assert f'{LETTERS[kind]}: "{kind}"' in SCRIPT
     assert (kind in rows.BAD) == kind.is_bad
-    assert urgency(kind) < len(Kind)
+    assert units.urgency(kind) < len(Kind)
     assert re.search(rf"\.s-{units.kind(kind)}[ ,]", STYLE)
 
 

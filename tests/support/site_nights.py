@@ -21,18 +21,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Night:
-    """One run to be: which night, on which stack."""
+    """One run to be: which night, on which stack. Half a night later it is a second run."""
 
-    number: int
+    number: float
     stack: str
 
     @property
-    def date(self) -> date:
-        return FIRST + timedelta(self.number)
-
-    @property
     def time(self) -> datetime:
-        return datetime(self.date.year, self.date.month, self.date.day, 2, 30, tzinfo=UTC)
+        first = datetime(FIRST.year, FIRST.month, FIRST.day, 2, 30, tzinfo=UTC)
+        return first + timedelta(self.number)
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def fails(message: str, outcome: str = "failed", layer: str = "execution") -> Ro
 def write(
     folder: Path,
     cases: Sequence[Told],
-    nights: Sequence[int],
+    nights: Sequence[float],
     stacks: Sequence[str] = ("2.8.0", "2.9.0"),
     versions: Callable[[Night], dict[str, str]] = lambda night: {},
 ) -> None:

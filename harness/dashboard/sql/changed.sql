@@ -1,4 +1,4 @@
--- In each run: cases whose outcome is not that of the run before on their line, and all bad ones.
+-- In each run: cases whose outcome differs from the run before on their line, or is unexpected.
 SELECT run, name, area, lane, topology, before, outcome, duration, signature
 FROM (
     SELECT

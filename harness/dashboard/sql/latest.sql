@@ -1,4 +1,4 @@
--- Each case as of the last night of its line; of several answers in that night the last.
+-- Each case as of the last night of its line; of several runs in that night the last.
 SELECT
     name, area, lane, topology, stack, run, time, night,
     outcome, duration, message, signature, layer, upstream, expectation

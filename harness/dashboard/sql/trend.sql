@@ -1,4 +1,4 @@
--- Per night, area, stack and lane: how many cases ran to an answer, and how many did as they assert.
+-- Per night, area, stack and lane: how many cases were measured, and how many work.
 SELECT
     area, stack, lane, night,
     sum(CASE WHEN o.answer = 'works' THEN 1 ELSE 0 END) AS works,

@@ -1,4 +1,4 @@
-// Holds any two runs against each other, from the data beside the pages.
+// Compares any two runs, from the data beside the pages.
 "use strict";
 
 const OUTCOMES = {
@@ -45,7 +45,6 @@ async function compare(form) {
 const form = document.getElementById("compare");
 const query = new URLSearchParams(location.search);
 form.hidden = false;
-document.querySelector(".noscript").hidden = true;
 for (const name of ["one", "other"]) {
   const value = query.get(name);
   if ([...form.elements[name].options].some((option) => option.value === value)) form.elements[name].value = value;

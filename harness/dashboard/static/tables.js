@@ -18,6 +18,12 @@ function compared(one, other) {
   return String(one).localeCompare(String(other), "en", { numeric: true });
 }
 
+// What is searched for. An issue's address on github.com is the same as its number.
+function wordsOf(text) {
+  const issue = /^(?:https?:\/\/)?github\.com\/([\w.-]+\/[\w.-]+)\/(?:issues|pull)\/(\d+)\S*$/;
+  return text.toLowerCase().split(/\s+/).filter(Boolean).map((word) => word.replace(issue, "$1#$2"));
+}
+
 class View {
   constructor(target, form) {
     this.target = target;
@@ -82,7 +88,7 @@ class View {
   }
 
   filter() {
-    const words = (this.form?.elements.q?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    const words = wordsOf(this.form?.elements.q?.value ?? "");
     const picks = this.fields().filter((field) => field.tagName === "SELECT" && field.value);
     let shown = 0;
     this.rows.forEach((row, at) => {
@@ -114,6 +120,7 @@ for (const form of document.querySelectorAll("form[data-for]")) {
 for (const table of document.querySelectorAll("table:has(th[data-sort])")) {
   if (!document.querySelector(`form[data-for="${table.id}"]`)) new View(table, null);
 }
+for (const note of document.querySelectorAll(".noscript")) note.hidden = true;
 const search = document.getElementById("search");
 const wanted = new URLSearchParams(location.search).get("q");
 if (search && wanted) search.value = wanted;

@@ -1,4 +1,4 @@
-"""Cases whose answers differ though their stack did not change."""
+"""Cases whose outcomes differ on unchanged versions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.dashboard import shapes
-from harness.dashboard.build import Build
 from harness.dashboard.changes import Change, of
-from harness.dashboard.facts import Facts
-from harness.dashboard.rows import WORKS, Line, Point
+from harness.dashboard.page_maker import Build
+from harness.dashboard.rows import WORKS, Point, StackLine
+from harness.dashboard.site_facts import Facts
 from harness.model.flakiness import is_flaky
 
 _LISTED = 500
@@ -21,7 +21,7 @@ class Flaky:
     """A case that was flaky on one line on one of the nights shown."""
 
     name: str
-    line: Line
+    line: StackLine
     turns: int  # from working to broken or back, between runs of the same versions
     failed: int
     ran: int
@@ -30,7 +30,7 @@ class Flaky:
 
 
 def turns(facts: Facts, points: Sequence[Point]) -> int:
-    """How often the answer turned between neighbouring runs of the same versions."""
+    """How often it began or ceased to work between neighbouring runs of the same versions."""
     ran = [point for point in points if point.outcome != "skipped"]
     return sum(
         (a.outcome in WORKS) != (b.outcome in WORKS) and _same(facts, a.run, b.run)
@@ -63,7 +63,7 @@ def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Fla
     ran = [point for point in points if point.outcome != "skipped"]
     return Flaky(
         first.name,
-        Line.of(first),
+        StackLine.of(first),
         turns(facts, points),
         sum(point.outcome not in WORKS for point in ran),
         len(ran),

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 
-from harness.dashboard.build import Build
-from harness.dashboard.cells import urgency
-from harness.dashboard.names import pair_page, slug
-from harness.dashboard.rows import WORKS, Said
-from harness.dashboard.runs import summaries
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import pair_page, slug
+from harness.dashboard.pages.runs_page import summaries
+from harness.dashboard.rows import WORKS, RunOutcome
+from harness.dashboard.units import urgency
 
 # One letter a case keeps the data of a run at a kilobyte or two.
 LETTERS = {
@@ -39,13 +39,14 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """What a person calls it."""
+        """Its verdict, with ``before`` as the baseline."""
         if not self.before or not self.after:
             return "only on one"
         works = (self.before in WORKS, self.after in WORKS)
         if "skipped" in (self.before, self.after):
             return "skipped on one"
-        return {(True, False): "breaks", (False, True): "works"}.get(works, "fails otherwise")
+        verdicts = {(True, False): "regressed", (False, True): "fixed"}
+        return verdicts.get(works, "broken otherwise")
 
 
 def publish(build: Build) -> None:
@@ -94,7 +95,7 @@ def differences(before: Mapping[Place, str], after: Mapping[Place, str]) -> list
         for place in before.keys() | after.keys()
         if before.get(place) != after.get(place)
     ]
-    order = ("breaks", "works", "fails otherwise", "skipped on one", "only on one")
+    order = ("regressed", "fixed", "broken otherwise", "skipped on one", "only on one")
     found.sort(key=lambda d: (order.index(d.verdict), urgency(d.after or d.before), d.place))
     return found
 
@@ -109,7 +110,7 @@ def _versions(build: Build, one: str, other: str) -> list[tuple[str, str, str]]:
     return [(name, said[0].get(name, ""), said[1].get(name, "")) for name in names]
 
 
-def _data(build: Build, run: str, said: Sequence[Said]) -> None:
+def _data(build: Build, run: str, said: Sequence[RunOutcome]) -> None:
     """A run's outcomes as letters, and, for all runs of the same cases once, whose they are."""
     places = json.dumps([[s.name, s.lane, s.topology] for s in said]) + "\n"
     digest = sha256(places.encode()).hexdigest()[:16]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.dashboard.build import Build
 from harness.dashboard.changes import clusters, of
+from harness.dashboard.page_maker import Build
 from harness.dashboard.rows import Latest
 
 _LISTED = 200

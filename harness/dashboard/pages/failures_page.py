@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from operator import attrgetter
 
-from harness.dashboard.build import Build
-from harness.dashboard.facts import Facts
-from harness.dashboard.names import ordered
-from harness.dashboard.rows import BROKEN, Latest, Line
+from harness.dashboard.began import Began, began
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import ordered, slug
+from harness.dashboard.rows import BROKEN, Latest, StackLine
+from harness.dashboard.site_facts import Facts
 
 _CASES = 200  # listed of one cause
 
 
 @dataclass(frozen=True)
-class Cause:
-    """Failures with one signature, as of the last night of each line."""
+class FailureCause:
+    """Failures with one layer and one signature, as of the last night of each line."""
 
+    layer: str
     signature: str
     rows: Sequence[Latest]
-    began: datetime
+    began: Began  # where it was seen first, in the whole history
+
+    @property
+    def anchor(self) -> str:
+        """Its place on the page."""
+        return f"cause-{slug(self.signature, self.layer)}"
 
     @property
     def message(self) -> str:
@@ -43,11 +50,6 @@ class Cause:
         return ordered([row.area for row in self.rows])
 
     @property
-    def layers(self) -> list[str]:
-        """At which layer of the stack."""
-        return ordered([row.layer for row in self.rows if row.layer])
-
-    @property
     def issues(self) -> list[str]:
         """What the expectations of its cases name, else the issues that all its cases watch."""
         declared = [row.expectation for row in self.rows if row.expectation]
@@ -67,8 +69,8 @@ class Cause:
         return len({row.name for row in self.rows})
 
 
-def publish(build: Build) -> None:
-    """The page; what nobody declared comes first."""
+def publish(build: Build) -> list[FailureCause]:
+    """The page; what nobody declared comes first. Returns what it lists."""
     found = causes(build.facts)
     build.page(
         "failures.html",
@@ -77,25 +79,25 @@ def publish(build: Build) -> None:
         stacks=build.facts.stacks,
         areas=ordered([area for cause in found for area in cause.areas]),
     )
+    return found
 
 
-def causes(facts: Facts) -> list[Cause]:
+def causes(facts: Facts) -> list[FailureCause]:
     """Those of the last night, undeclared ones first, then the largest."""
-    began: dict[tuple[str, Line, str], datetime] = {
-        (f.name, Line.of(f), f.signature): f.first
-        for failures in facts.failures.values()
-        for f in failures
-    }
-    together: dict[str, list[Latest]] = {}
+    together: dict[tuple[str, str], list[Latest]] = {}
     for row in facts.latest:
         if row.outcome in BROKEN:
-            together.setdefault(row.signature or row.name, []).append(row)
-    found = [
-        Cause(
-            signature,
-            rows,
-            min(began.get((row.name, row.line, row.signature), row.time) for row in rows),
+            together.setdefault((row.layer, row.signature or row.name), []).append(row)
+    starts = {
+        (failure.name, StackLine.of(failure), failure.signature): failure.start
+        for failures in facts.failures.values()
+        for failure in failures
+    }
+    found = []
+    for (layer, signature), rows in together.items():
+        first = min(
+            (starts[row.name, row.line, row.signature] for row in rows), key=attrgetter("run")
         )
-        for signature, rows in together.items()
-    ]
-    return sorted(found, key=lambda c: (c.expected, -len(c.rows), c.signature))
+        since = began(facts, first, facts.before_failures)
+        found.append(FailureCause(layer, signature, rows, since))
+    return sorted(found, key=lambda c: (c.expected, -len(c.rows), c.signature, c.layer))

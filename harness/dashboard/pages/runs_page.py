@@ -10,31 +10,31 @@ from itertools import pairwise
 
 from harness import __version__
 from harness.dashboard.began import steps
-from harness.dashboard.build import Build
-from harness.dashboard.cells import urgency
-from harness.dashboard.facts import Facts
-from harness.dashboard.names import run_page, slug
-from harness.dashboard.rows import BAD, WORKS, Changed, Run, Tally
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import run_page, slug
+from harness.dashboard.rows import BAD, WORKS, Changed, OutcomeCount, ShownRun
+from harness.dashboard.site_facts import Facts
+from harness.dashboard.units import urgency
 
-_LISTED = 500  # changed and bad cases on a page; a run that breaks everything needs no more
+_LISTED = 500  # cases on a page; a run that breaks everything needs no more
 
 
 @dataclass(frozen=True)
 class Summary:
     """A run in the list."""
 
-    run: Run
+    run: ShownRun
     lanes: Sequence[str]
     counts: Mapping[str, int]
     seconds: float
 
     @property
     def works(self) -> int:
-        """Cases that did as they assert."""
+        """How many of its cases work."""
         return sum(self.counts.get(outcome, 0) for outcome in WORKS)
 
     @property
-    def bad(self) -> int:
+    def unexpected(self) -> int:
         """Cases that make a run red."""
         return sum(self.counts.get(outcome, 0) for outcome in BAD)
 
@@ -65,15 +65,15 @@ def summaries(facts: Facts) -> list[Summary]:
     return [summary(run, tallies[run.run]) for run in facts.runs]
 
 
-def by_run(facts: Facts) -> Mapping[str, list[Tally]]:
+def by_run(facts: Facts) -> Mapping[str, list[OutcomeCount]]:
     """The tallies of each run."""
-    found: dict[str, list[Tally]] = defaultdict(list)
+    found: dict[str, list[OutcomeCount]] = defaultdict(list)
     for tally in facts.tallies:
         found[tally.run].append(tally)
     return found
 
 
-def summary(run: Run, tallies: Sequence[Tally]) -> Summary:
+def summary(run: ShownRun, tallies: Sequence[OutcomeCount]) -> Summary:
     """A run's counts."""
     counts: Counter[str] = Counter()
     for tally in tallies:
@@ -82,9 +82,9 @@ def summary(run: Run, tallies: Sequence[Tally]) -> Summary:
     return Summary(run, lanes, counts, sum(tally.seconds or 0 for tally in tallies))
 
 
-def previous(facts: Facts) -> Mapping[str, Run]:
+def previous(facts: Facts) -> Mapping[str, ShownRun]:
     """The run before each run, on the line that they share."""
-    found: dict[str, Run] = {}
+    found: dict[str, ShownRun] = {}
     for runs in facts.lines.values():
         for one, after in pairwise(runs):
             found.setdefault(after.run, one)
@@ -94,15 +94,15 @@ def previous(facts: Facts) -> Mapping[str, Run]:
 def _page(
     build: Build,
     each: Summary,
-    tallies: Sequence[Tally],
+    tallies: Sequence[OutcomeCount],
     changed: Sequence[Changed],
-    before: Mapping[str, Run],
+    before: Mapping[str, ShownRun],
 ) -> None:
     run = each.run
     path = run_page(run.run)
     older = before.get(run.run)
     # A run never changes, but how its lines led to it may: an older run can be recorded later.
-    said = "\n".join(map(repr, (__version__, older and older.run, changed)))
+    said = "\n".join(map(repr, (__version__, build.example, older and older.run, changed)))
     key = sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
     if build.site.is_made_from(path, key):
         return

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
-from harness.dashboard.build import Build
-from harness.dashboard.changes import STATES, Change
-from harness.dashboard.names import case_page
-from harness.dashboard.render import as_json
-
-_RED = ("regressed", "new failure", "crashed", "hung", "missing")
+from harness.dashboard.changes import NEWS, Change
+from harness.dashboard.page_maker import Build, as_json
+from harness.dashboard.page_names import case_page
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,12 @@ def publish(build: Build) -> None:
 
 
 def news(build: Build) -> list[Change]:
-    """What somebody should look at now; what has crashed every night is no news."""
-    return [
-        change
-        for change in build.changes
-        if change.verdict in _RED and (change.verdict not in STATES or change.since == change.run)
-    ]
+    """What somebody should look at now."""
+    return [change for change in build.changes if change.verdict in NEWS]
 
 
 def badge(build: Build) -> Badge:
-    """Red for a regression or a loss, grey before the first run."""
+    """Red for a regression, a new failure or a missing case, grey before the first run."""
     if not build.facts.runs:
         return Badge("no runs", "lightgrey")
     red = len({change.name for change in news(build)})
@@ -97,9 +90,12 @@ def _night(build: Build) -> dict[str, object]:
                 "lane": change.line.lane,
                 "topology": change.line.topology,
                 "run": change.run,
+                "outcome": change.outcome,
+                "layer": change.layer,
                 "signature": change.signature,
                 "text": change.text,
                 "since": change.since,
+                "changed": list(change.began.changed) if change.began else [],
                 "page": case_page(change.name),
             }
             for change in build.changes

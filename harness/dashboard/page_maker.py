@@ -1,17 +1,29 @@
-"""Templates to text: everything is escaped, and nothing on a page acts but the site's own files."""
+"""What every module of ``pages/`` is given: the facts, the templates and the site's folder.
+
+Templates become text here: everything in them is escaped, and nothing on a page acts except the
+site's own files.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
+from functools import cached_property
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.dashboard import names, units
-from harness.model.issues import page
+from harness.dashboard import page_names, units
+from harness.dashboard.changes import Change
+from harness.dashboard.page_names import natural
+from harness.dashboard.site import Site
+from harness.dashboard.site_facts import Facts
+from harness.history.names import SetAside
+from harness.model.issues import ISSUE, page
+from harness.verdicts.upstream import Row
 
 STATIC = ("site.css", "tables.js", "compare.js", "icon.svg")
 POLICY = (
@@ -32,11 +44,40 @@ MENU = (
 )
 
 
+@dataclass
+class Build:
+    """The facts that a page module reads, and the site that it writes into."""
+
+    facts: Facts
+    site: Site
+    changes: Sequence[Change]
+    rows: Sequence[Row] = ()  # of upstream.toml: issues in an engineer's words
+    address: str = ""  # where the site will be, for the feed; "" keeps its links relative
+    set_aside: Sequence[SetAside] = ()  # files of the history that are not in the facts
+
+    @cached_property
+    def render(self) -> Renderer:
+        """The templates."""
+        return Renderer(self.facts.run, self.example)
+
+    def page(self, template: str, path: str, key: str = "", **values: object) -> None:
+        """Publish a page; ``key`` as for ``Site.write``."""
+        self.site.write(path, self.render.page(template, path, **values), key)
+
+    @cached_property
+    def example(self) -> str:
+        """What the search box offers: an issue of this history; a stack if there is none."""
+        rows = self.facts.latest
+        named = {issue for row in rows for issue in (*(row.upstream or ()), row.expectation or "")}
+        issues = [issue for issue in named if ISSUE.fullmatch(issue)]
+        return min(issues, key=natural, default=next(iter(self.facts.stacks), ""))
+
+
 class Renderer:
     """The Jinja2 environment of one site."""
 
-    def __init__(self, runs: Container[str] = ()) -> None:
-        """``runs`` are those that have a page to be linked to."""
+    def __init__(self, runs: Container[str], example: str) -> None:
+        """``runs`` are those that have a page; ``example`` stands in the search box."""
         self._environment = Environment(
             loader=PackageLoader("harness.dashboard"),
             autoescape=True,
@@ -44,22 +85,23 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
             finalize=_finalized,
+            auto_reload=False,  # a template does not change while a site is made of it
         )
         self._environment.globals.update(
             policy=POLICY,
             menu=MENU,
             runs=runs,
+            example=example,
             seconds=units.seconds,
             number=units.number,
             stamp=units.stamp,
         )
         self._environment.filters.update(
-            case_page=names.case_page,
-            run_page=names.run_page,
+            case_page=page_names.case_page,
+            run_page=page_names.run_page,
             run_time=units.run_time,
             issue_page=page,
             kind=units.kind,
-            short=units.short,
             day=units.day,
             when=units.when,
             seconds=units.seconds,
@@ -87,7 +129,7 @@ def as_json(data: object) -> str:
 def _finalized(value: object) -> object:
     """What a template prints, before it is escaped."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return names.visible(value)
+        return page_names.visible(value)
     return value
 
 

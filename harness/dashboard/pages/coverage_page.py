@@ -1,4 +1,4 @@
-"""What is skipped, by cause, and the cheapest lane that would run it."""
+"""What is skipped, by reason, and the cheapest lane that would run it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.dashboard.build import Build
-from harness.dashboard.facts import Facts
-from harness.dashboard.names import ordered
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import ordered
 from harness.dashboard.rows import Latest, cost
+from harness.dashboard.site_facts import Facts
 from harness.diagnosis.signature import first_line
 
 _CASES = 100
@@ -19,9 +19,9 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Skip:
-    """Cases skipped for one cause, and where the same tests ran to an answer."""
+    """Cases skipped for one reason, and where the same tests were measured."""
 
-    cause: str
+    reason: str
     rows: Sequence[Latest]
     remedies: Mapping[str, int]  # what runs them, and how many of them; "" is nothing so far
 
@@ -60,22 +60,22 @@ def publish(build: Build) -> None:
 
 
 def skips(facts: Facts) -> list[Skip]:
-    """By cause, the one that costs most cases first."""
-    ran: dict[str, set[tuple[str, str]]] = defaultdict(set)  # a test: lane and stack that answered
+    """By reason, the one that costs most cases first."""
+    ran: dict[str, set[tuple[str, str]]] = defaultdict(set)  # a test: where it is measured
     together: dict[str, dict[str, list[Latest]]] = defaultdict(lambda: defaultdict(list))
     for row in facts.latest:
         if row.outcome == "skipped":
-            together[cause_of(row)][row.name].append(row)
+            together[reason_of(row)][row.name].append(row)
         else:
             ran[test_of(row)].add((row.lane, row.stack))
     found = []
-    for cause, cases in together.items():
+    for reason, cases in together.items():
         remedies: Counter[str] = Counter()
         for rows in cases.values():
             remedies[remedy(rows, ran[test_of(rows[0])], facts.stacks)] += 1
         every = [row for rows in cases.values() for row in rows]
-        found.append(Skip(cause, every, dict(sorted(remedies.items()))))
-    return sorted(found, key=lambda skip: (-skip.size, skip.cause))
+        found.append(Skip(reason, every, dict(sorted(remedies.items()))))
+    return sorted(found, key=lambda skip: (-skip.size, skip.reason))
 
 
 def remedy(rows: Sequence[Latest], ran: set[tuple[str, str]], stacks: Sequence[str]) -> str:
@@ -96,7 +96,7 @@ def test_of(row: Latest) -> str:
     return row.name.replace(f"{place}-", "[", 1).replace(f"{place}]", "", 1)
 
 
-def cause_of(row: Latest) -> str:
+def reason_of(row: Latest) -> str:
     """Why it is skipped, without the numbers that only tell its cases apart."""
     first = first_line(row.message)
     return _NUMBER.sub("N", first) if first else "no reason given"

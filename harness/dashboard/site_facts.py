@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import cached_property
 from importlib import resources
@@ -13,18 +13,19 @@ from typing import Any
 
 from duckdb import DuckDBPyConnection
 
-from harness.dashboard.names import natural
+from harness.dashboard.page_names import natural
 from harness.dashboard.rows import (
     Changed,
     Failure,
     Latest,
-    Line,
     Moved,
     Number,
+    OutcomeCount,
     Point,
-    Run,
-    Said,
-    Tally,
+    RunOutcome,
+    ShownRun,
+    StackLine,
+    Start,
     Trend,
     cost,
 )
@@ -55,18 +56,18 @@ class Facts:
         return [row[0] for row in rows.fetchall()]
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ShownRun]:
         """The runs of those nights, the newest first."""
         found = []
-        for row in self._rows("runs", start=self.start):
+        for row in self._rows("runs_shown", start=self.start):
             run, time, night, stack, revision, machine, *versions, size = row
             said = zip(("python", *COMPONENTS), versions, strict=True)
             named = {name: text for name, text in said if text}
-            found.append(Run(run, time, night, stack, revision, machine, named, size))
+            found.append(ShownRun(run, time, night, stack, revision, machine, named, size))
         return found
 
     @cached_property
-    def run(self) -> Mapping[str, Run]:
+    def run(self) -> Mapping[str, ShownRun]:
         """A run by its name."""
         return {run.run: run for run in self.runs}
 
@@ -90,12 +91,12 @@ class Facts:
         return sorted({row.lane for row in self.latest}, key=cost)
 
     @cached_property
-    def lines(self) -> Mapping[Line, list[Run]]:
+    def lines(self) -> Mapping[StackLine, list[ShownRun]]:
         """The runs of each line, the oldest first."""
-        found: dict[Line, dict[str, Run]] = defaultdict(dict)
+        found: dict[StackLine, dict[str, ShownRun]] = defaultdict(dict)
         for tally in sorted(self.tallies, key=attrgetter("run")):
             run = self.run[tally.run]
-            found[Line(run.stack, tally.lane, tally.topology)][run.run] = run
+            found[StackLine(run.stack, tally.lane, tally.topology)][run.run] = run
         return {line: list(runs.values()) for line, runs in found.items()}
 
     @cached_property
@@ -105,9 +106,9 @@ class Facts:
         return dict(rows.fetchall())
 
     @cached_property
-    def tallies(self) -> list[Tally]:
+    def tallies(self) -> list[OutcomeCount]:
         """The counts of each run."""
-        return [Tally(*row) for row in self._rows("tallies")]
+        return [OutcomeCount(*row) for row in self._rows("tallies")]
 
     @cached_property
     def trends(self) -> Mapping[tuple[str, str, str], Trend]:
@@ -124,6 +125,24 @@ class Facts:
         for row in self._rows("failures"):
             found[row[0]].append(Failure(*row))
         return found
+
+    @cached_property
+    def before_failures(self) -> Mapping[Start, str]:
+        """Where a failure began: the run that measured its case before."""
+        every = (failure.start for failures in self.failures.values() for failure in failures)
+        return self.measured_before([start for start in every if start.run in self.run])
+
+    def measured_before(self, starts: Sequence[Start]) -> Mapping[Start, str]:
+        """The last run before each of these that measured the case, within the nights shown."""
+        values = {
+            "names": [start.name for start in starts],
+            "stacks": [start.stack for start in starts],
+            "lanes": [start.lane for start in starts],
+            "topologies": [start.topology for start in starts],
+            "runs": [start.run for start in starts],
+        }
+        found = self._rows("measured_before", **values)
+        return {Start(*row[:5]): row[5] for row in found}
 
     @cached_property
     def numbers(self) -> Mapping[str, list[Number]]:
@@ -155,9 +174,9 @@ class Facts:
             found[row[0]].append(Changed(*row))
         return found
 
-    def said(self) -> Iterator[tuple[str, list[Said]]]:
+    def said(self) -> Iterator[tuple[str, list[RunOutcome]]]:
         """Each run with the outcomes of all its cases."""
-        rows = (Said(*row) for row in self._stream("said"))
+        rows = (RunOutcome(*row) for row in self._stream("said"))
         for run, outcomes in groupby(rows, attrgetter("run")):
             yield run, list(outcomes)
 

@@ -1,4 +1,4 @@
-"""One night's site, page by page."""
+"""One night's site, page by page; the front page last, so that it leads nowhere too early."""
 
 from __future__ import annotations
 
@@ -8,29 +8,36 @@ from pathlib import Path
 
 from duckdb import DuckDBPyConnection
 
-from harness.dashboard import (
-    case,
-    cases,
-    cells,
-    compare,
-    coverage,
-    failures,
-    feed,
-    flaky,
-    issues,
-    overview,
-    runs,
-    slow,
-)
-from harness.dashboard.build import Build
 from harness.dashboard.changes import judged
-from harness.dashboard.facts import Facts
-from harness.dashboard.render import STATIC, static
+from harness.dashboard.page_maker import STATIC, Build, static
+from harness.dashboard.pages import (
+    case_page,
+    cases_page,
+    compare_page,
+    coverage_page,
+    failures_page,
+    feed,
+    flaky_page,
+    front_page,
+    issues_page,
+    runs_page,
+    search_page,
+    slow_page,
+)
 from harness.dashboard.site import Site
+from harness.dashboard.site_facts import Facts
 from harness.history.names import SetAside
 from harness.verdicts.upstream import Row
 
 NIGHTS = 90
+_PAGES = (
+    cases_page,
+    runs_page,
+    compare_page,
+    slow_page,
+    coverage_page,
+    feed,
+)
 
 
 @dataclass(frozen=True)
@@ -56,9 +63,10 @@ def publish(connection: DuckDBPyConnection, out: Path, shown: Shown) -> Site:
         for name in STATIC:
             site.write(name, static(name))
         site.write(".nojekyll", "")  # GitHub Pages would leave out what its generator does not know
-        found = case.publish(build)
-        for publisher in (cells, cases, runs, compare, failures, issues, slow, coverage, feed):
-            publisher.publish(build)
-        flaky.publish(build, found)
-        overview.publish(build)
+        found = case_page.publish(build)
+        for page in _PAGES:
+            page.publish(build)
+        flaky_page.publish(build, found)
+        search_page.publish(build, issues_page.publish(build), failures_page.publish(build))
+        front_page.publish(build)
     return site

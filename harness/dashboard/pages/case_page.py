@@ -10,13 +10,13 @@ from itertools import groupby
 
 from harness.dashboard import shapes
 from harness.dashboard.began import distinct
-from harness.dashboard.build import Build
-from harness.dashboard.cells import urgency
 from harness.dashboard.changes import Change
-from harness.dashboard.facts import Facts
-from harness.dashboard.flaky import Flaky, listed
-from harness.dashboard.names import case_page
-from harness.dashboard.rows import Latest, Line, Moved, Number, Point, cost
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import case_page
+from harness.dashboard.pages.flaky_page import Flaky, listed
+from harness.dashboard.rows import Latest, Moved, Number, Point, StackLine, cost
+from harness.dashboard.site_facts import Facts
+from harness.dashboard.units import urgency
 from harness.model.issues import ISSUE
 
 
@@ -24,21 +24,21 @@ from harness.model.issues import ISSUE
 class Series:
     """A case on one line over the nights."""
 
-    line: Line
+    line: StackLine
     last: Point
-    since: Point  # the first run of the answer that it has now
+    since: Point  # the first run of the outcome that it has now
     strip: Sequence[shapes.Block]
     durations: shapes.Plot | None
     counts: Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Recorded:
+class NumberPlots:
     """A number that the harness recorded, on the lines where it is one."""
 
     property: str
-    steady: Sequence[tuple[str, Sequence[Line]]]  # values that never moved, and where
-    plots: Sequence[tuple[Line, shapes.Plot]]
+    steady: Sequence[tuple[str, Sequence[StackLine]]]  # values that never moved, and where
+    plots: Sequence[tuple[StackLine, shapes.Plot]]
 
 
 def publish(build: Build) -> list[Flaky]:
@@ -48,8 +48,8 @@ def publish(build: Build) -> list[Flaky]:
     latest: dict[str, list[Latest]] = {}
     for row in facts.latest:
         latest.setdefault(row.name, []).append(row)
-    verdicts: dict[str, list[tuple[str, Line]]] = {}
-    tonight: dict[tuple[str, Line], Change] = {}
+    verdicts: dict[str, list[tuple[str, StackLine]]] = {}
+    tonight: dict[tuple[str, StackLine], Change] = {}
     for change in build.changes:
         verdicts.setdefault(change.name, []).append((change.verdict, change.line))
         if change.verdict == "flaky":
@@ -76,38 +76,38 @@ def publish(build: Build) -> list[Flaky]:
     return flaky
 
 
-def skips(rows: Sequence[Latest]) -> list[tuple[str, list[Line]]]:
-    """Why the case has no answer now, and on which lines."""
-    found: dict[str, list[Line]] = {}
+def skips(rows: Sequence[Latest]) -> list[tuple[str, list[StackLine]]]:
+    """Why the case is not measured now, and on which lines."""
+    found: dict[str, list[StackLine]] = {}
     for row in rows:
         if row.outcome == "skipped":
             found.setdefault(row.message, []).append(row.line)
     return list(found.items())
 
 
-def place(row: Point) -> Line:
+def place(row: Point) -> StackLine:
     """Where it ran."""
-    return Line.of(row)
+    return StackLine.of(row)
 
 
-def recorded(facts: Facts, numbers: Sequence[Number], moved: Sequence[Moved]) -> list[Recorded]:
+def recorded(facts: Facts, numbers: Sequence[Number], moved: Sequence[Moved]) -> list[NumberPlots]:
     """Plots of what moved, the value of what never did."""
     found = []
-    values: dict[tuple[str, Line], dict[date, float]] = {}
+    values: dict[tuple[str, StackLine], dict[date, float]] = {}
     for m in moved:
-        line = Line.of(m)
+        line = StackLine.of(m)
         values.setdefault((m.property, line), {})[m.night] = m.value
     for name, members in groupby(sorted(numbers, key=lambda n: n.property), lambda n: n.property):
-        steady: dict[str, list[Line]] = {}
+        steady: dict[str, list[StackLine]] = {}
         plots = []
         for n in members:
-            line = Line.of(n)
+            line = StackLine.of(n)
             plot = shapes.plot(facts.nights, values.get((name, line), {}))
             if plot:
                 plots.append((line, plot))
             else:
                 steady.setdefault(f"{n.last:g}", []).append(line)
-        found.append(Recorded(name, list(steady.items()), plots))
+        found.append(NumberPlots(name, list(steady.items()), plots))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The first screen: what changed since yesterday, then the heat map."""
+"""The front page: what changed, the heat map, each cause with since when, what still fails."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from harness.dashboard import shapes
-from harness.dashboard.build import Build
-from harness.dashboard.changes import ALWAYS, HEADLINES, STATES, Cluster, clusters, of
-from harness.dashboard.facts import Facts
-from harness.dashboard.names import cell_page, natural
+from harness.dashboard.changes import ALWAYS, HEADLINES, ChangeGroup, clusters, of
+from harness.dashboard.page_maker import Build
+from harness.dashboard.page_names import cell_page, natural
+from harness.dashboard.pages.runs_page import Summary, summaries
 from harness.dashboard.rows import BAD, WORKS, Latest, Trend, cost
-from harness.dashboard.runs import Summary, summaries
+from harness.dashboard.site_facts import Facts
 
 _TREND = 14  # nights in a cell's small line
 _SHOWN = 8  # clusters of a verdict on the first screen; the rest is one click away
@@ -27,7 +27,7 @@ class Headline:
     verdict: str
     meaning: str
     cases: int
-    clusters: Sequence[Cluster]
+    clusters: Sequence[ChangeGroup]
 
     @property
     def label(self) -> str:
@@ -39,7 +39,17 @@ class Headline:
         )
 
     @property
-    def shown(self) -> Sequence[Cluster]:
+    def states(self) -> list[tuple[str, int]]:
+        """How many of its cases crashed and how many hung; a case that did both counts in both."""
+        changes = [change for group in self.clusters for change in group.changes]
+        cases = {
+            state: {change.name for change in changes if change.outcome == state}
+            for state in ("crashed", "hung")
+        }
+        return [(state, len(names)) for state, names in cases.items() if names]
+
+    @property
+    def shown(self) -> Sequence[ChangeGroup]:
         """Those on the first screen."""
         return self.clusters[:_SHOWN]
 
@@ -50,13 +60,13 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class Cell:
+class HeatCell:
     """An area on a stack and lane."""
 
     page: str
     works: int
     measured: int
-    bad: int
+    unexpected: int
     step: float | None  # percentage points since the night before; None without one
     spark: str
 
@@ -87,7 +97,7 @@ def publish(build: Build) -> None:
     facts = build.facts
     columns = _columns(facts)
     build.page(
-        "index.html",
+        "front.html",
         "index.html",
         night=facts.night,
         headlines=headlines(build),
@@ -106,15 +116,15 @@ def headlines(build: Build) -> list[Headline]:
     found = []
     for verdict, meaning in HEADLINES:
         changes = of(build.changes, verdict)
-        if verdict in STATES:  # what crashed every night is no news
-            changes = [change for change in changes if change.since == change.run]
         if changes or verdict in ALWAYS:
             cases = len({change.name for change in changes})
             found.append(Headline(verdict, meaning, cases, clusters(changes)))
     return found
 
 
-def heat(facts: Facts, columns: Sequence[tuple[str, str]]) -> list[tuple[str, list[Cell | None]]]:
+def heat(
+    facts: Facts, columns: Sequence[tuple[str, str]]
+) -> list[tuple[str, list[HeatCell | None]]]:
     """The areas, each with a cell for every column or None where none of its cases ran."""
     rows: dict[tuple[str, str, str], list[Latest]] = defaultdict(list)
     for row in facts.latest:
@@ -133,15 +143,15 @@ def heat(facts: Facts, columns: Sequence[tuple[str, str]]) -> list[tuple[str, li
     ]
 
 
-def cell(area: str, stack: str, lane: str, rows: Sequence[Latest], trend: Trend) -> Cell:
-    """The latest answers with the trend behind them."""
+def cell(area: str, stack: str, lane: str, rows: Sequence[Latest], trend: Trend) -> HeatCell:
+    """The latest outcomes with the trend behind them."""
     rates = [works / measured for _, works, measured in trend.nights[-_TREND:] if measured]
     step = (rates[-1] - rates[-2]) * 100 if len(rates) > 1 else None
-    return Cell(
+    return HeatCell(
         page=cell_page(area, stack, lane),
         works=sum(row.outcome in WORKS for row in rows),
         measured=sum(row.outcome != "skipped" for row in rows),
-        bad=sum(row.outcome in BAD for row in rows),
+        unexpected=sum(row.outcome in BAD for row in rows),
         step=step,
         spark=shapes.spark(rates) if len(set(rates)) > 1 else "",
     )
@@ -161,10 +171,10 @@ def _tonight(facts: Facts) -> list[Summary]:
 def _totals(facts: Facts) -> dict[str, int]:
     return {
         "cases": len({row.name for row in facts.latest}),
-        "answers": len(facts.latest),
+        "outcomes": len(facts.latest),
         "stacks": len(facts.stacks),
         "works": sum(row.outcome in WORKS for row in facts.latest),
-        "known": sum(row.outcome == "expected failure" for row in facts.latest),
-        "bad": sum(row.outcome in BAD for row in facts.latest),
+        "expected": sum(row.outcome == "expected failure" for row in facts.latest),
+        "unexpected": sum(row.outcome in BAD for row in facts.latest),
         "skipped": sum(row.outcome == "skipped" for row in facts.latest),
     }

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.dashboard.build import Build
-from harness.dashboard.facts import Facts
-from harness.dashboard.names import natural
-from harness.dashboard.render import as_json
+from harness.dashboard.page_maker import Build, as_json
+from harness.dashboard.page_names import natural
 from harness.dashboard.rows import Latest
+from harness.dashboard.site_facts import Facts
 from harness.model.issues import ISSUE
 from harness.verdicts.since import StackAnswer, Timeline
 from harness.verdicts.upstream import Row
 
 
 @dataclass(frozen=True)
-class Line:
+class IssueRow:
     """A statement about stacks, the issues that it is about, and each stack's answer."""
 
     history: Timeline
@@ -34,17 +33,17 @@ class Line:
 
     @property
     def conclusion(self) -> str:
-        """``open``, ``fixed in 2.7.0``, ``never wrong`` or ``not measured``."""
+        """``not fixed yet``, ``fixed in 2.7.0``, ``never wrong`` or ``not measured``."""
         if not self.history.known:
             return "not measured"
         if not self.first_bad:
             return "never wrong"
         after = self.history.first_good_after
-        return f"fixed in {after}" if after else "open"
+        return f"fixed in {after}" if after else "not fixed yet"
 
 
-def publish(build: Build) -> None:
-    """The page, and the same as data."""
+def publish(build: Build) -> list[IssueRow]:
+    """The page, and the same as data. Returns its rows."""
     found = lines(build.facts, build.rows)
     build.page("issues.html", "issues.html", lines=found, stacks=build.facts.stacks)
     data = [
@@ -61,9 +60,10 @@ def publish(build: Build) -> None:
         for line in found
     ]
     build.site.write("data/issues.json", as_json({"format": 1, "issues": data}))
+    return found
 
 
-def lines(facts: Facts, rows: Sequence[Row]) -> list[Line]:
+def lines(facts: Facts, rows: Sequence[Row]) -> list[IssueRow]:
     """The rows in their order, then a line for each issue that none of them names."""
     by_stack: dict[str, list[Latest]] = {stack: [] for stack in facts.stacks}
     for latest in facts.latest:
@@ -72,7 +72,7 @@ def lines(facts: Facts, rows: Sequence[Row]) -> list[Line]:
     for row in rows:
         answers = [StackAnswer(s, row.answer(row.select(by))) for s, by in by_stack.items()]
         if any(stack.answer.count != "0/0" for stack in answers):
-            found.append(Line(Timeline(row.title, tuple(answers)), row.issues))
+            found.append(IssueRow(Timeline(row.title, tuple(answers)), row.issues))
     named = {issue for line in found for issue in line.issues}
     for issue, about in sorted(_watchers(facts).items(), key=lambda each: natural(each[0])):
         if issue in named:
@@ -84,7 +84,7 @@ def lines(facts: Facts, rows: Sequence[Row]) -> list[Line]:
         ]
         size = len(about)
         title = f"{size} case{'s' if size > 1 else ''} about it"
-        found.append(Line(Timeline(title, tuple(answers)), (issue,)))
+        found.append(IssueRow(Timeline(title, tuple(answers)), (issue,)))
     return found
 
 
