@@ -10,6 +10,7 @@ from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.session import options
 from harness.session.fixtures import replica, spmd, topology, tpu_compiler, tpu_events, xla_target
+from harness.session.logs import TraceFilter
 from harness.session.markers import MARKERS
 from harness.session.session import Cases
 from harness.session.terminal import Terminal
@@ -54,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except BadInputError as error:
         pytest.exit(f"xla-harness: {error}", returncode=2)
     config.pluginmanager.register(Cases(config, settings, expectations))
+    config.pluginmanager.register(TraceFilter())
 
 
 @pytest.hookimpl(tryfirst=True)

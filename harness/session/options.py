@@ -73,6 +73,12 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="KIB",
         help="output kept of each phase and stream, the middle is cut (default: 128)",
     )
+    shown = parser.getgroup("xla-harness: what is shown")
+    shown.addoption(
+        "--full",
+        action="store_true",
+        help="show every unexpected case and its traceback, not one of each cause; as -vv does",
+    )
     known = parser.getgroup("xla-harness: what upstream is known to get wrong")
     known.addoption(
         "--expectations",
