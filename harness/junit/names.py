@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.model.provenance import PROPERTY as MODIFIED
 from harness.model.versions import COMPONENTS
 
 # Properties of the whole report. The format changes when a reader of the last one would be wrong.
@@ -27,7 +28,7 @@ _FACTS = frozenset(
 _RECORD = frozenset(
     {
         *("id", "isolation", "expectation", "outcome", "outcome_detail", "failure", "signal"),
-        "unproven",
+        *("unproven", MODIFIED),
         *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
     }
 )
@@ -46,7 +47,9 @@ def of_a_test(name: str) -> str:
 
 def of_a_session(name: str) -> str:
     """The same for a property of the whole report."""
-    own = name in (FORMAT_PROPERTY, STACK_PROPERTY, *VERSIONS) or name.startswith(LEFT_OUT)
+    own = name in (FORMAT_PROPERTY, STACK_PROPERTY, MODIFIED, *VERSIONS) or name.startswith(
+        LEFT_OUT
+    )
     return f"test:{name}" if own else name
 
 

@@ -15,6 +15,7 @@ from harness.isolation.isolator import Run
 from harness.lanes import LANES
 from harness.model.case import Case
 from harness.model.outcome import BROKEN, WORKS, Kind, Outcome
+from harness.model.provenance import modified_property
 from harness.model.versions import stack_versions
 
 _ATTRIBUTE = "xla_record"
@@ -73,7 +74,8 @@ class Record:
             for name, value in asdict(self).items()
             if name != "facts"
         }
-        return [(k, v) for k, v in {**own, **self.facts, **stack_versions()}.items() if v]
+        stack = {**stack_versions(), **modified_property()}
+        return [(k, v) for k, v in {**own, **self.facts, **stack}.items() if v]
 
 
 def settle(

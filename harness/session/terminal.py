@@ -10,6 +10,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from harness.model.outcome import Kind
+from harness.model.provenance import modified_components
 from harness.printable import printable
 from harness.session import summary
 from harness.session.causes import Key, key_of, message_of
@@ -47,10 +48,13 @@ class Terminal:
         if not self._full:
             self._config.pluginmanager.register(Tracebacks(reporter, self._records))
 
-    def pytest_report_header(self) -> str | None:
+    def pytest_report_header(self) -> list[str]:
+        lines = [f"xla-harness: {printable(str(found))}" for found in modified_components()]
         if self._in_process:
-            return f"xla-harness: no isolation ({self._in_process}): cases share this process"
-        return None
+            lines.append(
+                f"xla-harness: no isolation ({self._in_process}): cases share this process"
+            )
+        return lines
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._total = sum(CASE in item.stash for item in session.items)
