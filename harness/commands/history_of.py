@@ -8,12 +8,11 @@ from pathlib import Path
 from harness.commands.output import show
 from harness.commands.parsers import Commands
 from harness.commands.partial import told
+from harness.commands.project import upstream_rows
 from harness.render import releases as shown
 from harness.verdicts import releases as history
-from harness.verdicts import upstream
 
 _REPORTS = Path("reports/matrix")
-_ROWS = Path("fixtures/upstream.toml")
 
 
 def add(commands: Commands) -> None:
@@ -29,7 +28,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    rows = upstream.load_optional(_ROWS if _ROWS.is_file() else None)
+    rows = upstream_rows()
     reports, faults = history.find_reports(options.reports)
     for line in shown.lines(history.histories(options.issue, reports, rows)):
         show(line)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from harness.commands import project
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
@@ -16,6 +18,17 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 def names(text: str) -> tuple[str, ...]:
     """A list as it is written on the command line: ``cpu,virtual-tpu``."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that reads stacks."""
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=project.folder_of_stacks(),
+        metavar="DIR",
+        help="of stacks (default: %(default)s, ini xla_stacks)",
+    )
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:

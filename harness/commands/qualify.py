@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.commands.matrix import REPORTS, UPSTREAM, add_run_options, cells_of, with_paths
+from harness.commands.matrix import REPORTS, add_run_options, cells_of, with_paths
 from harness.commands.output import annotate, say, show
 from harness.commands.parsers import Commands, output_file, output_folder, whole_number
 from harness.commands.partial import told
+from harness.commands.project import upstream_rows
 from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.files import write
@@ -31,7 +32,7 @@ from harness.verdicts.compare import compare
 from harness.verdicts.decision import decide
 from harness.verdicts.findings import Comparison
 from harness.verdicts.releases import find_reports
-from harness.verdicts.upstream import Row, load_optional
+from harness.verdicts.upstream import Row
 
 OUT = Path("reports/qualify")
 
@@ -143,7 +144,7 @@ def _sides(options: argparse.Namespace) -> _Sides:
         reports or [cell.read() for cell in done.finished if cell.stack == stack]
         for reports, stack in zip(given, stacks, strict=True)
     ]
-    rows = load_optional(UPSTREAM if UPSTREAM.exists() else None)
+    rows = upstream_rows()
     return _Sides(reports, stacks, rows, [fault for _, faults in read for fault in faults])
 
 

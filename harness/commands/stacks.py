@@ -6,12 +6,12 @@ import argparse
 import shutil
 import textwrap
 from collections.abc import Iterable
-from pathlib import Path
 
+from harness.commands import project
 from harness.commands.output import say, show
-from harness.commands.parsers import Commands
+from harness.commands.parsers import Commands, add_folder
 from harness.stacks import constraints, doctor, wheels
-from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
@@ -21,9 +21,7 @@ _SHOWN = ("torch", "jax", "libtpu", "numpy")
 def add(commands: Commands) -> None:
     """Add the command and its own commands."""
     parser = commands.add_parser("stacks", help="stacks and their environments")
-    parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
-    )
+    add_folder(parser)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     actions.add_parser("list", help="all stacks, and which are installed").set_defaults(run=_list)
     for name, run, text in (
@@ -105,9 +103,12 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    catalogue, environments = Catalogue(options.folder), Environments()
+    usual = project.folder_of_stacks()
+    # A wheel is installed without the stacks of a clone: their disk and Pythons are not asked for.
+    without = options.folder == usual and not usual.is_dir()
+    stacks, environments = [] if without else Catalogue(options.folder).stacks, Environments()
     show("this machine")
-    checks = list(doctor.machine(catalogue.stacks, environments))
+    checks = list(doctor.machine(stacks, environments))
     show("\n".join(text for check in checks for text in _line(check)))
     show("this environment")
     found = list(doctor.here())

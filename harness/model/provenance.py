@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.model.versions import COMPONENTS, installed
+from harness.model.versions import COMPONENTS
 
 PROPERTY = "modified"  # of a report
 _UNCHECKED = {"torch"}  # 12,000 files; looking at each would take longer than all the others
@@ -63,19 +63,24 @@ def _modified(name: str) -> Modified | None:
         owner = distribution(name)
     except PackageNotFoundError:
         return Modified(name, "of unknown version", str(place), "not an installed distribution")
-    own = Path(str(owner.locate_file(name)))
-    if place.resolve() != own.resolve():
-        return Modified(name, owner.version, str(place), "not the installed distribution")
-    if owner.read_text("RECORD") is None:
-        return Modified(name, owner.version, str(place), "a source tree")
-    if address := _direct_url(owner):
+    address = _direct_url(owner)
+    why = _why(owner, name, place)
+    if address and not why:
         return Modified(name, owner.version, address, "not from an index of packages")
+    return Modified(name, owner.version, str(place), why) if why else None
+
+
+def _why(owner: Distribution, name: str, place: Path) -> str:
+    """How the folder differs from what the distribution installed; "" if it does not."""
+    if place.resolve() != Path(str(owner.locate_file(name))).resolve():
+        return "not the installed distribution"
+    if owner.read_text("RECORD") is None:
+        return "a source tree"
     changed = [] if name in _UNCHECKED else list(_changed(owner))
     if not changed:
-        return None
+        return ""
     more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
-    why = f"changed since it was installed: {', '.join(changed[:_NAMED])}{more}"
-    return Modified(name, installed(name), str(place), why)
+    return f"changed since it was installed: {', '.join(changed[:_NAMED])}{more}"
 
 
 def _place(name: str) -> Path | None:
@@ -123,9 +128,9 @@ def _changed(owner: Distribution) -> Iterator[str]:
         except OSError:
             yield path
             continue
-        if status.st_size != int(size or -1):
-            yield path
-        elif status.st_mtime > written and _digest(file) != digest:
+        if status.st_size != int(size or -1) or (
+            status.st_mtime > written and _digest(file) != digest
+        ):
             yield path
 
 

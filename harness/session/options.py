@@ -93,6 +93,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("xla_golden", "folder of golden compilations, from the root", default="")
     parser.addini("xla_expectations", "folder of expectation files, from the root", default="")
     parser.addini("xla_stacks", "folder of stacks, which expectations may name", default="")
+    parser.addini("xla_findings", "Markdown file of findings, which expectations name", default="")
     parser.addini("xla_durations", "file of recorded durations, for --shard", default="")
     parser.addini("xla_upstream", "file of upstream rows for the summary", default="")
     parser.addini(
@@ -117,6 +118,7 @@ class Settings:
     deadline: float
     limits: Limits
     expectations: Path | None
+    findings: Path | None
     golden: Golden | None
     update_golden: bool
     stacks: Path | None
@@ -148,6 +150,7 @@ class Settings:
                 output_bytes=int(_number(config, "--output-limit", above=0) * _KIB),
             ),
             expectations=_expectations(config),
+            findings=_from_root(config, config.getini("xla_findings")),
             golden=_golden(config, lanes),
             update_golden=_updates_golden(config),
             stacks=_from_root(config, config.getini("xla_stacks")),

@@ -44,8 +44,8 @@ from harness.lanes.tpu_aot.record import PROPERTY, Summary
 from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model.case import Case
 from harness.model.outcome import Kind
-from harness.model.topology import Target
 from harness.model.provenance import modified_property
+from harness.model.topology import Target
 from harness.model.versions import stack_versions
 from harness.session.fixtures import CASE, GOLDEN
 from harness.session.markers import case_of, declared_targets
