@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
-from harness.commands.output import show
-from harness.commands.parsers import Commands
+from harness.commands.output import answer
+from harness.commands.parsers import Commands, add_json
 from harness.commands.partial import told
 from harness.commands.project import upstream_rows
 from harness.render import releases as shown
@@ -24,12 +25,13 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--reports", type=Path, default=_REPORTS, metavar="DIR", help=f"default: {_REPORTS}"
     )
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     rows = upstream_rows()
     reports, faults = history.find_reports(options.reports)
-    for line in shown.lines(history.histories(options.issue, reports, rows)):
-        show(line)
+    found = history.histories(options.issue, reports, rows)
+    answer(options, [dataclasses.asdict(one) for one in found], "\n".join(shown.lines(found)))
     return told(faults)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.commands.matrix import REPORTS, add_run_options, cells_of, with_paths
-from harness.commands.output import annotate, say, show
-from harness.commands.parsers import Commands, output_file, output_folder, whole_number
+from harness.commands.output import annotate, answer, say
+from harness.commands.parsers import Commands, add_json, output_file, output_folder, whole_number
 from harness.commands.partial import told
 from harness.commands.project import upstream_rows
 from harness.commands.query import tell
@@ -57,9 +56,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--markdown", type=output_file, metavar="FILE", help="summary for a pull request"
     )
-    parser.add_argument(
-        "--json", type=output_file, metavar="FILE", help="all findings, for a program"
-    )
+    add_json(parser)
     parser.add_argument(
         "--reruns",
         type=whole_number(0, 100),
@@ -99,14 +96,12 @@ def _run(options: argparse.Namespace) -> int:
     if base and candidate and not options.no_attribution:
         comparison = attribute(comparison, base, candidate, runner)
     allowed = allow.apply(entries, comparison)
-    show("\n".join(text.lines(comparison, allowed)))
+    answer(options, as_data(comparison, allowed), "\n".join(text.lines(comparison, allowed)))
     if options.annotations:
         annotate(compare_ci.annotation_lines(comparison, allowed))
     target = options.markdown or runner.out / "summary.md"
     target.parent.mkdir(parents=True, exist_ok=True)
     write({target: markdown.summary(comparison, allowed)})
-    if options.json:
-        write({options.json: f"{json.dumps(as_data(comparison, allowed), indent=1)}\n"})
     say(f"summary: {target}")
     left_out = told(sides.faults)
     return decide(comparison, allowed.entries.keys()).exit_code or left_out

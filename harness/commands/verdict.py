@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
-from harness.commands.output import annotate, show
-from harness.commands.parsers import Commands, output_file
+from harness.commands.output import annotate, answer
+from harness.commands.parsers import Commands, add_json, output_file
 from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.history.store import History
 from harness.render import verdict_ci, verdict_text
-from harness.verdicts.verdicts import judge
+from harness.verdicts.verdicts import KINDS, judge
 
 
 def add(commands: Commands) -> None:
@@ -26,6 +27,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--annotations", action="store_true", help="print GitHub's ::error and ::warning lines too"
     )
+    add_json(parser)
     parser.set_defaults(run=_run)
     parser.epilog = "The exit code is 1 when a case regressed or is missing."
 
@@ -37,7 +39,8 @@ def _run(options: argparse.Namespace) -> int:
     tell(history)
     if not verdicts.runs:
         raise history.unreadable(run)
-    show("\n".join(verdict_text.lines(verdicts)))
+    data = [dataclasses.asdict(verdict) for kind in KINDS for verdict in verdicts.of(kind)]
+    answer(options, data, "\n".join(verdict_text.lines(verdicts)))
     if options.annotations:
         annotate(verdict_ci.annotation_lines(verdicts))
     if options.markdown:
