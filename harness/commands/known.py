@@ -97,7 +97,8 @@ def lines(data: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
     """The same for a terminal of that width; patterns of cases stay whole."""
     for cause in data:
         name = cause["issue"] or f"finding {cause['finding']}"
-        yield from _wrapped(f"{name}: {cause['title']}", width, 0)
+        alone = all(entry["reason"] == cause["title"] for entry in cause["expectations"])
+        yield from _wrapped(name if alone else f"{name}: {cause['title']}", width, 0)
         for entry in cause["expectations"]:
             stacks = ", ".join(entry["stacks"]) or entry["condition"] or "any stack"
             yield from _wrapped(f"{entry['outcome']} on {stacks}: {entry['reason']}", width, 2)

@@ -85,7 +85,7 @@ BAD_FILES = {
         entry() + 'stack.python = "<3,>3"\n',
         "area.toml:1: key 'stack.python': '<3,>3': can never match",
     ),
-    "bad finding": (entry(issue=None, finding="A b"), "or key 'finding', a section of"),
+    "bad finding": (entry(issue=None, finding="A b"), "or key 'finding', the name of a section"),
 }
 
 

@@ -37,7 +37,7 @@ NOT_RUN = {
     "xla-harness history fetch": "a branch of another repository: see test_history_branch",
     "xla-harness history push": "a branch of another repository: see test_history_branch",
     "xla-harness issues": "asks GitHub: see test_issues_sync",
-    "xla-harness jobset collect": "asks a cluster: see test_jobset_collect",
+    "xla-harness jobset fetch": "asks a cluster: see test_jobset_collect",
     "xla-harness bisect": "environments of several stacks, minutes: see test_bisect",
     "xla-harness matrix": "environments of several stacks, minutes: see test_matrix",
     "xla-harness qualify": "environments of two stacks, minutes: see test_matrix",
