@@ -291,7 +291,7 @@ def test_two_entries_for_this_stack_are_refused(project: Project) -> None:
     project.write("expected/area.toml", entry() + for_python("==") + entry() + for_python(">="))
     ran = project.run(OPTION)
     assert ran.code == 2
-    assert ran.shows("expected/area.toml:1 and expected/area.toml:6 match test_inner.py::")
+    assert ran.shows("expected/area.toml:1 and expected/area.toml:7 match test_inner.py::")
 
 
 def test_misspelt_case_of_another_stack_is_red(project: Project) -> None:

@@ -138,7 +138,8 @@ def test_what_is_not_run_is_shown(start: str) -> None:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, str]]:
     """All of them, in a folder that looks like a clone in which suites were run."""
     folder = tmp_path_factory.mktemp("clone")
-    (folder / "suites").symlink_to(ROOT / "suites")
+    for name in ("suites", "docs"):
+        (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "fixtures", folder / "fixtures")
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "tests").mkdir()
