@@ -13,12 +13,14 @@ from harness import __version__
 from harness.commands import (
     bisect,
     collect,
+    completion,
     dashboard,
     durations,
     expectations,
     history,
     issues,
     jobset,
+    known,
     list_,
     matrix,
     plan,
@@ -39,6 +41,7 @@ from harness.model.versions import stack_versions
 
 _COMMANDS = (
     list_,
+    known,
     topologies,
     stacks,
     wheels,
@@ -77,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as of `xla-harness query ... | head`
         return _BROKEN_PIPE
     except (BadInputError, OSError) as error:  # OSError: a full disk, a folder that is not readable
-        say(f"xla-harness: {error}")
+        say(f"xla-harness: {error}", style="red")
         return 2
     except Exception:
         say(f"{traceback.format_exc()}xla-harness: this is a bug in xla-harness, please report it")
@@ -129,4 +132,5 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)
+    completion.add(commands, _parser)
     return parser

@@ -8,8 +8,10 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.expectations import Expectations
+from harness.expectations.causes import read_findings
 from harness.session import options
 from harness.session.fixtures import replica, spmd, topology, tpu_compiler, tpu_events, xla_target
+from harness.session.logs import TraceFilter
 from harness.session.markers import MARKERS
 from harness.session.session import Cases
 from harness.session.terminal import Terminal
@@ -47,13 +49,15 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         settings = options.Settings.of(config)
         known = known_versions(settings.stacks)
-        expectations = Expectations.load_optional(settings.expectations, known)
+        findings = read_findings(settings.findings)
+        expectations = Expectations.load_optional(settings.expectations, known, findings)
         config.stash[_TERMINAL] = Terminal(
             config, settings.in_process, upstream.load_optional(settings.upstream)
         )
     except BadInputError as error:
         pytest.exit(f"xla-harness: {error}", returncode=2)
     config.pluginmanager.register(Cases(config, settings, expectations))
+    config.pluginmanager.register(TraceFilter())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.commands.output import say, show
-from harness.commands.parsers import Commands, output_folder
+from harness.commands.parsers import Commands, add_folder, output_folder
 from harness.errors import BadInputError
 from harness.junit.report import Result
 from harness.lanes import DEFAULT_LANE, LANES
@@ -18,7 +18,7 @@ from harness.matrix import run
 from harness.matrix.bisect import Answer, Found, bisect
 from harness.matrix.cell import Cell, collected
 from harness.stacks import wheels
-from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
@@ -37,9 +37,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--component", default="torch_xla", help="of the wheels; torch_xla")
     parser.add_argument("--every", action="store_true", help="ask all: is there only one change?")
     parser.add_argument("--lane", help="for a case whose id names none")
-    parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
-    )
+    add_folder(parser)
     parser.add_argument("--out", type=output_folder, default=REPORTS, help=f"default: {REPORTS}")
     parser.set_defaults(run=_run)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.commands.output import show
-from harness.commands.parsers import Commands, names
+from harness.commands.parsers import Commands, add_folder, names
 from harness.commands.partial import told
 from harness.commands.plan import add_cell_options, with_wheels
 from harness.commands.query import tell
@@ -20,7 +20,7 @@ from harness.matrix.cells import Cells, agreeing
 from harness.matrix.lost import Lost, completed, known_cases
 from harness.matrix.plan import Planned, cells
 from harness.printable import printable
-from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.catalogue import Catalogue
 from harness.stacks.stack import Stack
 
 
@@ -35,9 +35,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
     parser.add_argument("--time", required=True, metavar="ISO", help="of the night's start")
     parser.add_argument("--commit", default="", help="of what was run")
-    parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
-    )
+    add_folder(parser)
     parser.set_defaults(run=_run)
     parser.epilog = (
         "The exit code is 3 when cells were lost or something can't be read: all else is recorded, "

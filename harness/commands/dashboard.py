@@ -12,14 +12,13 @@ import duckdb
 
 from harness.commands.output import say, show
 from harness.commands.parsers import Commands, output_folder, whole_number
+from harness.commands.project import upstream_rows
 from harness.commands.query import tell
 from harness.dashboard.publish import NIGHTS, Shown, publish
 from harness.dashboard.site import Site
 from harness.errors import PARTIAL, BadInputError
 from harness.history.store import History
 from harness.verdicts import upstream
-
-_ROWS = Path("fixtures/upstream.toml")
 
 
 def add(commands: Commands) -> None:
@@ -41,7 +40,7 @@ def add(commands: Commands) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help=f"issues in an engineer's words; default: {_ROWS}, if it is there",
+        help="issues in an engineer's words; default: ini xla_upstream",
     )
     parser.add_argument(
         "--address",
@@ -55,7 +54,7 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     home = address(options.address)
-    rows = upstream.load_optional(options.upstream or (_ROWS if _ROWS.is_file() else None))
+    rows = upstream.load_optional(options.upstream) if options.upstream else upstream_rows()
     history = History(options.history)
 
     def site_of(connection: duckdb.DuckDBPyConnection) -> Site:

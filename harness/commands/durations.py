@@ -9,18 +9,22 @@ from pathlib import Path
 from harness.commands.output import show
 from harness.commands.parsers import Commands, output_file
 from harness.commands.partial import told
+from harness.commands.project import file_of_durations
 from harness.files import write
 from harness.junit.report import read_all
 from harness.session.selection import recorded
-
-TARGET = Path("fixtures/durations.json")
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("durations", help="record how long cases take, for --shard")
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, ours")
-    parser.add_argument("--out", type=output_file, default=TARGET, help=f"default: {TARGET}")
+    parser.add_argument(
+        "--out",
+        type=output_file,
+        default=file_of_durations(),
+        help="default: %(default)s, ini xla_durations",
+    )
     parser.set_defaults(run=_run)
 
 

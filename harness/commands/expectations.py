@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from harness.commands import project
 from harness.commands.output import show
-from harness.commands.parsers import Commands, whole_number
+from harness.commands.parsers import Commands, add_folder, whole_number
 from harness.errors import BadInputError
-from harness.expectations import Expectations, describe, evidence, files, update
+from harness.expectations import Expectations, describe, evidence, update
+from harness.expectations.causes import cause_of
 from harness.expectations.decide import decide
 from harness.files import write
 from harness.session import listing
-from harness.stacks.catalogue import FOLDER, known_versions
-
-_ENTRIES = Path("fixtures/expectations")
+from harness.stacks.catalogue import known_versions
 
 
 def add(commands: Commands) -> None:
@@ -27,9 +27,9 @@ def add(commands: Commands) -> None:
     action.add_argument(
         "--expectations",
         type=Path,
-        default=_ENTRIES,
+        default=project.folder_of_expectations(),
         metavar="DIR",
-        help=f"folder of expectation files (default: {_ENTRIES})",
+        help="folder of expectation files (default: %(default)s, ini xla_expectations)",
     )
     cause = action.add_mutually_exclusive_group()
     cause.add_argument("--issue", metavar="OWNER/REPO#NUMBER", help="of what fails without entry")
@@ -46,9 +46,7 @@ def add(commands: Commands) -> None:
         help="reports that prove a change (default: 2)",
     )
     action.add_argument("--dry-run", action="store_true", help="say what would change")
-    action.add_argument(
-        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
-    )
+    add_folder(action)
     action.set_defaults(run=_update)
 
 
@@ -57,9 +55,10 @@ def _update(options: argparse.Namespace) -> int:
     if options.runs < 1:
         raise BadInputError(f"--runs {options.runs}: expected a number above 0")
     # Without stacks of its own, a project has none that are known.
-    folder = None if options.folder == FOLDER and not FOLDER.is_dir() else options.folder
+    usual = project.folder_of_stacks()
+    folder = None if options.folder == usual and not usual.is_dir() else options.folder
     cause, known = _cause(options), known_versions(folder)
-    entries = Expectations.load(options.expectations, known).entries
+    entries = Expectations.load(options.expectations, known, project.findings()).entries
     found = evidence.read(options.reports)
     decisions = decide(entries, found.select(options.cases), known, options.runs)
     plan = update.plan(options.expectations, entries, decisions, cause, _collect)
@@ -76,7 +75,7 @@ def _cause(options: argparse.Namespace) -> update.Cause | None:
         if options.reason:
             raise BadInputError("--reason: expected --issue or --finding beside it")
         return None
-    files.cause_of("the command line", options.issue, options.finding)
+    cause_of("the command line", options.issue, options.finding, project.findings())
     key = "finding" if options.issue is None else "issue"
     return update.Cause(key, options.issue or options.finding, options.reason)
 

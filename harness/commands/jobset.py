@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 
 from harness.commands.output import as_json, say, show
-from harness.commands.parsers import Commands, output_file, output_folder, whole_number
+from harness.commands.parsers import (
+    Commands,
+    Renamed,
+    add_former_name,
+    output_file,
+    output_folder,
+    whole_number,
+)
 from harness.errors import PARTIAL, BadInputError
 from harness.jobset import job_plan, manifest, work, workers
 from harness.junit import merge
@@ -22,7 +29,8 @@ def add(commands: Commands) -> None:
         help="print a Kubernetes JobSet that runs cases on TPU slices; collect its reports",
     )
     parser.add_argument("--accelerator", metavar="NAME", help="GKE's, as tpu-v6e-slice")
-    parser.add_argument("--topology", metavar="CHIPS", help="of one slice, as 2x2 or 2x2x1")
+    parser.add_argument("--grid", metavar="CHIPS", help="of one slice, as 2x2 or 2x2x1")
+    parser.add_argument("--topology", dest="grid", action=Renamed, help=argparse.SUPPRESS)
     parser.add_argument(
         "--slices",
         type=whole_number(0, 100_000),
@@ -60,17 +68,18 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(arguments=[], run=_print)
     parser.epilog = (
-        "Arguments behind -- are pytest's; without them it runs suites/. collect and merge end "
+        "Arguments behind -- are pytest's; without them it runs suites/. fetch and merge end "
         "with 1 when a case is bad or a worker has no report, with 3 when a case can't be read."
     )
     actions = parser.add_subparsers(metavar="ACTION")
     _add_work(actions)
     _add_collect(actions)
+    add_former_name(actions, "collect", "fetch")
     _add_merge(actions)
 
 
 def _add_work(actions: Commands) -> None:
-    action = actions.add_parser("work", help="in a pod: run pytest, keep the report for collect")
+    action = actions.add_parser("work", help="in a pod: run pytest, keep the report for fetch")
     action.add_argument("--out", type=output_folder, required=True, metavar="DIR")
     action.add_argument("--wait", type=_SECONDS, default=600, metavar="SECONDS")
     action.set_defaults(arguments=[], run=_work)
@@ -78,15 +87,15 @@ def _add_work(actions: Commands) -> None:
 
 def _add_collect(actions: Commands) -> None:
     action = actions.add_parser(
-        "collect", help="wait for a JobSet's workers, copy their reports and logs, merge them"
+        "fetch", help="wait for a JobSet's workers, copy their reports and logs, merge them"
     )
+    action.set_defaults(run=_collect)
     action.add_argument("name", metavar="NAME")
     action.add_argument("--out", type=output_folder, required=True, metavar="DIR")
     action.add_argument("--namespace", default="default", help="default: %(default)s")
     action.add_argument(
         "--timeout", type=_SECONDS, default=_HOUR, metavar="SECONDS", help="default: %(default)s"
     )
-    action.set_defaults(run=_collect)
 
 
 def _add_merge(actions: Commands) -> None:
@@ -99,7 +108,7 @@ def _add_merge(actions: Commands) -> None:
 
 
 def _print(options: argparse.Namespace) -> int:
-    for name in ("accelerator", "topology", "image"):
+    for name in ("accelerator", "grid", "image"):
         if not getattr(options, name):
             raise BadInputError(f"jobset: --{name} is missing")
     made = job_plan.plan(
@@ -109,7 +118,7 @@ def _print(options: argparse.Namespace) -> int:
         stack=options.stack,
         lane=options.lane,
         accelerator=options.accelerator,
-        grid=options.topology,
+        grid=options.grid,
         slices=options.slices,
         chips=options.chips_per_host,
         arguments=options.arguments,

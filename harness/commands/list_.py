@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.commands.output import as_json, say, show
-from harness.commands.parsers import Commands
+from harness.commands.output import answer, columns, say
+from harness.commands.parsers import Commands, add_json
 from harness.errors import BadInputError
 from harness.session import listing
 
@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "paths", nargs="*", default=["suites"], metavar="PATH", help="default: suites"
     )
-    parser.add_argument("--json", action="store_true", help="one object for each case")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 
@@ -30,6 +30,5 @@ def _run(options: argparse.Namespace) -> int:
         )
     say(f"collecting {' '.join(options.paths)} ...")
     cases, titles = listing.collect(options.paths)
-    data = listing.as_data(cases)
-    show(as_json(data, indent=1) if options.json else listing.table(cases, titles))
+    answer(options, listing.as_data(cases), listing.table(cases, titles, columns()))
     return 0

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.commands.output import say, show
-from harness.commands.parsers import Commands, names, output_folder, whole_number
+from harness.commands.parsers import Commands, add_folder, names, output_folder, whole_number
 from harness.commands.partial import told
+from harness.commands.project import upstream_rows
 from harness.files import write
 from harness.lanes import lane_named
 from harness.matrix import run
@@ -17,14 +18,12 @@ from harness.matrix.cell import Cell
 from harness.render import overview
 from harness.session.selection import Shard
 from harness.stacks import wheels
-from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
-from harness.verdicts import upstream
 
 LANES = "cpu,virtual-tpu"
 REPORTS = Path("reports/matrix")
-UPSTREAM = Path("fixtures/upstream.toml")
 
 
 def add(commands: Commands) -> None:
@@ -63,9 +62,7 @@ def add_cell_options(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=whole_number(0, 1000), default=0, metavar="N", help="default: one a core"
     )
     parser.add_argument("--fresh", action="store_true", help="run what was answered already, too")
-    parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
-    )
+    add_folder(parser)
     parser.set_defaults(arguments=[])
 
 
@@ -109,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
         (stack.name, [cell.read() for cell in done.finished if cell.stack == stack])
         for stack in stacks
     ]
-    rows = upstream.load_optional(UPSTREAM if UPSTREAM.exists() else None)
+    rows = upstream_rows()
     show("\n".join(overview.text(columns, rows)))
     write({options.out / "overview.md": overview.markdown(columns, rows)})
     for cell in done.cells:

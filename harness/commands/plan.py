@@ -5,23 +5,20 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from harness.commands.output import as_json
-from harness.commands.parsers import Commands, names
+from harness.commands.parsers import Commands, add_folder, names
 from harness.commands.step_outputs import print_outputs
 from harness.history.run import parse_time
 from harness.matrix.plan import cells
-from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.catalogue import Catalogue
 from harness.stacks.stack import Stack
 
 
 def add(commands: Commands) -> None:
     """Add the command and its own commands."""
     parser = commands.add_parser("plan", help="stacks and cells of a workflow, as KEY=JSON lines")
-    parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
-    )
+    add_folder(parser)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     night = actions.add_parser("night", help="the stacks of a night, and when it began")
     night.add_argument("--stacks", default="all", metavar="NAMES", help="default: all releases")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.commands.matrix import REPORTS, UPSTREAM, add_run_options, cells_of, with_paths
-from harness.commands.output import annotate, say, show
-from harness.commands.parsers import Commands, output_file, output_folder, whole_number
+from harness.commands.matrix import REPORTS, add_run_options, cells_of, with_paths
+from harness.commands.output import annotate, answer, say
+from harness.commands.parsers import Commands, add_json, output_file, output_folder, whole_number
 from harness.commands.partial import told
+from harness.commands.project import upstream_rows
 from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.files import write
@@ -30,7 +30,7 @@ from harness.verdicts import allow
 from harness.verdicts.compare import compare, decide
 from harness.verdicts.findings import Comparison
 from harness.verdicts.since import find_reports
-from harness.verdicts.upstream import Row, load_optional
+from harness.verdicts.upstream import Row
 
 OUT = Path("reports/qualify")
 
@@ -55,9 +55,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--markdown", type=output_file, metavar="FILE", help="summary for a pull request"
     )
-    parser.add_argument(
-        "--json", type=output_file, metavar="FILE", help="all findings, for a program"
-    )
+    add_json(parser)
     parser.add_argument(
         "--reruns",
         type=whole_number(0, 100),
@@ -97,14 +95,14 @@ def _run(options: argparse.Namespace) -> int:
     if base and candidate and not options.no_attribution:
         comparison = attribute(comparison, base, candidate, runner)
     allowed = allow.apply(entries, comparison)
-    show("\n".join(comparison_text.lines(comparison, allowed)))
+    answer(
+        options, as_data(comparison, allowed), "\n".join(comparison_text.lines(comparison, allowed))
+    )
     if options.annotations:
         annotate(comparison_github.annotation_lines(comparison, allowed))
     target = options.markdown or runner.out / "summary.md"
     target.parent.mkdir(parents=True, exist_ok=True)
     write({target: comparison_github.summary(comparison, allowed)})
-    if options.json:
-        write({options.json: f"{json.dumps(as_data(comparison, allowed), indent=1)}\n"})
     say(f"summary: {target}")
     left_out = told(sides.faults)
     return decide(comparison, allowed.entries.keys()).exit_code or left_out
@@ -142,7 +140,7 @@ def _sides(options: argparse.Namespace) -> _Sides:
         reports or [cell.read() for cell in done.finished if cell.stack == stack]
         for reports, stack in zip(given, stacks, strict=True)
     ]
-    rows = load_optional(UPSTREAM if UPSTREAM.exists() else None)
+    rows = upstream_rows()
     return _Sides(reports, stacks, rows, [fault for _, faults in read for fault in faults])
 
 

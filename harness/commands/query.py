@@ -10,8 +10,8 @@ from typing import cast
 
 import duckdb
 
-from harness.commands.output import say, show
-from harness.commands.parsers import Commands
+from harness.commands.output import answer, say
+from harness.commands.parsers import Commands, add_json
 from harness.errors import BadInputError
 from harness.history.names import SetAside
 from harness.history.store import History
@@ -29,6 +29,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("sql", metavar="SQL", help="as 'SELECT outcome, count(*) FROM cases ...'")
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
     parser.add_argument("--csv", action="store_true", help="as CSV, uncut; line breaks are escaped")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 
@@ -69,10 +70,15 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     cells = [[_cell(value) for value in row] for row in (names, *rows)]
     widths = [min(max(map(len, column)), _WIDEST) for column in zip(*cells, strict=True)]
-    for row in cells:
-        fitted = (_fitted(cell, width) for cell, width in zip(row, widths, strict=True))
-        show("  ".join(fitted).rstrip())
+    fitted = [[_fitted(c, width) for c, width in zip(r, widths, strict=True)] for r in cells]
+    data = [dict(zip(names, map(_plain, row), strict=True)) for row in rows]
+    answer(options, data, "\n".join("  ".join(row).rstrip() for row in fitted))
     return 0
+
+
+def _plain(value: object) -> object:
+    """A value that JSON has; a date, a list and the like as the text that the table shows."""
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _cell(value: object) -> str:

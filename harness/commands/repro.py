@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.commands.output import say
 from harness.commands.parsers import Commands, output_file
+from harness.commands.project import folder_of_stacks
 from harness.files import write as write_files
 from harness.repro import cases, check
 from harness.repro.cases import Found
@@ -39,7 +40,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    pins, python = pins_of(options.stack) if options.stack else ({}, "")
+    pins, python = pins_of(options.stack, folder_of_stacks()) if options.stack else ({}, "")
     found = cases.find(options.case)
     ending = None
     write(found, None, pins, python)  # a case that can't be a script need not run

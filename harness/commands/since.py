@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
-from harness.commands.output import say, show
-from harness.commands.parsers import Commands
+from harness.commands.output import answer, say
+from harness.commands.parsers import Commands, add_json
 from harness.commands.partial import told
+from harness.commands.project import upstream_rows
 from harness.render import since as shown
 from harness.verdicts.since import find_reports, timelines
-from harness.verdicts.upstream import load_optional
 
 _REPORTS = Path("reports/matrix")
-_ROWS = Path("fixtures/upstream.toml")
 _FORMER = "history-of"
 
 
@@ -31,6 +31,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reports", type=Path, default=_REPORTS, metavar="DIR", help=f"default: {_REPORTS}"
     )
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 
@@ -40,8 +41,7 @@ def _former(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    rows = load_optional(_ROWS if _ROWS.is_file() else None)
     reports, faults = find_reports(options.reports)
-    for line in shown.lines(timelines(options.issue, reports, rows)):
-        show(line)
+    found = timelines(options.issue, reports, upstream_rows())
+    answer(options, [dataclasses.asdict(one) for one in found], "\n".join(shown.lines(found)))
     return told(faults)

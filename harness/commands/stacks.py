@@ -6,12 +6,13 @@ import argparse
 import shutil
 import textwrap
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import asdict
 
-from harness.commands.output import say, show
-from harness.commands.parsers import Commands
+from harness.commands import project
+from harness.commands.output import answer, say, show
+from harness.commands.parsers import Commands, add_folder, add_json
 from harness.stacks import constraints, doctor, wheels
-from harness.stacks.catalogue import FOLDER, Catalogue
+from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
@@ -21,11 +22,11 @@ _SHOWN = ("torch", "jax", "libtpu", "numpy")
 def add(commands: Commands) -> None:
     """Add the command and its own commands."""
     parser = commands.add_parser("stacks", help="stacks and their environments")
-    parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help=f"of stacks (default: {FOLDER})"
-    )
+    add_folder(parser)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    actions.add_parser("list", help="all stacks, and which are installed").set_defaults(run=_list)
+    action = actions.add_parser("list", help="all stacks, and which are installed")
+    add_json(action)
+    action.set_defaults(run=_list)
     for name, run, text in (
         ("show", _show, "a stack's pins, wheels, constraint file and environment"),
         ("lock", _lock, "resolve stacks into their constraint files anew"),
@@ -38,17 +39,21 @@ def add(commands: Commands) -> None:
         if run is _create:
             action.add_argument("--wheels", default="", metavar="DIR", help="in place of their own")
     action = actions.add_parser("doctor", help="what is missing on this machine, how to get it")
+    add_json(action)
     action.set_defaults(run=_doctor)
 
 
 def _list(options: argparse.Namespace) -> int:
     stacks, environments = Catalogue(options.folder).stacks, Environments()
     head = "".join(f"{name:<12}" for name in _SHOWN)
-    show(f"{'stack':<14}{'python':<8}{head}installed")
+    lines, data = [f"{'stack':<14}{'python':<8}{head}installed"], []
     for stack in stacks:
         pins = "".join(f"{stack.pins.get(name, '-').removeprefix('=='):<12}" for name in _SHOWN)
-        done = "yes" if environments.existing(stack) else "-"
-        show(f"{stack.name:<14}{stack.python:<8}{pins}{done}")
+        installed = environments.existing(stack) is not None
+        lines.append(f"{stack.name:<14}{stack.python:<8}{pins}{'yes' if installed else '-'}")
+        own = {"name": stack.name, "python": stack.python, "pins": dict(stack.pins)}
+        data.append({**own, "installed": installed})
+    answer(options, data, "\n".join(lines))
     return 0
 
 
@@ -105,18 +110,23 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    catalogue, environments = Catalogue(options.folder), Environments()
-    show("this machine")
-    checks = list(doctor.machine(catalogue.stacks, environments))
-    show("\n".join(text for check in checks for text in _line(check)))
-    show("this environment")
-    found = list(doctor.here())
-    show("\n".join(text for check in found for text in _line(check)) or "  no torch_xla, no jax")
+    usual = project.folder_of_stacks()
+    # A wheel is installed without the stacks of a clone: their disk and Pythons are not asked for.
+    without = options.folder == usual and not usual.is_dir()
+    stacks, environments = [] if without else Catalogue(options.folder).stacks, Environments()
+    found = {"this machine": list(doctor.machine(stacks, environments))}
+    found["this environment"] = list(doctor.here())
     for environment in environments.all():
-        show(f"environment {environment.manifest['stack']}")
-        found += (fits := list(doctor.fit(environment.python)))
-        show("\n".join(text for check in fits for text in _line(check)))
-    return int(any(check.remedy and check.needed for check in [*checks, *found]))
+        fits = list(doctor.fit(environment.python))
+        found[f"environment {environment.manifest['stack']}"] = fits
+    lines = []
+    for name, checks in found.items():
+        lines += [name, *(text for check in checks for text in _line(check))]
+        if not checks:
+            lines.append("  no torch_xla, no jax")
+    data = [{"of": name, **asdict(check)} for name, checks in found.items() for check in checks]
+    answer(options, data, "\n".join(lines))
+    return int(any(check["remedy"] and check["needed"] for check in data))
 
 
 def _line(check: doctor.Check, indent: str = "") -> Iterable[str]:

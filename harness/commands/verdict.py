@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
-from harness.commands.output import annotate, show
-from harness.commands.parsers import Commands, output_file
+from harness.commands.output import annotate, answer
+from harness.commands.parsers import Commands, add_json, output_file
 from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.history.store import History
 from harness.render import nightly_github, nightly_text
 from harness.verdicts.nightly import judge
+from harness.verdicts.words import NIGHTLY
 
 
 def add(commands: Commands) -> None:
@@ -26,6 +28,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--annotations", action="store_true", help="print GitHub's ::error and ::warning lines too"
     )
+    add_json(parser)
     parser.set_defaults(run=_run)
     parser.epilog = (
         "The exit code is 1 when a case regressed and no expectation declares it, or is missing."
@@ -39,7 +42,8 @@ def _run(options: argparse.Namespace) -> int:
     tell(history)
     if not verdicts.runs:
         raise history.unreadable(run)
-    show("\n".join(nightly_text.lines(verdicts)))
+    data = [dataclasses.asdict(verdict) for verdict in verdicts.of(*NIGHTLY)]
+    answer(options, data, "\n".join(nightly_text.lines(verdicts)))
     if options.annotations:
         annotate(nightly_github.annotation_lines(verdicts))
     if options.markdown:

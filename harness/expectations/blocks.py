@@ -37,6 +37,18 @@ def split(path: Path, text: str) -> tuple[str, list[tuple[str, str, str]]]:
     return head, blocks
 
 
+def lines(text: str, count: int) -> list[int] | list[None]:
+    """The line of each of the text's ``count`` entries, from 1; None where they can't be told.
+
+    That is so where entries are not ``[[expectation]]`` tables, or a text of several lines has
+    something like their header in it.
+    """
+    starts = [match.start() for match in _HEADER.finditer(text)]
+    if len(starts) != count:
+        return [None] * count
+    return [text.count("\n", 0, text.index("[", start)) + 1 for start in starts]
+
+
 def _same(bodies: Iterable[str], entries: Sequence[Any]) -> bool:
     """Whether the text was cut where its entries begin, not within a text of several lines."""
     try:

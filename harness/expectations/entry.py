@@ -25,11 +25,12 @@ class Expectation:
     outcome: Kind
     signature: str
     condition: Condition = ALWAYS
+    line: int | None = None  # where it begins in its file, from 1
 
     @property
     def where(self) -> str:
-        """File and number, for messages."""
-        return f"{self.path}#{self.number}"
+        """File and line, for messages."""
+        return place(self.path, self.number, self.line)
 
     @cached_property
     def patterns(self) -> list[re.Pattern[str]]:
@@ -43,6 +44,11 @@ class Expectation:
     def describes(self, outcome: Outcome) -> bool:
         """Whether the outcome is the declared failure."""
         return outcome.kind == self.outcome and describes(self.signature, outcome.message)
+
+
+def place(path: Path, number: int, line: int | None) -> str:
+    """``a.toml:12``; ``a.toml#3``, its number, for an entry whose line is not known."""
+    return f"{path}#{number}" if line is None else f"{path}:{line}"
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.errors import BadInputError
-from harness.expectations import condition
+from harness.expectations import blocks, condition
+from harness.expectations.causes import cause_of
 from harness.expectations.condition import ALWAYS, Condition, Versions
-from harness.expectations.entry import Expectation
+from harness.expectations.entry import Expectation, place
 from harness.expectations.signature import SignatureError, check
 from harness.files import parse_toml, read_text
 from harness.model.outcome import DECLARABLE, Kind
@@ -18,47 +18,52 @@ from harness.model.outcome import DECLARABLE, Kind
 _REQUIRED = {"cases", "reason", "signature"}
 _KEYS = _REQUIRED | {"issue", "finding", "outcome", "stack"}
 _NOT_TEXT = {"cases", "stack"}
-_ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
-_FINDING = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
-def read_all(folder: Path, known: Sequence[Versions]) -> Iterator[Expectation]:
+class _At(NamedTuple):
+    """Where an entry stands: its number in the file and its first line, both from 1."""
+
+    path: Path
+    number: int
+    line: int | None
+
+
+def read_all(
+    folder: Path, known: Sequence[Versions], findings: Collection[str] | None = None
+) -> Iterator[Expectation]:
     """The entries of every ``*.toml`` in ``folder``; ``known`` are the stacks that there are.
 
-    Raises BadInputError naming the file and the key.
+    ``findings`` are those that an entry may name, None for any. Raises BadInputError naming the
+    file, the line and the key.
     """
     if not folder.is_dir():
         raise BadInputError(
             f"{folder}: expected a folder of expectation files, as a clone of the project has"
         )
     for path in sorted(folder.glob("*.toml")):
-        yield from parse(path, read_text(path), known)
+        yield from parse(path, read_text(path), known, findings)
 
 
-def parse(path: Path, text: str, known: Sequence[Versions]) -> list[Expectation]:
+def parse(
+    path: Path, text: str, known: Sequence[Versions], findings: Collection[str] | None = None
+) -> list[Expectation]:
     """The entries in the text of the file ``path``; raises BadInputError as ``read_all``."""
     data = parse_toml(path, text)
     entries = data.pop("expectation", [])
     if data or not isinstance(entries, list):
         key = next(iter(data), "expectation")
         raise BadInputError(f"{path}: key {key!r}: expected only [[expectation]] tables")
-    return [_entry(path, number, entry, known) for number, entry in enumerate(entries, 1)]
+    lines = blocks.lines(text, len(entries))
+    return [
+        _entry(_At(path, number, line), entry, known, findings)
+        for number, (line, entry) in enumerate(zip(lines, entries, strict=True), 1)
+    ]
 
 
-def cause_of(where: str, issue: str | None, finding: str | None) -> str:
-    """The one of the two that is given, as an entry's cause; raises BadInputError otherwise."""
-    if issue and not finding and _ISSUE.fullmatch(issue):
-        return issue
-    if finding and not issue and _FINDING.fullmatch(finding):
-        return f"finding {finding}"
-    raise BadInputError(
-        f"{where}: expected either key 'issue', as 'pytorch/xla#8854', or key 'finding', "
-        "a section of docs/findings.md"
-    )
-
-
-def _entry(path: Path, number: int, entry: Any, known: Sequence[Versions]) -> Expectation:
-    where = f"{path}#{number}"
+def _entry(
+    at: _At, entry: Any, known: Sequence[Versions], findings: Collection[str] | None
+) -> Expectation:
+    where = place(*at)
     if not isinstance(entry, dict):
         raise BadInputError(f"{where}: expected a table")
     for key in sorted(entry.keys() - _KEYS):
@@ -72,14 +77,15 @@ def _entry(path: Path, number: int, entry: Any, known: Sequence[Versions]) -> Ex
         if not isinstance(entry[key], str) or not entry[key].strip():
             raise BadInputError(f"{where}: key {key!r}: expected a text")
     return Expectation(
-        path=path,
-        number=number,
+        path=at.path,
+        number=at.number,
         cases=tuple(cases),
-        cause=cause_of(where, entry.get("issue"), entry.get("finding")),
+        cause=cause_of(where, entry.get("issue"), entry.get("finding"), findings),
         reason=entry["reason"],
         outcome=_outcome(where, entry.get("outcome", "failed")),
         signature=_signature(where, entry["signature"]),
         condition=_condition(where, entry, known),
+        line=at.line,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from harness.errors import BadInputError
@@ -29,17 +29,29 @@ class Expectations:
                     self._by_file[_file_of(glob)].append((pattern, entry))
 
     @classmethod
-    def load(cls, folder: Path, known: Sequence[Versions] = ()) -> Expectations:
+    def load(
+        cls,
+        folder: Path,
+        known: Sequence[Versions] = (),
+        findings: Collection[str] | None = None,
+    ) -> Expectations:
         """Read every ``*.toml`` in ``folder``; ``known`` are the stacks that there are.
 
-        Raises BadInputError naming the file and the key. Without ``known``, any version may exist.
+        Without ``known`` any version may exist, without ``findings`` any finding. Raises
+        BadInputError naming the file, the line and the key.
         """
-        return cls(files.read_all(folder, [*known, stack_versions()] if known else []))
+        stacks = [*known, stack_versions()] if known else []
+        return cls(files.read_all(folder, stacks, findings))
 
     @classmethod
-    def load_optional(cls, folder: Path | None, known: Sequence[Versions] = ()) -> Expectations:
+    def load_optional(
+        cls,
+        folder: Path | None,
+        known: Sequence[Versions] = (),
+        findings: Collection[str] | None = None,
+    ) -> Expectations:
         """As ``load``; nothing is expected to fail where there is no folder."""
-        return cls() if folder is None else cls.load(folder, known)
+        return cls() if folder is None else cls.load(folder, known, findings)
 
     def find(self, case_id: str) -> Expectation | None:
         """The case's entry on the stack; raises BadInputError if there are two."""

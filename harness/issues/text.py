@@ -12,6 +12,7 @@ from harness.dashboard.page_names import case_page, visible
 from harness.diagnosis.signature import first_line
 from harness.history.names import started
 from harness.model.issues import page
+from harness.model.script import becomes_script
 from harness.render.github_markup import code, plain, table
 from harness.verdicts.nightly import changed_components
 from harness.verdicts.regressions import Regression, Standing, State, digest
@@ -162,7 +163,8 @@ def _commands(first: Standing, state: State) -> Iterator[str]:
     with_wheels = "" if base == stack else " --wheels WHEELS"
     lane = f" --lanes {shlex.quote(first.lane)}" if first.lane else ""
     yield f"uv run xla-harness matrix --stacks {shlex.quote(base)}{with_wheels}{lane} -- {case}"
-    yield f"uv run xla-harness repro {case}"
+    if becomes_script(first.case):
+        yield f"uv run xla-harness repro {case}"
     was, is_ = state.versions.get(first.before, {}), state.versions.get(first.since, {})
     for name in _BISECTED:
         good, bad = was.get(name, ""), is_.get(name, "")

@@ -141,7 +141,7 @@ def _hosts(generation: Generation, grid: str, chips: int) -> tuple[int, int]:
     if grid not in generation.grids:
         near = get_close_matches(grid, generation.grids, n=3, cutoff=0.2) or generation.grids
         raise BadInputError(
-            f"--topology {grid!r}: no slice of {generation.name}: expected the chips of one, as "
+            f"--grid {grid!r}: no slice of {generation.name}: expected the chips of one, as "
             f"{', '.join(near)}"
         )
     total = math.prod(map(int, grid.split("x")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.model.provenance import PROPERTY as MODIFIED
 from harness.model.versions import COMPONENTS
 
 # Properties of the whole report. The format changes when a reader of the last one would be wrong.
@@ -30,7 +31,7 @@ _FACTS = frozenset(
 _RECORD = frozenset(
     {
         *("id", "isolation", "deadline", "expectation", "expected", "expected_by", "actual"),
-        *("outcome", "outcome_detail", "failure", "signal", "unproven"),
+        *("outcome", "outcome_detail", "failure", "signal", "unproven", MODIFIED),
         *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
     }
 )
@@ -49,7 +50,9 @@ def of_a_test(name: str) -> str:
 
 def of_a_session(name: str) -> str:
     """The same for a property of the whole report."""
-    own = name in (FORMAT_PROPERTY, STACK_PROPERTY, *VERSIONS) or name.startswith(LEFT_OUT)
+    own = name in (FORMAT_PROPERTY, STACK_PROPERTY, MODIFIED, *VERSIONS) or name.startswith(
+        LEFT_OUT
+    )
     return f"test:{name}" if own else name
 
 

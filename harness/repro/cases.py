@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import io
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +49,7 @@ def find(text: str) -> Found:
     Raises BadInputError with the nearest ids for an unknown one, for a pattern of several, and for
     a case that no script can stand for.
     """
-    file = text.partition("::")[0]
-    relative = file and not Path(file).is_absolute()
-    paths = sorted(str(p) for p in Path().glob(file)) if relative else []
-    if not paths:
-        known = [str(p) for p in Path().glob("**/test_*.py") if ".venv" not in p.parts]
-        raise BadInputError(f"case {text!r}: no such file{_nearest(file, known)}")
+    paths = _files(text)
     items = {item.nodeid: item for item in collect(paths)}
     pattern = glob_pattern(text)
     ids = [text] if text in items else [id_ for id_ in items if pattern.fullmatch(id_)]
@@ -63,6 +60,35 @@ def find(text: str) -> Found:
         listed = "\n  ".join([*ids[:_SHOWN], *more])
         raise BadInputError(f"case {text!r}: expected one case, it matches\n  {listed}")
     return describe(items[ids[0]], items)
+
+
+def _files(text: str) -> list[str]:
+    """The files that can have a case which is ``text``, whose stars match slashes as well."""
+    file = text.partition("::")[0]
+    if Path(file).is_file() and not Path(file).is_absolute():
+        return [file]
+    known = sorted(_test_files(Path()))
+    literal = re.split(r"[*?]", text, maxsplit=1)[0]
+    if literal == text:
+        found = []
+    elif "::" in text:
+        found = list(filter(glob_pattern(file).fullmatch, known))
+    else:  # a star stands for the colons, too
+        found = [path for path in known if path.startswith(literal) or literal.startswith(path)]
+    if not found:
+        raise BadInputError(f"case {text!r}: no such file{_nearest(file, known)}")
+    return found
+
+
+def _test_files(folder: Path) -> Iterator[str]:
+    """As pytest looks for them: not in hidden folders, nor in virtual environments."""
+    for path in folder.iterdir():
+        if path.name.startswith(".") or (path / "pyvenv.cfg").exists():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _test_files(path)
+        elif path.match("test_*.py") or path.match("*_test.py"):
+            yield str(path)
 
 
 def collect(paths: list[str]) -> list[pytest.Item]:

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from harness.isolation.environment import full_environment
 from harness.lanes import LANES
 from harness.model.case import Case
+from harness.model.provenance import Modified
 from harness.model.versions import installed
 from harness.repro.layout import WIDTH
 from harness.repro.values import quoted
@@ -21,6 +22,7 @@ _ALWAYS = ("torch", "torch_xla", "numpy")  # numpy: torch_xla takes any version 
 _PAIRS = {"jax": "jaxlib", "jaxlib": "jax"}
 _ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # as in harness.isolation.environment
 _RUN = "uv run FILE, or python FILE where the packages above are installed"
+_RUN_MODIFIED = "python FILE, where these are installed as they were when the case ran"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class About:
     expected: str
     today: str
     upstream: Sequence[str]  # issues, as owner/repo#1
+    modified: Sequence[Modified] = ()  # what the case ran with, and no index of packages has
 
 
 def metadata(modules: Iterable[str], pins: Mapping[str, str], python: str) -> str:
@@ -60,7 +63,8 @@ def comment(about: About) -> str:
         "Upstream": "\n".join(map(_link, about.upstream)),
         "Expected": about.expected,
         "Today": about.today,
-        "Run": _RUN,
+        "Modified": _modified(about.modified),
+        "Run": _RUN_MODIFIED if about.modified else _RUN,
     }
     lines = ["#"]
     for name, value in fields.items():
@@ -76,6 +80,19 @@ def comment(about: About) -> str:
             )
             first = f"#{'':<11}"
     return "\n".join([*lines, ""])
+
+
+def _modified(found: Sequence[Modified]) -> str:
+    """What the block of dependencies can't pin: it names the release that has the same number."""
+    if not found:
+        return ""
+    released = ", ".join(f"{one.name} {one.version}" for one in found)
+    return "\n".join(
+        [
+            *map(str, found),
+            f"Nothing is known of the released {released}, which uv run FILE installs.",
+        ]
+    )
 
 
 def _link(issue: str) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from harness.stacks import constraints
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 
 
-def pins_of(name: str) -> tuple[Mapping[str, str], str]:
+def pins_of(name: str, folder: Path) -> tuple[Mapping[str, str], str]:
     """Versions by distribution, and Python's; raises BadInputError for an unknown stack."""
-    stack = Catalogue().find(name)
+    stack = Catalogue(folder).find(name)
     versions = constraints.read(constraints.resolved(stack, Environments().cache))
     return versions, stack.python

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Mapping
 
 from harness.model.outcome import Kind
+from harness.model.provenance import modified_components
 from harness.model.versions import installed
 from harness.repro.bundle import Bundle
 from harness.repro.cases import Found
@@ -41,6 +42,7 @@ def write(
         expected=_expected(found),
         today=_today(found, ending, pins or {}),
         upstream=list(dict.fromkeys([*issues, *found.case.upstream])),
+        modified=() if pins else modified_components(),
     )
     python = python or platform.python_version()
     return text(about, steps, pins or {}, python)
@@ -57,7 +59,8 @@ def _today(found: Found, ending: Ending | None, pins: Mapping[str, str]) -> str:
     entry = found.expectation
     reason = f"\n{entry.reason}" if entry else ""
     if ending is not None:
-        version = f"torch_xla {installed('torch_xla')}"
+        changed = {one.name: str(one) for one in modified_components()}
+        version = changed.get("torch_xla", f"torch_xla {installed('torch_xla')}")
         if ending.kind == Kind.PASSED:
             return f"passes on {version}"
         return f"{str(ending)[:_MOST]} ({version}){reason}"

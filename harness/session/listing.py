@@ -17,8 +17,6 @@ from harness.model.case import Case
 from harness.model.topology import Target
 from harness.session.markers import case_of
 
-_WIDTH = 80
-
 
 class _CaseList:
     """Keeps every case before the command line's choice of lanes and topologies."""
@@ -79,8 +77,8 @@ def as_data(cases: Sequence[Case]) -> list[dict[str, Any]]:
     ]
 
 
-def table(cases: Sequence[Case], titles: Mapping[str, str]) -> str:
-    """A paragraph for each area, at most 80 columns wide."""
+def table(cases: Sequence[Case], titles: Mapping[str, str], width: int) -> str:
+    """A paragraph for each area, in lines of ``width``."""
     lines = []
     for area, group in groupby(sorted(cases, key=lambda case: case.area), lambda case: case.area):
         members = list(group)
@@ -89,12 +87,12 @@ def table(cases: Sequence[Case], titles: Mapping[str, str]) -> str:
         topologies = sorted({case.target.topology for case in members})
         lines += [
             f"{area}: {len(members)} cases",
-            *textwrap.wrap(titles[area], _WIDTH, initial_indent="  ", subsequent_indent="  "),
+            *textwrap.wrap(titles[area], width, initial_indent="  ", subsequent_indent="  "),
             f"  lanes       {' '.join(lanes)}",
             f"  topologies  {' '.join(map(str, topologies))}",
             *textwrap.wrap(
                 " ".join(issues),
-                _WIDTH,
+                width,
                 initial_indent="  upstream    ",
                 subsequent_indent=" " * 14,
             ),

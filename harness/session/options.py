@@ -67,6 +67,12 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="KIB",
         help="output kept of each phase and stream, the middle is cut (default: 128)",
     )
+    shown = parser.getgroup("xla-harness: what is shown")
+    shown.addoption(
+        "--full",
+        action="store_true",
+        help="show every unexpected case and its traceback, not one of each cause; as -vv does",
+    )
     known = parser.getgroup("xla-harness: what upstream is known to get wrong")
     known.addoption(
         "--expectations",
@@ -81,6 +87,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("xla_golden", "folder of golden compilations, from the root", default="")
     parser.addini("xla_expectations", "folder of expectation files, from the root", default="")
     parser.addini("xla_stacks", "folder of stacks, which expectations may name", default="")
+    parser.addini("xla_findings", "Markdown file of findings, which expectations name", default="")
     parser.addini("xla_durations", "file of recorded durations, for --shard", default="")
     parser.addini("xla_upstream", "file of upstream rows for the summary", default="")
     parser.addini(
@@ -106,6 +113,7 @@ class Settings:
     deadline: float
     limits: Limits
     expectations: Path | None
+    findings: Path | None
     golden: Golden | None
     update_golden: bool
     stacks: Path | None
@@ -137,6 +145,7 @@ class Settings:
                 output_bytes=int(_number(config, "--output-limit", above=0) * _KIB),
             ),
             expectations=_expectations(config),
+            findings=_from_root(config, config.getini("xla_findings")),
             golden=_golden(config, lanes),
             update_golden=_updates_golden(config),
             stacks=_from_root(config, config.getini("xla_stacks")),

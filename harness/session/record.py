@@ -17,6 +17,7 @@ from harness.lanes import LANES
 from harness.messages.typed import Message, Vocabulary, as_data
 from harness.model.case import Case
 from harness.model.outcome import ACTUAL, DECLARABLE, WORKS, Kind, Outcome
+from harness.model.provenance import modified_property
 from harness.model.versions import stack_versions
 
 _ATTRIBUTE = "xla_record"
@@ -66,7 +67,8 @@ class Record(Message):
             for name, value in asdict(self).items()
             if name != "facts"
         }
-        return [(k, v) for k, v in {**own, **self.facts, **stack_versions()}.items() if v]
+        stack = {**stack_versions(), **modified_property()}
+        return [(k, v) for k, v in {**own, **self.facts, **stack}.items() if v]
 
 
 _RECORDS = Vocabulary(Record)

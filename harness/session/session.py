@@ -44,6 +44,7 @@ from harness.lanes.tpu_aot.compilation_record import PROPERTY, Summary
 from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model.case import Case
 from harness.model.outcome import Kind
+from harness.model.provenance import modified_property
 from harness.model.topology import Target
 from harness.model.versions import stack_versions
 from harness.session.fixtures import CASE, GOLDEN
@@ -215,7 +216,8 @@ class Cases:
             left_out = {f"{LEFT_OUT}{cause}": str(count) for cause, count in causes}
             said = junit.global_properties
             said[:] = [(of_a_session(name), value) for name, value in said]
-            for name, value in {**own, **stack_versions(), **left_out}.items():
+            stack = {**stack_versions(), **modified_property()}
+            for name, value in {**own, **stack, **left_out}.items():
                 junit.add_global_property(name, value)
         if self._collected.unmatched and session.exitstatus in (0, 5):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

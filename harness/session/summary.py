@@ -1,4 +1,8 @@
-"""The summary after a run, in lines of at most 80 columns: unexpected first, with what to type."""
+"""The summary after a run: what is unexpected first, by cause, with what to type.
+
+Lines are as wide as the terminal. A case's id and a command are never broken, so that they can be
+copied.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from harness.lanes import DEFAULT_LANE
 from harness.model.outcome import Kind
+from harness.model.script import becomes_script
+from harness.session.causes import Cause, causes, message_of
 from harness.session.record import Record
 from harness.session.session import Collected
 from harness.verdicts.upstream import Row
@@ -24,14 +30,20 @@ _COLUMNS = {
     Kind.UNEXPECTED_PASS: "xpass",
     Kind.SKIPPED: "skipped",
 }
-_SHOWN = 10
+_CAUSES = 10
+_CASES = 3  # of a cause
 
 
 def lines(
-    records: Sequence[Record], rows: Sequence[Row], collected: Collected, width: int
+    records: Sequence[Record],
+    rows: Sequence[Row],
+    collected: Collected,
+    width: int,
+    *,
+    full: bool = False,
 ) -> Iterator[Line]:
-    """Each line with its markup."""
-    yield from _unexpected([r for r in records if r.kind.is_bad], width)
+    """Each line with its markup; with ``full`` every unexpected case is named."""
+    yield from _unexpected([r for r in records if r.kind.is_bad], width, full=full)
     yield from _stale(collected.unmatched, width)
     if not records:
         yield from _skipped(records, collected, width)
@@ -49,20 +61,45 @@ def _title(text: str, width: int, **style: bool) -> Line:
     return f"{f' {text} ':-^{width}}", style
 
 
-def _unexpected(bad: Sequence[Record], width: int) -> Iterator[Line]:
+def _unexpected(bad: Sequence[Record], width: int, *, full: bool) -> Iterator[Line]:
     if not bad:
         return
-    yield _title(f"unexpected: {len(bad)}", width, red=True, bold=True)
-    for record in bad[:_SHOWN]:
-        yield f"{record.kind}: {record.id}", {"red": True}
-        first = (record.outcome_detail.splitlines() or [""])[0]
-        yield from _indented(first, width)
-        if record.upstream:
-            yield from _indented(f"watches {record.upstream}", width)
-    if len(bad) > _SHOWN:
-        yield f"... and {len(bad) - _SHOWN} more", {}
+    found = causes(bad)
+    said = f"unexpected: {len(bad)}" + (f", {len(found)} causes" if len(found) < len(bad) else "")
+    yield _title(said, width, red=True, bold=True)
+    shown = found if full else found[:_CAUSES]
+    for cause in shown:
+        yield from _cause(cause, width, full=full)
+    if len(shown) < len(found):
+        cases = sum(map(len, found[len(shown) :]))
+        yield f"... and {len(found) - len(shown)} more causes with {cases} cases: --full", {}
+    yield from _again(found[0].first)
+
+
+def _cause(cause: Cause, width: int, *, full: bool) -> Iterator[Line]:
+    first = cause.first
+    layer = f" at {first.layer}" if first.layer else ""
+    for line, _ in _counted(len(cause), f"{first.kind}{layer}: {message_of(first)}", width):
+        yield line, {"red": True}
+    if first.expectation and first.kind != Kind.UNEXPECTED_PASS:
+        yield from _indented(
+            f"not the failure that the expectation of {first.expectation} declares", width, 7
+        )
+    if cause.issues:
+        yield from _indented(f"watches {cause.issues}", width, 7)
+    named = cause.records if full else cause.records[:_CASES]
+    for record in named:
+        yield f"  {record.id}", {}
+    if len(named) < len(cause):
+        yield f"  ... and {len(cause) - len(named)} more: --full names them", {}
+
+
+def _again(record: Record) -> Iterator[Line]:
     yield "reproduce the first with:", {"bold": True}
-    yield f"  {_command(bad[0])}", {"bold": True}
+    yield f"  {_command(record)}", {"bold": True}
+    if record.kind != Kind.UNEXPECTED_PASS and becomes_script(record.id):
+        yield "as a script without the harness:", {"bold": True}
+        yield f"  {shlex.join(['xla-harness', 'repro', record.id])}", {"bold": True}
 
 
 def _command(record: Record) -> str:
@@ -83,12 +120,15 @@ def _stale(unmatched: Sequence[str], width: int) -> Iterator[Line]:
 def _areas(records: Sequence[Record], width: int) -> Iterator[Line]:
     yield _title("cases by area", width)
     kinds = [k for k in _COLUMNS if any(r.kind == k for r in records)]
-    yield f"{'area':<17}" + "".join(f"{_COLUMNS[k]:>9}" for k in kinds), {"bold": True}
-    for area in sorted({r.area for r in records}):
+    areas = sorted({r.area for r in records})
+    wide = max(16, min(max(map(len, areas)), width - 9 * len(kinds) - 1))
+    yield f"{'area':<{wide + 1}}" + "".join(f"{_COLUMNS[k]:>9}" for k in kinds), {"bold": True}
+    for area in areas:
         counts = Counter(r.kind for r in records if r.area == area)
         bad = any(counts[k] for k in Kind if k.is_bad)
         style = {"red": True} if bad else {}
-        yield f"{area[:16]:<17}" + "".join(f"{counts[k] or '.':>9}" for k in kinds), style
+        cells = "".join(f"{counts[k] or '.':>9}" for k in kinds)
+        yield f"{area[:wide]:<{wide + 1}}{cells}", style
 
 
 def _interpreted(records: Sequence[Record], width: int) -> Iterator[Line]:
@@ -170,13 +210,21 @@ def _unproven(records: Sequence[Record], width: int) -> Iterator[Line]:
 
 
 def _counted(count: int, text: str, width: int) -> Iterator[Line]:
-    wrapped = textwrap.wrap(
-        " ".join(text.split()), width, initial_indent=f"{count:>5}  ", subsequent_indent=" " * 7
-    )
-    for line in wrapped:
-        yield line, {}
+    yield from _wrapped(text, width, f"{count:>5}  ", " " * 7)
 
 
-def _indented(text: str, width: int) -> Iterator[Line]:
-    for line in textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  "):
+def _indented(text: str, width: int, indent: int) -> Iterator[Line]:
+    yield from _wrapped(text, width, " " * indent, " " * indent)
+
+
+def _wrapped(text: str, width: int, first: str, rest: str) -> Iterator[Line]:
+    """The text in lines of ``width``; a word that is longer, as a case's id, stays whole."""
+    for line in textwrap.wrap(
+        " ".join(text.split()),
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ):
         yield line, {}

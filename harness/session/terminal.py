@@ -10,14 +10,16 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from harness.model.outcome import Kind
+from harness.model.provenance import modified_components
 from harness.printable import printable
 from harness.session import summary
+from harness.session.causes import Key, key_of, message_of
 from harness.session.fixtures import CASE
 from harness.session.record import Record, is_ours, record_of
 from harness.session.session import COLLECTED
+from harness.session.tracebacks import Tracebacks
 from harness.verdicts import upstream
 
-_WIDTH = 80
 _WORDS = ("passed", "failed", "crashed", "hung", "conflict", "skipped", "expected", "xpass")
 _SHORT_WORDS = ("ok", "fail", "crash", "hung", "confl", "skip", "exp", "xpass")
 _REDRAW_SECONDS = 0.1
@@ -34,6 +36,7 @@ class Terminal:
         self._in_process = in_process
         self._rows = rows
         self._records: list[Record] = []
+        self._announced: set[Key] = set()
         self._total = self._percent = 0
         self._mixed = False  # with plain tests in it, whose letters pytest prints
         self._start = self._drawn = time.monotonic()
@@ -42,11 +45,16 @@ class Terminal:
         """Write through ``reporter`` from now on."""
         self._reporter = reporter
         self._live = bool(reporter.isatty)
+        if not self._full:
+            self._config.pluginmanager.register(Tracebacks(reporter, self._records))
 
-    def pytest_report_header(self) -> str | None:
+    def pytest_report_header(self) -> list[str]:
+        lines = [f"xla-harness: {printable(str(found))}" for found in modified_components()]
         if self._in_process:
-            return f"xla-harness: no isolation ({self._in_process}): cases share this process"
-        return None
+            lines.append(
+                f"xla-harness: no isolation ({self._in_process}): cases share this process"
+            )
+        return lines
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._total = sum(CASE in item.stash for item in session.items)
@@ -91,22 +99,35 @@ class Terminal:
 
     def pytest_terminal_summary(self) -> None:
         collected = self._config.stash[COLLECTED]
-        for line, style in summary.lines(self._records, self._rows, collected, _WIDTH):
+        found = summary.lines(self._records, self._rows, collected, self._width, full=self._full)
+        for line, style in found:
             self._reporter.write_line(printable(line), **style)
+
+    @property
+    def _full(self) -> bool:
+        """Whether every failure is to be shown, and not one of each cause."""
+        return bool(self._config.getoption("full")) or self._reporter.verbosity > 1
+
+    @property
+    def _width(self) -> int:
+        """The terminal's columns; 80 where there is none."""
+        return self._reporter._tw.fullwidth
 
     @property
     def _quiet(self) -> bool:
         return self._reporter.verbosity == 0 and not self._mixed
 
     def _announce(self, record: Record) -> None:
-        if record.kind.is_bad:
-            first = record.outcome_detail.splitlines()[0] if record.outcome_detail else ""
-            title = printable(f"{record.kind}: {record.id}")
-            if self._live:  # over the progress line
-                self._reporter.rewrite(title, erase=True, red=True)
-                title = ""
-            self._reporter.write_line(title, red=True)
-            self._reporter.write_line(printable(f"  {first}"[:_WIDTH]))
+        """Name the first case of each cause at once; the line of progress counts them all."""
+        if not record.kind.is_bad or key_of(record) in self._announced:
+            return
+        self._announced.add(key_of(record))
+        title = printable(f"{record.kind}: {record.id}")
+        if self._live:  # over the progress line
+            self._reporter.rewrite(title, erase=True, red=True)
+            title = ""
+        self._reporter.write_line(title, red=True)
+        self._reporter.write_line(printable(f"  {message_of(record)}"[: self._width]))
 
     def _progress(self) -> None:
         now, done = time.monotonic(), len(self._records)
@@ -114,7 +135,7 @@ class Terminal:
         clock = _clock(now - self._start)
         head = f"[{done:>{len(str(self._total))}}/{self._total} {percent:3}% {clock}]"
         text = f"{head}  {self._counts(_WORDS, '  ')}"
-        if len(text) >= _WIDTH:
+        if len(text) >= self._width:
             text = f"{head} {self._counts(_SHORT_WORDS, ' ')}"
         if self._live:
             if now - self._drawn >= _REDRAW_SECONDS or done == self._total:

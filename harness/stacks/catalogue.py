@@ -14,14 +14,13 @@ from harness.model.versions import COMPONENTS
 from harness.stacks import constraints
 from harness.stacks.stack import TOGETHER, Stack, extends, read
 
-FOLDER = Path("fixtures/stacks")
 _SWAP = re.compile(r"\+([A-Za-z][\w.-]*)=([^+]+(?:\+(?![A-Za-z][\w.-]*=)[^+]+)*)")
 
 
 class Catalogue:
     """All ``*.toml`` of a folder, ordered by torch_xla's version."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, folder: Path) -> None:
         """Read them.
 
         Raises:

@@ -173,7 +173,7 @@ REFUSED = {
         "expected NUMBER/COUNT",
     ),
     "a topology of digits": (
-        ["jobset", "--accelerator", "tpu-v6e-slice", "--topology", "9" * 5000, "--image", "x"],
+        ["jobset", "--accelerator", "tpu-v6e-slice", "--grid", "9" * 5000, "--image", "x"],
         "",
     ),
 }  # fmt: skip

@@ -531,7 +531,7 @@ def test_what_it_says_of_changes(bench: Bench) -> None:
     bench.ran("2.9.0", dict.fromkeys(ids("x", name="test_x"), FAILURE))
     bench.update(entry([f"{FILE}::test_sum[*]"]), ISSUE)
     assert said(bench) == [
-        "sums.toml#1 (pytorch/xla#8854: the sum is wrong)",
+        "sums.toml:1 (pytorch/xla#8854: the sum is wrong)",
         "  passes wherever it applies: goes from these cases",
         f"    {ids('c')[0]}",
         "  needed on torch_xla <2.9 only:",
@@ -602,7 +602,7 @@ BAD: dict[str, tuple[str | dict[str, str], tuple[str, ...], str]] = {
     "bad entry": (
         {"a": "passed"},
         ("--expectations=bad",),
-        "bad/a.toml#1: unknown key 'when': expected cases",
+        "bad/a.toml:1: unknown key 'when': expected cases",
     ),
     "no such test": (
         {"gone.py::test_x[cpu-4]": "passed"},

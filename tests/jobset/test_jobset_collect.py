@@ -58,7 +58,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def run(out: Path, *more: str) -> int:
-    return cli.main(["jobset", "collect", "night", "--namespace", "ci", "--out", str(out), *more])
+    return cli.main(["jobset", "fetch", "night", "--namespace", "ci", "--out", str(out), *more])
 
 
 def outcomes(path: Path) -> dict[str, str]:
@@ -200,7 +200,7 @@ def test_bad_input_is_named(
     cluster: Cluster, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (cluster.folder / "foreign.json").write_text('{"spec": {"replicatedJobs": []}}')
-    command = ["jobset", "collect", name, "--namespace", "ci", "--out", str(tmp_path / "out")]
+    command = ["jobset", "fetch", name, "--namespace", "ci", "--out", str(tmp_path / "out")]
     assert cli.main(command) == 2
     assert BAD[name] in capsys.readouterr().err
 

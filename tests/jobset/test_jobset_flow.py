@@ -166,7 +166,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
     def run(*arguments: str) -> Job:
         options = ["--lane", "virtual-tpu", "--slices", "2", "--image", "image", "--name", "flow"]
-        options += ["--accelerator", "tpu-v6e-slice", "--topology", "1x1", "--wait", "1"]
+        options += ["--accelerator", "tpu-v6e-slice", "--grid", "1x1", "--wait", "1"]
         started.append(Job(tmp_path, *options, "--", *arguments))
         return started[-1]
 

@@ -16,7 +16,7 @@ from harness import cli
 from harness.model.generations import GENERATIONS
 from harness.model.topology import Topology
 
-BASE = ["--accelerator", "tpu-v6e-slice", "--topology", "2x2", "--image", "registry.example/x:1"]
+BASE = ["--accelerator", "tpu-v6e-slice", "--grid", "2x2", "--image", "registry.example/x:1"]
 TOKEN = "XLA_HARNESS_JOB_TOKEN"
 
 
@@ -69,7 +69,7 @@ SLICES = [
 def test_types_of_jobset_and_kubernetes(
     printed: Callable[..., Json], accelerator: str, grid: str, slices: str, lane: str
 ) -> None:
-    options = ["--accelerator", accelerator, "--topology", grid, "--slices", slices]
+    options = ["--accelerator", accelerator, "--grid", grid, "--slices", slices]
     check(printed(*options, "--lane", lane, "--image", "a/b", "--stack", "2.9.0"))
 
 
@@ -149,7 +149,7 @@ HOSTS = [
 def test_a_pod_for_each_host(
     printed: Callable[..., Json], accelerator: str, grid: str, hosts: int, chips: int
 ) -> None:
-    manifest = printed("--accelerator", accelerator, "--topology", grid, "--image", "a")
+    manifest = printed("--accelerator", accelerator, "--grid", grid, "--image", "a")
     job = job_of(manifest)
     assert (job["parallelism"], job["completions"], job["completionMode"]) == (
         hosts,
@@ -167,7 +167,7 @@ def test_a_pod_for_each_host(
 
 def test_chips_of_a_larger_host(printed: Callable[..., Json]) -> None:
     """ct5lp-hightpu-8t and ct6e-standard-8t have a whole slice of 2x4."""
-    options = ["--accelerator", "tpu-v6e-slice", "--topology", "2x4", "--image", "a"]
+    options = ["--accelerator", "tpu-v6e-slice", "--grid", "2x4", "--image", "a"]
     manifest = printed(*options, "--chips-per-host", "8")
     assert job_of(manifest)["completions"] == 1
     assert container_of(manifest)["resources"]["limits"] == {"google.com/tpu": "8"}
@@ -219,7 +219,7 @@ def test_a_rehearsal_asks_for_no_tpu(printed: Callable[..., Json]) -> None:
 def test_the_environment_is_of_the_generation(printed: Callable[..., Json]) -> None:
     for generation in GENERATIONS.values():
         grid = generation.grids[2]
-        manifest = printed("--accelerator", generation.gke, "--topology", grid, "--image", "a")
+        manifest = printed("--accelerator", generation.gke, "--grid", grid, "--image", "a")
         devices = Topology.parse(f"{generation.name}:{grid}").devices
         said = environment_of(manifest)
         assert said["TPU_ACCELERATOR_TYPE"] == generation.accelerator_type(devices)
@@ -239,8 +239,8 @@ def test_pytests_arguments_come_last_and_as_they_are(printed: Callable[..., Json
 BAD = {
     "--accelerator v6e": "did you mean tpu-v6e-slice?",
     "--accelerator nvidia-h100": "expected one of tpu-v4-podslice",
-    "--topology 3x3": "no slice of v6e: expected the chips of one, as",
-    "--topology 2x2x1": "no slice of v6e",
+    "--grid 3x3": "no slice of v6e: expected the chips of one, as",
+    "--grid 2x2x1": "no slice of v6e",
     "--name Night": "name 'Night': expected a DNS label",
     "--name a-": "expected a DNS label",
     "--name 9a": "a letter first",
@@ -268,14 +268,14 @@ def test_bad_input_is_named(wrong: str, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "docs" / "gke.md").read_text()
-    for action in ([], ["work"], ["collect"], ["merge"]):
+    for action in ([], ["work"], ["fetch"], ["merge"]):
         with pytest.raises(SystemExit):
             cli.main(["jobset", *action, "--help"])
         options = set(re.findall(r"--[a-z-]{2,}", capsys.readouterr().out)) - {"--help"}
         assert {option for option in options if option not in text} == set()
 
 
-@pytest.mark.parametrize("missing", ["--accelerator", "--topology", "--image"])
+@pytest.mark.parametrize("missing", ["--accelerator", "--grid", "--image"])
 def test_what_is_needed_is_named(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
     at = BASE.index(missing)
     assert cli.main(["jobset", *BASE[:at], *BASE[at + 2 :]]) == 2

@@ -37,7 +37,7 @@ NOT_RUN = {
     "xla-harness history fetch": "a branch of another repository: see test_history_branch",
     "xla-harness history push": "a branch of another repository: see test_history_branch",
     "xla-harness issues": "asks GitHub: see test_issues_sync",
-    "xla-harness jobset collect": "asks a cluster: see test_jobset_collect",
+    "xla-harness jobset fetch": "asks a cluster: see test_jobset_collect",
     "xla-harness bisect": "environments of several stacks, minutes: see test_bisect",
     "xla-harness matrix": "environments of several stacks, minutes: see test_matrix",
     "xla-harness qualify": "environments of two stacks, minutes: see test_matrix",
@@ -138,7 +138,8 @@ def test_what_is_not_run_is_shown(start: str) -> None:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, str]]:
     """All of them, in a folder that looks like a clone in which suites were run."""
     folder = tmp_path_factory.mktemp("clone")
-    (folder / "suites").symlink_to(ROOT / "suites")
+    for name in ("suites", "docs"):
+        (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "fixtures", folder / "fixtures")
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "tests").mkdir()

@@ -15,12 +15,13 @@ from types import ModuleType
 import pytest
 from support.paths import ROOT
 
+from harness.errors import BadInputError
 from harness.isolation import ranks
 from harness.model.case import Case
 from harness.model.outcome import Kind
 from harness.model.topology import Target, Topology
 from harness.oracles import gloo
-from harness.repro import check
+from harness.repro import cases, check
 from harness.repro.check import Ending
 from harness.repro.standins import gloo as short_gloo
 from harness.repro.standins import ranks as short_ranks
@@ -343,6 +344,33 @@ def test_pins_of_a_stack(tiny: Path) -> None:
     unknown = repro(tiny, "test_passes[cpu-4]", "--stack", "odl")
     assert unknown.returncode == 2
     assert "did you mean old?" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [
+        ("suites/tiny/test_tiny.py::test_*", ["suites/tiny/test_tiny.py"]),
+        ("*/test_tiny.py::test_x", ["suites/tiny/test_tiny.py"]),
+        ("*tiny.py::*", ["suites/tiny/test_tiny.py"]),
+        ("suites/*::test_x", ["suites/tiny/test_tiny.py"]),
+        ("suites*sum[cpu-4-low]", ["suites/tiny/test_tiny.py"]),
+        ("suites/*/test_other.py::*", None),
+        ("*hidden*::test_x", None),
+    ],
+)
+def test_a_pattern_is_of_the_file_too(
+    tiny: Path, pattern: str, files: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stars match slashes, as those of all patterns of cases do."""
+    monkeypatch.chdir(tiny)
+    for name in (".hidden/test_hidden.py", "env/test_hidden.py", "env/pyvenv.cfg"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    if files is None:
+        with pytest.raises(BadInputError, match="no such file"):
+            cases._files(pattern)
+    else:
+        assert cases._files(pattern) == files
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ BAD_MARKERS = {
     "lanes('gpu')": "lane 'gpu': expected one of cpu, virtual-tpu",
     "lanes()": "lanes(): expected names, as lanes('cpu', 'tpu')",
     "lanes(['cpu'])": "lanes(['cpu']): expected names, as lanes('cpu', 'tpu')",
+    "lanes(('cpu', 'tpu'))": "lanes(('cpu', 'tpu')): expected names, as lanes('cpu', 'tpu')",
+    "lanes(None)": "lanes(None): expected names, as lanes('cpu', 'tpu')",
     "lanes(name='cpu')": "lanes(name=...): expected no keyword",
     "lanes('gpu')\n@pytest.mark.topologies(4)": "lane 'gpu': expected one of cpu, virtual-tpu",
     "lanes('cpu')\n@pytest.mark.topologies('4x')": "topology '4x': expected DEVICES or",

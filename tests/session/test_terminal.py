@@ -55,7 +55,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def summary(ran: Ran) -> list[str]:
     """The lines of our summary."""
     lines = ran.stdout.splitlines()
-    start = next(n for n, line in enumerate(lines) if " unexpected: 5 " in line)
+    start = next(n for n, line in enumerate(lines) if " unexpected: 5, " in line)
     end = next(n for n, line in enumerate(lines) if "generated xml" in line or "short test" in line)
     return lines[start:end]
 
@@ -65,9 +65,20 @@ def test_unexpected_come_first_with_their_issue(ran: Ran) -> None:
     places = [n for n, line in enumerate(lines) if line.startswith("--")]
     first = "\n".join(lines[: places[1]])
     for name in ("fails[cpu-4-a b]", "crashes[cpu-4]", "hangs[cpu-4]", "passes_unexpectedly"):
-        assert f": suites/area/test_inner.py::test_{name}" in first
-    assert first.count("watches pytorch/xla#1") == 5
+        assert f"\n  suites/area/test_inner.py::test_{name}" in first
+    assert first.count("watches pytorch/xla#1") == 4
     assert "test_fails_as_expected" not in first
+
+
+def test_failures_of_one_cause_are_one(ran: Ran) -> None:
+    """Two of the five have the same text; all five are in the report."""
+    text = ran.stdout
+    assert " unexpected: 5, 4 causes " in text
+    counted = next(line for line in summary(ran) if line.startswith("    2  "))
+    assert counted.startswith("    2  failed at verification: AssertionError: sums differ")
+    assert text.count("E       AssertionError: sums differ") + text.count("E   Assert") == 1
+    failed = [name for name, case in ran.cases.items() if case.result]
+    assert sum("test_fails[" in name for name in failed) == 2
 
 
 def test_summary_counts(ran: Ran) -> None:
@@ -78,9 +89,152 @@ def test_summary_counts(ran: Ran) -> None:
     assert "wrong 1/4 signatures are right" in text
 
 
+IDS = ("  pytest ", "  xla-harness ", "  suites/", "  test_")
+
+
 def test_summary_fits_80_columns(ran: Ran) -> None:
-    ids = ("reproduce", "  pytest ", "failed: ", "crashed: ", "hung: ", "unexpected pass: ")
-    assert [line for line in summary(ran) if len(line) > 80 and not line.startswith(ids)] == []
+    assert [line for line in summary(ran) if len(line) > 80 and not line.startswith(IDS)] == []
+
+
+LONG = """\
+pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#1")]
+@pytest.mark.parametrize("n", range(14), ids=lambda n: f"{n}-" + "-".join(["a-long-parameter"] * 6))
+def test_fails(n): raise ValueError(f"{n} words " + "and words " * 40)
+def test_other(): raise TypeError("another cause, in " + __file__)
+def test_fails_twice(late): raise ValueError("1 words " + "and words " * 40)
+@pytest.fixture
+def late():
+    yield
+    raise OSError("in teardown")
+@pytest.mark.parametrize("n", [1, 2])
+def test_asserts(n): assert n == 0
+@pytest.mark.parametrize("n", [1, 2])
+def test_asserts_too(n): assert n == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = Project(tmp_path_factory.mktemp("long"))
+    project.write("test_inner.py", LONG)
+    return project
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_the_summary_takes_the_width_of_the_terminal(long: Project, columns: int) -> None:
+    ran = long.run("-n2", COLUMNS=str(columns))
+    lines = ran.stdout.partition(" unexpected: ")[2].partition("short test summary")[0].splitlines()
+    titles = [line for line in lines if line.startswith("---")]
+    assert titles
+    assert {len(line) for line in titles} == {columns}
+    plain = [line for line in lines[1:] if not line.startswith((*IDS, "---"))]
+    assert columns - 12 < max(map(len, plain)) <= columns
+    ids = [line.strip() for line in lines if line.startswith("  test_inner.py::test_fails[")]
+    assert len(ids) == 3
+    assert set(ids) <= {f"test_inner.py::{name}" for name in ran.junit_names}
+
+
+@pytest.mark.parametrize("how", [(), ("-n2",), ("-q",), ("--tb=native",)], ids=" ".join)
+def test_one_traceback_for_each_cause(long: Project, how: tuple[str, ...]) -> None:
+    ran = long.run(*how)
+    failures = ran.stdout.partition(" FAILURES ")[2].partition(" unexpected: ")[0]
+    assert failures.count("ValueError: ") == 2  # one of test_fails, and the case that fails twice
+    assert failures.count("TypeError: ") == 1
+    assert failures.count("13 more with this cause") == 1
+    # Bare assertions with the same text are one cause only within one function.
+    assert failures.count("1 more with this cause") == 2
+    for name in ran.junit_names:
+        assert name in ran.stdout, name  # in a headline or below one
+    assert "OSError: in teardown" in ran.stdout
+    assert ran.shows("20 failed, 1 error")
+    texts = [str(case.result[0].text) for case in ran.cases.values() if case.result]
+    assert len(texts) == 20
+    assert all("test_inner.py" in text for text in texts)  # JUnit has every traceback
+
+
+@pytest.mark.parametrize("how", ["--full", "-vv"])
+def test_all_failures_can_be_shown(long: Project, how: str) -> None:
+    ran = long.run(how)
+    failures = ran.stdout.partition(" FAILURES ")[2].partition(" unexpected: ")[0]
+    assert failures.count("ValueError: ") == 15
+    assert "more with this cause" not in ran.stdout
+    text = ran.stdout.partition(" unexpected: ")[2]
+    assert all(f"\n  test_inner.py::{name}\n" in text for name in ran.junit_names)
+
+
+def test_subtests_are_all_shown(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """\
+        pytestmark = pytest.mark.lanes("cpu")
+        @pytest.mark.parametrize("n", [1, 2])
+        def test_some(n, subtests):
+            for text in ("one", "two"):
+                with subtests.test(text):
+                    raise ValueError(text)
+        """,
+    )
+    failures = project.run().stdout.partition(" FAILURES ")[2]
+    for text in ("one", "two"):
+        assert failures.partition(" unexpected: ")[0].count(f"ValueError: {text}") == 2
+
+
+def test_plain_tests_keep_their_tracebacks(project: Project) -> None:
+    project.write("test_inner.py", CASES)
+    project.write("test_plain.py", "@pytest.mark.parametrize('n', [1, 2])\ndef test_x(n): assert 0")
+    failures = project.run().stdout.partition(" FAILURES ")[2]
+    assert failures.count("def test_x(n): assert 0") == 2
+
+
+def test_torchs_trace_is_no_log(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """\
+        import logging
+        torchs = logging.getLogger("torch.__trace")
+        torchs.propagate = False
+        torchs.setLevel(logging.DEBUG)
+        own = logging.StreamHandler()
+        torchs.addHandler(own)
+        @pytest.fixture
+        def compiled():
+            torchs.debug("")
+        @pytest.mark.lanes("cpu")
+        def test_case(compiled):
+            torchs.debug("")
+            logging.getLogger("other").warning("kept")
+            assert torchs.handlers == [own]
+            assert 0
+        def test_plain():
+            torchs.debug("")
+            assert 0
+        """,
+    )
+    ran = project.run("-o", "junit_logging=all")
+    case, plain = ran.stdout.partition(" test_plain ")[::2]
+    assert "WARNING  other:" in case
+    assert "torch.__trace" not in case
+    assert "torch.__trace" in plain  # which is not ours to change
+    assert ran.junit.read_text().count("torch.__trace") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "offered"),
+    [
+        ('@pytest.mark.lanes("cpu")\ndef test_x(): raise ValueError', True),
+        ('@pytest.mark.lanes("virtual-tpu")\ndef test_x(): raise ValueError', False),
+        ("def test_x(): raise ValueError", False),
+    ],
+    ids=["cpu", "virtual-tpu", "plain"],
+)
+def test_a_script_is_offered_where_there_can_be_one(
+    project: Project, body: str, *, offered: bool
+) -> None:
+    project.write("test_inner.py", body)
+    ran = project.run("--lane=virtual-tpu" if "virtual" in body else "--lane=cpu")
+    assert ran.shows("reproduce the first with:")
+    assert ran.shows("xla-harness repro 'test_inner.py::test_x[cpu-4]'") == offered
+    assert ran.shows("xla-harness repro") == offered
 
 
 @pytest.mark.parametrize("how", ["", "-n2"])

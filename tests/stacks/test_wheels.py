@@ -85,23 +85,23 @@ def test_bad_addresses(
 
 
 def test_wheels_take_the_place_of_pins(tmp_path: Path) -> None:
-    stack = Catalogue().find("2.9.0")
+    stack = Catalogue(Path("fixtures/stacks")).find("2.9.0")
     wheel = _wheel(tmp_path / TORCH_XLA.format("1"))
     own = onto(stack, tmp_path)
     assert own.name == "2.9.0+wheels"
     assert own.pins == {**stack.pins, "torch_xla": str(wheel)}
     assert own.where is None  # its constraints are none of 2.9.0's
-    assert onto(Catalogue().find("nightly"), tmp_path).name == "nightly"
+    assert onto(Catalogue(Path("fixtures/stacks")).find("nightly"), tmp_path).name == "nightly"
 
 
 def test_which_of_two_wheels_is_not_guessed(tmp_path: Path) -> None:
     for version in "12":
         _wheel(tmp_path / TORCH_XLA.format(version))
     with pytest.raises(BadInputError, match="expected one wheel of torch-xla"):
-        onto(Catalogue().find("2.9.0"), tmp_path)
+        onto(Catalogue(Path("fixtures/stacks")).find("2.9.0"), tmp_path)
 
 
 def test_a_folder_without_wheels(tmp_path: Path) -> None:
     _wheel(tmp_path / "torch_xla-2.10.0-cp312-cp312-linux_x86_64.whl")
     with pytest.raises(BadInputError, match=r"wheels for Python 3\.11, found none"):
-        onto(Catalogue().find("2.9.0"), tmp_path)
+        onto(Catalogue(Path("fixtures/stacks")).find("2.9.0"), tmp_path)

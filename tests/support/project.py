@@ -40,6 +40,11 @@ class Ran:
         suites = JUnitXml.fromfile(str(self.junit))
         return {case.name.replace("[cpu-4]", ""): case for suite in suites for case in suite}
 
+    @property
+    def junit_names(self) -> list[str]:
+        """The names of the report's test cases as they stand there."""
+        return [case.name for suite in JUnitXml.fromfile(str(self.junit)) for case in suite]
+
     def properties(self, name: str) -> dict[str, str]:
         """A case's properties."""
         return {entry.name: entry.value for entry in self.cases[name].properties()}

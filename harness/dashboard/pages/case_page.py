@@ -18,6 +18,7 @@ from harness.dashboard.rows import Latest, Moved, Number, Point, StackLine, cost
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import urgency
 from harness.model.issues import ISSUE
+from harness.model.script import becomes_script
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def commands(name: str, rows: Sequence[Latest], stacks: Sequence[str]) -> list[t
             f"--lanes {shlex.quote(row.lane)} -- {quoted}"
         )
         found.append((f"on stack {row.stack}", matrix))
-    if name.startswith("suites/"):
+    if name.startswith("suites/") and becomes_script(name):
         found.append(("as one script, without pytest", f"uv run xla-harness repro {quoted}"))
     return found
 

@@ -1,0 +1,119 @@
+"""``xla-harness known``: the defects that are expected, without a run."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.commands import project
+from harness.commands.output import answer, columns
+from harness.commands.parsers import Commands, add_folder, add_json
+from harness.errors import BadInputError
+from harness.expectations import Expectation, Expectations
+from harness.stacks.catalogue import Catalogue, versions_of
+from harness.verdicts.upstream import Row
+
+Stacks = Mapping[str, Mapping[str, str]]  # name to component to version
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "known", help="the defects that expectations declare: causes, cases and stacks"
+    )
+    parser.add_argument("--stack", metavar="NAME", help="only what is expected on this stack")
+    parser.add_argument("--cause", metavar="TEXT", help="only issues and findings with this text")
+    add_folder(parser)
+    add_json(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    stacks = _stacks(options)
+    known = list(stacks.values())
+    folder = project.folder_of_expectations()
+    entries = Expectations.load(folder, known, project.findings()).entries
+    if options.stack:
+        stacks = {options.stack: versions_of(Catalogue(options.folder).find(options.stack))}
+        entries = tuple(e for e in entries if e.condition.holds(stacks[options.stack]))
+    if options.cause:
+        entries = tuple(e for e in entries if options.cause in e.cause)
+    data = as_data(entries, stacks, project.upstream_rows())
+    answer(options, data, "\n".join(lines(data, columns())))
+    return 0
+
+
+def _stacks(options: argparse.Namespace) -> Stacks:
+    """The stacks of the project; none without a folder of them, unless one is asked for."""
+    if options.folder == project.folder_of_stacks() and not options.folder.is_dir():
+        if options.stack:
+            raise BadInputError(
+                f"--stack {options.stack}: there are no stacks: no {options.folder}"
+            )
+        return {}
+    return {stack.name: versions_of(stack) for stack in Catalogue(options.folder).stacks}
+
+
+def as_data(
+    entries: Sequence[Expectation], stacks: Stacks, rows: Sequence[Row]
+) -> list[dict[str, Any]]:
+    """A value for each cause, issues before findings, as docs/json.md describes it."""
+    by_cause: dict[str, list[Expectation]] = {}
+    for entry in entries:
+        by_cause.setdefault(entry.cause, []).append(entry)
+    return [
+        _cause(cause, by_cause[cause], stacks, rows)
+        for cause in sorted(by_cause, key=lambda cause: ("#" not in cause, cause))
+    ]
+
+
+def _cause(
+    cause: str, entries: Sequence[Expectation], stacks: Stacks, rows: Sequence[Row]
+) -> dict[str, Any]:
+    about = [row for row in rows if cause in row.issues]
+    issue = cause if "#" in cause else None
+    return {
+        "issue": issue,
+        "finding": None if issue else cause.removeprefix("finding "),
+        "title": about[0].title if about else entries[0].reason,
+        "expectations": [
+            {
+                "where": entry.where,
+                "reason": entry.reason,
+                "outcome": str(entry.outcome),
+                "signature": entry.signature,
+                "condition": str(entry.condition),
+                "stacks": [n for n, versions in stacks.items() if entry.condition.holds(versions)],
+                "cases": list(entry.cases),
+            }
+            for entry in entries
+        ],
+    }
+
+
+def lines(data: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
+    """The same for a terminal of that width; patterns of cases stay whole."""
+    for cause in data:
+        name = cause["issue"] or f"finding {cause['finding']}"
+        alone = all(entry["reason"] == cause["title"] for entry in cause["expectations"])
+        yield from _wrapped(name if alone else f"{name}: {cause['title']}", width, 0)
+        for entry in cause["expectations"]:
+            stacks = ", ".join(entry["stacks"]) or entry["condition"] or "any stack"
+            yield from _wrapped(f"{entry['outcome']} on {stacks}: {entry['reason']}", width, 2)
+            yield f"    {entry['where']}"
+            yield from (f"      {case}" for case in entry["cases"])
+    count = sum(len(cause["expectations"]) for cause in data)
+    yield f"{len(data)} known defects, {count} expectations"
+
+
+def _wrapped(text: str, width: int, indent: int) -> Iterator[str]:
+    yield from textwrap.wrap(
+        text,
+        width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,68 @@
+"""The plugin's settings in the current folder's project, from the file that pytest reads."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+from _pytest.config.findpaths import locate_config
+
+from harness.errors import BadInputError
+from harness.expectations.causes import read_findings
+from harness.verdicts import upstream
+from harness.verdicts.upstream import Row
+
+# What a project has that sets nothing.
+_USUAL = {
+    "xla_expectations": "fixtures/expectations",
+    "xla_stacks": "fixtures/stacks",
+    "xla_durations": "fixtures/durations.json",
+    "xla_upstream": "fixtures/upstream.toml",
+}
+
+
+def folder_of_stacks() -> Path:
+    """Setting ``xla_stacks``; the folder may be missing."""
+    return _path("xla_stacks")
+
+
+def folder_of_expectations() -> Path:
+    """Setting ``xla_expectations``; the folder may be missing."""
+    return _path("xla_expectations")
+
+
+def file_of_durations() -> Path:
+    """Setting ``xla_durations``; the file may be missing."""
+    return _path("xla_durations")
+
+
+def upstream_rows() -> tuple[Row, ...]:
+    """The rows of setting ``xla_upstream``, none without the file; raises BadInputError."""
+    path = _path("xla_upstream")
+    return upstream.load_optional(path if path.exists() else None)
+
+
+def findings() -> frozenset[str] | None:
+    """The findings of setting ``xla_findings``; None without it. Raises BadInputError."""
+    said = _settings(Path.cwd())[1].get("xla_findings")
+    return read_findings(_path("xla_findings") if said else None)
+
+
+def _path(name: str) -> Path:
+    root, said = _settings(Path.cwd())
+    path = root / str(said.get(name) or _USUAL.get(name, ""))
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+@cache
+def _settings(folder: Path) -> tuple[Path, dict[str, str]]:
+    """The root folder and what its configuration says; raises BadInputError for a broken one."""
+    try:
+        root, _, said, *_ = locate_config(folder, [folder])
+    except pytest.UsageError as error:
+        raise BadInputError(str(error)) from error
+    # Each value is an object since pytest 9, and plain before.
+    values = {name: getattr(value, "value", value) for name, value in said.items()}
+    return root or folder, {n: os.fspath(v) for n, v in values.items() if isinstance(v, str)}
