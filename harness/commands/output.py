@@ -14,8 +14,8 @@ from harness.printable import printable
 
 
 def show(text: str) -> None:
-    """Print the lines of a result."""
-    print(_lines(text))
+    """Print the lines of a result, at once: a command may have more to do."""
+    print(_lines(text), flush=True)
 
 
 def say(text: str) -> None:

@@ -8,7 +8,7 @@ from harness.diagnosis.signature import first_line
 from harness.render.annotation import ANNOTATIONS, annotation
 from harness.verdicts.allow import Allowed
 from harness.verdicts.findings import Comparison, Verdict
-from harness.verdicts.groups import groups
+from harness.verdicts.groups import basis, groups
 
 _LEVELS = {Verdict.REGRESSED: "error", Verdict.NEWLY_UNMEASURED: "error", Verdict.FLAKY: "warning"}
 
@@ -21,7 +21,7 @@ def annotation_lines(comparison: Comparison, allowed: Allowed | None) -> Iterato
         first = group.first
         more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
         parts = (first.layer, *first.issues, first_line(first.failure), first.note)
-        text = "; ".join(part for part in parts if part) or first.verdict
+        text = "; ".join(filter(None, (*parts, basis(group.findings)))) or first.verdict
         yield annotation(
             _LEVELS[first.verdict], first.key, f"{first.verdict}: {first.key}{more}", text
         )

@@ -9,8 +9,8 @@ from harness.model.issues import page
 from harness.printable import escaped
 from harness.verdicts.allow import Allowed
 from harness.verdicts.decision import decide, undecided_of
-from harness.verdicts.findings import VERDICTS, Comparison, Verdict
-from harness.verdicts.groups import Group, groups
+from harness.verdicts.findings import DIFFERS, VERDICTS, Comparison, Verdict
+from harness.verdicts.groups import Group, basis, groups
 
 _MOST_TEXT = 200  # characters of a failure
 _COLUMNS = ("verdict", "cases", "layer", "upstream", "component", "first case", "failure")
@@ -30,7 +30,8 @@ def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 
     base, candidate = plain(comparison.base.name), plain(comparison.candidate.name)
     answer = plain(decide(comparison, allowed.entries).sentence)
     lines = [
-        f"**{answer}** {candidate} held against {base}: {plain(counts(comparison))}.",
+        f"**{answer}** {candidate} held against {base}: {plain(counts(comparison))}. "
+        f"{plain(rested(comparison))}".rstrip(),
         "",
         *_findings(comparison, allowed, most),
         *_allowed(comparison, allowed),
@@ -44,6 +45,18 @@ def counts(comparison: Comparison) -> str:
     named = [f"{comparison.counts[v]} {v}" for v in VERDICTS if comparison.counts.get(v)]
     more = len(undecided_of(comparison))
     return ", ".join(named or ["no case"]) + (f" ({more} undecided)" if more else "")
+
+
+def rested(comparison: Comparison) -> str:
+    """What of the answer is still open, or which reruns it rests on; "" where nothing differs."""
+    if comparison.open:
+        return f"Still open: {comparison.open}."
+    differing = comparison.of(*DIFFERS)
+    if not differing:
+        return ""
+    if not any(finding.rerun_cases for finding in differing):
+        return "What differs was not rerun: flaky cases may be among it."
+    return f"What differs: {basis(differing) or 'all of it rerun'}."
 
 
 def plain(text: str) -> str:
@@ -83,7 +96,7 @@ def _rows(found: Sequence[Group]) -> Iterator[tuple[str, ...]]:
     """A row of cells for each group, under _COLUMNS."""
     for group in found:
         first = group.first
-        failure = code(first.failure)
+        known = (code(first.failure), plain(first.note), plain(basis(group.findings)))
         yield (
             plain(first.verdict),
             str(len(group)),
@@ -91,7 +104,7 @@ def _rows(found: Sequence[Group]) -> Iterator[tuple[str, ...]]:
             ", ".join(map(link, first.issues)),
             plain(first.component or ""),
             code(first.key),
-            f"{failure}<br>{plain(first.note)}" if first.note else failure,
+            "<br>".join(filter(None, known)),
         )
 
 

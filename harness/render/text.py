@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from harness.printable import escaped, printable
-from harness.render.markdown import counts, versions
+from harness.render.markdown import counts, rested, versions
 from harness.verdicts.allow import Allowed
 from harness.verdicts.decision import decide
 from harness.verdicts.findings import VERDICTS, Comparison, Verdict
-from harness.verdicts.groups import Group, groups
+from harness.verdicts.groups import Group, basis, groups
 
 WIDTH = 80
 _SHOWN = 10  # groups of a verdict
@@ -28,8 +28,9 @@ def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
             yield from section(str(verdict), groups(found))
     yield from _allowed(allowed)
     yield from _versions(comparison)
-    yield title("answer")
+    yield title("first answer" if comparison.open else "answer")
     yield from wrapped(f"{counts(comparison)}.")
+    yield from wrapped(rested(comparison))
     yield from wrapped(decide(comparison, allowed.entries).sentence)
 
 
@@ -63,6 +64,7 @@ def section(name: str, found: Sequence[Group], shown: int = _SHOWN) -> Iterator[
         yield from wrapped(first.key, 2)
         yield from wrapped(first.failure, 9)
         yield from wrapped(first.note, 9)
+        yield from wrapped(basis(group.findings), 9)
     if len(found) > shown:
         cases = sum(map(len, found[shown:]))
         yield f"       ... and {len(found) - shown} more groups with {cases} cases"
