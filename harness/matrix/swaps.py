@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from harness.diagnosis.signature import generalised
-from harness.errors import BadInputError
 from harness.junit.report import Result
 from harness.matrix import attribution
 from harness.matrix.attribution import Component, Swap
@@ -73,19 +72,11 @@ def _swaps(
     if not broken:
         return {}
     stacks = {c.name: attribution.swapped(stack, other, c) for c in components}
-    makeable = {}
-    for name, swapped in stacks.items():
-        try:
-            runner.environments.create(swapped, runner.say)
-            makeable[name] = swapped
-        except BadInputError as error:  # the pins of the two don't go together: no answer
-            runner.say(str(error))
-    reports = runner.reports(makeable.values(), list(broken.values()), ["swaps"])
+    # Where the pins of the two don't go together there is no environment, and so no answer.
+    reports = runner.reports(stacks.values(), list(broken.values()), ["swaps"])
     found: dict[str, dict[str, Swap]] = {key: {} for key in broken}
     for name, swapped in stacks.items():
-        results = {
-            k: r for report in reports.get(swapped.name, []) for k, r in report.results.items()
-        }
+        results = {k: r for report in reports[swapped.name] for k, r in report.results.items()}
         for key, result in broken.items():
             found[key][name] = attribution.judge(results.get(key), result, _same)
     return found

@@ -56,7 +56,8 @@ def rested(comparison: Comparison) -> str:
         return ""
     if not any(finding.rerun_cases for finding in differing):
         return "What differs was not rerun: flaky cases may be among it."
-    return f"What differs: {basis(differing) or 'all of it rerun'}."
+    known = basis(differing)
+    return f"Of what differs, {known}." if known else "All that differs was rerun."
 
 
 def plain(text: str) -> str:

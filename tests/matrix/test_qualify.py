@@ -146,3 +146,20 @@ def test_each_cause_is_attributed_by_one_case(finished: Told) -> None:
         "test_other": ("other", f"{FILE}::test_other[cpu-1-0]"),
         "test_shaky": ("drift", f"{FILE}::test_shaky[cpu-1-2]"),
     }
+
+
+def test_swaps_whose_pins_do_not_go_together(drift: Drift) -> None:
+    for name, code in (("21", RIGHT), ("22", WRONG)):  # the cache has swaps of 1 and 2
+        drift.stack(name, pins=f'drift = "{name}"\nother = "{name}"')
+        wheel(drift.path / "wheels", name, "RIGHT = True\n", name="other")
+        wheel(drift.path / "wheels", name, code, needs=f"other=={name}")
+    (drift.path / FILE).write_text(SUITE)
+    command = ("qualify", "21", "22", *COMMAND[3:], "--reruns", "0", "--", "-k", "double")
+    done = drift.run(*command)
+    assert done.returncode == 1, done.stderr
+    found = told(drift, done.returncode, done.stdout, done.stderr)
+    assert "the pins don't fit together" in found.errors
+    assert {f["component"] for f in found.findings.values()} == {
+        "undecided: no single component breaks the base or mends the candidate"
+    }
+    assert "What differs was not rerun: flaky cases may be among it." in found.output
