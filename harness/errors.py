@@ -11,3 +11,4 @@ class BadInputError(Exception):
 
 
 PARTIAL = 3  # the exit code of a command that was done in part; what it left out is named
+INTERRUPTED = 130  # of one that Ctrl-C ended, as a shell says it of SIGINT

@@ -20,7 +20,7 @@ from harness.files import write
 from harness.printable import printable
 
 STDOUT = Path("-")
-_HEADING = "---"  # as harness.render.text.title begins and ends a line
+_HEADING = "---"  # as harness.render.terminal_lines.title begins and ends a line
 # By what a heading is about, before its colon; other headings are bold.
 _OF_HEADING = {
     **dict.fromkeys(("regressed", "missing", "new failure", "crashed", "hung"), "red"),
@@ -31,7 +31,7 @@ _OF_HEADING = {
 
 def show(text: str, *, style: str = "") -> None:
     """Print the lines of a result, in a colour or ``bold``, where that can be seen."""
-    print(_lines(text, sys.stdout, style))
+    print(_lines(text, sys.stdout, style), flush=True)  # a command may have more to do
 
 
 def say(text: str, *, style: str = "") -> None:

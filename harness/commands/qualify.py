@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.commands.matrix import REPORTS, add_run_options, cells_of, with_paths
-from harness.commands.output import annotate, answer, say
+from harness.commands.output import STDOUT, annotate, as_json, say, show
 from harness.commands.parsers import Commands, add_json, output_file, output_folder, whole_number
 from harness.commands.partial import told
 from harness.commands.project import upstream_rows
 from harness.commands.query import tell
-from harness.errors import BadInputError
+from harness.errors import INTERRUPTED, BadInputError
 from harness.files import write
 from harness.history.recorded import recorded
 from harness.history.store import History
 from harness.junit.report import Report, read_all
 from harness.matrix import run
-from harness.matrix.qualify import Runner, attribute, differing_cases
+from harness.matrix.qualify import Effort, Sides, steps
+from harness.matrix.runner import Runner
 from harness.render import comparison_github, comparison_text
 from harness.render.comparison_json import as_data
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
-from harness.stacks.stack import Stack
 from harness.verdicts import allow
-from harness.verdicts.compare import compare, decide
-from harness.verdicts.findings import Comparison
+from harness.verdicts.compare import decide
+from harness.verdicts.findings import Comparison, Open
 from harness.verdicts.since import find_reports
-from harness.verdicts.upstream import Row
 
 OUT = Path("reports/qualify")
 
@@ -61,7 +58,14 @@ def add(commands: Commands) -> None:
         type=whole_number(0, 100),
         default=2,
         metavar="N",
-        help="of what differs; default: 2",
+        help="of representatives of what differs; default: 2",
+    )
+    parser.add_argument(
+        "--representatives",
+        type=whole_number(1, 1_000_000),
+        default=3,
+        metavar="N",
+        help="cases of each cause to rerun; all of a cause if one is flaky; default: 3",
     )
     parser.add_argument("--no-attribution", action="store_true", help="don't swap components")
     parser.add_argument(
@@ -71,41 +75,58 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=_run)
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """Base and candidate, each with its reports and, unless those were given, its stack."""
-
-    reports: Sequence[Sequence[Report]]
-    stacks: Sequence[Stack | None]
-    rows: tuple[Row, ...]
-    faults: Sequence[str]  # what of the reports can't be read
-
-    def compare(self, reruns: Sequence[Sequence[Report]] = ((), ())) -> Comparison:
-        (base, candidate), (again_base, again) = self.reports, reruns
-        return compare(base, candidate, again_base, again, self.rows)
-
-
 def _run(options: argparse.Namespace) -> int:
     entries = allow.load(options.allow, datetime.now(UTC).date()) if options.allow else ()
-    sides = _sides(options)
-    comparison = sides.compare()
-    runner = _runner(options, comparison)
-    comparison = _with_reruns(sides, comparison, runner, options.reruns)
-    base, candidate = sides.stacks
-    if base and candidate and not options.no_attribution:
-        comparison = attribute(comparison, base, candidate, runner)
-    allowed = allow.apply(entries, comparison)
-    answer(
-        options, as_data(comparison, allowed), "\n".join(comparison_text.lines(comparison, allowed))
-    )
-    if options.annotations:
-        annotate(comparison_github.annotation_lines(comparison, allowed))
-    target = options.markdown or runner.out / "summary.md"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write({target: comparison_github.summary(comparison, allowed)})
-    say(f"summary: {target}")
-    left_out = told(sides.faults)
-    return decide(comparison, allowed.entries.keys()).exit_code or left_out
+    sides, faults = _sides(options)
+    runner = _runner(options, sides)
+    output = _Output(options, entries, options.markdown or runner.out / "summary.md")
+    effort = Effort(options.reruns, options.representatives, not options.no_attribution)
+    try:
+        for comparison in steps(sides, runner, effort):
+            output.update(comparison)
+    except KeyboardInterrupt:
+        if not output.open:  # nothing is known yet, or all is
+            raise
+        say(f"interrupted: {output.summary} has what is known, still open: {output.open}")
+        say("the same command continues")
+        return INTERRUPTED
+    left_out = told(faults)
+    return output.exit_code or left_out
+
+
+class _Output:
+    """The answer: the first and the last go to the terminal, all of them into the files."""
+
+    def __init__(
+        self, options: argparse.Namespace, entries: tuple[allow.AllowEntry, ...], summary: Path
+    ) -> None:
+        self._options, self._entries = options, entries
+        self.summary = summary
+        self.open: Open | None = None  # of the answer that was given last
+        self.exit_code = 0
+
+    def update(self, comparison: Comparison) -> None:
+        """Replace the answer."""
+        final = not comparison.open
+        allowed = allow.apply(self._entries, comparison)
+        data, file = as_data(comparison, allowed), self._options.json
+        texts = {self.summary: comparison_github.summary(comparison, allowed)}
+        if file and file != STDOUT:
+            texts[file] = f"{as_json(data, indent=1)}\n"
+        self.summary.parent.mkdir(parents=True, exist_ok=True)
+        # What is no file, as /dev/stdout, can't be replaced later.
+        write({p: text for p, text in texts.items() if final or p.is_file() or not p.exists()})
+        if file == STDOUT:
+            if final:
+                show(as_json(data, indent=1))
+        elif final or self.open is None:
+            show("\n".join(comparison_text.lines(comparison, allowed)))
+        if final or self.open is None:
+            say(f"summary: {self.summary}")
+        if final and self._options.annotations:
+            annotate(comparison_github.annotation_lines(comparison, allowed))
+        self.open = comparison.open
+        self.exit_code = decide(comparison, allowed.entries.keys()).exit_code
 
 
 def _reports(name: str) -> tuple[list[Report], list[str]]:
@@ -116,8 +137,8 @@ def _reports(name: str) -> tuple[list[Report], list[str]]:
     return find_reports(path) if path.is_dir() else ([], [])
 
 
-def _sides(options: argparse.Namespace) -> _Sides:
-    """Both sides, run now where a stack was named."""
+def _sides(options: argparse.Namespace) -> tuple[Sides, list[str]]:
+    """Both sides, run now where a stack was named, and what of given reports can't be read."""
     named = (options.base, options.candidate)
     read = [_reports(name) for name in named[bool(options.history) :]]
     given = [reports for reports, _ in read]
@@ -140,32 +161,18 @@ def _sides(options: argparse.Namespace) -> _Sides:
         reports or [cell.read() for cell in done.finished if cell.stack == stack]
         for reports, stack in zip(given, stacks, strict=True)
     ]
-    rows = upstream_rows()
-    return _Sides(reports, stacks, rows, [fault for _, faults in read for fault in faults])
+    return Sides(reports, stacks, upstream_rows()), [
+        fault for _, faults in read for fault in faults
+    ]
 
 
-def _runner(options: argparse.Namespace, comparison: Comparison) -> Runner:
-    names = f"{comparison.base.name}..{comparison.candidate.name}"
+def _runner(options: argparse.Namespace, sides: Sides) -> Runner:
+    compared = sides.compare()
     return Runner(
         Environments(),
-        options.out / names,
+        options.out / f"{compared.base.name}..{compared.candidate.name}",
         with_paths(options.arguments),
         say,
         options.jobs,
         options.fresh,
     )
-
-
-def _with_reruns(sides: _Sides, comparison: Comparison, runner: Runner, count: int) -> Comparison:
-    """The comparison once what differs was run again, so that flaky cases show themselves."""
-    cases = differing_cases(comparison)
-    stacks = [stack for stack in sides.stacks if stack]
-    if not cases or not stacks:
-        return comparison
-    reruns: list[list[Report]] = [[], []]
-    for number in range(1, count + 1):
-        say(f"rerun {number} of {count}: {len(cases)} cases that differ")
-        found = runner.reports(stacks, cases, f"rerun-{number}")
-        for reports, stack in zip(reruns, sides.stacks, strict=True):
-            reports.extend(found[stack.name] if stack else [])
-    return sides.compare(reruns)

@@ -39,9 +39,10 @@ class Cell:
     cases: tuple[str, ...] | None = None
     shard: Shard | None = None
     workers: int = 1
+    label: str = ""  # which of several runs of one stack and lane it is
 
     def __str__(self) -> str:
-        return f"{self.stack.name} {self._name}"
+        return " ".join(filter(None, (self.stack.name, self._name, self.label)))
 
     @property
     def report(self) -> Path:

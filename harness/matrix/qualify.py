@@ -1,125 +1,106 @@
-"""What a qualification runs besides the suites: reruns of what differs, and swapped stacks."""
+"""A qualification, step by step: the verdict first, then what reruns and swapped stacks add."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from harness.diagnosis.signature import generalised
-from harness.errors import BadInputError
 from harness.junit.report import Report, Result
-from harness.matrix import attribution, run
-from harness.matrix.attribution import Component, Swap
-from harness.matrix.cell import Cell
-from harness.stacks.environments import Environments
+from harness.matrix import reruns
+from harness.matrix.runner import Runner
+from harness.matrix.swaps import attribute, to_attribute
 from harness.stacks.stack import Stack
-from harness.verdicts.findings import Comparison, Finding
-from harness.verdicts.words import Verdict
+from harness.verdicts.compare import compare
+from harness.verdicts.findings import Comparison, Finding, Open
+from harness.verdicts.groups import Group
+from harness.verdicts.upstream import Row
 
-_DIFFERS = (Verdict.REGRESSED, Verdict.FIXED, Verdict.FLAKY)
+# Representatives of each cause; then all cases of each cause one of whose representatives is flaky.
+_ROUNDS = ("rerun", "rerun-all")
 
 
 @dataclass(frozen=True)
-class Runner:
-    """Runs chosen cases on any stack, into folders below ``out``."""
+class Sides:
+    """Base and candidate, each with its reports and, unless those were given, its stack."""
 
-    environments: Environments
-    out: Path
-    arguments: tuple[str, ...]
-    say: run.Say
-    jobs: int = 0
-    fresh: bool = False
+    reports: Sequence[Sequence[Report]]
+    stacks: Sequence[Stack | None]
+    rows: tuple[Row, ...] = ()
 
-    def reports(
-        self, stacks: Iterable[Stack], cases: Sequence[Result], folder: str
-    ) -> dict[str, list[Report]]:
-        """Each stack's reports of those cases, on the lanes that they ran on; [] if it has none."""
-        lanes = {lane: tuple(r.id for r in cases if r.lane == lane) for lane in _lanes(cases)}
-        wanted = list(stacks)
-        cells = [
-            Cell(stack, lane, self.out / folder / stack.slug, self.arguments, ids)
-            for stack in wanted
-            for lane, ids in lanes.items()
+    def compare(self, again: Sequence[Sequence[Report]] = ((), ())) -> Comparison:
+        """The comparison of the reports, and of those of reruns."""
+        (base, candidate), (base_again, candidate_again) = self.reports, again
+        return compare(base, candidate, base_again, candidate_again, self.rows)
+
+    @property
+    def runnable(self) -> list[Stack]:
+        """The sides that can be run again."""
+        return [stack for stack in self.stacks if stack]
+
+    def rerun(self, again: Sequence[Sequence[Report]]) -> set[str]:
+        """The keys of the cases that a rerun measured on each side that can be run."""
+        measured = [
+            {key for report in reports for key, r in report.results.items() if r.measured}
+            for reports, stack in zip(again, self.stacks, strict=True)
+            if stack
         ]
-        done = run.run(cells, self.environments, jobs=self.jobs, fresh=self.fresh, say=self.say)
-        found: dict[str, list[Report]] = {stack.name: [] for stack in wanted}
-        for cell in done.finished:
-            found[cell.stack.name].append(cell.read())
-        return found
+        return set.intersection(*measured) if measured else set()
 
 
-def differing_cases(comparison: Comparison) -> list[Result]:
-    """One result of each case that works on one side only."""
-    return _results(comparison, comparison.of(*_DIFFERS))
+@dataclass(frozen=True)
+class Effort:
+    """How much is done after the first verdict."""
+
+    reruns: int = 2  # of each chosen case
+    representatives: int = 3  # of each cause
+    attribution: bool = True
 
 
-def attribute(comparison: Comparison, base: Stack, candidate: Stack, runner: Runner) -> Comparison:
-    """The comparison with the component that carries each regression.
+def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
+    """The comparison as the first runs have it, then again each time that more is known.
 
-    The base takes one component of the candidate at a time; where none breaks a case alone, the
-    candidate takes one of the base's.
+    ``Comparison.open`` says what is still to come, and is false in the last one only.
     """
-    regressed = comparison.of(Verdict.REGRESSED)
-    components = attribution.differing(base, candidate)
-    if not regressed or not components:
-        return comparison
-    broken = {finding.key: _broken(comparison, finding) for finding in regressed}
-    into_base = _swaps(base, candidate, components, broken, runner)
-    left = attribution.unsettled(broken, into_base)
-    into_candidate = _swaps(candidate, base, components, {key: broken[key] for key in left}, runner)
-    named = {
-        key: attribution.verdict(into_base.get(key, {}), into_candidate.get(key, {}))
-        for key in broken
-    }
-    return replace(
-        comparison,
-        findings=tuple(replace(f, component=named.get(f.key)) for f in comparison.findings),
-    )
+    first = found = sides.compare()
+    wanted = effort.reruns and sides.runnable
+    keys = reruns.chosen(first, effort.representatives) if wanted else []
+    yield _opened(found, sides, effort, keys)
+    again: list[list[Report]] = [[], []]
+    for name in _ROUNDS:
+        if not keys:
+            continue
+        runner.say(f"{name}: {len(keys)} cases, {effort.reruns} times on {_names(sides)}")
+        folders = [f"{name}-{number}" for number in range(1, effort.reruns + 1)]
+        made = runner.reports(sides.runnable, _results(first, keys), folders)
+        for reports, stack in zip(again, sides.stacks, strict=True):
+            reports.extend(made[stack.name] if stack else [])
+        compared, rerun = sides.compare(again), sides.rerun(again)
+        found = reruns.with_basis(first, compared, rerun)
+        last = name == _ROUNDS[-1]
+        keys = [] if last else reruns.in_doubt(first, compared, rerun)
+        yield _opened(found, sides, effort, keys)
+    if causes := _causes(found, sides, effort):
+        base, candidate = sides.runnable
+        runner.say(f"attribution: {len(causes)} causes")
+        yield replace(attribute(found, base, candidate, runner), open=Open())
 
 
-def _swaps(
-    stack: Stack,
-    other: Stack,
-    components: Collection[Component],
-    broken: dict[str, Result],
-    runner: Runner,
-) -> dict[str, dict[str, Swap]]:
-    """What each case says of ``stack`` with each of the other's components."""
-    if not broken:
-        return {}
-    stacks = {c.name: attribution.swapped(stack, other, c) for c in components}
-    makeable = {}
-    for name, swapped in stacks.items():
-        try:
-            runner.environments.create(swapped, runner.say)
-            makeable[name] = swapped
-        except BadInputError as error:  # the pins of the two don't go together: no answer
-            runner.say(str(error))
-    reports = runner.reports(makeable.values(), list(broken.values()), "swaps")
-    found: dict[str, dict[str, Swap]] = {}
-    for name, swapped in stacks.items():
-        results = {
-            k: r for report in reports.get(swapped.name, []) for k, r in report.results.items()
-        }
-        for key, result in broken.items():
-            found.setdefault(key, {})[name] = attribution.judge(results.get(key), result, _same)
-    return found
+def _opened(found: Comparison, sides: Sides, effort: Effort, keys: Sequence[str]) -> Comparison:
+    return replace(found, open=Open(len(keys), len(_causes(found, sides, effort))))
 
 
-def _same(one: str, other: str) -> bool:
-    return generalised(one) == generalised(other)
+def _causes(found: Comparison, sides: Sides, effort: Effort) -> Sequence[Group[Finding]]:
+    """Those that will be attributed, which takes two stacks to swap components between."""
+    if not effort.attribution or len(sides.runnable) < len(sides.stacks):
+        return ()
+    return to_attribute(found, *sides.runnable)
 
 
-def _broken(comparison: Comparison, finding: Finding) -> Result:
-    runs = comparison.candidate.runs[finding.key]
-    return next(result for result in runs if result.measured and not result.works)
+def _results(comparison: Comparison, keys: Sequence[str]) -> list[Result]:
+    """One result of each case."""
+    runs = {**comparison.base.runs, **comparison.candidate.runs}
+    return [runs[key][0] for key in keys]
 
 
-def _results(comparison: Comparison, findings: Iterable[Finding]) -> list[Result]:
-    sides = (comparison.base.runs, comparison.candidate.runs)
-    return [next(runs[f.key][0] for runs in sides if f.key in runs) for f in findings]
-
-
-def _lanes(cases: Sequence[Result]) -> list[str]:
-    return sorted({result.lane for result in cases})
+def _names(sides: Sides) -> str:
+    return " and ".join(stack.name for stack in sides.runnable)

@@ -67,10 +67,10 @@ def run(
     done = Done(list(cells), {})
     with _locked({cell.folder for cell in cells}), ThreadPoolExecutor(jobs) as pool:
         watch = _Watch(say)
-        futures = {
-            pool.submit(_one, cell, environments, fresh, watch): cell for cell in _longest(cells)
-        }
-        try:
+        futures: dict[Future[None], Cell] = {}
+        try:  # from the first submit on: Ctrl-C may come as soon as a cell runs
+            for cell in _longest(cells):
+                futures[pool.submit(_one, cell, environments, fresh, watch)] = cell
             _collect(futures, done, watch)
         except BaseException:
             for future in futures:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.diagnosis.signature import first_line
-from harness.render.comparison_text import counts, versions
+from harness.render.comparison_text import counts, rested, versions
 from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
 from harness.verdicts.findings import Comparison, Finding
-from harness.verdicts.groups import Group, groups
+from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
 
 _COLUMNS = ("verdict", "cases", "layer", "upstream", "component", "first case", "failure")
@@ -28,7 +28,8 @@ def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 
     base, candidate = plain(comparison.base.name), plain(comparison.candidate.name)
     answer = plain(decide(comparison, allowed.entries).sentence)
     lines = [
-        f"**{answer}** {candidate} compared with {base}: {plain(counts(comparison))}.",
+        f"**{answer}** {candidate} compared with {base}: {plain(counts(comparison))}. "
+        f"{plain(rested(comparison))}".rstrip(),
         "",
         *_findings(comparison, allowed, most),
         *_allowed(comparison, allowed),
@@ -41,7 +42,7 @@ def _rows(found: Sequence[Group[Finding]]) -> Iterator[tuple[str, ...]]:
     """A row of cells for each group, under _COLUMNS."""
     for group in found:
         first = group.first
-        failure = code(first.failure)
+        known = (code(first.failure), plain(first.note), plain(basis(group.members)))
         yield (
             plain(group.name),
             str(len(group)),
@@ -49,7 +50,7 @@ def _rows(found: Sequence[Group[Finding]]) -> Iterator[tuple[str, ...]]:
             ", ".join(map(link, first.issues)),
             plain(first.component or ""),
             code(first.key),
-            f"{failure}<br>{plain(first.note)}" if first.note else failure,
+            "<br>".join(filter(None, known)),
         )
 
 

@@ -21,6 +21,10 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
             "stack": comparison.candidate.name,
             "versions": dict(comparison.candidate.versions),
         },
+        "open": {
+            "reruns": comparison.open.reruns,
+            "attributions": comparison.open.attributions,
+        },
         "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
         "findings": [
             _finding(finding, allowed)
@@ -39,7 +43,9 @@ def _finding(finding: Finding, allowed: Allowed) -> dict[str, Any]:
         "layer": finding.layer,
         "failure": finding.failure,
         "issues": list(finding.issues),
+        "rerun_cases": list(finding.rerun_cases),
         "component": finding.component,
+        "attributed_case": finding.attributed_case or None,
         "note": finding.note,
         "signed_off_by": entry.signed_off_by if entry else None,
     }

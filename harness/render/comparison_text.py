@@ -8,8 +8,8 @@ from harness.printable import printable
 from harness.render.terminal_lines import heading, title, wrapped
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide, undecided_of
-from harness.verdicts.findings import Comparison, Finding
-from harness.verdicts.groups import Group, groups
+from harness.verdicts.findings import DIFFERS, Comparison, Finding
+from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
 
 _SHOWN = 10  # groups of a verdict
@@ -27,8 +27,9 @@ def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
             yield from section(groups(found))
     yield from _allowed(allowed)
     yield from _versions(comparison)
-    yield title("answer")
+    yield title("first answer" if comparison.open else "answer")
     yield from wrapped(f"{counts(comparison)}.")
+    yield from wrapped(rested(comparison))
     yield from wrapped(decide(comparison, allowed.entries).sentence)
 
 
@@ -47,6 +48,7 @@ def section(found: Sequence[Group[Finding]], shown: int = _SHOWN) -> Iterator[st
         yield from wrapped(first.key, 2)
         yield from wrapped(first.failure, 9)
         yield from wrapped(first.note, 9)
+        yield from wrapped(basis(group.members), 9)
     if len(found) > shown:
         cases = sum(map(len, found[shown:]))
         yield f"       ... and {len(found) - shown} more groups with {cases} cases"
@@ -78,6 +80,19 @@ def counts(comparison: Comparison) -> str:
     named = [text for v in VERDICTS if (text := comparison.counted(v))]
     more = len(undecided_of(comparison))
     return ", ".join(named or ["no case"]) + (f" ({more} undecided)" if more else "")
+
+
+def rested(comparison: Comparison) -> str:
+    """What of the answer is still open, or which reruns it rests on; "" where nothing differs."""
+    if comparison.open:
+        return f"Still open: {comparison.open}."
+    differing = comparison.of(*DIFFERS)
+    if not differing:
+        return ""
+    if not any(finding.rerun_cases for finding in differing):
+        return "What differs was not rerun: flaky cases may be among it."
+    known = basis(differing)
+    return f"Of what differs, {known}." if known else "All that differs was rerun."
 
 
 def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:

@@ -85,6 +85,7 @@ def _finding(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Findin
         key=key,
         id=every[0].id,
         area=every[0].properties.get("area", ""),
+        lane=every[0].lane,
         verdict=_verdict(_tally(base), _tally(candidate)),
         base=_tally(base),
         candidate=_tally(candidate),

@@ -13,6 +13,9 @@ from harness.model.flakiness import is_flaky
 from harness.model.outcome import Answer
 from harness.verdicts.words import Verdict, counted
 
+# What works on one side only, and may prove flaky when it is rerun.
+DIFFERS = (Verdict.REGRESSED, Verdict.FIXED, Verdict.FLAKY)
+
 
 @dataclass(frozen=True)
 class Side:
@@ -108,11 +111,17 @@ class Finding:
     ``layer`` and ``failure`` are those of the side where it broke, the candidate's if both did;
     ``failure`` is the first line of the message, and, for a missing case, why it is missing.
     ``component`` is the pin that carries the difference, once that is known.
+
+    ``rerun_cases`` are the keys of the cases whose reruns say that the verdict is stable: its own
+    key if the case was rerun itself, else those of the representatives of its cause; none if it
+    rests on its first run alone. ``attributed_case`` is the key of the one case in which
+    ``component`` was found: its own or a representative's.
     """
 
     key: str
     id: str
     area: str
+    lane: str
     verdict: Verdict
     base: Tally
     candidate: Tally
@@ -121,6 +130,13 @@ class Finding:
     issues: tuple[str, ...] = ()  # or one ``finding NAME``, as its expectation says
     note: str = ""
     component: str | None = None
+    rerun_cases: tuple[str, ...] = ()
+    attributed_case: str = ""
+
+    @property
+    def rerun_itself(self) -> bool:
+        """Whether this very case was rerun."""
+        return self.key in self.rerun_cases
 
     @property
     def expected(self) -> bool:
@@ -143,12 +159,32 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Open:
+    """What a comparison still waits for; false once it is final."""
+
+    reruns: int = 0  # cases that will be rerun
+    attributions: int = 0  # causes whose component will be looked for
+
+    def __bool__(self) -> bool:
+        return bool(self.reruns or self.attributions)
+
+    def __str__(self) -> str:
+        counts = {"to rerun": (self.reruns, "case"), "to attribute": (self.attributions, "cause")}
+        return ", ".join(
+            f"{count} {noun}{'s' * (count > 1)} {what}"
+            for what, (count, noun) in counts.items()
+            if count
+        )
+
+
+@dataclass(frozen=True)
 class Comparison:
     """All cases of both sides. Findings are in the order of Verdict, then by key."""
 
     base: Side
     candidate: Side
     findings: tuple[Finding, ...]
+    open: Open = Open()
 
     def of(self, *verdicts: Verdict) -> tuple[Finding, ...]:
         """The findings with one of these verdicts."""

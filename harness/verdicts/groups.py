@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -58,7 +59,16 @@ class Group(Generic[T]):
 
 def groups(findings: Iterable[Finding]) -> tuple[Group[Finding], ...]:
     """Findings with the same verdict, issues, layer, component and failure but for its numbers."""
-    return _grouped(findings, lambda f: (f.issues, f.layer, f.component, generalised(f.failure)))
+    return _grouped(findings, lambda finding: (*_cause(finding), finding.component))
+
+
+def causes(findings: Iterable[Finding]) -> tuple[Group[Finding], ...]:
+    """What is rerun and attributed as one: findings of one cause, area and lane."""
+    return _grouped(findings, lambda finding: (*_cause(finding), finding.area, finding.lane))
+
+
+def _cause(finding: Finding) -> tuple[Hashable, ...]:
+    return (finding.issues, finding.layer, generalised(finding.failure))
 
 
 def night_groups(found: Iterable[NightVerdict]) -> tuple[Group[NightVerdict], ...]:
@@ -72,6 +82,48 @@ def night_groups(found: Iterable[NightVerdict]) -> tuple[Group[NightVerdict], ..
         return (v.lane, v.outcome, v.layer, v.signature, v.since, *slower)
 
     return _grouped(found, cause)
+
+
+def basis(findings: Sequence[Finding]) -> str:
+    """On which of them their verdicts and components rest, in words; "" where each is its own."""
+    rerun = sum(finding.rerun_itself for finding in findings)
+    rest = sum(bool(finding.rerun_cases) for finding in findings) - rerun
+    alone = len(findings) - rerun - rest
+    parts = [f"rerun: {rerun}{_for_others(rest)}"] if rest or (rerun and alone) else []
+    parts += [f"not rerun: {alone}"] if alone and (rerun or rest) else []
+    attributed = [finding for finding in findings if finding.component]
+    own = sum(finding.attributed_case == finding.key for finding in attributed)
+    if own < len(attributed):
+        parts.append(f"attributed: {own}{_for_others(len(attributed) - own)}")
+    return "; ".join(parts)
+
+
+def _for_others(count: int) -> str:
+    return f", for {count} other{'s' * (count > 1)}" if count else ""
+
+
+def representatives(findings: Iterable[Finding], most: int) -> tuple[Finding, ...]:
+    """At most ``most`` of them, from as many files, functions and parameters as there are.
+
+    The choice is the same every time, and fewer are the first of more.
+    """
+    files: dict[str, dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
+    for finding in sorted(findings, key=lambda finding: finding.key):
+        function = finding.id.partition("[")[0]
+        files[function.partition("::")[0]][function].append(finding)
+    ranked = [
+        ((turn, place, finding.key), finding)
+        for functions in files.values()
+        for place, members in enumerate(functions.values())
+        for turn, finding in enumerate(_ends_first(members))
+    ]
+    return tuple(finding for _, finding in sorted(ranked, key=lambda pair: pair[0])[:most])
+
+
+def _ends_first(members: Sequence[Finding]) -> Iterator[Finding]:
+    """The first, the last, the middle one, then the others."""
+    indices = (0, len(members) - 1, len(members) // 2, *range(len(members)))
+    yield from (members[index] for index in dict.fromkeys(indices))
 
 
 def _grouped(judged: Iterable[T], cause: Callable[[T], Hashable]) -> tuple[Group[T], ...]:

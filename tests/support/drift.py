@@ -11,6 +11,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.project import take_ctrl_c
+
 SUITE = """\
 import time
 import pytest
@@ -33,13 +35,16 @@ NO_HALF = GOOD.replace("n // 2", "n // 0")
 WITH_NEW = GOOD + "def new(): pass\n"
 
 
-def wheel(folder: Path, version: str, code: str, name: str = "drift", tag: str = "py3") -> Path:
-    """A wheel with one module."""
+def wheel(  # noqa: PLR0913 - what a wheel's name and metadata say
+    folder: Path, version: str, code: str, name: str = "drift", tag: str = "py3", *, needs: str = ""
+) -> Path:
+    """A wheel with one module; ``needs`` is what it requires, as ``other==1``."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": code,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + f"Requires-Dist: {needs}\n" * bool(needs),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}-none-any\n",
     }
     record = "".join(f"{path},{_digest(text)},{len(text)}\n" for path, text in files.items())
@@ -87,6 +92,7 @@ class Drift:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=take_ctrl_c,  # noqa: PLW1509 - this process has one thread
         )
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
