@@ -9,7 +9,7 @@ import pytest
 from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.session import options
-from harness.session.fixtures import replica, spmd, topology, tpu_compiler, tpu_events, xla_target
+from harness.session.fixtures import start_runtime, topology, tpu_compiler, tpu_events, xla_target
 from harness.session.markers import MARKERS
 from harness.session.session import Cases
 from harness.session.terminal import Terminal
@@ -17,8 +17,7 @@ from harness.stacks.catalogue import known_versions
 from harness.verdicts import upstream
 
 __all__ = [
-    "replica",
-    "spmd",
+    "start_runtime",
     "topology",
     "tpu_compiler",
     "tpu_events",

@@ -26,7 +26,7 @@ _PARENTS_HOOKS = (
     "pytest_runtest_logfinish",
     "pytest_warning_recorded",
 )
-RUNTIME_START = pytest.StashKey[float]()
+RUNTIME_START = pytest.StashKey[dict[str, float]]()  # seconds, by the phase that they were spent in
 
 
 class Reporter:
@@ -58,6 +58,12 @@ class Reporter:
                 "nodeid": nodeid,
             }
         )
+
+
+def current_phase() -> str:
+    """The phase of the test that runs here now: setup, call or teardown."""
+    # pytest's documented "ID (PHASE)"; a test may have cleared the environment.
+    return os.environ.get("PYTEST_CURRENT_TEST", "(call)").rpartition("(")[2].removesuffix(")")
 
 
 def _ignore(message: Message) -> None:
@@ -174,4 +180,4 @@ def serve(session: pytest.Session, reporter: Reporter, command: Message, tell: T
         done |= {"exit": stop.msg, "returncode": stop.returncode}
     except KeyboardInterrupt:
         done |= {"interrupted": True}
-    tell(done | {"runtime_start": item.stash.get(RUNTIME_START, None)})
+    tell(done | {"runtime_start": item.stash.get(RUNTIME_START, {})})

@@ -18,7 +18,7 @@ from harness.repro.resolve import Ref
 from harness.repro.source import Imported, Module
 from harness.repro.values import source_of
 
-_OWN = ("xla_target", "topology", "spmd", "replica", "tpu_events")
+_OWN = ("xla_target", "topology", "start_runtime", "tpu_events")
 _DIRECT = "get_direct_param_fixture_func"  # pytest's own, behind a parameter
 _PYTEST = ("tmp_path", "monkeypatch")
 
@@ -41,7 +41,7 @@ class Steps:
     topology: Topology
     found: list[Step] = field(default_factory=list)
     xr: Named | None = None  # torch_xla.runtime, for start_runtime
-    runtime: str = ""  # spmd or replica, when it is started at all
+    starts_runtime: bool = False
     _done: set[str] = field(default_factory=set)
     _plans: dict[str, Plan] = field(default_factory=dict)  # of classes, by name
 
@@ -61,7 +61,6 @@ class Steps:
         for ref in self.bundle.members:  # now that all that is asked of the class is known
             self.found.insert(0, Step((self.bundle.require(ref), "()"), "case"))
         self.bundle.finish()
-        self.runtime = self.runtime or self.bundle.starts
 
     def _is_parameter(self, name: str) -> bool:
         """Whether the name is a value of ``parametrize``, and no fixture."""
@@ -123,9 +122,8 @@ class Steps:
         if name == "topology":
             counts = f"slices={size.slices}, devices={size.devices}, total={size.total}"
             self._simple_namespace("topology", counts)
-        elif name in ("spmd", "replica"):
-            self.runtime = name
-            self.found.append(Step(("start_runtime()",)))
+        elif name == "start_runtime":
+            self.starts_runtime = True  # it is the script's own function of that name
         elif name == "tpu_events":
             raise BadInputError(f"{self.item.nodeid}: tpu_events counts on virtual TPUs only")
 

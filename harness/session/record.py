@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -18,6 +18,7 @@ from harness.model.outcome import BROKEN, WORKS, Kind, Outcome
 from harness.model.versions import stack_versions
 
 _ATTRIBUTE = "xla_record"
+_OWN_PHASES: tuple[Literal["setup", "call"], ...] = ("setup", "call")
 # torch_xla up to 2.7 writes one in the middle of a message: what went wrong stands behind it.
 _NATIVE_TRACE = re.compile(
     r"\*\*\* Begin stack trace \*\*\*.*?\*\*\* End stack trace \*\*\*\s*", re.DOTALL
@@ -173,7 +174,8 @@ def _record(
     case: Case, run: Run, outcome: Outcome, expectation: Expectation | None, isolation: str
 ) -> Record:
     durations = {report.when: report.duration for report in run.reports}
-    setup = durations.get("setup", 0.0)
+    starts = run.runtime_start
+    own = {when: max(durations.get(when, 0.0) - starts.get(when, 0.0), 0.0) for when in _OWN_PHASES}
     return Record(
         id=case.id,
         area=case.area,
@@ -188,9 +190,9 @@ def _record(
         layer="",
         signal=outcome.signal,
         unproven="",
-        duration_setup=max(setup - (run.runtime_start or 0.0), 0.0),
-        duration_runtime_start=run.runtime_start,
-        duration_body=durations.get("call", 0.0),
+        duration_setup=own["setup"],
+        duration_runtime_start=sum(starts.values()) if starts else None,
+        duration_body=own["call"],
         duration_isolation=max(run.wall - sum(durations.values()), 0.0),
         facts={k: v for k, v in LANES[case.target.lane].facts(run.events).items() if v},
     )

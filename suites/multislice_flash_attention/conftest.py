@@ -1,4 +1,5 @@
 import sys
+from collections.abc import Generator
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -16,7 +17,7 @@ _UNREADABLE = (
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item):
+def pytest_runtest_call() -> Generator[None, None, None]:
     """What only a real TPU can run of JAX before 0.6 is not measured: there, Mosaic compiles it."""
     try:
         return (yield)
@@ -29,7 +30,7 @@ def pytest_runtest_call(item):
 
 
 @pytest.fixture
-def torchax():
+def torchax() -> ModuleType | None:
     """torchax, importable: torch_xla 2.9.0 ships it, but not the flax that its checkpoints want.
 
     Empty modules stand in for flax, of which nothing else in torchax makes use. An attempt that

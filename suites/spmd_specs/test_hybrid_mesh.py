@@ -18,6 +18,7 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, check_placement, placed_shards
+from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.meshes import NAMES, all_mesh_shapes, numbered
 from suites.spmd_specs.test_computed_placements import product_error
 from suites.spmd_specs.twins import AXES, SGD, Twins, models
@@ -34,7 +35,9 @@ def _shapes(topology: Topology, rank: int) -> Iterator[tuple[Shape, Shape]]:
     return itertools.product(inner, outer)
 
 
-def _hybrid(inner: Shape, outer: Shape, names: tuple[str, ...] | None = None) -> xs.HybridMesh:
+def _hybrid(
+    inner: Shape, outer: Shape | None, names: tuple[str, ...] | None = None
+) -> xs.HybridMesh:
     return xs.HybridMesh(ici_mesh_shape=inner, dcn_mesh_shape=outer, axis_names=names)
 
 
@@ -43,8 +46,9 @@ def _layout(mesh: xs.HybridMesh) -> Layout:
 
 
 @pytest.mark.topologies(4, "2x2", "2x4", "4x2", "2xv4:2x2x2")
-def test_devices_know_their_place(topology: Topology, spmd: None) -> None:
+def test_devices_know_their_place(topology: Topology, start_runtime: StartRuntime) -> None:
     """A chip has coordinates in its slice; on several slices, also the slice's number."""
+    start_runtime(spmd=True)
     devices = xr.global_runtime_device_attributes()
     assert [device["name"] for device in devices] == [f"TPU:{i}" for i in range(topology.total)]
     slices = [device.get("slice_index") for device in devices]
@@ -60,8 +64,9 @@ def test_devices_know_their_place(topology: Topology, spmd: None) -> None:
 
 @pytest.mark.topologies("2x2", "2x4", "4x2", "2xv4:2x2x2")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
-def test_blocks_are_slices(topology: Topology, spmd: None, rank: int) -> None:
+def test_blocks_are_slices(topology: Topology, start_runtime: StartRuntime, rank: int) -> None:
     """Along each axis the slice changes once per block of chips, slices in row-major order."""
+    start_runtime(spmd=True)
     for inner, outer in _shapes(topology, rank):
         mesh = _hybrid(inner, outer)
         expected = np.kron(np.arange(topology.slices).reshape(outer), np.ones(inner, int))
@@ -72,7 +77,8 @@ def test_blocks_are_slices(topology: Topology, spmd: None, rank: int) -> None:
 
 @pytest.mark.topologies(4, 8, "v4:2x2x2")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
-def test_one_slice(topology: Topology, spmd: None, rank: int) -> None:
+def test_one_slice(topology: Topology, start_runtime: StartRuntime, rank: int) -> None:
+    start_runtime(spmd=True)
     for inner, _ in _shapes(topology, rank):
         mesh = xs.HybridMesh(ici_mesh_shape=inner)
         assert mesh.get_logical_mesh().shape == inner
@@ -81,8 +87,9 @@ def test_one_slice(topology: Topology, spmd: None, rank: int) -> None:
 
 @pytest.mark.topologies("2xv4:2x2x1", "2xv4:2x2x2", "4xv5p:2x2x1")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
-def test_order_is_that_of_jax(topology: Topology, spmd: None, rank: int) -> None:
+def test_order_is_that_of_jax(topology: Topology, start_runtime: StartRuntime, rank: int) -> None:
     """On a torus of three dimensions; for v5e and v6e JAX has learnt to go round in a ring."""
+    start_runtime(spmd=True)
     from jax.experimental import mesh_utils
 
     for inner, outer in _shapes(topology, rank):
@@ -93,8 +100,9 @@ def test_order_is_that_of_jax(topology: Topology, spmd: None, rank: int) -> None
 
 
 @pytest.mark.topologies("2x2", "2x4", "4x2")
-def test_shards_stay_in_their_slice(topology: Topology, spmd: None) -> None:
+def test_shards_stay_in_their_slice(topology: Topology, start_runtime: StartRuntime) -> None:
     """Rows over the slices, columns over the chips: slice k holds the k-th rows, and no others."""
+    start_runtime(spmd=True)
     mesh = _hybrid((1, topology.devices), (topology.slices, 1), ("data", "model"))
     value = numbered((2 * topology.slices, 8))
     tensor = value.to("xla")
@@ -107,8 +115,9 @@ def test_shards_stay_in_their_slice(topology: Topology, spmd: None) -> None:
 
 @pytest.mark.topologies("2x2", "2x4", "4x2")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
-def test_placement(topology: Topology, spmd: None, rank: int) -> None:
+def test_placement(topology: Topology, start_runtime: StartRuntime, rank: int) -> None:
     """All axes on one dimension, in either order, and each on its own."""
+    start_runtime(spmd=True)
     names = NAMES[:rank]
     value = numbered((16, 3, 8))
     for inner, outer in _shapes(topology, rank):
@@ -130,8 +139,9 @@ MESHES: dict[str, Callable[[int, int], tuple[Shape, Shape]]] = {
 
 @pytest.mark.topologies("2x2", "2x4", "4x2", "2xv4:2x2x2")
 @pytest.mark.parametrize("mesh", MESHES)
-def test_product(topology: Topology, spmd: None, mesh: str) -> None:
+def test_product(topology: Topology, start_runtime: StartRuntime, mesh: str) -> None:
     """A matrix product whose sum goes over x has the same numbers on every mesh."""
+    start_runtime(spmd=True)
     layout = _layout(_hybrid(*MESHES[mesh](topology.slices, topology.devices), ("x", "y")))
     error = product_error(layout, ((None, "x"), ("x", "y"), ("y", "x")))
     assert error < 1e-5, f"the product over devices {layout.device_ids} is wrong by {error:.3}"
@@ -140,8 +150,9 @@ def test_product(topology: Topology, spmd: None, mesh: str) -> None:
 @pytest.mark.topologies("2x2", "2x4", "4x2")
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # FSDPv2's own hook
 @pytest.mark.parametrize("across", ["data", "fsdp"])
-def test_train_step(topology: Topology, spmd: None, across: str) -> None:
+def test_train_step(topology: Topology, start_runtime: StartRuntime, across: str) -> None:
     """FSDPv2 in each slice and data parallel across them, or FSDPv2 over all chips."""
+    start_runtime(spmd=True)
     outer = (topology.slices, 1) if across == "data" else (1, topology.slices)
     mesh = _hybrid((1, topology.devices), outer, AXES)
     inner, reference = models()
@@ -161,13 +172,15 @@ WRONG = {
 
 @pytest.mark.topologies("2x4")
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_shape(topology: Topology, spmd: None, case: str) -> None:
+def test_wrong_shape(start_runtime: StartRuntime, case: str) -> None:
+    start_runtime(spmd=True)
     inner, outer, message = WRONG[case]
     with pytest.raises(ValueError, match=message):
         _hybrid(inner, outer)
 
 
 @pytest.mark.topologies(4)
-def test_slices_that_are_not_there(topology: Topology, spmd: None) -> None:
+def test_slices_that_are_not_there(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     with pytest.raises(ValueError, match="Invalid dcn_mesh_shape for single slice mesh"):
         _hybrid((1, 2), (2, 1))

@@ -8,6 +8,7 @@ import torch_xla.distributed.spmd as xs
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Spec, check_placement
+from harness.session.fixtures import StartRuntime
 from suites.execution import settle
 from suites.spmd_specs.meshes import marked, numbered, shuffled, xla_mesh
 
@@ -33,8 +34,9 @@ def _view_cases() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Spe
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("view", _view_cases())
-def test_view(topology: Topology, spmd: None, view: str) -> None:
+def test_view(start_runtime: StartRuntime, view: str) -> None:
     """A view is marked; its base is not, is marked otherwise, or is still a computation."""
+    start_runtime(spmd=True)
     take, spec = _view_cases()[view]
     layout = Layout((2, 2), shuffled(4), ("x", "y"))
     value = numbered((8, 8))
@@ -50,8 +52,9 @@ def test_view(topology: Topology, spmd: None, view: str) -> None:
 
 
 @pytest.mark.topologies(1, 4)
-def test_view_of_sharded_gather(topology: Topology, spmd: None) -> None:
+def test_view_of_sharded_gather(topology: Topology, start_runtime: StartRuntime) -> None:
     """The report's program: gather rows of a sharded table, view, mark, view again."""
+    start_runtime(spmd=True)
     shape = (1, 1, topology.devices)
     layout = Layout(shape, tuple(range(topology.devices)), ("data", "other", "model"))
     mesh = xla_mesh(layout)

@@ -18,7 +18,8 @@ INI = "[pytest]\naddopts = --strict-markers\nxla_golden = golden\n"
 STEP = """
 @pytest.mark.lanes("tpu-aot")
 @pytest.mark.topologies("2xv6e:2x2")
-def test_sum(spmd, tpu_compiler):
+def test_sum(start_runtime, tpu_compiler):
+    start_runtime(spmd=True)
     import numpy as np, torch, torch_xla.distributed.spmd as xs
     x = torch.ones(8, 128).to("xla")
     mesh = xs.Mesh(np.arange(8), (8,), ("x",))
@@ -221,7 +222,8 @@ def test_a_planted_fault_is_no_longer_golden(project: Project, fault: str) -> No
             f"""
             @pytest.mark.lanes("tpu-aot")
             @pytest.mark.topologies("2xv5e:2x2")
-            def test_it(replica, tpu_compiler):
+            def test_it(start_runtime, tpu_compiler):
+                start_runtime(spmd=False)
                 import torch, torch_xla.core.xla_model as xm
                 devices = xm.get_xla_supported_devices()
                 xm.set_replication(torch.device(devices[0]), devices)
@@ -245,7 +247,8 @@ def test_a_refusal_has_libtpus_words(project: Project) -> None:
         """
         @pytest.mark.lanes("tpu-aot")
         @pytest.mark.topologies("v6e:2x2")
-        def test_it(replica, tpu_compiler):
+        def test_it(start_runtime, tpu_compiler):
+            start_runtime(spmd=False)
             import torch, torch_xla.core.xla_model as xm
             devices = xm.get_xla_supported_devices()
             xm.set_replication(torch.device(devices[0]), devices)
