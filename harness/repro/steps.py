@@ -20,7 +20,7 @@ from harness.repro.values import source_of
 
 _OWN = ("xla_target", "topology", "start_runtime", "tpu_events")
 _DIRECT = "get_direct_param_fixture_func"  # pytest's own, behind a parameter
-_PYTEST = ("tmp_path", "monkeypatch")
+_PYTEST = ("tmp_path", "monkeypatch", "subtests")
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,10 @@ class Steps:
             path = self.bundle.require(Imported("pathlib", "Path"))
             self.bundle.require(Imported("tempfile", root=True), "tempfile")
             self.found.append(Step((path, "(tempfile.mkdtemp())"), name))
+        elif name == "subtests":  # the first one that fails ends the script
+            kind = self.bundle.require(Imported("types", "SimpleNamespace"))
+            null = self.bundle.require(Imported("contextlib", "nullcontext"))
+            self.found.append(Step((kind, "(test=lambda **_: ", null, "())"), name))
         else:
             self.bundle.require(Imported("pytest", root=True), "pytest")
             self.found.append(Step(("pytest.MonkeyPatch.context()",), name, is_context=True))

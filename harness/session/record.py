@@ -97,10 +97,8 @@ def settle(
     outcome = judge(raw, expectation)
     broken = raw if raw.kind in BROKEN else Outcome(raw.kind)
     layer = layer_of(broken, run.reports)
-    failed = [report for report in run.reports if report.failed]
-    if outcome.kind == Kind.EXPECTED_FAILURE and len(failed) > 1:
-        # Only one failure is declared; what fails in teardown besides is news.
-        outcome = reports.outcome_of(failed[1:], None)
+    if outcome.kind == Kind.EXPECTED_FAILURE:
+        outcome = _first_undeclared(run.reports, expectation) or outcome
     _rewrite(item, run.reports, raw, outcome)
     known = sum(report.duration for report in run.reports)
     if run.death is not None:
@@ -156,10 +154,22 @@ def _rewrite(
             item, f"unexpected pass: {outcome.message}", f"unexpected pass: {outcome.message}\n"
         )
         return
-    for report in phases:
-        if report.failed and raw.kind != Kind.SKIPPED:
-            _explain_failure(report, raw, outcome)
-            return
+    failed = [report for report in phases if report.failed and raw.kind != Kind.SKIPPED]
+    # As declared, all fail alike; otherwise the first one gets the explanation.
+    for report in failed if outcome.kind == Kind.EXPECTED_FAILURE else failed[:1]:
+        _explain_failure(report, raw, outcome)
+
+
+def _first_undeclared(
+    phases: list[pytest.TestReport], expectation: Expectation | None
+) -> Outcome | None:
+    """What fails beside the declared failure: in teardown, or a subtest that fails otherwise."""
+    failed = [report for report in phases if report.failed]
+    for report in failed[1:]:
+        outcome = reports.outcome_of([report], None)
+        if reports.is_phase(report) or judge(outcome, expectation).kind != Kind.EXPECTED_FAILURE:
+            return outcome
+    return None
 
 
 def _explain_failure(report: pytest.TestReport, raw: Outcome, outcome: Outcome) -> None:

@@ -89,7 +89,7 @@ def test_all_gather_variants(world: int, how: str, start_runtime: StartRuntime) 
 @pytest.mark.topologies(2, 4, 8)
 @pytest.mark.parametrize("name", ["default", "pairs", "strided"])
 def test_pinned_all_gather_reduces_padded_inputs(
-    world: int, name: str, start_runtime: StartRuntime
+    world: int, name: str, start_runtime: StartRuntime, subtests: pytest.Subtests
 ) -> None:
     """With its layout pinned, all_gather is a sum of inputs padded to each rank's own place."""
     start_runtime(spmd=False)
@@ -97,10 +97,11 @@ def test_pinned_all_gather_reduces_padded_inputs(
     jobs = trace_each(
         lambda x: xm.all_gather(x, groups=lists(groups)), columns(ranks_of(world, (3, 2)))
     )
-    for job in jobs:
-        collective = job.program.only("all_reduce")
-        check_reducer(collective, "add")
-        check_groups(collective, groups, world)
+    for rank, job in enumerate(jobs):
+        with subtests.test(rank=rank):
+            collective = job.program.only("all_reduce")
+            check_reducer(collective, "add")
+            check_groups(collective, groups, world)
 
 
 @pytest.mark.topologies(2, 4, 8)

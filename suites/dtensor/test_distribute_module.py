@@ -29,7 +29,9 @@ def shard_rows(_: str, module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 @pytest.mark.topologies(1, 4)
-def test_partition_fn(topology: Topology, start_runtime: StartRuntime) -> None:
+def test_partition_fn(
+    topology: Topology, start_runtime: StartRuntime, subtests: pytest.Subtests
+) -> None:
     def program(mesh: DeviceMesh) -> dict[str, torch.Tensor]:
         module = distribute_module(seeded_model().to(mesh.device_type), mesh, shard_rows)
         return dict(module.named_parameters())
@@ -39,7 +41,8 @@ def test_partition_fn(topology: Topology, start_runtime: StartRuntime) -> None:
     parameters = program(DeviceMesh("xla", ranks((topology.total,))))
     assert set(parameters) == set(held)
     for name, expected in held.items():
-        assert_held(parameters[name], expected, name)
+        with subtests.test(parameter=name):
+            assert_held(parameters[name], expected, name)
 
 
 @pytest.mark.topologies(1, 4)

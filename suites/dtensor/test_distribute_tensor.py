@@ -135,7 +135,9 @@ def test_cube_with_a_tensor_dimension_sharded_twice(
 
 @pytest.mark.topologies(4, 8)
 @pytest.mark.parametrize("mesh", MESHES)
-def test_every_placement(topology: Topology, start_runtime: StartRuntime, mesh: str) -> None:
+def test_every_placement(
+    topology: Topology, start_runtime: StartRuntime, mesh: str, subtests: pytest.Subtests
+) -> None:
     """Each way to shard distinct tensor dimensions over the mesh dimensions, or replicate."""
     rank_mesh = ranks(MESHES[mesh](topology.total))
     choices = [Replicate(), *map(Shard, range(3))]
@@ -148,8 +150,9 @@ def test_every_placement(topology: Topology, start_runtime: StartRuntime, mesh: 
     start_runtime(spmd=True)
     device_mesh = DeviceMesh("xla", rank_mesh)
     for (tensor, placements), held in zip(requests, reference, strict=True):
-        placed = distribute_tensor(tensor, device_mesh, placements)
-        assert_held(placed, held, placements_id(placements))
+        with subtests.test(placements=placements_id(placements)):
+            placed = distribute_tensor(tensor, device_mesh, placements)
+            assert_held(placed, held, placements_id(placements))
 
 
 def _distinct(placements: Sequence[Placement]) -> bool:
@@ -165,7 +168,9 @@ def test_empty_tensor_split_unevenly(start_runtime: StartRuntime) -> None:
 
 @pytest.mark.topologies(2, 4, 8)
 @pytest.mark.parametrize("mesh", ["line", "plane"])
-def test_drawn_layouts(topology: Topology, start_runtime: StartRuntime, mesh: str) -> None:
+def test_drawn_layouts(
+    topology: Topology, start_runtime: StartRuntime, mesh: str, subtests: pytest.Subtests
+) -> None:
     """Forty shapes of up to four dimensions of 1 to 11 elements, each with drawn placements."""
     rank_mesh = ranks(MESHES[mesh](topology.total))
     draw = random.Random(topology.total)  # noqa: S311
@@ -174,8 +179,9 @@ def test_drawn_layouts(topology: Topology, start_runtime: StartRuntime, mesh: st
     start_runtime(spmd=True)
     device_mesh = DeviceMesh("xla", rank_mesh)
     for (tensor, placements), held in zip(requests, reference, strict=True):
-        placed = distribute_tensor(tensor, device_mesh, placements)
-        assert_held(placed, held, f"{placements_id(placements)} of {list(tensor.shape)}")
+        layout = f"{placements_id(placements)} of {list(tensor.shape)}"
+        with subtests.test(layout=layout):
+            assert_held(distribute_tensor(tensor, device_mesh, placements), held, layout)
 
 
 def _drawn(draw: random.Random, mesh_dimensions: int) -> tuple[torch.Tensor, tuple[Placement, ...]]:

@@ -83,7 +83,9 @@ def assert_output(mesh: torch.Tensor, run: oracle.Program, expected: oracle.Held
 
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("style", STYLES)
-def test_places_the_parameters(topology: Topology, start_runtime: StartRuntime, style: str) -> None:
+def test_places_the_parameters(
+    topology: Topology, start_runtime: StartRuntime, style: str, subtests: pytest.Subtests
+) -> None:
     mesh = ranks((topology.total,))
     expected = oracle.run_program(
         lambda device_mesh: dict(parallelized(style, device_mesh).named_parameters()), mesh
@@ -92,8 +94,9 @@ def test_places_the_parameters(topology: Topology, start_runtime: StartRuntime, 
     parameters = dict(parallelized(style, DeviceMesh("xla", mesh)).named_parameters())
     assert set(parameters) == set(expected)
     for name, held in expected.items():
-        assert parameters[name].requires_grad, f"{name} is not to be trained"
-        assert_held(parameters[name], held, name)
+        with subtests.test(parameter=name):
+            assert parameters[name].requires_grad, f"{name} is not to be trained"
+            assert_held(parameters[name], held, name)
 
 
 @pytest.mark.topologies(1, 2, 4, 8)

@@ -46,8 +46,8 @@ def test_shards_stay_in_their_slice(topology: Topology, start_runtime: StartRunt
     shards = device_shards(distribute_tensor(counting((topology.slices, 3)), mesh, (S0, R)))
     devices = xr.global_runtime_device_attributes()
     rows = {int(d["name"].rpartition(":")[2]): d["slice_index"] for d in devices}
-    for device, shard in enumerate(shards):
-        assert shard.tolist() == [[3 * rows[device] + column for column in range(3)]]
+    expected = [[[3 * rows[i] + column for column in range(3)]] for i in range(topology.total)]
+    assert [shard.tolist() for shard in shards] == expected
 
 
 @pytest.mark.environment(XLA_DISABLE_FUNCTIONALIZATION="1")

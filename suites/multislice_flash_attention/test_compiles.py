@@ -22,6 +22,7 @@ from suites.multislice_flash_attention.grouped import GROUPS, TILING, matrices
 from suites.multislice_flash_attention.paged import Cache
 from suites.multislice_flash_attention.paged import inputs as paged_inputs
 from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
+from suites.multislice_flash_attention.torchax_without_flax import import_torchax
 
 pytestmark = [
     pytest.mark.lanes("tpu-aot"),
@@ -119,11 +120,11 @@ def test_multi_query_paged_attention(
 
 @pytest.mark.upstream("pytorch/xla#8334")
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
-@pytest.mark.usefixtures("torchax")
 def test_grouped_matmul(
     start_runtime: StartRuntime, tpu_compiler: TpuCompiler, groups: Sequence[int]
 ) -> None:
     start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
     result = gmm(*(t.to("xla") for t in matrices(groups)), tiling=TILING)
@@ -131,9 +132,9 @@ def test_grouped_matmul(
 
 
 @pytest.mark.upstream("pytorch/xla#8334")
-@pytest.mark.usefixtures("torchax")
 def test_grouped_matmul_backward(start_runtime: StartRuntime, tpu_compiler: TpuCompiler) -> None:
     start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import GMM
 
     lhs, rhs, sizes = (t.to("xla") for t in matrices(GROUPS["uneven"]))
@@ -145,12 +146,12 @@ def test_grouped_matmul_backward(start_runtime: StartRuntime, tpu_compiler: TpuC
 
 @pytest.mark.upstream("pytorch/xla#8954")
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2")
-@pytest.mark.usefixtures("torchax")
 def test_splash_attention(
     topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
 ) -> None:
     """Sharded over both slices: three kernels with the backward pass, and nothing crosses."""
     start_runtime(spmd=True)
+    import_torchax()
     from torch_xla.experimental import splash_attention as splash
 
     mesh = hybrid(topology, ("data", "fsdp"))

@@ -18,6 +18,7 @@ from suites.multislice_flash_attention.grouped import (
     expected_transposed,
     matrices,
 )
+from suites.multislice_flash_attention.torchax_without_flax import import_torchax
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -43,9 +44,9 @@ def test_as_released(start_runtime: StartRuntime) -> None:
 
 
 @SIZES
-@pytest.mark.usefixtures("torchax")
 def test_gmm(start_runtime: StartRuntime, groups: Sequence[int]) -> None:
     start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
     lhs, rhs, _ = matrices(groups)
@@ -53,9 +54,9 @@ def test_gmm(start_runtime: StartRuntime, groups: Sequence[int]) -> None:
     assert_close(result, expected(lhs.double(), rhs.double(), groups), "gmm")
 
 
-@pytest.mark.usefixtures("torchax")
 def test_gmm_with_transposed_matrices(start_runtime: StartRuntime) -> None:
     start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
     groups = GROUPS["uneven"]
@@ -65,9 +66,9 @@ def test_gmm_with_transposed_matrices(start_runtime: StartRuntime) -> None:
     assert_close(result, expected(host[0].double(), host[1].double(), groups), "gmm")
 
 
-@pytest.mark.usefixtures("torchax")
 def test_tgmm(start_runtime: StartRuntime) -> None:
     start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import tgmm
 
     groups = GROUPS["uneven"]
@@ -77,9 +78,9 @@ def test_tgmm(start_runtime: StartRuntime) -> None:
     assert_close(result, expected_transposed(lhs.double(), grad.double(), groups), "tgmm")
 
 
-@pytest.mark.usefixtures("torchax")
-def test_gradients(start_runtime: StartRuntime) -> None:
+def test_gradients(start_runtime: StartRuntime, subtests: pytest.Subtests) -> None:
     start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import GMM
 
     groups = GROUPS["uneven"]
@@ -91,13 +92,14 @@ def test_gradients(start_runtime: StartRuntime) -> None:
     torch_xla.sync()
     expected(*hosts, groups).sin().sum().backward()
     for name, leaf, host in zip(("lhs", "rhs"), leaves, hosts, strict=True):
-        assert_close(leaf.grad, host.grad, f"gradient of {name}")
+        with subtests.test(gradient=name):
+            assert_close(leaf.grad, host.grad, f"gradient of {name}")
 
 
-@pytest.mark.usefixtures("torchax")
 def test_one_discovery(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     """By way of torchax too."""
     start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
     result = gmm(*on_tpu(GROUPS["even"]), tiling=TILING)

@@ -43,7 +43,9 @@ def flash(problem: Problem) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-def test_flash_attention(tpu_events: EventLog, causal: bool, dtype: torch.dtype) -> None:
+def test_flash_attention(
+    tpu_events: EventLog, causal: bool, dtype: torch.dtype, subtests: pytest.Subtests
+) -> None:
     """Forward and backward; JAX alone discovers once."""
     import jax
 
@@ -53,7 +55,8 @@ def test_flash_attention(tpu_events: EventLog, causal: bool, dtype: torch.dtype)
     out, gradients = expected(problem)
     assert_close(to_torch(result), out, dtype, "output")
     for name, gradient in zip("qkv", pullback(do), strict=True):
-        assert_close(to_torch(gradient), gradients[name], dtype, f"gradient of {name}")
+        with subtests.test(gradient=name):
+            assert_close(to_torch(gradient), gradients[name], dtype, f"gradient of {name}")
     tpu_events.expect_discoveries(1)
 
 

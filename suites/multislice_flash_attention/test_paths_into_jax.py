@@ -1,7 +1,6 @@
 """Every other way by which torch_xla reaches JAX: which clients it makes, and one discovery."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch_xla.debug import profiler
 
 from harness.lanes.events import EventLog
 from harness.session.fixtures import StartRuntime
+from suites.multislice_flash_attention.torchax_without_flax import import_torchax
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -182,24 +182,24 @@ def test_refused_call_creates_no_client(
 
 
 @pytest.mark.parametrize("path", BY_TORCHAX.values(), ids=BY_TORCHAX)
-@pytest.mark.usefixtures("torchax")
 def test_one_discovery_with_torchax(
     tpu_events: EventLog, start_runtime: StartRuntime, path: Callable[[], torch.Tensor]
 ) -> None:
     """Its JAX client, if it makes one, is guarded."""
     start_runtime(spmd=True)
+    import_torchax()
     assert_plus_one(path())
     assert clients(tpu_events).count("torch_xla") == 1
     tpu_events.expect_discoveries(1)
 
 
 @pytest.mark.parametrize("path", [mark_sharding, trace], ids=["mark_sharding", "Trace"])
-@pytest.mark.usefixtures("torchax")
 def test_no_client_with_torchax(
     tpu_events: EventLog, start_runtime: StartRuntime, path: Callable[[], torch.Tensor]
 ) -> None:
     """Importing torchax and JAX is not yet using JAX's devices."""
     start_runtime(spmd=True)
+    import_torchax()
     assert_plus_one(path())
     assert clients(tpu_events) == ["torch_xla"]
     tpu_events.expect_discoveries(1)
@@ -208,11 +208,11 @@ def test_no_client_with_torchax(
 def test_torchax_tensor_is_sharded_by_jax(
     tpu_events: EventLog,
     start_runtime: StartRuntime,
-    torchax: ModuleType | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """mark_sharding of torchax's own tensor; to make one is JAX's work, which the user guards."""
     start_runtime(spmd=True)
+    torchax = import_torchax()
     if torchax is None:
         pytest.skip("before 2.8 torch_xla has no torchax")
     with monkeypatch.context() as guard:
@@ -225,11 +225,14 @@ def test_torchax_tensor_is_sharded_by_jax(
     tpu_events.expect_discoveries(1)
 
 
-@pytest.mark.usefixtures("torchax")
-def test_all_paths_together(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
+def test_all_paths_together(
+    tpu_events: EventLog, start_runtime: StartRuntime, subtests: pytest.Subtests
+) -> None:
     """One process goes all of them: one client of each library."""
     start_runtime(spmd=True)
-    for path in (ALONE | WITH_CLIENT | BY_TORCHAX).values():
-        assert_plus_one(path())
+    import_torchax()
+    for name, path in (ALONE | WITH_CLIENT | BY_TORCHAX).items():
+        with subtests.test(path=name):
+            assert_plus_one(path())
     assert clients(tpu_events) == ["torch_xla", "jax"]
     tpu_events.expect_discoveries(1)

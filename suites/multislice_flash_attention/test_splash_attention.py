@@ -13,6 +13,7 @@ from suites.multislice_flash_attention.problems import (
     expected,
     leaves_on_tpu,
 )
+from suites.multislice_flash_attention.torchax_without_flax import import_torchax
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -45,9 +46,9 @@ def test_as_released(start_runtime: StartRuntime) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
-@pytest.mark.usefixtures("torchax")
-def test_backward(start_runtime: StartRuntime, causal: bool) -> None:
+def test_backward(start_runtime: StartRuntime, causal: bool, subtests: pytest.Subtests) -> None:
     start_runtime(spmd=True)
+    import_torchax()
     problem = Problem(batch=2, causal=causal)
     leaves, result = run(problem)
     result.backward(leaves["do"])
@@ -55,11 +56,12 @@ def test_backward(start_runtime: StartRuntime, causal: bool) -> None:
     out, gradients = expected(problem)
     assert_close(result, out, problem.dtype, "output")
     for name, oracle in gradients.items():
-        assert_close(leaves[name].grad, oracle, problem.dtype, f"gradient of {name}")
+        with subtests.test(gradient=name):
+            assert_close(leaves[name].grad, oracle, problem.dtype, f"gradient of {name}")
 
 
-@pytest.mark.usefixtures("torchax")
 def test_one_discovery(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     start_runtime(spmd=True)
+    import_torchax()
     run(Problem(batch=2, causal=True))
     tpu_events.expect_discoveries(1)

@@ -28,7 +28,9 @@ pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pyt
 
 @pytest.mark.topologies(4, 8)
 @pytest.mark.parametrize("tensor_rank", [1, 2, 3], ids="tensor{}d".format)
-def test_intermediate(topology: Topology, start_runtime: StartRuntime, tensor_rank: int) -> None:
+def test_intermediate(
+    topology: Topology, start_runtime: StartRuntime, tensor_rank: int, subtests: pytest.Subtests
+) -> None:
     """A tensor that is still a computation is sharded by the compiler, not by a transfer."""
     start_runtime(spmd=True)
     value = numbered((8, 16, 8)[:tensor_rank])
@@ -39,12 +41,15 @@ def test_intermediate(topology: Topology, start_runtime: StartRuntime, tensor_ra
         xs.mark_sharding(tensor, xla_mesh(layout), spec)
     settle()
     for i, (tensor, spec) in enumerate(zip(tensors, specs, strict=True)):
-        check_placement(tensor, value.numpy() + i, layout, spec)
+        with subtests.test(spec=spec):
+            check_placement(tensor, value.numpy() + i, layout, spec)
 
 
 @pytest.mark.topologies(2, 8)
 @pytest.mark.parametrize("results", [1, 2], ids="results{}".format)
-def test_uneven_intermediate(topology: Topology, start_runtime: StartRuntime, results: int) -> None:
+def test_uneven_intermediate(
+    topology: Topology, start_runtime: StartRuntime, results: int, subtests: pytest.Subtests
+) -> None:
     """However many results the program has, each keeps the sharding that it was given."""
     start_runtime(spmd=True)
     layout = Layout((topology.devices,), shuffled(topology.devices), ("x",))
@@ -53,9 +58,10 @@ def test_uneven_intermediate(topology: Topology, start_runtime: StartRuntime, re
     for tensor in tensors:
         xs.mark_sharding(tensor, xla_mesh(layout), ("x", None))
     settle()
-    for tensor in tensors:
-        assert torch.equal(tensor.cpu(), value + 1)
-        check_placement(tensor, value.numpy() + 1, layout, ("x", None))
+    for number, tensor in enumerate(tensors):
+        with subtests.test(result=number):
+            assert torch.equal(tensor.cpu(), value + 1)
+            check_placement(tensor, value.numpy() + 1, layout, ("x", None))
 
 
 def _op_cases() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Spec]]:

@@ -47,19 +47,21 @@ def assembled(parts: dict[int, np.ndarray], layout: Layout) -> np.ndarray:
 
 @pytest.mark.topologies(8)
 @pytest.mark.parametrize("groups", GROUPS)
-def test_manual_all_reduce(topology: Topology, start_runtime: StartRuntime, groups: str) -> None:
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_manual_all_reduce(
+    topology: Topology, start_runtime: StartRuntime, reducer: str, groups: str
+) -> None:
     """Every device reduces its block with those of its replica group; ids are device ids."""
     start_runtime(spmd=True)
     layout = Layout((topology.devices,), shuffled(topology.devices), ("x",))
     values, spec = numbered((16, 3)), ("x", None)
     own, members = blocks(values, layout, spec), _groups(topology.devices)[groups]
     mesh = xla_mesh(layout)
-    for reducer, reduce in REDUCERS.items():
-        local = xs.enable_manual_sharding(values.to("xla"), spec, mesh=mesh).global_tensor
-        reduced = torch_xla._XLAC._xla_spmd_all_reduce(reducer, local, 0.5, members)
-        result = xs.disable_manual_sharding(reduced, spec, values.shape, mesh=mesh)
-        parts = {d: reduce([own[m] for m in g], axis=0) * 0.5 for g in members for d in g}
-        np.testing.assert_allclose(as_numpy(result), assembled(parts, layout), err_msg=reducer)
+    local = xs.enable_manual_sharding(values.to("xla"), spec, mesh=mesh).global_tensor
+    reduced = torch_xla._XLAC._xla_spmd_all_reduce(reducer, local, 0.5, members)
+    result = xs.disable_manual_sharding(reduced, spec, values.shape, mesh=mesh)
+    parts = {d: REDUCERS[reducer]([own[m] for m in g], axis=0) * 0.5 for g in members for d in g}
+    np.testing.assert_allclose(as_numpy(result), assembled(parts, layout))
 
 
 @pytest.mark.topologies(8)

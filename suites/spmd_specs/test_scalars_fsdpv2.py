@@ -105,7 +105,9 @@ OPTIMIZERS: dict[str, tuple[Optimizer, Optimizer | None]] = {
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizer(topology: Topology, start_runtime: StartRuntime, name: str) -> None:
+def test_optimizer(
+    topology: Topology, start_runtime: StartRuntime, name: str, subtests: pytest.Subtests
+) -> None:
     """Two steps; 0-d state (step counts, means of 0-d parameters) and sharded state alike."""
     start_runtime(spmd=True)
     layout = fsdp_layout(topology.devices)
@@ -115,13 +117,17 @@ def test_optimizer(topology: Topology, start_runtime: StartRuntime, name: str) -
     twins = Twins(model, reference, layout)
     optimizer = twins.train(*OPTIMIZERS[name], steps=2)
     twins.check()
+    names = {parameter: name for name, parameter in model.named_parameters()}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
-            if isinstance(value, torch.Tensor) and value.device.type == "xla":
-                spec = parameter_spec(value if value.dim() == 0 else parameter)
-                check_placement(value, as_numpy(value), layout, spec)
-            elif isinstance(value, torch.Tensor):
-                assert value.dim() == 0, f"{key} stayed on the host"
+            if not isinstance(value, torch.Tensor):
+                continue
+            with subtests.test(parameter=names[parameter], state=key):
+                if value.device.type == "xla":
+                    spec = parameter_spec(value if value.dim() == 0 else parameter)
+                    check_placement(value, as_numpy(value), layout, spec)
+                else:
+                    assert value.dim() == 0, f"{key} stayed on the host"
 
 
 @pytest.mark.topologies(4)
@@ -155,7 +161,9 @@ def test_parameters_tied_after(
 
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("extra", [None, "data"], ids=["fsdp-only", "extra-data-axis"])
-def test_scalar_output(topology: Topology, start_runtime: StartRuntime, extra: str | None) -> None:
+def test_scalar_output(
+    topology: Topology, start_runtime: StartRuntime, extra: str | None, subtests: pytest.Subtests
+) -> None:
     """FSDPv2 shards the output as well: a model that returns its loss has a 0-d one."""
     start_runtime(spmd=True)
 
@@ -173,8 +181,10 @@ def test_scalar_output(topology: Topology, start_runtime: StartRuntime, extra: s
     expected = reference(batch()[0])
     expected.backward()
     check_tensor(output, expected, layout, "output")
-    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-5)
+    gradients = zip(model.parameters(), reference.named_parameters(), strict=True)
+    for ours, (name, theirs) in gradients:
+        with subtests.test(gradient=name):
+            torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.topologies(4)

@@ -34,7 +34,7 @@ def _view_cases() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Spe
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("view", _view_cases())
-def test_view(start_runtime: StartRuntime, view: str) -> None:
+def test_view(start_runtime: StartRuntime, view: str, subtests: pytest.Subtests) -> None:
     """A view is marked; its base is not, is marked otherwise, or is still a computation."""
     start_runtime(spmd=True)
     take, spec = _view_cases()[view]
@@ -43,12 +43,18 @@ def test_view(start_runtime: StartRuntime, view: str) -> None:
     other = ("y", None)
     computed = value.to("xla") + 0
     xs.mark_sharding(computed, xla_mesh(layout), other)
-    for base in (value.to("xla"), marked(value, layout, other), computed):
-        part = take(base)
-        xs.mark_sharding(part, xla_mesh(layout), spec)
-        settle()
-        check_placement(part, take(value).numpy(), layout, spec)
-        assert torch.equal(base.cpu(), value), "the base changed"
+    bases = {
+        "unmarked": value.to("xla"),
+        "marked otherwise": marked(value, layout, other),
+        "computed": computed,
+    }
+    for name, base in bases.items():
+        with subtests.test(base=name):
+            part = take(base)
+            xs.mark_sharding(part, xla_mesh(layout), spec)
+            settle()
+            check_placement(part, take(value).numpy(), layout, spec)
+            assert torch.equal(base.cpu(), value), "the base changed"
 
 
 @pytest.mark.topologies(1, 4)
