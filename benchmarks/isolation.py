@@ -36,12 +36,14 @@ def test_trivial(number):
 
 
 @pytest.mark.parametrize("number", range({CASES}))
-def test_transfer(spmd, number):
+def test_transfer(start_runtime, number):
+    start_runtime(spmd=True)
     assert torch.ones(8 + number, device="xla").cpu()[0] == 1
 
 
 @pytest.mark.parametrize("number", range({CASES}))
-def test_sharded_sum(spmd, number):
+def test_sharded_sum(start_runtime, number):
+    start_runtime(spmd=True)
     n = 8 * (number + 1)
     x = torch.ones(n, 8, device="xla")
     xs.mark_sharding(x, xs.Mesh(np.arange(4), (4, 1), ("x", "y")), ("x", None))

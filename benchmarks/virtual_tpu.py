@@ -49,7 +49,8 @@ def test_start(number, xla_target, record_property):
 
 @both
 @pytest.mark.topologies(1)
-def test_matmul(replica, xla_target, record_property):
+def test_matmul(start_runtime, xla_target, record_property):
+    start_runtime(spmd=False)
     x = torch.randn(384, 384, device="xla")
     torch_xla.sync()
 

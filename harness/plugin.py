@@ -10,7 +10,7 @@ from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.expectations.causes import read_findings
 from harness.session import options
-from harness.session.fixtures import replica, spmd, topology, tpu_compiler, tpu_events, xla_target
+from harness.session.fixtures import start_runtime, topology, tpu_compiler, tpu_events, xla_target
 from harness.session.logs import TraceFilter
 from harness.session.markers import MARKERS
 from harness.session.session import Cases
@@ -19,8 +19,7 @@ from harness.stacks.catalogue import known_versions
 from harness.verdicts import upstream
 
 __all__ = [
-    "replica",
-    "spmd",
+    "start_runtime",
     "topology",
     "tpu_compiler",
     "tpu_events",

@@ -56,7 +56,7 @@ class ItemResult:
     death: Death | None = None
     events: Events = field(default_factory=Events)
     process: Events = field(default_factory=Events)  # of cases before it in its process, too
-    runtime_start: float | None = None
+    runtime_start: dict[str, float] = field(default_factory=dict)  # seconds, by phase
     wall: float = 0.0
 
 

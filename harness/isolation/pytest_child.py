@@ -26,7 +26,7 @@ _PARENTS_HOOKS = (
     "pytest_runtest_logfinish",
     "pytest_warning_recorded",
 )
-RUNTIME_START = pytest.StashKey[float]()
+RUNTIME_START = pytest.StashKey[dict[str, float]]()  # seconds, by the phase that they were spent in
 
 
 class Reporter:
@@ -57,6 +57,12 @@ class Reporter:
                 nodeid=nodeid,
             )
         )
+
+
+def current_phase() -> str:
+    """The phase of the test that runs here now: setup, call or teardown."""
+    # pytest's documented "ID (PHASE)"; a test may have cleared the environment.
+    return os.environ.get("PYTEST_CURRENT_TEST", "(call)").rpartition("(")[2].removesuffix(")")
 
 
 def _ignore(message: Message) -> None:
@@ -174,7 +180,7 @@ def run(session: pytest.Session, reporter: Reporter, command: RunItem, tell: Tel
         interrupted = True
     tell(
         ItemDone(
-            runtime_start=item.stash.get(RUNTIME_START, None),
+            runtime_start=item.stash.get(RUNTIME_START, {}),
             interrupted=interrupted,
             exit_reason=stop.msg if stop else None,
             exit_code=stop.returncode if stop else None,

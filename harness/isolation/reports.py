@@ -44,7 +44,7 @@ def of_death(
     for title, stack in (("Python", death.python_stack), ("Native", death.native_stack)):
         if stack:
             parts.append(f"{title} stack:\n{_first_lines(without_runner(stack))}")
-    over = [report.when or "" for report in filter(_is_phase, before)]
+    over = [report.when or "" for report in filter(is_phase, before)]
     return _report(
         item,
         _NEXT_PHASE[over[-1] if over else ""],
@@ -85,7 +85,7 @@ def outcome_of(reports: Sequence[pytest.TestReport], death: Death | None) -> Out
     for report in reports:
         if report.failed:
             return _failed(report)
-    for report in filter(_is_phase, reports):
+    for report in filter(is_phase, reports):
         if hasattr(report, "wasxfail"):
             kind = Kind.FAILED if report.skipped else Kind.PASSED
             return Outcome(kind, xfail=report.wasxfail)
@@ -140,7 +140,7 @@ def skip_reason(report: pytest.TestReport) -> str:
     return report.longreprtext
 
 
-def _is_phase(report: pytest.TestReport) -> bool:
+def is_phase(report: pytest.TestReport) -> bool:
     """Whether the report ends a phase, as a subtest's does not."""
     return type(report) is pytest.TestReport
 

@@ -58,7 +58,7 @@ class LastAnswer(Message):
 class ItemDone(LastAnswer):
     """The item has run. Its test may have asked for the end of the whole run."""
 
-    runtime_start: float | None  # seconds
+    runtime_start: dict[str, float]  # seconds, by the phase that they were spent in
     interrupted: bool  # as by Ctrl-C
     exit_reason: str | None  # of pytest.exit
     exit_code: int | None

@@ -45,7 +45,6 @@ class Bundle:
         self.sources = sources
         self.plans: dict[Ref, Plan] = {}  # of definitions that were planned by somebody else
         self.members: dict[Ref, set[str]] = {}  # methods of a class that are called from outside
-        self.starts = ""  # the runtime that a function starts by itself: spmd or replica
         self.units: dict[int, Unit] = {}
         self.imports: dict[Bound, str] = {}  # with the names they got
         self.depends: dict[str, set[str]] = {}  # module to those that it takes from
@@ -153,7 +152,6 @@ class Bundle:
             return
         unit = Unit(module, statement, plan or edits.plain(module, statement))
         self.units[id(statement)] = unit
-        self.starts = self.starts or unit.plan.starts
         if unit.plan.is_context:
             self.require(Imported("contextlib", "contextmanager"))
         if isinstance(statement, ast.ClassDef) and self._has_own_bases_only(module, statement):

@@ -19,7 +19,6 @@ from harness.repro.source import Module, bound_names
 _BLIND = {"abstractmethod", "cache", "cached_property", "classmethod", "composite"}
 _BLIND |= {"contextmanager", "fixture", "given", "lru_cache", "no_grad", "override", "property"}
 _BLIND |= {"setter", "settings", "staticmethod", "wraps"}
-_RUNTIMES = ("spmd", "replica")
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -38,7 +37,6 @@ class Plan:
 
     edits: list[Edit] = field(default_factory=list)
     skipped: set[int] = field(default_factory=set)  # ids of nodes that are not in the script
-    starts: str = ""  # the fixture that it asks for by name: spmd or replica
     is_context: bool = False
 
     def remove(self, node: ast.AST, start: int, stop: int) -> None:
@@ -119,13 +117,8 @@ def _without_request(
     known = 0
     kept = [name for name in kept if name != "request"]
     for node in _own_nodes(function):
-        text = ast.unparse(node) if isinstance(node, ast.Call | ast.Attribute) else ""
-        if text in [f"request.getfixturevalue({name!r})" for name in _RUNTIMES]:
-            assert isinstance(node, ast.Call)
-            plan.starts = ast.literal_eval(node.args[0])
-            plan.edits.append(Edit(*module.span(node), "start_runtime()"))
-            known += 1
-        elif text == "request.param":
+        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        if text == "request.param":
             assert isinstance(node, ast.Attribute)
             plan.edits.append(Edit(*module.span(node), "param"))
             kept = [*kept, *({"param"} - set(kept))]
@@ -134,7 +127,7 @@ def _without_request(
     if known < len(uses):
         raise BadInputError(
             f"{module.path}:{uses[0].lineno}: a script has no pytest request: only "
-            "request.param and getfixturevalue of 'spmd' and 'replica' can be replaced"
+            "request.param can be replaced"
         )
     return kept
 

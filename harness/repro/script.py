@@ -34,12 +34,12 @@ def text(about: About, steps: Steps, pins: Mapping[str, str], python: str) -> st
     """The whole script. ``pins`` are versions by distribution; others are pinned as installed."""
     bundle, module = steps.bundle, steps.item.module.__name__
     bundle.require(Imported("os", root=True), "os")
-    if steps.runtime:
+    if steps.starts_runtime:
         bundle.require(Imported("torch_xla", root=True), "torch_xla")
         steps.xr = bundle.require(Imported("torch_xla", "runtime"), "xr")
     bundle.settle_names(module)
     parts = [import_block(bundle.imports), definitions(bundle, module)]
-    parts += [_start_runtime(steps)] if steps.runtime else []
+    parts += [_start_runtime(steps)] if steps.starts_runtime else []
     end = _END_WITH_SKIPS if _SKIPS.search(parts[1]) else _END
     parts += [_main(steps), end]
     body = "\n\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
@@ -53,15 +53,18 @@ def text(about: About, steps: Steps, pins: Mapping[str, str], python: str) -> st
 
 
 def _start_runtime(steps: Steps) -> str:
-    """What the fixtures spmd and replica do on lane cpu, as ``harness.frameworks.torch_xla``."""
+    """What the fixture start_runtime gives on lane cpu, as ``harness.frameworks.torch_xla``."""
     assert steps.xr is not None
     xr = steps.bundle.text((steps.xr,))
-    mode = "under SPMD" if steps.runtime == "spmd" else "without SPMD: one device a replica"
-    lines = ["def start_runtime():", f'    """Start torch_xla {mode}."""']
-    lines += [f"    {xr}.use_spmd()"] if steps.runtime == "spmd" else []
-    lines += ["    torch_xla.device()"]
-    lines += [f"    assert {xr}.global_runtime_device_count() == {steps.topology.total}"]
-    return "\n".join(lines)
+    return "\n".join(
+        (
+            "def start_runtime(*, spmd):",
+            "    if spmd:",
+            f"        {xr}.use_spmd()",
+            "    torch_xla.device()",
+            f"    assert {xr}.global_runtime_device_count() == {steps.topology.total}",
+        )
+    )
 
 
 def _main(steps: Steps) -> str:

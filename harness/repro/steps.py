@@ -19,9 +19,9 @@ from harness.repro.resolve import Ref
 from harness.repro.source import Imported, Module
 from harness.repro.values import source_of
 
-_OWN = ("xla_target", "topology", "spmd", "replica", "tpu_events")
+_OWN = ("xla_target", "topology", "start_runtime", "tpu_events")
 _DIRECT = "get_direct_param_fixture_func"  # pytest's own, behind a parameter
-_PYTEST = ("tmp_path", "monkeypatch")
+_PYTEST = ("tmp_path", "monkeypatch", "subtests")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Steps:
     topology: Topology
     found: list[Step] = field(default_factory=list)
     xr: Named | None = None  # torch_xla.runtime, for start_runtime
-    runtime: str = ""  # spmd or replica, when it is started at all
+    starts_runtime: bool = False
     _done: set[str] = field(default_factory=set)
     _plans: dict[str, Plan] = field(default_factory=dict)  # of classes, by name
 
@@ -62,7 +62,6 @@ class Steps:
         for ref in self.bundle.members:  # now that all that is asked of the class is known
             self.found.insert(0, Step((self.bundle.require(ref), "()"), "case"))
         self.bundle.finish()
-        self.runtime = self.runtime or self.bundle.starts
 
     def _is_parameter(self, name: str) -> bool:
         """Whether the name is a value of ``parametrize``, and no fixture."""
@@ -124,9 +123,8 @@ class Steps:
         if name == "topology":
             counts = f"slices={size.slices}, devices={size.devices}, total={size.total}"
             self._simple_namespace("topology", counts)
-        elif name in ("spmd", "replica"):
-            self.runtime = name
-            self.found.append(Step(("start_runtime()",)))
+        elif name == "start_runtime":
+            self.starts_runtime = True  # it is the script's own function of that name
         elif name == "tpu_events":
             raise BadInputError(f"{self.item.nodeid}: tpu_events counts on virtual TPUs only")
 
@@ -139,6 +137,10 @@ class Steps:
             path = self.bundle.require(Imported("pathlib", "Path"))
             self.bundle.require(Imported("tempfile", root=True), "tempfile")
             self.found.append(Step((path, "(tempfile.mkdtemp())"), name))
+        elif name == "subtests":  # the first one that fails ends the script
+            kind = self.bundle.require(Imported("types", "SimpleNamespace"))
+            null = self.bundle.require(Imported("contextlib", "nullcontext"))
+            self.found.append(Step((kind, "(test=lambda **_: ", null, "())"), name))
         else:
             self.bundle.require(Imported("pytest", root=True), "pytest")
             self.found.append(Step(("pytest.MonkeyPatch.context()",), name, is_context=True))

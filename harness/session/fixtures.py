@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from harness.frameworks import FRAMEWORKS
-from harness.isolation.pytest_child import RUNTIME_START
+from harness.isolation.pytest_child import RUNTIME_START, current_phase
 from harness.lanes import LANES
 from harness.lanes.events import VARIABLE, EventLog
 from harness.lanes.tpu_aot.golden import Golden
@@ -19,6 +20,16 @@ from harness.model.topology import Target, Topology
 
 CASE = pytest.StashKey[Case]()
 GOLDEN = pytest.StashKey[Golden | None]()
+
+
+class StartRuntime(Protocol):
+    """What the fixture ``start_runtime`` gives."""
+
+    def __call__(self, *, spmd: bool) -> None:
+        """Start under SPMD, or without it with one device for each replica.
+
+        Raises RuntimeError unless the runtime has the topology's devices.
+        """
 
 
 @pytest.fixture
@@ -37,15 +48,20 @@ def topology(xla_target: Target) -> Topology:
 
 
 @pytest.fixture
-def spmd(request: pytest.FixtureRequest, xla_target: Target) -> None:
-    """torch_xla's runtime, started in SPMD mode with all devices of the topology."""
-    _start(request, xla_target, spmd=True)
+def start_runtime(request: pytest.FixtureRequest, xla_target: Target) -> StartRuntime:
+    """A function that starts torch_xla's runtime with all devices of the topology.
 
+    The case decides when: an oracle that forks processes has to run before.
+    """
 
-@pytest.fixture
-def replica(request: pytest.FixtureRequest, xla_target: Target) -> None:
-    """torch_xla's runtime, started without SPMD: one device a replica."""
-    _start(request, xla_target, spmd=False)
+    def start(*, spmd: bool) -> None:
+        began = time.perf_counter()
+        FRAMEWORKS["torch_xla"].start(xla_target.topology.total, spmd=spmd)
+        seconds = request.node.stash.setdefault(RUNTIME_START, {})
+        phase = current_phase()
+        seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - began
+
+    return start
 
 
 @pytest.fixture
@@ -62,9 +78,3 @@ def tpu_compiler(request: pytest.FixtureRequest, xla_target: Target) -> TpuCompi
     if not LANES[xla_target.lane].compiles_only:
         pytest.fail(f"tpu_compiler: lane {xla_target.lane} compiles for no TPU", pytrace=False)
     return TpuCompiler(request.node.stash[CASE], request.config.stash[GOLDEN])
-
-
-def _start(request: pytest.FixtureRequest, target: Target, *, spmd: bool) -> None:
-    start = time.perf_counter()
-    FRAMEWORKS["torch_xla"].start(target.topology.total, spmd=spmd)
-    request.node.stash[RUNTIME_START] = time.perf_counter() - start

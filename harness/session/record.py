@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -21,6 +21,7 @@ from harness.model.provenance import modified_property
 from harness.model.versions import stack_versions
 
 _ATTRIBUTE = "xla_record"
+_OWN_PHASES: tuple[Literal["setup", "call"], ...] = ("setup", "call")
 # torch_xla up to 2.7 writes one in the middle of a message: what went wrong stands behind it.
 _NATIVE_TRACE = re.compile(
     r"\*\*\* Begin stack trace \*\*\*.*?\*\*\* End stack trace \*\*\*\s*", re.DOTALL
@@ -93,10 +94,8 @@ def settle(
         raw = reports.hung_in_discovery(item, run.reports, hung.stack or "")
     outcome = judge(raw, expectation)
     layer = layer_of(raw, run.reports)
-    failed = [report for report in run.reports if report.failed]
-    if outcome.kind == Kind.EXPECTED_FAILURE and len(failed) > 1:
-        # Only one failure is declared; what fails in teardown besides is news.
-        outcome = reports.outcome_of(failed[1:], None)
+    if outcome.kind == Kind.EXPECTED_FAILURE:
+        outcome = _first_undeclared(run.reports, expectation) or outcome
     _rewrite(item, run.reports, raw, outcome)
     known = sum(report.duration for report in run.reports)
     if run.death is not None:
@@ -160,10 +159,22 @@ def _rewrite(
             item, f"unexpected pass: {outcome.message}", f"unexpected pass: {outcome.message}\n"
         )
         return
-    for report in phases:
-        if report.failed and raw.kind != Kind.SKIPPED:
-            _explain_failure(report, raw, outcome)
-            return
+    failed = [report for report in phases if report.failed and raw.kind != Kind.SKIPPED]
+    # As declared, all fail alike; otherwise the first one gets the explanation.
+    for report in failed if outcome.kind == Kind.EXPECTED_FAILURE else failed[:1]:
+        _explain_failure(report, raw, outcome)
+
+
+def _first_undeclared(
+    phases: list[pytest.TestReport], expectation: Expectation | None
+) -> Outcome | None:
+    """What fails beside the declared failure: in teardown, or a subtest that fails otherwise."""
+    failed = [report for report in phases if report.failed]
+    for report in failed[1:]:
+        outcome = reports.outcome_of([report], None)
+        if reports.is_phase(report) or judge(outcome, expectation).kind != Kind.EXPECTED_FAILURE:
+            return outcome
+    return None
 
 
 def _explain_failure(report: pytest.TestReport, raw: Outcome, outcome: Outcome) -> None:
@@ -184,7 +195,8 @@ def _record(
     case: Case, run: ItemResult, outcome: Outcome, expectation: Expectation | None, isolation: str
 ) -> Record:
     durations = {report.when: report.duration for report in run.reports}
-    setup = durations.get("setup", 0.0)
+    starts = run.runtime_start
+    own = {when: max(durations.get(when, 0.0) - starts.get(when, 0.0), 0.0) for when in _OWN_PHASES}
     return Record(
         id=case.id,
         area=case.area,
@@ -203,9 +215,9 @@ def _record(
         layer="",
         signal="",
         unproven="",
-        duration_setup=max(setup - (run.runtime_start or 0.0), 0.0),
-        duration_runtime_start=run.runtime_start,
-        duration_body=durations.get("call", 0.0),
+        duration_setup=own["setup"],
+        duration_runtime_start=sum(starts.values()) if starts else None,
+        duration_body=own["call"],
         duration_isolation=max(run.wall - sum(durations.values()), 0.0),
         facts={k: v for k, v in LANES[case.target.lane].facts(run.events).items() if v},
     )

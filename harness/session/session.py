@@ -362,7 +362,7 @@ class Cases:
             reports=reports,
             events=process.after(before),
             process=process,
-            runtime_start=item.stash.get(RUNTIME_START, None),
+            runtime_start=item.stash.get(RUNTIME_START, {}),
             wall=time.monotonic() - start,
         )
 

@@ -9,8 +9,8 @@ from harness.model.topology import Topology
 
 
 @pytest.fixture
-def world(topology: Topology, replica: None) -> int:
-    """The number of ranks, one per device, with the runtime started."""
+def world(topology: Topology) -> int:
+    """The number of ranks, one per device."""
     return topology.total
 
 
@@ -22,7 +22,7 @@ def group(world: int) -> Iterator[str]:
 
 
 @pytest.fixture
-def group_of_four(replica: None) -> Iterator[str]:
+def group_of_four() -> Iterator[str]:
     """The name of the default process group, of four ranks whatever the devices."""
     with fake_group(4) as name:
         yield name

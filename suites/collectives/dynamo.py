@@ -64,7 +64,7 @@ def compile_graphs(fn: Fn, inputs: PerRank, saved: Path) -> list[Job]:
 def _extract(graph: torch.fx.GraphModule) -> tuple[Any, ...]:
     extract = dynamo_bridge.extract_graph_helper
     # torch_xla 2.4 takes no table of symbols.
-    symbols = [{}] if len(inspect.signature(extract).parameters) > 1 else []
+    symbols: list[dict[Any, Any]] = [{}] if len(inspect.signature(extract).parameters) > 1 else []
     return extract(graph, *symbols)
 
 

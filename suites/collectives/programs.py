@@ -76,7 +76,8 @@ def export_module(model: torch.nn.Module, inputs: Sequence[np.ndarray]) -> Stabl
 def job_of(module: StableHLOGraphModule, inputs: PerRank) -> Job:
     """The bundle's program, fed as the bundle's own metadata says."""
     bundle = module._bundle
-    sources, constants = [], []
+    sources: list[int | str | None] = []
+    constants: list[Any] = []
     for location in bundle.stablehlo_funcs[0].meta.input_locations:
         name = location.type_ == VariableType.PARAMETER
         user = location.type_ == VariableType.INPUT_ARG

@@ -12,6 +12,7 @@ from torch_xla.core import xla_model as xm
 
 from harness.model.topology import Topology
 from harness.oracles.gloo import run_ranks
+from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_numbers
 from suites.collectives.data import REDUCERS, columns, executable, ranks_of
 from suites.collectives.programs import to_numpy, to_torch, trace
@@ -78,20 +79,20 @@ REDUCED = [
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize(("reducer", "dtype"), REDUCED)
 def test_all_reduce(
-    request: pytest.FixtureRequest, topology: Topology, reducer: str, dtype: str
+    start_runtime: StartRuntime, topology: Topology, reducer: str, dtype: str
 ) -> None:
     inputs = ranks_of(topology.total, (3, 2), dtype, reducer)
     expected = _gloo(_reduce(reducer), inputs)
-    request.getfixturevalue("replica")
+    start_runtime(spmd=False)
     job = trace(lambda x: xm.all_reduce(reducer, x), columns(inputs))
     check_numbers(job.run(), expected)
 
 
 @pytest.mark.topologies(2, 4)
 @pytest.mark.parametrize("move", MOVES)
-def test_move(request: pytest.FixtureRequest, topology: Topology, move: str) -> None:
+def test_move(start_runtime: StartRuntime, topology: Topology, move: str) -> None:
     over_gloo, over_xla = MOVES[move]
     inputs = ranks_of(topology.total, (topology.total, 2))
     expected = _gloo(over_gloo, inputs)
-    request.getfixturevalue("replica")
+    start_runtime(spmd=False)
     check_numbers(trace(over_xla, columns(inputs)).run(), expected)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch_xla.core import xla_model as xm
 
 from harness.oracles import collectives as oracle
+from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_groups, check_numbers, check_reducer
 from suites.collectives.data import (
     LAYOUTS,
@@ -40,7 +41,8 @@ def _scaled(values: list[np.ndarray], scale: float) -> list[np.ndarray]:
 
 @pytest.mark.topologies(2, 4, 8)
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_groups(world: int, name: str) -> None:
+def test_groups(world: int, name: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     groups, inputs = layout(name, world), ranks_of(world, (3, 2))
     job = trace(lambda x: xm.all_reduce("max", x, groups=lists(groups)), columns(inputs))
     check_groups(job.program.only("all_reduce"), groups, world)
@@ -49,7 +51,10 @@ def test_groups(world: int, name: str) -> None:
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize(("reducer", "dtype"), REDUCTIONS)
-def test_reducer_and_dtype(world: int, reducer: str, dtype: str) -> None:
+def test_reducer_and_dtype(
+    world: int, reducer: str, dtype: str, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=False)
     groups, inputs = layout("strided", world), ranks_of(world, (3, 5), dtype, reducer)
     job = trace(lambda x: xm.all_reduce(reducer, x, groups=lists(groups)), columns(inputs))
     collective = job.program.only("all_reduce")
@@ -61,7 +66,8 @@ def test_reducer_and_dtype(world: int, reducer: str, dtype: str) -> None:
 
 @pytest.mark.topologies(2)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_shape(world: int, shape: str) -> None:
+def test_shape(world: int, shape: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     inputs = ranks_of(world, SHAPES[shape])
     job = trace(lambda x: xm.all_reduce("sum", x, pin_layout=False), columns(inputs))
     check_numbers(job.run(), oracle.all_reduce(inputs, "sum"))
@@ -70,7 +76,8 @@ def test_shape(world: int, shape: str) -> None:
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("scale", [0.0, 0.5, -1.5, 2.0])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_scale(world: int, dtype: str, scale: float) -> None:
+def test_scale(world: int, dtype: str, scale: float, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     inputs = ranks_of(world, (3, 2), dtype)
     job = trace(lambda x: xm.all_reduce("sum", x, scale=scale), columns(inputs))
     check_numbers(job.run(), _scaled(oracle.all_reduce(inputs, "sum"), scale))
@@ -79,8 +86,11 @@ def test_scale(world: int, dtype: str, scale: float) -> None:
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("scale", [0.0, 3.0, *FRACTIONS])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_scale_of_integers(world: int, dtype: str, scale: float) -> None:
+def test_scale_of_integers(
+    world: int, dtype: str, scale: float, start_runtime: StartRuntime
+) -> None:
     """The scale is a real number; the reduction times the scale is then rounded towards zero."""
+    start_runtime(spmd=False)
     inputs = ranks_of(world, (3, 2), dtype)
     job = trace(lambda x: xm.all_reduce("sum", x, scale=scale), columns(inputs))
     check_numbers(job.run(), _scaled(oracle.all_reduce(inputs, "sum"), scale))
@@ -89,8 +99,9 @@ def test_scale_of_integers(world: int, dtype: str, scale: float) -> None:
 @pytest.mark.topologies(2, 4)
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 @pytest.mark.parametrize("dtypes", ["float32", "float32+float32", "float32+bfloat16"])
-def test_list_in_place(world: int, dtypes: str, scale: float) -> None:
+def test_list_in_place(world: int, dtypes: str, scale: float, start_runtime: StartRuntime) -> None:
     """A list is reduced in place, and returned: one collective per dtype."""
+    start_runtime(spmd=False)
     names = dtypes.split("+")
     shapes = [(3, 2), (5,)]
     inputs = [ranks_of(world, shape, dtype) for shape, dtype in zip(shapes, names, strict=False)]
@@ -106,7 +117,8 @@ def test_list_in_place(world: int, dtypes: str, scale: float) -> None:
 
 
 @pytest.mark.topologies(4)
-def test_list_in_place_with_groups(world: int) -> None:
+def test_list_in_place_with_groups(world: int, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     groups, inputs = layout("pairs", world), ranks_of(world, (3, 2))
     job = trace(lambda x: xm.all_reduce("max", [x], groups=lists(groups)), columns(inputs))
     check_groups(job.program.only("all_reduce"), groups, world)
@@ -116,28 +128,34 @@ def test_list_in_place_with_groups(world: int) -> None:
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("reducer", ["and", "or"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bitwise_reduction_of_floats_is_refused(world: int, dtype: str, reducer: str) -> None:
+def test_bitwise_reduction_of_floats_is_refused(
+    world: int, dtype: str, reducer: str, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=False)
     with pytest.raises(RuntimeError, match="Expected pred or integral type"):
         trace(lambda x: xm.all_reduce(reducer, x), columns(ranks_of(world, (3,), dtype)))
 
 
 @pytest.mark.topologies(4)
-def test_groups_that_leave_ranks_out_are_refused(world: int) -> None:
+def test_groups_that_leave_ranks_out_are_refused(world: int, start_runtime: StartRuntime) -> None:
     """StableHLO wants each replica in one group (spec of all_reduce, on replica_groups)."""
+    start_runtime(spmd=False)
     with pytest.raises(RuntimeError, match="conversion failed"):
         trace(lambda x: xm.all_reduce("sum", x, groups=[[0, 2]]), columns(ranks_of(world, (3,))))
 
 
 @pytest.mark.topologies(4)
-def test_unknown_reducer_is_refused(world: int) -> None:
+def test_unknown_reducer_is_refused(world: int, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     with pytest.raises(RuntimeError, match="Unknown AllReduce type: mean"):
         trace(lambda x: xm.all_reduce("mean", x, scale=2.0), columns(ranks_of(world, (3,))))
 
 
 @pytest.mark.topologies(2, 4, 8)
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_any_reduction(world: int, dtype: str) -> None:
+def test_any_reduction(world: int, dtype: str, start_runtime: StartRuntime) -> None:
     """Property: any shape, reducer and partition of the ranks, in any order."""
+    start_runtime(spmd=False)
 
     # Not minimized: a release that fails at every example would spend 15 s on it.
     @settings(
@@ -184,14 +202,19 @@ class TestWorldOfOne:
 
     VALUE = ranks_of(1, (3, 2))
 
-    def test_is_the_identity(self, replica: None, how: str) -> None:
+    def test_is_the_identity(self, start_runtime: StartRuntime, how: str) -> None:
+        start_runtime(spmd=False)
         check_numbers(_on_one_device(how, self.VALUE[0]), self.VALUE)
 
-    def test_applies_the_scale(self, replica: None, how: str) -> None:
+    def test_applies_the_scale(self, start_runtime: StartRuntime, how: str) -> None:
+        start_runtime(spmd=False)
         got = _on_one_device(how, self.VALUE[0], scale=0.5)
         check_numbers(got, _scaled(self.VALUE, 0.5))
 
     @pytest.mark.environment(XLA_ALWAYS_ALLREDUCE="1")
-    def test_applies_the_scale_if_it_must_reduce(self, replica: None, how: str) -> None:
+    def test_applies_the_scale_if_it_must_reduce(
+        self, start_runtime: StartRuntime, how: str
+    ) -> None:
+        start_runtime(spmd=False)
         got = _on_one_device(how, self.VALUE[0], scale=0.5)
         check_numbers(got, _scaled(self.VALUE, 0.5))

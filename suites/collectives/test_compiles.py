@@ -16,6 +16,7 @@ from torch_xla.core import xla_model as xm
 
 from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 from suites.collectives.conftest import fake_group
 from suites.collectives.data import REDUCTIONS, Groups, lists, slice_groups, values
 from suites.collectives.programs import Model, export_module
@@ -59,8 +60,9 @@ def must_send(operation: str, groups: Groups, topology: Topology) -> int:
 
 
 @pytest.fixture
-def x(replica: None) -> torch.Tensor:
+def x(start_runtime: StartRuntime) -> torch.Tensor:
     """A tensor of the first of as many replicas as devices."""
+    start_runtime(spmd=False)
     devices = xm.get_xla_supported_devices()
     xm.set_replication(torch.device(devices[0]), devices)
     return torch.ones(SHAPE).to(devices[0])
@@ -132,9 +134,14 @@ def same(a: int, b: int, topology: Topology) -> bool:
 @pytest.mark.upstream("pytorch/xla#8854")
 @pytest.mark.parametrize(("reducer", "dtype"), REDUCTIONS)
 def test_exported_reduction(
-    topology: Topology, replica: None, tpu_compiler: TpuCompiler, reducer: str, dtype: str
+    topology: Topology,
+    start_runtime: StartRuntime,
+    tpu_compiler: TpuCompiler,
+    reducer: str,
+    dtype: str,
 ) -> None:
     """torch.export's program, of every reducer and dtype, is accepted and still reduces."""
+    start_runtime(spmd=False)
     with fake_group(topology.total) as group:
         functional = torch.ops._c10d_functional
         module = export_module(

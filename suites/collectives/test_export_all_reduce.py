@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from harness.oracles import collectives as oracle
+from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import (
     check_groups,
     check_numbers,
@@ -35,7 +36,7 @@ functional = torch.ops._c10d_functional
 Spell = Callable[[str, str], Callable[[torch.Tensor], Any]]
 
 
-def _in_place(group: str, reducer: str) -> Callable[[torch.Tensor], Any]:
+def _in_place(_: str, reducer: str) -> Callable[[torch.Tensor], Any]:
     def model(x: torch.Tensor) -> torch.Tensor:
         y = x.clone()
         dist.all_reduce(y, op=getattr(dist.ReduceOp, REDUCERS[reducer].c10d))
@@ -44,7 +45,7 @@ def _in_place(group: str, reducer: str) -> Callable[[torch.Tensor], Any]:
     return model
 
 
-def _returned(group: str, reducer: str) -> Callable[[torch.Tensor], Any]:
+def _returned(_: str, reducer: str) -> Callable[[torch.Tensor], Any]:
     operation = getattr(dist.ReduceOp, REDUCERS[reducer].c10d)
     return lambda x: dist.all_reduce(x + 0, op=operation)
 
@@ -68,7 +69,8 @@ def _export(spelling: str, group: str, reducer: str, inputs: list[Any]) -> Job:
 
 @worlds
 @spelled
-def test_exports(world: int, group: str, spelling: str) -> None:
+def test_exports(world: int, group: str, spelling: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     job = _export(spelling, group, "sum", ranks_of(world, (3, 2)))
     check_reducer(job.program.only("all_reduce"), "add")
 
@@ -76,7 +78,8 @@ def test_exports(world: int, group: str, spelling: str) -> None:
 @worlds
 @spelled
 @pytest.mark.upstream("pytorch/xla#8969")
-def test_signature(world: int, group: str, spelling: str) -> None:
+def test_signature(world: int, group: str, spelling: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     inputs = ranks_of(world, (3, 2))
     job = _export(spelling, group, "sum", inputs)
     check_signature(job.program, inputs[:1], inputs[:1])
@@ -84,15 +87,17 @@ def test_signature(world: int, group: str, spelling: str) -> None:
 
 @worlds
 @pytest.mark.upstream("pytorch/xla#8969")
-def test_one_operand_per_tensor(world: int, group: str) -> None:
+def test_one_operand_per_tensor(world: int, group: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     job = _export("functional", group, "sum", ranks_of(world, (3, 2)))
     check_operands(job.program.only("all_reduce"), 1)
 
 
 @worlds
 @spelled
-def test_numbers(world: int, group: str, spelling: str) -> None:
+def test_numbers(world: int, group: str, spelling: str, start_runtime: StartRuntime) -> None:
     """Right, given the value that the bundle holds for the argument that shouldn't be there."""
+    start_runtime(spmd=False)
     inputs = ranks_of(world, (3, 2))
     job = _export(spelling, group, "sum", inputs)
     check_numbers(job.run(), oracle.all_reduce(inputs, "sum"))
@@ -100,7 +105,10 @@ def test_numbers(world: int, group: str, spelling: str) -> None:
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize(("reducer", "dtype"), REDUCTIONS)
-def test_reducer_and_dtype(world: int, group: str, reducer: str, dtype: str) -> None:
+def test_reducer_and_dtype(
+    world: int, group: str, reducer: str, dtype: str, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=False)
     inputs = ranks_of(world, (3, 5), dtype, reducer)
     job = _export("functional", group, reducer, inputs)
     collective = job.program.only("all_reduce")
@@ -112,8 +120,9 @@ def test_reducer_and_dtype(world: int, group: str, reducer: str, dtype: str) -> 
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("reducer", REDUCERS)
-def test_reduce_op(world: int, group: str, reducer: str) -> None:
+def test_reduce_op(world: int, group: str, reducer: str, start_runtime: StartRuntime) -> None:
     """`dist.ReduceOp`, by its own names."""
+    start_runtime(spmd=False)
     job = _export("in_place", group, reducer, ranks_of(world, (3,), "int32"))
     check_reducer(job.program.only("all_reduce"), REDUCERS[reducer].operation)
 
@@ -121,8 +130,11 @@ def test_reduce_op(world: int, group: str, reducer: str) -> None:
 @pytest.mark.topologies(4)
 @pytest.mark.upstream("pytorch/xla#7782")
 @pytest.mark.parametrize("operation", ["avg", "bxor", "premul_sum"])
-def test_undefined_reductions_are_refused(world: int, group: str, operation: str) -> None:
+def test_undefined_reductions_are_refused(
+    world: int, group: str, operation: str, start_runtime: StartRuntime
+) -> None:
     """XLA has no such reductions (and gloo no AVG): an error that names it, not another number."""
+    start_runtime(spmd=False)
     with pytest.raises(RuntimeError, match=f"Unknown AllReduce type: {operation}"):
         export(
             lambda x: functional.wait_tensor(functional.all_reduce(x, operation, group)),
@@ -132,7 +144,8 @@ def test_undefined_reductions_are_refused(world: int, group: str, operation: str
 
 @pytest.mark.topologies(2)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_shape(world: int, group: str, shape: str) -> None:
+def test_shape(world: int, group: str, shape: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     inputs = ranks_of(world, SHAPES[shape])
     job = _export("functional", group, "sum", inputs)
     check_numbers(job.run(), oracle.all_reduce(inputs, "sum"))
@@ -140,8 +153,10 @@ def test_shape(world: int, group: str, shape: str) -> None:
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("name", ["all", "pairs", "strided", "singletons"])
-def test_subgroup(world: int, group: str, name: str) -> None:
+@pytest.mark.usefixtures("group")
+def test_subgroup(world: int, name: str, start_runtime: StartRuntime) -> None:
     """Rank 0 reduces over its own subgroup: the other ranks' values have no part in it."""
+    start_runtime(spmd=False)
     groups, inputs = layout(name, world), ranks_of(world, (3,))
     (ranks,) = (ranks for ranks in groups if 0 in ranks)
     job = _export("functional", dist.new_group(list(ranks)).group_name, "max", inputs)
@@ -151,7 +166,9 @@ def test_subgroup(world: int, group: str, name: str) -> None:
 
 
 @pytest.mark.topologies(4)
-def test_two_reductions_in_one_program(world: int, group: str) -> None:
+def test_two_reductions_in_one_program(world: int, group: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
+
     def model(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         total = functional.wait_tensor(functional.all_reduce(x, "sum", group))
         return total, functional.wait_tensor(functional.all_reduce(total * x, "max", group))
@@ -166,17 +183,20 @@ def test_two_reductions_in_one_program(world: int, group: str) -> None:
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
-def test_coalesced_is_refused(world: int, group: str, operation: str) -> None:
+def test_coalesced_is_refused(
+    world: int, group: str, operation: str, start_runtime: StartRuntime
+) -> None:
     """The coalesced functional collectives have no XLA kernel: export must say so."""
-    call = {
+    start_runtime(spmd=False)
+    calls: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
         "all_reduce": lambda xs: functional.all_reduce_coalesced(xs, "sum", group),
         "all_gather": lambda xs: functional.all_gather_into_tensor_coalesced(xs, world, group),
         "reduce_scatter": lambda xs: functional.reduce_scatter_tensor_coalesced(
             xs, "sum", world, group
         ),
-    }[operation]
+    }
     with pytest.raises(RuntimeError, match="ops not capturable by Pytorch/XLA"):
         export(
-            lambda x: [functional.wait_tensor(y) for y in call([x, x + 1])],
+            lambda x: [functional.wait_tensor(y) for y in calls[operation]([x, x + 1])],
             [(values("float32", (world,), 0),)],
         )

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from harness.oracles import collectives as oracle
+from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_groups, check_numbers, check_operands, check_signature
 from suites.collectives.data import columns, layout, ranks_of
 from suites.collectives.programs import export
@@ -25,13 +26,13 @@ def _gather_functional(x: torch.Tensor, group: str, size: int) -> torch.Tensor:
     return functional.wait_tensor(functional.all_gather_into_tensor(x, size, group))
 
 
-def _gather_tensor(x: torch.Tensor, group: str, size: int) -> torch.Tensor:
+def _gather_tensor(x: torch.Tensor, _: str, size: int) -> torch.Tensor:
     gathered = x.new_empty((size * len(x), *x.shape[1:]))
     dist.all_gather_into_tensor(gathered, x)
     return gathered
 
 
-def _gather_list(x: torch.Tensor, group: str, size: int) -> torch.Tensor:
+def _gather_list(x: torch.Tensor, _: str, size: int) -> torch.Tensor:
     gathered = [torch.empty_like(x) for _ in range(size)]
     dist.all_gather(gathered, x)
     return torch.cat(gathered)
@@ -41,7 +42,7 @@ def _scatter_functional(x: torch.Tensor, group: str, size: int) -> torch.Tensor:
     return functional.wait_tensor(functional.reduce_scatter_tensor(x, "sum", size, group))
 
 
-def _scatter_tensor(x: torch.Tensor, group: str, size: int) -> torch.Tensor:
+def _scatter_tensor(x: torch.Tensor, _: str, size: int) -> torch.Tensor:
     scattered = x.new_empty((len(x) // size, *x.shape[1:]))
     dist.reduce_scatter_tensor(scattered, x)
     return scattered
@@ -67,7 +68,10 @@ def _oracle(kind: str, inputs: list[np.ndarray], groups: Any = ()) -> list[np.nd
 
 @pytest.mark.topologies(2, 8)
 @spelled
-def test_numbers(world: int, group: str, kind: str, spell: Spell) -> None:
+def test_numbers(
+    world: int, group: str, kind: str, spell: Spell, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=False)
     inputs = ranks_of(world, (world, 2))
     job = export(lambda x: spell(x, group, world), columns(inputs))
     collective = job.program.only(kind)
@@ -79,7 +83,10 @@ def test_numbers(world: int, group: str, kind: str, spell: Spell) -> None:
 @pytest.mark.topologies(4)
 @pytest.mark.upstream("pytorch/xla#8969")
 @spelled
-def test_signature(world: int, group: str, kind: str, spell: Spell) -> None:
+def test_signature(
+    world: int, group: str, kind: str, spell: Spell, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=False)
     inputs = ranks_of(world, (world, 2))
     job = export(lambda x: spell(x, group, world), columns(inputs))
     check_signature(job.program, inputs[:1], _oracle(kind, inputs)[:1])
@@ -88,8 +95,10 @@ def test_signature(world: int, group: str, kind: str, spell: Spell) -> None:
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
 @pytest.mark.parametrize("name", ["all", "pairs", "strided"])
-def test_subgroup(world: int, group: str, name: str, kind: str) -> None:
+@pytest.mark.usefixtures("group")
+def test_subgroup(world: int, name: str, kind: str, start_runtime: StartRuntime) -> None:
     """Rank 0's replica groups must hold its own subgroup."""
+    start_runtime(spmd=False)
     (ranks,) = (ranks for ranks in layout(name, world) if 0 in ranks)
     subgroup, inputs = dist.new_group(list(ranks)).group_name, ranks_of(world, (world, 2))
     spell = GATHERS["functional"] if kind == "all_gather" else SCATTERS["functional"]

@@ -17,6 +17,7 @@ from torch_xla.stablehlo import exported_program_to_stablehlo
 
 from harness.ir import parse
 from harness.oracles import collectives as oracle
+from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_numbers, check_reducer
 from suites.collectives.data import columns, ranks_of
 from suites.collectives.dynamo import compile_graphs, without_compiled_guards
@@ -29,10 +30,12 @@ functional = torch.ops._c10d_functional
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("spelling", ["in_place", "functional"])
+@pytest.mark.usefixtures("group")
 def test_strict_export(
-    world: int, group: str, spelling: str, monkeypatch: pytest.MonkeyPatch
+    world: int, spelling: str, monkeypatch: pytest.MonkeyPatch, start_runtime: StartRuntime
 ) -> None:
     """Through dynamo, which rewrites `dist.all_reduce`."""
+    start_runtime(spmd=False)
     without_compiled_guards(monkeypatch)
 
     class Strict(torch.nn.Module):
@@ -54,7 +57,8 @@ def test_strict_export(
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("roots", ["named", "all"])
-def test_get_stablehlo_text_is_the_bytecode(world: int, roots: str) -> None:
+def test_get_stablehlo_text_is_the_bytecode(start_runtime: StartRuntime, roots: str) -> None:
+    start_runtime(spmd=False)
     devices = xm.get_xla_supported_devices()
     xm.set_replication(torch.device(devices[0]), devices)
     x = torch.ones(3, 2).to(devices[0])
@@ -83,7 +87,10 @@ class TestDynamo:
 
     @pytest.mark.topologies(2, 4, 8)
     @pytest.mark.parametrize("spelling", COMPILED)
-    def test_compiles_one_graph(self, saved: Path, world: int, spelling: str) -> None:
+    def test_compiles_one_graph(
+        self, saved: Path, world: int, spelling: str, start_runtime: StartRuntime
+    ) -> None:
+        start_runtime(spmd=False)
         reduce, reducer = COMPILED[spelling]
         inputs = ranks_of(world, (3, 2))
         jobs = compile_graphs(lambda x: reduce(x * 2) + 1, columns(inputs), saved)
@@ -93,7 +100,9 @@ class TestDynamo:
 
     @pytest.mark.topologies(1)
     @pytest.mark.parametrize("spelling", COMPILED)
-    def test_executes_at_world_size_one(self, saved: Path, replica: None, spelling: str) -> None:
+    @pytest.mark.usefixtures("saved")
+    def test_executes_at_world_size_one(self, start_runtime: StartRuntime, spelling: str) -> None:
+        start_runtime(spmd=False)
         xr.world_size()  # now cached: dynamo can't trace how it is found
         value = ranks_of(1, (3, 2))[0]
         compiled = torch.compile(COMPILED[spelling][0], backend="openxla")
@@ -124,8 +133,11 @@ MORE_RANKS: dict[str, tuple[Callable[..., Any], Callable[..., list[np.ndarray]]]
 @pytest.mark.topologies(1)
 @pytest.mark.upstream("pytorch/xla#9068")
 @pytest.mark.parametrize("kind", MORE_RANKS)
-def test_export_for_more_ranks_than_devices(group_of_four: str, kind: str) -> None:
+def test_export_for_more_ranks_than_devices(
+    group_of_four: str, kind: str, start_runtime: StartRuntime
+) -> None:
     """A machine with one device exports for a job of four ranks."""
+    start_runtime(spmd=False)
     call, expected = MORE_RANKS[kind]
     inputs = ranks_of(4, (4, 2))
     job = export(lambda x: functional.wait_tensor(call(x, group_of_four)), columns(inputs))

@@ -12,6 +12,7 @@ from torch_xla.distributed import spmd as xs
 
 from harness.model.topology import Topology
 from harness.oracles import collectives as oracle
+from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_numbers
 from suites.collectives.data import (
     ARITHMETIC,
@@ -43,7 +44,8 @@ def _run(
 
 @pytest.mark.topologies(2, 4, 8)
 @pytest.mark.parametrize("name", [name for name in EVEN_LAYOUTS if name != "default"])
-def test_all_reduce_groups(topology: Topology, spmd: None, name: str) -> None:
+def test_all_reduce_groups(topology: Topology, start_runtime: StartRuntime, name: str) -> None:
+    start_runtime(spmd=True)
     groups, inputs = layout(name, topology.total), ranks_of(topology.total, (3, 2))
     results = _run(
         lambda x: torch_xla._XLAC._xla_spmd_all_reduce("max", x, 1.0, lists(groups)), inputs, 3
@@ -54,8 +56,9 @@ def test_all_reduce_groups(topology: Topology, spmd: None, name: str) -> None:
 @pytest.mark.lanes("virtual-tpu")
 @pytest.mark.topologies("2x2", "2x4", "4x2")
 @pytest.mark.parametrize("name", ["within", "across"])
-def test_all_reduce_of_slices(topology: Topology, spmd: None, name: str) -> None:
+def test_all_reduce_of_slices(topology: Topology, start_runtime: StartRuntime, name: str) -> None:
     """A group's numbers are device numbers, and those of a slice follow one another."""
+    start_runtime(spmd=True)
     groups, inputs = slice_groups(name, topology), ranks_of(topology.total, (3, 2))
     results = _run(
         lambda x: torch_xla._XLAC._xla_spmd_all_reduce("sum", x, 1.0, lists(groups)), inputs, 3
@@ -67,8 +70,9 @@ def test_all_reduce_of_slices(topology: Topology, spmd: None, name: str) -> None
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 @pytest.mark.parametrize("reducer", ARITHMETIC)
 def test_all_reduce_reducer_and_dtype(
-    topology: Topology, spmd: None, reducer: str, dtype: str
+    topology: Topology, start_runtime: StartRuntime, reducer: str, dtype: str
 ) -> None:
+    start_runtime(spmd=True)
     groups = layout("all", topology.total)
     inputs = ranks_of(topology.total, (3, 2), dtype, reducer)
     results = _run(
@@ -80,7 +84,10 @@ def test_all_reduce_reducer_and_dtype(
 @pytest.mark.topologies(2, 8)
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 @pytest.mark.parametrize("name", ["all", "pairs", "strided"])
-def test_reduce_scatter(topology: Topology, spmd: None, name: str, scale: float) -> None:
+def test_reduce_scatter(
+    topology: Topology, start_runtime: StartRuntime, name: str, scale: float
+) -> None:
+    start_runtime(spmd=True)
     world = topology.total
     groups, inputs = layout(name, world), ranks_of(world, (world, 2))
     shards = len(groups[0])

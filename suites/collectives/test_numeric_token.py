@@ -10,6 +10,7 @@ import torch
 from torch_xla.core import xla_model as xm
 
 from harness.oracles import collectives as oracle
+from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_numbers
 from suites.collectives.data import columns, ranks_of
 from suites.collectives.programs import trace
@@ -43,12 +44,16 @@ def _check_second(world: int, first: str, value: float) -> None:
 
 @pytest.mark.parametrize("value", [1.0, np.inf, np.nan])
 @pytest.mark.parametrize("first", FIRST)
-def test_a_collective_does_not_change_the_next(world: int, first: str, value: float) -> None:
+def test_a_collective_does_not_change_the_next(
+    world: int, first: str, value: float, start_runtime: StartRuntime
+) -> None:
     """What one collective moves has no part in the result of an unrelated one."""
+    start_runtime(spmd=False)
     _check_second(world, first, value)
 
 
 @pytest.mark.environment(DISABLE_NUMERIC_CC_TOKEN="1")  # noqa: S106 (no password)
 @pytest.mark.parametrize("first", FIRST)
-def test_without_numeric_token(world: int, first: str) -> None:
+def test_without_numeric_token(world: int, first: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     _check_second(world, first, np.inf)

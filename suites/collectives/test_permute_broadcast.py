@@ -10,6 +10,7 @@ import torch_xla
 from torch_xla.core import xla_model as xm
 
 from harness.oracles import collectives as oracle
+from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_groups, check_numbers
 from suites.collectives.data import DTYPES, EVEN_LAYOUTS, columns, layout, lists, ranks_of
 from suites.collectives.programs import export, to_numpy, to_torch, trace
@@ -31,7 +32,8 @@ def _pairs(name: str, world: int) -> list[list[int]]:
 
 @pytest.mark.topologies(2, 4, 8)
 @pytest.mark.parametrize("name", ["ring", "reverse", "identity", "one", "chain"])
-def test_permute(world: int, name: str) -> None:
+def test_permute(world: int, name: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     pairs, inputs = _pairs(name, world), ranks_of(world, (3, 2))
     job = trace(lambda x: xm.collective_permute(x, pairs), columns(inputs))
     got = job.program.only("collective_permute").pairs
@@ -41,7 +43,8 @@ def test_permute(world: int, name: str) -> None:
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_permute_dtype(world: int, dtype: str) -> None:
+def test_permute_dtype(world: int, dtype: str, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     pairs, inputs = _pairs("chain", world), ranks_of(world, (3, 2), dtype)
     job = trace(lambda x: xm.collective_permute(x, pairs), columns(inputs))
     check_numbers(job.run(), oracle.collective_permute(inputs, pairs))
@@ -51,13 +54,15 @@ def test_permute_dtype(world: int, dtype: str) -> None:
 class TestAllToAll:
     @pytest.mark.topologies(2, 4, 8)
     @pytest.mark.parametrize("name", EVEN_LAYOUTS)
-    def test_groups(self, world: int, name: str) -> None:
+    def test_groups(self, world: int, name: str, start_runtime: StartRuntime) -> None:
+        start_runtime(spmd=False)
         self._check(world, name, pin_layout=False)
 
     @pytest.mark.topologies(2, 4)
     @pytest.mark.parametrize("name", ["default", "pairs"])
-    def test_pinned(self, world: int, name: str) -> None:
+    def test_pinned(self, world: int, name: str, start_runtime: StartRuntime) -> None:
         """As `xm.all_to_all` does by default."""
+        start_runtime(spmd=False)
         self._check(world, name)
 
     @staticmethod
@@ -76,7 +81,10 @@ class TestAllToAll:
     @pytest.mark.topologies(2)
     @pytest.mark.parametrize("split", [0, 1])
     @pytest.mark.parametrize("concat", [0, 1])
-    def test_dimensions(self, world: int, split: int, concat: int) -> None:
+    def test_dimensions(
+        self, world: int, split: int, concat: int, start_runtime: StartRuntime
+    ) -> None:
+        start_runtime(spmd=False)
         inputs = ranks_of(world, (2, 4))
         job = trace(
             lambda x: xm.all_to_all(x, split, concat, world, pin_layout=False), columns(inputs)
@@ -85,15 +93,17 @@ class TestAllToAll:
 
     @pytest.mark.topologies(2)
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_dtype(self, world: int, dtype: str) -> None:
+    def test_dtype(self, world: int, dtype: str, start_runtime: StartRuntime) -> None:
+        start_runtime(spmd=False)
         inputs = ranks_of(world, (2, 3), dtype)
         job = trace(lambda x: xm.all_to_all(x, 0, 0, world, pin_layout=False), columns(inputs))
         check_numbers(job.run(), oracle.all_to_all(inputs, 0, 0))
 
     @pytest.mark.topologies(2, 8)
     @pytest.mark.parametrize("how", ["tensor", "no_sizes", "equal_sizes", "unit_sizes"])
-    def test_export(self, world: int, group: str, how: str) -> None:
+    def test_export(self, world: int, group: str, how: str, start_runtime: StartRuntime) -> None:
         """Equal parts, whether the sizes are left out or spelled out."""
+        start_runtime(spmd=False)
         rows = world if how == "unit_sizes" else 2 * world
         sizes = [] if how == "no_sizes" else [rows // world] * world
 
@@ -110,7 +120,8 @@ class TestAllToAll:
 
     @pytest.mark.topologies(1)
     @pytest.mark.parametrize("pin", ["pinned", "unpinned"])
-    def test_executes_at_world_size_one(self, replica: None, pin: str) -> None:
+    def test_executes_at_world_size_one(self, start_runtime: StartRuntime, pin: str) -> None:
+        start_runtime(spmd=False)
         value = np.arange(8, dtype=np.int32)
         moved = xm.all_to_all(
             to_torch(value).to(torch_xla.device()), 0, 0, 1, pin_layout=pin == "pinned"
@@ -118,16 +129,18 @@ class TestAllToAll:
         check_numbers([[to_numpy(moved)]], [value])
 
     @pytest.mark.topologies(1)
-    def test_too_many_parts_are_refused(self, replica: None) -> None:
+    def test_too_many_parts_are_refused(self, start_runtime: StartRuntime) -> None:
         """One rank can't exchange two parts: an error, neither a result nor a crash."""
+        start_runtime(spmd=False)
         moved = xm.all_to_all(torch.arange(8).to(torch_xla.device()), 0, 0, 2)
         with pytest.raises((RuntimeError, ValueError)):
             moved.cpu()
 
     @pytest.mark.topologies(4)
     @pytest.mark.upstream("pytorch/xla#8345")
-    def test_under_spmd(self, spmd: None) -> None:
+    def test_under_spmd(self, start_runtime: StartRuntime) -> None:
         """Under SPMD a program has one replica: the same error is due."""
+        start_runtime(spmd=True)
         moved = xm.all_to_all(torch.arange(8).to(torch_xla.device()), 0, 0, 4)
         with pytest.raises((RuntimeError, ValueError)):
             moved.cpu()
@@ -136,7 +149,8 @@ class TestAllToAll:
 class TestBroadcast:
     @pytest.mark.topologies(2, 4, 8)
     @pytest.mark.parametrize("root", ["first", "last"])
-    def test_in_place(self, world: int, root: str) -> None:
+    def test_in_place(self, world: int, root: str, start_runtime: StartRuntime) -> None:
+        start_runtime(spmd=False)
         source = 0 if root == "first" else world - 1
         inputs = ranks_of(world, (3, 2))
         job = trace(lambda x: _broadcast_in_place(x, source), columns(inputs))
@@ -144,24 +158,29 @@ class TestBroadcast:
 
     @pytest.mark.topologies(2)
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_dtype(self, world: int, dtype: str) -> None:
+    def test_dtype(self, world: int, dtype: str, start_runtime: StartRuntime) -> None:
+        start_runtime(spmd=False)
         inputs = ranks_of(world, (3, 2), dtype)
         job = trace(lambda x: _broadcast_in_place(x, 1), columns(inputs))
         check_numbers(job.run(), oracle.broadcast(inputs, 1))
 
     @pytest.mark.topologies(4)
     @pytest.mark.parametrize("other", [np.inf, np.nan, 1e30])
-    def test_what_the_others_hold_is_overwritten(self, world: int, other: float) -> None:
+    def test_what_the_others_hold_is_overwritten(
+        self, world: int, other: float, start_runtime: StartRuntime
+    ) -> None:
         """Only the root's values count: the others' memory may hold anything."""
+        start_runtime(spmd=False)
         inputs = [np.full((3,), other, np.float32) for _ in range(world)]
-        inputs[2] = np.float32([1, 2, 3])
+        inputs[2] = np.array([1, 2, 3], np.float32)
         job = trace(lambda x: _broadcast_in_place(x, 2), columns(inputs))
         check_numbers(job.run(), oracle.broadcast(inputs, 2))
 
     @pytest.mark.topologies(2, 4)
     @pytest.mark.parametrize("rank", ["first", "last"])
-    def test_export(self, world: int, group: str, rank: str) -> None:
+    def test_export(self, world: int, group: str, rank: str, start_runtime: StartRuntime) -> None:
         """Exported on the root: every rank gets the root's values."""
+        start_runtime(spmd=False)
         source = 0 if rank == "first" else world - 1
         inputs = ranks_of(world, (3, 2))
         job = export(
@@ -172,7 +191,8 @@ class TestBroadcast:
         check_numbers(job.run(), oracle.broadcast(inputs, source))
 
     @pytest.mark.topologies(2, 4)
-    def test_functional(self, world: int) -> None:
+    def test_functional(self, world: int, start_runtime: StartRuntime) -> None:
+        start_runtime(spmd=False)
         inputs = ranks_of(world, (3, 2))
         job = trace(lambda x: functional.broadcast(x, 1, ""), columns(inputs))
         check_numbers(job.run(), oracle.broadcast(inputs, 1))

@@ -18,6 +18,7 @@ from torch_xla.core import xla_model as xm
 
 from harness.model.topology import Topology
 from harness.oracles import collectives as oracle
+from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_groups, check_numbers
 from suites.collectives.data import Groups, columns, lists, ranks_of, slice_groups
 from suites.collectives.programs import to_numpy, to_torch, trace
@@ -66,8 +67,11 @@ def _execute(
 
 @named
 @pytest.mark.parametrize("kind", MODELS)
-def test_groups(topology: Topology, world: int, kind: str, name: str) -> None:
+def test_groups(
+    topology: Topology, world: int, kind: str, name: str, start_runtime: StartRuntime
+) -> None:
     """The program says the groups, and computes them."""
+    start_runtime(spmd=False)
     groups, inputs = slice_groups(name, topology), ranks_of(world, (world, 2))
     job = trace(lambda x: MODELS[kind](x, groups), columns(inputs))
     check_groups(job.program.only(kind), groups, world)
@@ -76,7 +80,10 @@ def test_groups(topology: Topology, world: int, kind: str, name: str) -> None:
 
 @named
 @pytest.mark.parametrize("kind", MODELS)
-def test_executed(topology: Topology, world: int, kind: str, name: str) -> None:
+def test_executed(
+    topology: Topology, world: int, kind: str, name: str, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=False)
     groups, inputs = slice_groups(name, topology), ranks_of(world, (world, 2))
     results = _execute(lambda x: MODELS[kind](x, groups), inputs)
     check_numbers(results, ORACLES[kind](inputs, groups))
@@ -90,7 +97,10 @@ def _by_stages(x: torch.Tensor, topology: Topology) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("how", ["traced", "executed"])
-def test_all_reduce_by_stages(topology: Topology, world: int, how: str) -> None:
+def test_all_reduce_by_stages(
+    topology: Topology, world: int, how: str, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=False)
     inputs = ranks_of(world, (world, 2))
     if how == "traced":
         results = trace(lambda x: _by_stages(x, topology), columns(inputs)).run()
@@ -100,8 +110,11 @@ def test_all_reduce_by_stages(topology: Topology, world: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["traced", "executed"])
-def test_permute_to_the_next_slice(topology: Topology, world: int, how: str) -> None:
+def test_permute_to_the_next_slice(
+    topology: Topology, world: int, how: str, start_runtime: StartRuntime
+) -> None:
     """A pipeline with a stage in each slice: every chip sends to its place in the next slice."""
+    start_runtime(spmd=False)
     pairs = [[rank, (rank + topology.devices) % world] for rank in range(world)]
     inputs = ranks_of(world, (3, 2))
     if how == "traced":

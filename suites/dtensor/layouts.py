@@ -1,7 +1,7 @@
 """Names and inputs that the DTensor cases share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ quiet_upstream = pytest.mark.filterwarnings(
 )
 
 # Shapes of a mesh of so many devices.
-MESHES = {
+MESHES: dict[str, Callable[[int], tuple[int, ...]]] = {
     "line": lambda devices: (devices,),
     "column": lambda devices: (devices, 1),
     "plane": lambda devices: (2, devices // 2),

@@ -4,10 +4,16 @@ Nothing is executed. A mesh of slices by chips makes each placement's exchanges 
 arithmetic; on one slice of as many chips nothing may cross (pytorch/xla#8534, #9472).
 """
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.model.topology import Topology
+from harness.oracles.torch_dtensor import Placement
+from harness.session.fixtures import StartRuntime
 from suites.dtensor.layouts import S0, S1, R, case_id, quiet_upstream, ranks
 from suites.dtensor.models import annotated, distribute_parameters, seeded_model
 
@@ -21,11 +27,13 @@ ROWS, COLUMNS = 64, 128
 BYTES = 4 * ROWS * COLUMNS
 
 
-def mesh_of(topology):
+def mesh_of(topology: Topology) -> DeviceMesh:
     return DeviceMesh("xla", ranks((topology.slices, topology.devices)))
 
 
-def annotate(tensor, mesh, placements):
+def annotate(
+    tensor: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
+) -> torch.Tensor:
     """``tensor`` on the device, placed there."""
     return annotated(tensor.to("xla"), mesh, placements)
 
@@ -34,8 +42,14 @@ PLACEMENTS = [(S0, S1), (S1, S0), (R, S0), (S0, R), (R, R), (S0, S0)]
 
 
 @pytest.mark.parametrize("placements", PLACEMENTS, ids=case_id)
-def test_elementwise_exchanges_nothing(topology, spmd, tpu_compiler, placements):
+def test_elementwise_exchanges_nothing(
+    topology: Topology,
+    start_runtime: StartRuntime,
+    tpu_compiler: TpuCompiler,
+    placements: Sequence[Placement],
+) -> None:
     """However a tensor is placed, twice the tensor is each device's own work."""
+    start_runtime(spmd=True)
     mesh = mesh_of(topology)
     x = annotate(torch.ones(ROWS, COLUMNS), mesh, placements)
     result = annotated(x * 2, mesh, placements)
@@ -44,8 +58,14 @@ def test_elementwise_exchanges_nothing(topology, spmd, tpu_compiler, placements)
 
 
 @pytest.mark.parametrize("placements", [(S0, R), (R, S0), (S0, S1)], ids=case_id)
-def test_gathering(topology, spmd, tpu_compiler, placements):
+def test_gathering(
+    topology: Topology,
+    start_runtime: StartRuntime,
+    tpu_compiler: TpuCompiler,
+    placements: Sequence[Placement],
+) -> None:
     """To Replicate: what is sharded over slices crosses once, what is not does not."""
+    start_runtime(spmd=True)
     mesh = mesh_of(topology)
     x = annotate(torch.ones(ROWS, COLUMNS), mesh, placements)
     program = tpu_compiler.step(annotated(x * 2, mesh, (R, R))).program
@@ -58,8 +78,11 @@ def test_gathering(topology, spmd, tpu_compiler, placements):
 
 
 @pytest.mark.parametrize("hidden", [32, 512])
-def test_forward(topology, spmd, tpu_compiler, hidden):
+def test_forward(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, hidden: int
+) -> None:
     """The two-layer model, tensor parallel inside slices: the sum over chips does not cross."""
+    start_runtime(spmd=True)
     mesh = mesh_of(topology)
     model = seeded_model(hidden).to("xla")
     distribute_parameters(model, mesh, annotated)
@@ -70,8 +93,11 @@ def test_forward(topology, spmd, tpu_compiler, hidden):
 
 
 @pytest.mark.parametrize("hidden", [32, 512])
-def test_training_step(topology, spmd, tpu_compiler, hidden):
+def test_training_step(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, hidden: int
+) -> None:
     """Gradients cross the slices, each chip sending its own shard; activations do not."""
+    start_runtime(spmd=True)
     mesh = mesh_of(topology)
     model = seeded_model(hidden).to("xla")
     distribute_parameters(model, mesh, annotated)

@@ -1,11 +1,16 @@
 """``distribute_module`` on an "xla" mesh does what it does in DTensor."""
 
+from typing import Any
+
 import pytest
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from harness.model.topology import Topology
 from harness.oracles import dtensor as oracle
 from harness.oracles.torch_dtensor import distribute_module, distribute_tensor
+from harness.session.fixtures import StartRuntime
 from suites.dtensor.layouts import FUNCTIONALIZATION, S0, R, quiet_upstream, ranks
 from suites.dtensor.models import seeded_batch, seeded_model
 from suites.dtensor.shards import assert_functionalization, assert_held, assert_value
@@ -17,57 +22,60 @@ pytestmark = [
 ]
 
 
-def shard_rows(name, module, mesh):
+def shard_rows(_: str, module: nn.Module, mesh: DeviceMesh) -> None:
     """Shard every parameter of a layer by rows: a partition_fn."""
     for key, parameter in list(module.named_parameters(recurse=False)):
         module.register_parameter(key, nn.Parameter(distribute_tensor(parameter, mesh, (S0,))))
 
 
 @pytest.mark.topologies(1, 4)
-def test_partition_fn(topology, start_spmd):
-    def program(mesh):
+def test_partition_fn(
+    topology: Topology, start_runtime: StartRuntime, subtests: pytest.Subtests
+) -> None:
+    def program(mesh: DeviceMesh) -> dict[str, torch.Tensor]:
         module = distribute_module(seeded_model().to(mesh.device_type), mesh, shard_rows)
         return dict(module.named_parameters())
 
     held = oracle.run_program(program, ranks((topology.total,)))
-    start_spmd()
+    start_runtime(spmd=True)
     parameters = program(DeviceMesh("xla", ranks((topology.total,))))
     assert set(parameters) == set(held)
     for name, expected in held.items():
-        assert_held(parameters[name], expected, name)
+        with subtests.test(parameter=name):
+            assert_held(parameters[name], expected, name)
 
 
 @pytest.mark.topologies(1, 4)
-def test_replicates_by_default(topology, start_spmd):
-    def program(mesh):
+def test_replicates_by_default(topology: Topology, start_runtime: StartRuntime) -> None:
+    def program(mesh: DeviceMesh) -> dict[str, torch.Tensor]:
         module = distribute_module(seeded_model().to(mesh.device_type), mesh)
         result = module(distribute_tensor(seeded_batch(), mesh, (R,)))
         return {"output": result.full_tensor() if mesh.device_type == "cpu" else result}
 
     expected = oracle.run_program(program, ranks((topology.total,)))["output"]
-    start_spmd()
+    start_runtime(spmd=True)
     placed = program(DeviceMesh("xla", ranks((topology.total,))))["output"]
     assert_value(placed, expected.shards[0], "the output")
 
 
 @pytest.mark.topologies(4)
 @FUNCTIONALIZATION
-def test_input_fn_and_output_fn(topology, start_spmd, functionalization):
+def test_input_fn_and_output_fn(start_runtime: StartRuntime, functionalization: bool) -> None:
     """input_fn shards the batch before the module, output_fn changes what leaves it."""
 
-    def shard_batch(module, inputs, mesh):
+    def shard_batch(_: nn.Module, inputs: Any, mesh: DeviceMesh) -> torch.Tensor:
         return distribute_tensor(inputs[0], mesh, (S0,))
 
-    def negate(module, outputs, mesh):
+    def negate(_: nn.Module, outputs: Any, __: DeviceMesh) -> Any:
         return -outputs
 
-    def program(mesh):
+    def program(mesh: DeviceMesh) -> dict[str, torch.Tensor]:
         module = distribute_module(nn.ReLU(), mesh, None, input_fn=shard_batch, output_fn=negate)
         result = module(seeded_batch())
         return {"output": result.full_tensor() if mesh.device_type == "cpu" else result}
 
     expected = oracle.run_program(program, ranks((4,)))["output"]
-    start_spmd()
+    start_runtime(spmd=True)
     assert_functionalization(on=functionalization)
     placed = program(DeviceMesh("xla", ranks((4,))))["output"]
     assert_value(placed, expected.shards[0], "the output")
@@ -75,6 +83,7 @@ def test_input_fn_and_output_fn(topology, start_spmd, functionalization):
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("hook", ["input_fn", "output_fn"])
-def test_hook_with_too_few_arguments(topology, spmd, hook):
+def test_hook_with_too_few_arguments(start_runtime: StartRuntime, hook: str) -> None:
+    start_runtime(spmd=True)
     with pytest.raises(ValueError, match=f"{hook} should take in 3 arguments, but got 1"):
         distribute_module(nn.ReLU(), DeviceMesh("xla", ranks((4,))), **{hook: lambda one: one})

@@ -2,13 +2,16 @@
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from harness.model.topology import Topology
 from harness.oracles import dtensor as oracle
-from harness.oracles.torch_dtensor import Replicate, Shard, distribute_tensor
+from harness.oracles.torch_dtensor import Placement, Replicate, Shard, distribute_tensor
+from harness.session.fixtures import StartRuntime
 from suites.dtensor.layouts import (
     MESHES,
     S0,
@@ -31,10 +34,17 @@ pytestmark = [
 ]
 
 
-def check(tensor, mesh, placements, start_spmd, *, source_rank=0):
+def check(
+    tensor: torch.Tensor,
+    mesh: torch.Tensor,
+    placements: Sequence[Placement] | None,
+    start_runtime: StartRuntime,
+    *,
+    source_rank: int | None = 0,
+) -> None:
     """Distribute the tensor over gloo and over XLA, and compare shard for shard."""
     held = oracle.distribute(tensor, mesh, placements, source_rank=source_rank)
-    start_spmd()
+    start_runtime(spmd=True)
     placed = distribute_tensor(tensor, DeviceMesh("xla", mesh), placements)
     what = "no placements" if placements is None else placements_id(placements)
     assert_held(placed, held, f"{what} of {list(tensor.shape)}")
@@ -42,9 +52,9 @@ def check(tensor, mesh, placements, start_spmd, *, source_rank=0):
 
 
 @pytest.mark.topologies(4)
-def test_annotates_the_shard(topology, start_spmd):
+def test_annotates_the_shard(start_runtime: StartRuntime) -> None:
     """The placement of in_proj.weight in pytorch/xla#8534: rows over four devices."""
-    check(counting((32, 10)), ranks((4,)), (S0,), start_spmd)
+    check(counting((32, 10)), ranks((4,)), (S0,), start_runtime)
 
 
 @pytest.mark.topologies(1, 2, 4, 8)
@@ -64,8 +74,13 @@ def test_annotates_the_shard(topology, start_spmd):
     ],
     ids=case_id,
 )
-def test_one_mesh_dimension(topology, start_spmd, shape, placements):
-    check(counting(shape), ranks((topology.total,)), placements, start_spmd)
+def test_one_mesh_dimension(
+    topology: Topology,
+    start_runtime: StartRuntime,
+    shape: tuple[int, ...],
+    placements: Sequence[Placement],
+) -> None:
+    check(counting(shape), ranks((topology.total,)), placements, start_runtime)
 
 
 @pytest.mark.topologies(4)
@@ -82,8 +97,10 @@ def test_one_mesh_dimension(topology, start_spmd, shape, placements):
     ],
     ids=case_id,
 )
-def test_two_mesh_dimensions(topology, start_spmd, shape, placements):
-    check(counting(shape), ranks((2, 2)), placements, start_spmd)
+def test_two_mesh_dimensions(
+    start_runtime: StartRuntime, shape: tuple[int, ...], placements: Sequence[Placement]
+) -> None:
+    check(counting(shape), ranks((2, 2)), placements, start_runtime)
 
 
 @pytest.mark.topologies(4, 8)
@@ -98,20 +115,29 @@ def test_two_mesh_dimensions(topology, start_spmd, shape, placements):
     ],
     ids=case_id,
 )
-def test_two_mesh_dimensions_on_one_tensor_dimension(topology, start_spmd, shape, placements):
+def test_two_mesh_dimensions_on_one_tensor_dimension(
+    topology: Topology,
+    start_runtime: StartRuntime,
+    shape: tuple[int, ...],
+    placements: Sequence[Placement],
+) -> None:
     """DTensor splits the dimension over the first mesh dimension, each part over the second."""
-    check(counting(shape), ranks((2, topology.total // 2)), placements, start_spmd)
+    check(counting(shape), ranks((2, topology.total // 2)), placements, start_runtime)
 
 
 @pytest.mark.topologies(8)
 @pytest.mark.parametrize("placements", [(S0, S0, S0), (S0, R, S0), (S1, S0, S1)], ids=case_id)
-def test_cube_with_a_tensor_dimension_sharded_twice(topology, start_spmd, placements):
-    check(counting((8, 8)), ranks((2, 2, 2)), placements, start_spmd)
+def test_cube_with_a_tensor_dimension_sharded_twice(
+    start_runtime: StartRuntime, placements: Sequence[Placement]
+) -> None:
+    check(counting((8, 8)), ranks((2, 2, 2)), placements, start_runtime)
 
 
 @pytest.mark.topologies(4, 8)
 @pytest.mark.parametrize("mesh", MESHES)
-def test_every_placement(topology, start_spmd, mesh):
+def test_every_placement(
+    topology: Topology, start_runtime: StartRuntime, mesh: str, subtests: pytest.Subtests
+) -> None:
     """Each way to shard distinct tensor dimensions over the mesh dimensions, or replicate."""
     rank_mesh = ranks(MESHES[mesh](topology.total))
     choices = [Replicate(), *map(Shard, range(3))]
@@ -121,40 +147,44 @@ def test_every_placement(topology, start_spmd, mesh):
         if _distinct(placements)
     ]
     reference = oracle.distribute_all(requests, rank_mesh)
-    start_spmd()
+    start_runtime(spmd=True)
     device_mesh = DeviceMesh("xla", rank_mesh)
     for (tensor, placements), held in zip(requests, reference, strict=True):
-        placed = distribute_tensor(tensor, device_mesh, placements)
-        assert_held(placed, held, placements_id(placements))
+        with subtests.test(placements=placements_id(placements)):
+            placed = distribute_tensor(tensor, device_mesh, placements)
+            assert_held(placed, held, placements_id(placements))
 
 
-def _distinct(placements):
-    dims = [placement.dim for placement in placements if placement.is_shard()]
+def _distinct(placements: Sequence[Placement]) -> bool:
+    dims = [placement.dim for placement in placements if isinstance(placement, Shard)]
     return len(dims) == len(set(dims))
 
 
 @pytest.mark.topologies(4)
-def test_empty_tensor_split_unevenly(topology, start_spmd):
+def test_empty_tensor_split_unevenly(start_runtime: StartRuntime) -> None:
     """No element anywhere, but five columns over four devices."""
-    check(counting((0, 5)), ranks((4,)), (S1,), start_spmd)
+    check(counting((0, 5)), ranks((4,)), (S1,), start_runtime)
 
 
 @pytest.mark.topologies(2, 4, 8)
 @pytest.mark.parametrize("mesh", ["line", "plane"])
-def test_drawn_layouts(topology, start_spmd, mesh):
+def test_drawn_layouts(
+    topology: Topology, start_runtime: StartRuntime, mesh: str, subtests: pytest.Subtests
+) -> None:
     """Forty shapes of up to four dimensions of 1 to 11 elements, each with drawn placements."""
     rank_mesh = ranks(MESHES[mesh](topology.total))
     draw = random.Random(topology.total)  # noqa: S311
     requests = [_drawn(draw, rank_mesh.ndim) for _ in range(40)]
     reference = oracle.distribute_all(requests, rank_mesh)
-    start_spmd()
+    start_runtime(spmd=True)
     device_mesh = DeviceMesh("xla", rank_mesh)
     for (tensor, placements), held in zip(requests, reference, strict=True):
-        placed = distribute_tensor(tensor, device_mesh, placements)
-        assert_held(placed, held, f"{placements_id(placements)} of {list(tensor.shape)}")
+        layout = f"{placements_id(placements)} of {list(tensor.shape)}"
+        with subtests.test(layout=layout):
+            assert_held(distribute_tensor(tensor, device_mesh, placements), held, layout)
 
 
-def _drawn(draw, mesh_dimensions):
+def _drawn(draw: random.Random, mesh_dimensions: int) -> tuple[torch.Tensor, tuple[Placement, ...]]:
     shape = [draw.randint(1, 11) for _ in range(draw.randint(1, 4))]
     dims = draw.sample(range(-len(shape), 0), k=min(len(shape), mesh_dimensions))
     choices = [Shard(dim) for dim in dims] + [R] * mesh_dimensions
@@ -163,17 +193,21 @@ def _drawn(draw, mesh_dimensions):
 
 @pytest.mark.topologies(4, 8)
 @pytest.mark.parametrize("placements", [(S0, S1), (R, S0)], ids=case_id)
-def test_transposed_mesh(topology, start_spmd, placements):
+def test_transposed_mesh(
+    topology: Topology, start_runtime: StartRuntime, placements: Sequence[Placement]
+) -> None:
     """Neighbours on the mesh are not neighbours by number."""
-    check(counting((8, 8)), ranks((2, topology.total // 2)).T, placements, start_spmd)
+    check(counting((8, 8)), ranks((2, topology.total // 2)).T, placements, start_runtime)
 
 
 @pytest.mark.topologies(2, 4, 8)
 @pytest.mark.parametrize("placement", [S0, S1], ids=placement_id)
-def test_reversed_mesh(topology, start_spmd, placement):
+def test_reversed_mesh(
+    topology: Topology, start_runtime: StartRuntime, placement: Placement
+) -> None:
     """The shard belongs to the mesh coordinate, not to the device of that number."""
     mesh = ranks((topology.total,)).flip(0)
-    check(counting((8, 8)), mesh, (placement,), start_spmd, source_rank=None)
+    check(counting((8, 8)), mesh, (placement,), start_runtime, source_rank=None)
 
 
 @pytest.mark.topologies(4)
@@ -192,25 +226,27 @@ def test_reversed_mesh(topology, start_spmd, placement):
     ],
     ids=lambda dtype: str(dtype).removeprefix("torch."),
 )
-def test_dtype(topology, start_spmd, dtype):
-    check(counting((6, 4), dtype), ranks((4,)), (S0,), start_spmd)
+def test_dtype(start_runtime: StartRuntime, dtype: torch.dtype) -> None:
+    check(counting((6, 4), dtype), ranks((4,)), (S0,), start_runtime)
 
 
 @pytest.mark.topologies(4)
-def test_strided_input(topology, start_spmd):
-    check(counting((6, 8)).T[::2], ranks((4,)), (S0,), start_spmd)
+def test_strided_input(start_runtime: StartRuntime) -> None:
+    check(counting((6, 8)).T[::2], ranks((4,)), (S0,), start_runtime)
 
 
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("shape", [(), (8,), (3, 5)], ids=case_id)
-def test_replicates_without_placements(topology, start_spmd, shape):
-    check(counting(shape), ranks((topology.total,)), None, start_spmd)
+def test_replicates_without_placements(
+    topology: Topology, start_runtime: StartRuntime, shape: tuple[int, ...]
+) -> None:
+    check(counting(shape), ranks((topology.total,)), None, start_runtime)
 
 
 @pytest.mark.topologies(4)
-def test_mesh_from_the_context(topology, start_spmd):
+def test_mesh_from_the_context(start_runtime: StartRuntime) -> None:
     held = oracle.distribute(counting((8, 8)), ranks((4,)), (S1,))
-    start_spmd()
+    start_runtime(spmd=True)
     with DeviceMesh("xla", ranks((4,))):
         placed = distribute_tensor(counting((8, 8)), placements=(S1,))
     assert_held(placed, held, "S1 of [8, 8] on the mesh of the context")

@@ -3,6 +3,8 @@
 The oracle is eager PyTorch: a distributed tensor is by definition worth the global one.
 """
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -12,6 +14,7 @@ from torch_xla.distributed.spmd.api import convert_to_xla_mesh
 
 from harness.oracles import dtensor as oracle
 from harness.oracles.torch_dtensor import distribute_tensor
+from harness.session.fixtures import StartRuntime
 from suites.dtensor.layouts import FUNCTIONALIZATION, S0, S1, R, quiet_upstream, ranks
 from suites.dtensor.shards import assert_close_to_held, assert_functionalization, assert_value
 
@@ -21,7 +24,7 @@ pytestmark = [
     quiet_upstream,
 ]
 
-OPERATIONS = {
+OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "T": lambda x, y: x.T,
     "t": lambda x, y: x.t(),
     "transpose": lambda x, y: x.transpose(0, 1),
@@ -39,14 +42,15 @@ OPERATIONS = {
 }
 
 
-def seeded(seed):
+def seeded(seed: int) -> torch.Tensor:
     return torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.topologies(4)
 @FUNCTIONALIZATION
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_operation(topology, spmd, operation, functionalization):
+def test_operation(start_runtime: StartRuntime, operation: str, functionalization: bool) -> None:
+    start_runtime(spmd=True)
     expected = OPERATIONS[operation](seeded(0), seeded(1))
     assert_functionalization(on=functionalization)
     mesh = DeviceMesh("xla", ranks((4,)))
@@ -63,11 +67,15 @@ def test_operation(topology, spmd, operation, functionalization):
     ids=["plain+sharded", "plain@sharded", "sharded@plain"],
 )
 @pytest.mark.upstream("pytorch/xla#8775", "pytorch/xla#5798")
-def test_result_with_a_plain_operand_can_be_marked(topology, start_spmd, mix, functionalization):
+def test_result_with_a_plain_operand_can_be_marked(
+    start_runtime: StartRuntime,
+    mix: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    functionalization: bool,
+) -> None:
     """torch_xla lets a plain tensor and a distributed one meet; the result is one to mark."""
     plain, sharded = seeded(0), seeded(1)
     held = oracle.distribute(mix(plain, sharded), ranks((4,)), (S1,))
-    start_spmd()
+    start_runtime(spmd=True)
     assert_functionalization(on=functionalization)
     mesh = DeviceMesh("xla", ranks((4,)))
     mixed = mix(plain.to("xla"), distribute_tensor(sharded, mesh, (S0,)))

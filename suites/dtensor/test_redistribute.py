@@ -5,15 +5,20 @@ DTensor's takes; most cases give it what it takes.
 """
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
+import torch_xla.distributed.spmd as xs
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch_xla.distributed.spmd.api import convert_to_xla_mesh
 
+from harness.model.topology import Topology
 from harness.oracles import dtensor as oracle
-from harness.oracles.torch_dtensor import Shard, distribute_tensor
+from harness.oracles.torch_dtensor import Placement, Shard, distribute_tensor
+from harness.session.fixtures import StartRuntime
 from suites.dtensor.layouts import (
     S0,
     S1,
@@ -34,17 +39,25 @@ pytestmark = [
 ]
 
 
-def placed_on(mesh, placements, shape=(8, 8)):
+def placed_on(
+    mesh: torch.Tensor, placements: Sequence[Placement], shape: tuple[int, ...] = (8, 8)
+) -> Any:
     return distribute_tensor(counting(shape), DeviceMesh("xla", mesh), placements)
 
 
-def xla_mesh(mesh):
+def xla_mesh(mesh: torch.Tensor) -> xs.Mesh:
     return convert_to_xla_mesh(DeviceMesh("xla", mesh))
 
 
-def check(shape, mesh, source, target, start_spmd):
+def check(
+    shape: tuple[int, ...],
+    mesh: torch.Tensor,
+    source: Sequence[Placement],
+    target: Sequence[Placement],
+    start_runtime: StartRuntime,
+) -> None:
     held = oracle.redistribute(counting(shape), mesh, source, target)
-    start_spmd()
+    start_runtime(spmd=True)
     moved = placed_on(mesh, source, shape).redistribute(xla_mesh(mesh), target)
     what = f"{placements_id(source)} to {placements_id(target)}"
     assert_held(moved, held, what)
@@ -59,8 +72,13 @@ def check(shape, mesh, source, target, start_spmd):
 @pytest.mark.parametrize(
     ("source", "target"), list(itertools.permutations([(S0,), (S1,), (R,)], 2)), ids=case_id
 )
-def test_one_mesh_dimension(topology, start_spmd, source, target):
-    check((8, 8), ranks((topology.total,)), source, target, start_spmd)
+def test_one_mesh_dimension(
+    topology: Topology,
+    start_runtime: StartRuntime,
+    source: Sequence[Placement],
+    target: Sequence[Placement],
+) -> None:
+    check((8, 8), ranks((topology.total,)), source, target, start_runtime)
 
 
 @pytest.mark.topologies(4)
@@ -76,8 +94,13 @@ def test_one_mesh_dimension(topology, start_spmd, source, target):
     ],
     ids=case_id,
 )
-def test_uneven_or_negative(topology, start_spmd, shape, source, target):
-    check(shape, ranks((4,)), source, target, start_spmd)
+def test_uneven_or_negative(
+    start_runtime: StartRuntime,
+    shape: tuple[int, ...],
+    source: Sequence[Placement],
+    target: Sequence[Placement],
+) -> None:
+    check(shape, ranks((4,)), source, target, start_runtime)
 
 
 @pytest.mark.topologies(4)
@@ -93,16 +116,18 @@ def test_uneven_or_negative(topology, start_spmd, shape, source, target):
     ],
     ids=case_id,
 )
-def test_two_mesh_dimensions(topology, start_spmd, source, target):
-    check((8, 8), ranks((2, 2)), source, target, start_spmd)
+def test_two_mesh_dimensions(
+    start_runtime: StartRuntime, source: Sequence[Placement], target: Sequence[Placement]
+) -> None:
+    check((8, 8), ranks((2, 2)), source, target, start_runtime)
 
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("target", [(S1,), (R,)], ids=case_id)
-def test_computed_source(topology, start_spmd, target):
+def test_computed_source(start_runtime: StartRuntime, target: Sequence[Placement]) -> None:
     """The source is pending: its computation has not run when it is redistributed."""
     held = oracle.distribute(counting((8, 8)) * 2, ranks((4,)), target)
-    start_spmd()
+    start_runtime(spmd=True)
     moved = (placed_on(ranks((4,)), (S0,)) * 2).redistribute(xla_mesh(ranks((4,))), target)
     assert_held(moved, held, f"a product to {placements_id(target)}")
 
@@ -110,10 +135,12 @@ def test_computed_source(topology, start_spmd, target):
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("target", [(S1,), (R,)], ids=case_id)
-def test_source_stays(topology, start_spmd, target, async_op):
+def test_source_stays(
+    start_runtime: StartRuntime, target: Sequence[Placement], async_op: bool
+) -> None:
     """DTensor returns a new tensor and leaves its source where it was."""
     held = oracle.distribute(counting((8, 8)), ranks((4,)), (S0,))
-    start_spmd()
+    start_runtime(spmd=True)
     source = placed_on(ranks((4,)), (S0,))
     moved = source.redistribute(xla_mesh(ranks((4,))), target, async_op=async_op)
     device_shards(moved)
@@ -121,39 +148,41 @@ def test_source_stays(topology, start_spmd, target, async_op):
 
 
 @pytest.mark.topologies(4)
-def test_gradient(topology, start_spmd):
+def test_gradient(start_runtime: StartRuntime) -> None:
     """Redistributing is differentiable: its gradient is the identity."""
 
-    def program(mesh, target_mesh):
+    def program(mesh: DeviceMesh, target_mesh: Any) -> dict[str, torch.Tensor]:
         parameter = nn.Parameter(distribute_tensor(counting((8, 8)), mesh, (S0,)))
         moved = (parameter * 2).redistribute(target_mesh, (S1,))
         return {"requires_grad": torch.tensor(moved.requires_grad)}
 
     held = oracle.run_program(lambda mesh: program(mesh, mesh), ranks((4,)))["requires_grad"]
     assert held.shards[0]
-    start_spmd()
+    start_runtime(spmd=True)
     moved = program(DeviceMesh("xla", ranks((4,))), xla_mesh(ranks((4,))))
     assert moved["requires_grad"], "the redistributed tensor does not require grad, DTensor's does"
 
 
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("target", [(S1,), (R,)], ids=case_id)
-def test_device_mesh(topology, start_spmd, target):
+def test_device_mesh(
+    topology: Topology, start_runtime: StartRuntime, target: Sequence[Placement]
+) -> None:
     """DTensor's signature: a DeviceMesh, the one that distribute_tensor was given."""
     mesh = ranks((topology.total,))
     held = oracle.redistribute(counting((8, 8)), mesh, (S0,), target)
-    start_spmd()
+    start_runtime(spmd=True)
     device_mesh = DeviceMesh("xla", mesh)
     moved = placed_on(mesh, (S0,)).redistribute(device_mesh, target)
     assert_held(moved, held, f"S0 to {placements_id(target)} on a DeviceMesh")
 
 
 @pytest.mark.topologies(1, 4)
-def test_placements_alone(topology, start_spmd):
+def test_placements_alone(topology: Topology, start_runtime: StartRuntime) -> None:
     """DTensor's mesh argument is optional: the tensor knows its own."""
     mesh = ranks((topology.total,))
     held = oracle.redistribute(counting((8, 8)), mesh, (S0,), (R,))
-    start_spmd()
+    start_runtime(spmd=True)
     assert_held(placed_on(mesh, (S0,)).redistribute(placements=(R,)), held, "S0 to R")
 
 
@@ -169,6 +198,12 @@ def test_placements_alone(topology, start_spmd):
     ],
     ids=["S2", "S-3", "P", "R,R", "none"],
 )
-def test_wrong_target(topology, spmd, target, error, message):
+def test_wrong_target(
+    start_runtime: StartRuntime,
+    target: Sequence[Placement],
+    error: type[Exception],
+    message: str | None,
+) -> None:
+    start_runtime(spmd=True)
     with pytest.raises(error, match=message):
         placed_on(ranks((4,)), (S0,)).redistribute(xla_mesh(ranks((4,))), target)

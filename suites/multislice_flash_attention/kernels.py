@@ -1,13 +1,14 @@
 """What a user runs on a TPU that makes torch_xla ask JAX for a kernel; numbers aside."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
 
 
-def _forward(problem: Problem, **sharding) -> None:
+def _forward(problem: Problem, **sharding: Any) -> None:
     leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(problem).items()}
     _execute(flash(problem, leaves, **sharding))
 
@@ -16,14 +17,14 @@ def _execute(result: torch.Tensor) -> None:
     result.detach().cpu()
 
 
-def backward(**sharding) -> None:
+def backward(**sharding: Any) -> None:
     """Both passes, traced and not executed: JAX before 0.6 can't interpret the second."""
     problem = Problem(batch=2)
     leaves = leaves_on_tpu(problem)
     flash(problem, leaves, **sharding).backward(leaves["do"])
 
 
-def forward(**sharding) -> None:
+def forward(**sharding: Any) -> None:
     """Flash attention, executed."""
     _forward(Problem(batch=2), **sharding)
 
@@ -63,15 +64,15 @@ def of_ones_own() -> None:
     from torch_xla.experimental.custom_kernel import jax_import_guard, make_kernel_from_pallas
 
     jax_import_guard()  # as upstream documents it: before JAX is imported
-    add = make_kernel_from_pallas(_pallas_add(), lambda x, y: [(x.shape, x.dtype)])
+    add = make_kernel_from_pallas(_pallas_add(), lambda x, _: [(x.shape, x.dtype)])
     _execute(add(*(torch.randn(8, 128).to("xla") for _ in range(2))))
 
 
-def _pallas_add() -> Callable:
+def _pallas_add() -> Callable[[Any, Any], Any]:
     import jax
     from jax.experimental import pallas as pl
 
-    def kernel(x, y, out):
+    def kernel(x: Any, y: Any, out: Any) -> None:
         out[...] = x[...] + y[...]
 
     return lambda x, y: pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, y)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -83,7 +84,7 @@ def leaves_on_tpu(problem: Problem) -> dict[str, torch.Tensor]:
     return {name: t.to("xla").requires_grad_(name != "do") for name, t in host.items()}
 
 
-def flash(problem: Problem, leaves: Mapping[str, torch.Tensor], **sharding) -> torch.Tensor:
+def flash(problem: Problem, leaves: Mapping[str, torch.Tensor], **sharding: Any) -> torch.Tensor:
     """torch_xla's flash attention of the leaves; not executed yet."""
     from torch_xla.experimental.custom_kernel import flash_attention
 

@@ -1,7 +1,13 @@
 """Equal shapes are compiled once."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from harness.lanes.events import EventLog, Events
+from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 from suites.execution import settle
 from suites.multislice_flash_attention.kernels import KERNELS
 from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
@@ -13,14 +19,14 @@ pytestmark = [
 ]
 
 
-def step(problem, **sharding):
+def step(problem: Problem, **sharding: Any) -> None:
     """A training step over fresh tensors."""
     leaves = leaves_on_tpu(problem)
     flash(problem, leaves, **sharding).backward(leaves["do"])
     settle()
 
 
-def in_the_second(tpu_events, *calls):
+def in_the_second(tpu_events: EventLog, *calls: Callable[[], None]) -> Events:
     """Events of the last call. All come from one line: a kernel's payload holds its callers'."""
     for call in calls:
         before = tpu_events.read()
@@ -30,7 +36,10 @@ def in_the_second(tpu_events, *calls):
 
 @pytest.mark.topologies("2x1")
 @pytest.mark.parametrize("kernel", ["flash", "flash-bias", "own-kernel"])
-def test_second_call_compiles_nothing(tpu_events, replica, kernel):
+def test_second_call_compiles_nothing(
+    tpu_events: EventLog, start_runtime: StartRuntime, kernel: str
+) -> None:
+    start_runtime(spmd=False)
     again = in_the_second(tpu_events, KERNELS[kernel], KERNELS[kernel])
     assert again.of("execute"), "the second call ran"
     assert not again.of("compile")
@@ -39,7 +48,10 @@ def test_second_call_compiles_nothing(tpu_events, replica, kernel):
 
 @pytest.mark.topologies("2x1")
 @pytest.mark.parametrize("mask", ["causal", "segments"])
-def test_second_step_compiles_nothing(tpu_events, replica, mask):
+def test_second_step_compiles_nothing(
+    tpu_events: EventLog, start_runtime: StartRuntime, mask: str
+) -> None:
+    start_runtime(spmd=False)
     problem = Problem(**{mask: True})
     again = in_the_second(tpu_events, lambda: step(problem), lambda: step(problem))
     assert again.of("execute"), "the second step ran"
@@ -48,7 +60,10 @@ def test_second_step_compiles_nothing(tpu_events, replica, mask):
 
 
 @pytest.mark.topologies("2x2")
-def test_second_sharded_step_compiles_nothing(tpu_events, topology, spmd):
+def test_second_sharded_step_compiles_nothing(
+    tpu_events: EventLog, topology: Topology, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=True)
     problem, sharding = Problem(batch=2), over_slices(topology)
     again = in_the_second(
         tpu_events, lambda: step(problem, **sharding), lambda: step(problem, **sharding)
@@ -59,8 +74,9 @@ def test_second_sharded_step_compiles_nothing(tpu_events, topology, spmd):
 
 
 @pytest.mark.topologies("2x1")
-def test_payload_of_equal_shapes_is_cached(replica):
+def test_payload_of_equal_shapes_is_cached(start_runtime: StartRuntime) -> None:
     """The kernel is traced by JAX once: torch_xla keeps its payload."""
+    start_runtime(spmd=False)
     from torch_xla.debug import metrics
 
     KERNELS["flash"]()
@@ -70,8 +86,9 @@ def test_payload_of_equal_shapes_is_cached(replica):
 
 
 @pytest.mark.topologies("2x1")
-def test_control_other_shapes_compile(tpu_events, replica):
+def test_control_other_shapes_compile(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     """The counter counts: another head count is another program, by torch_xla and not by JAX."""
+    start_runtime(spmd=False)
     again = in_the_second(
         tpu_events, lambda: step(Problem(heads=1)), lambda: step(Problem(heads=3))
     )

@@ -6,16 +6,23 @@ multi-slice mesh without a collective of its own. Nothing is executed, so the ke
 interpreter can't run are here as well (pytorch/xla#8850, #8334).
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 
-from harness.lanes.tpu_aot.compiler import RefusedError
+from harness.lanes.tpu_aot.compiler import Compilation, RefusedError
+from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention import training
 from suites.multislice_flash_attention.grouped import GROUPS, TILING, matrices
 from suites.multislice_flash_attention.paged import Cache
 from suites.multislice_flash_attention.paged import inputs as paged_inputs
 from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
+from suites.multislice_flash_attention.torchax_without_flax import import_torchax
 
 pytestmark = [
     pytest.mark.lanes("tpu-aot"),
@@ -35,15 +42,19 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_flash_attention(replica, tpu_compiler, name):
+def test_flash_attention(start_runtime: StartRuntime, tpu_compiler: TpuCompiler, name: str) -> None:
     """The forward pass alone is one kernel."""
+    start_runtime(spmd=False)
     leaves = {key: leaf.detach() for key, leaf in leaves_on_tpu(PROBLEMS[name]).items()}
     assert tpu_compiler.step(flash(PROBLEMS[name], leaves)).program.kernels == 1
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "segments", "bf16"])
-def test_flash_attention_backward(replica, tpu_compiler, name):
+def test_flash_attention_backward(
+    start_runtime: StartRuntime, tpu_compiler: TpuCompiler, name: str
+) -> None:
     """Both passes: one kernel forward, and one each for the gradients of keys and queries."""
+    start_runtime(spmd=False)
     leaves = leaves_on_tpu(PROBLEMS[name])
     result = flash(PROBLEMS[name], leaves)
     result.backward(leaves["do"])
@@ -52,7 +63,10 @@ def test_flash_attention_backward(replica, tpu_compiler, name):
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 8])
-def test_paged_attention(replica, tpu_compiler, kv_heads):
+def test_paged_attention(
+    start_runtime: StartRuntime, tpu_compiler: TpuCompiler, kv_heads: int
+) -> None:
+    start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import paged_attention
 
     tensors = [t.to("xla") for t in paged_inputs(Cache(kv_heads=kv_heads))]
@@ -60,12 +74,13 @@ def test_paged_attention(replica, tpu_compiler, kv_heads):
     assert tpu_compiler.step(result).program.kernels == 1
 
 
-def ints(*values):
+def ints(*values: int | list[int]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32).to("xla")
 
 
-def test_ragged_paged_attention(replica, tpu_compiler):
+def test_ragged_paged_attention(start_runtime: StartRuntime, tpu_compiler: TpuCompiler) -> None:
     """The kernel of vLLM on TPU, which no interpreter of JAX can run."""
+    start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import ragged_paged_attention
 
     q = torch.randn(8, 2, 128).to("xla", torch.bfloat16)
@@ -83,7 +98,10 @@ def test_ragged_paged_attention(replica, tpu_compiler):
     assert tpu_compiler.step(result).program.kernels == 1
 
 
-def test_multi_query_paged_attention(replica, tpu_compiler):
+def test_multi_query_paged_attention(
+    start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+) -> None:
+    start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import multi_queries_paged_attention
 
     q, pages = torch.randn(1, 8, 2, 128).to("xla"), torch.randn(2, 8, 32, 128).to("xla")
@@ -102,7 +120,11 @@ def test_multi_query_paged_attention(replica, tpu_compiler):
 
 @pytest.mark.upstream("pytorch/xla#8334")
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
-def test_grouped_matmul(replica, tpu_compiler, torchax, groups):
+def test_grouped_matmul(
+    start_runtime: StartRuntime, tpu_compiler: TpuCompiler, groups: Sequence[int]
+) -> None:
+    start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
     result = gmm(*(t.to("xla") for t in matrices(groups)), tiling=TILING)
@@ -110,7 +132,9 @@ def test_grouped_matmul(replica, tpu_compiler, torchax, groups):
 
 
 @pytest.mark.upstream("pytorch/xla#8334")
-def test_grouped_matmul_backward(replica, tpu_compiler, torchax):
+def test_grouped_matmul_backward(start_runtime: StartRuntime, tpu_compiler: TpuCompiler) -> None:
+    start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import GMM
 
     lhs, rhs, sizes = (t.to("xla") for t in matrices(GROUPS["uneven"]))
@@ -122,8 +146,12 @@ def test_grouped_matmul_backward(replica, tpu_compiler, torchax):
 
 @pytest.mark.upstream("pytorch/xla#8954")
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2")
-def test_splash_attention(topology, spmd, tpu_compiler, torchax):
+def test_splash_attention(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+) -> None:
     """Sharded over both slices: three kernels with the backward pass, and nothing crosses."""
+    start_runtime(spmd=True)
+    import_torchax()
     from torch_xla.experimental import splash_attention as splash
 
     mesh = hybrid(topology, ("data", "fsdp"))
@@ -140,7 +168,7 @@ def test_splash_attention(topology, spmd, tpu_compiler, torchax):
     assert compiled.program.bytes_across == 0
 
 
-def hybrid(topology, names):
+def hybrid(topology: Topology, names: tuple[str, ...]) -> xs.Mesh:
     """The first axis over the slices, the second over the chips of each."""
     mesh = xs.HybridMesh(
         ici_mesh_shape=(1, topology.devices), dcn_mesh_shape=(topology.slices, 1), axis_names=names
@@ -151,8 +179,11 @@ def hybrid(topology, names):
 
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x4", "2xv4:2x2x1")
 @pytest.mark.parametrize("name", ["plain", "causal", "bf16"])
-def test_sharded_flash_attention(topology, spmd, tpu_compiler, name):
+def test_sharded_flash_attention(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, name: str
+) -> None:
     """The batch over all chips of all slices: the kernel stays one, nothing is exchanged."""
+    start_runtime(spmd=True)
     mesh = hybrid(topology, ("slice", "chip"))
     spec = (("slice", "chip"), None, None, None)
     shape = PROBLEMS[name]
@@ -169,16 +200,19 @@ def test_sharded_flash_attention(topology, spmd, tpu_compiler, name):
 
 
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2", "2xv4:2x2x1", "v6e:2x4")
-def test_training_step(topology, spmd, tpu_compiler):
+def test_training_step(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+) -> None:
     """Data parallel over slices and chips: between slices go the gradients, once, and no more.
 
     A slice reduces and scatters them first, so that each device sends its part of each gradient.
     """
+    start_runtime(spmd=True)
     mesh = hybrid(topology, ("slice", "chip")) if topology.slices > 1 else line(topology)
     batch = ("slice", "chip") if topology.slices > 1 else "chip"
     spec = (batch, None, None, None)
 
-    def attention(q, k, v):
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return training.flash(q, k, v, partition_spec=spec, mesh=mesh)
 
     model = training.block(attention).to("xla")
@@ -202,25 +236,28 @@ def test_training_step(topology, spmd, tpu_compiler):
         assert set(program.kinds_across) == {"ALL_REDUCE"}
 
 
-def line(topology):
+def line(topology: Topology) -> xs.Mesh:
     mesh = xs.Mesh(list(range(topology.total)), (topology.total,), ("chip",))
     xs.set_global_mesh(mesh)
     return mesh
 
 
-def test_unsupported_block_is_refused(replica, tpu_compiler):
+def test_unsupported_block_is_refused(
+    start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+) -> None:
     """A block that is not a multiple of the TPU's tiles is refused; one that is compiles."""
+    start_runtime(spmd=False)
     import jax
     from jax.experimental import pallas as pl
     from torch_xla.experimental.custom_kernel import jax_import_guard, make_kernel_from_pallas
 
     jax_import_guard()
 
-    def copy(x, out):
+    def copy(x: Any, out: Any) -> None:
         out[...] = x[...]
 
-    def compiled(columns):
-        def call(x):
+    def compiled(columns: int) -> Compilation:
+        def call(x: Any) -> Any:
             block = pl.BlockSpec((8, columns), lambda i: (0, i))
             return pl.pallas_call(
                 copy,

@@ -1,11 +1,17 @@
 """A job of several slices discovers them once, whatever kernel it runs."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 
 from harness.job.slices import run_slices
+from harness.lanes.events import EventLog
 from harness.model.mismatch import DiscoveryError
+from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.kernels import KERNELS, backward, forward
 
 pytestmark = [
@@ -18,7 +24,7 @@ PASSES = pytest.mark.parametrize("kernel", [forward, backward], ids=["forward", 
 SOON = pytest.mark.environment(VIRTUAL_TPU_DEADLINE="5")
 
 
-def over_slices(topology):
+def over_slices(topology: Topology) -> dict[str, Any]:
     """Flash attention's arguments that shard the batch over slices and the heads inside of them.
 
     There are two heads: further devices of a slice have copies.
@@ -34,15 +40,24 @@ def over_slices(topology):
 
 @KERNEL
 @pytest.mark.topologies("2x1", "4x2")
-def test_one_discovery(tpu_events, replica, kernel):
+def test_one_discovery(
+    tpu_events: EventLog, start_runtime: StartRuntime, kernel: Callable[[], None]
+) -> None:
+    start_runtime(spmd=False)
     kernel()
     tpu_events.expect_discoveries(1)
 
 
 @PASSES
 @pytest.mark.topologies("2x2", "2x1", "2xv4:4", "2xv5e:4", "2xv5p:4")
-def test_one_discovery_when_sharded(tpu_events, topology, spmd, kernel):
+def test_one_discovery_when_sharded(
+    tpu_events: EventLog,
+    topology: Topology,
+    start_runtime: StartRuntime,
+    kernel: Callable[[], None],
+) -> None:
     """Sharded over slices and devices, on each generation."""
+    start_runtime(spmd=True)
     kernel(**over_slices(topology))
     tpu_events.expect_discoveries(1)
 
@@ -50,15 +65,23 @@ def test_one_discovery_when_sharded(tpu_events, topology, spmd, kernel):
 @SOON
 @pytest.mark.parametrize("kernel", [forward, backward, KERNELS["own-kernel"]])
 @pytest.mark.topologies("2x1", "2x2", "3x1")
-def test_one_discovery_of_processes(tpu_events, topology, kernel):
+def test_one_discovery_of_processes(
+    tpu_events: EventLog, topology: Topology, kernel: Callable[[], None]
+) -> None:
     """A process for each slice: their first clients are one discovery together."""
-    run_slices(lambda number: kernel(), topology, deadline=40)
+    run_slices(lambda _: kernel(), topology, deadline=40)
     tpu_events.expect_discoveries(1)
 
 
 @PASSES
 @pytest.mark.topologies("2x2")
-def test_no_discovery_in_the_second_step(tpu_events, topology, spmd, kernel):
+def test_no_discovery_in_the_second_step(
+    tpu_events: EventLog,
+    topology: Topology,
+    start_runtime: StartRuntime,
+    kernel: Callable[[], None],
+) -> None:
+    start_runtime(spmd=True)
     kernel(**over_slices(topology))
     first = tpu_events.read()
     kernel(**over_slices(topology))
@@ -69,15 +92,19 @@ def test_no_discovery_in_the_second_step(tpu_events, topology, spmd, kernel):
 
 
 @pytest.mark.topologies("2x1")
-def test_one_discovery_by_all_kernels(tpu_events, replica):
+def test_one_discovery_by_all_kernels(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     for kernel in KERNELS.values():
         kernel()
     tpu_events.expect_discoveries(1)
 
 
 @pytest.mark.topologies("2x1")
-def test_one_discovery_with_a_global_mesh(tpu_events, topology, spmd):
+def test_one_discovery_with_a_global_mesh(
+    tpu_events: EventLog, topology: Topology, start_runtime: StartRuntime
+) -> None:
     """The mesh is the job's, set once."""
+    start_runtime(spmd=True)
     sharding = over_slices(topology)
     xs.set_global_mesh(sharding.pop("mesh"))
     forward(**sharding)
@@ -85,8 +112,11 @@ def test_one_discovery_with_a_global_mesh(tpu_events, topology, spmd):
 
 
 @pytest.mark.topologies("2x1")
-def test_one_discovery_when_jax_was_imported_first(tpu_events, replica):
+def test_one_discovery_when_jax_was_imported_first(
+    tpu_events: EventLog, start_runtime: StartRuntime
+) -> None:
     """Importing JAX creates no client; only using it does."""
+    start_runtime(spmd=False)
     import jax.numpy  # noqa: F401
 
     assert not tpu_events.read().of("client", by="jax")
@@ -96,14 +126,20 @@ def test_one_discovery_when_jax_was_imported_first(tpu_events, replica):
 
 @KERNEL
 @pytest.mark.topologies("1x4")
-def test_one_slice_discovers_nothing(tpu_events, replica, kernel):
+def test_one_slice_discovers_nothing(
+    tpu_events: EventLog, start_runtime: StartRuntime, kernel: Callable[[], None]
+) -> None:
+    start_runtime(spmd=False)
     kernel()
     tpu_events.expect_discoveries(0)
 
 
 @pytest.mark.topologies("2x1", "4x2")
-def test_control_unguarded_jax_discovers_again(tpu_events, replica):
+def test_control_unguarded_jax_discovers_again(
+    tpu_events: EventLog, start_runtime: StartRuntime
+) -> None:
     """The counter counts: JAX used by itself, next to torch_xla, makes a second discovery."""
+    start_runtime(spmd=False)
     import jax
 
     jax.devices()
@@ -114,8 +150,11 @@ def test_control_unguarded_jax_discovers_again(tpu_events, replica):
 
 
 @pytest.mark.topologies("2x1")
-def test_control_guarded_jax_discovers_nothing(tpu_events, replica, monkeypatch):
+def test_control_guarded_jax_discovers_nothing(
+    tpu_events: EventLog, start_runtime: StartRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a user can do about it: set the guard around the first use of JAX."""
+    start_runtime(spmd=False)
     monkeypatch.setenv("SKIP_MEGASCALE_PJRT_CLIENT", "true")
     import jax
 

@@ -1,9 +1,13 @@
 """Grouped matmul by torch_xla: gmm, tgmm and the autograd function over both."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import torch_xla
 
+from harness.lanes.events import EventLog
+from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.grouped import (
     GROUPS,
     OUT,
@@ -14,6 +18,7 @@ from suites.multislice_flash_attention.grouped import (
     expected_transposed,
     matrices,
 )
+from suites.multislice_flash_attention.torchax_without_flax import import_torchax
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -23,12 +28,13 @@ pytestmark = [
 SIZES = pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
 
 
-def on_tpu(groups):
+def on_tpu(groups: Sequence[int]) -> list[torch.Tensor]:
     return [t.to("xla") for t in matrices(groups)]
 
 
-def test_as_released(replica):
+def test_as_released(start_runtime: StartRuntime) -> None:
     """What pip install torch_xla==2.9.0 jax==0.7.1 gives can multiply groups."""
+    start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import gmm
 
     groups = GROUPS["even"]
@@ -38,7 +44,9 @@ def test_as_released(replica):
 
 
 @SIZES
-def test_gmm(replica, torchax, groups):
+def test_gmm(start_runtime: StartRuntime, groups: Sequence[int]) -> None:
+    start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
     lhs, rhs, _ = matrices(groups)
@@ -46,7 +54,9 @@ def test_gmm(replica, torchax, groups):
     assert_close(result, expected(lhs.double(), rhs.double(), groups), "gmm")
 
 
-def test_gmm_with_transposed_matrices(replica, torchax):
+def test_gmm_with_transposed_matrices(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
     groups = GROUPS["uneven"]
@@ -56,7 +66,9 @@ def test_gmm_with_transposed_matrices(replica, torchax):
     assert_close(result, expected(host[0].double(), host[1].double(), groups), "gmm")
 
 
-def test_tgmm(replica, torchax):
+def test_tgmm(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import tgmm
 
     groups = GROUPS["uneven"]
@@ -66,22 +78,28 @@ def test_tgmm(replica, torchax):
     assert_close(result, expected_transposed(lhs.double(), grad.double(), groups), "tgmm")
 
 
-def test_gradients(replica, torchax):
+def test_gradients(start_runtime: StartRuntime, subtests: pytest.Subtests) -> None:
+    start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import GMM
 
     groups = GROUPS["uneven"]
     lhs, rhs, sizes = on_tpu(groups)
     leaves = lhs.requires_grad_(), rhs.requires_grad_()
-    hosts = [t.double().requires_grad_() for t in matrices(groups)[:2]]
+    x, y, _ = matrices(groups)
+    hosts = x.double().requires_grad_(), y.double().requires_grad_()
     GMM.apply(*leaves, sizes, TILING).sin().sum().backward()
     torch_xla.sync()
     expected(*hosts, groups).sin().sum().backward()
     for name, leaf, host in zip(("lhs", "rhs"), leaves, hosts, strict=True):
-        assert_close(leaf.grad, host.grad, f"gradient of {name}")
+        with subtests.test(gradient=name):
+            assert_close(leaf.grad, host.grad, f"gradient of {name}")
 
 
-def test_one_discovery(tpu_events, replica, torchax):
+def test_one_discovery(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     """By way of torchax too."""
+    start_runtime(spmd=False)
+    import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
     result = gmm(*on_tpu(GROUPS["even"]), tiling=TILING)

@@ -1,11 +1,14 @@
 """SKIP_MEGASCALE_PJRT_CLIENT is the user's: torch_xla sets it for JAX's client and puts it back."""
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch_xla.distributed.spmd as xs
 
+from harness.lanes.events import EventLog
+from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.kernels import KERNELS, backward, forward
 from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
 
@@ -20,12 +23,12 @@ USERS = pytest.mark.parametrize(
 )
 
 
-def convert_mesh():
+def convert_mesh() -> None:
     """Make JAX's mesh of torch_xla's."""
     xs.Mesh(np.arange(2), (2,), ("x",)).get_jax_mesh()
 
 
-def enter_trace():
+def enter_trace() -> None:
     """Name a part of the program for the profiler."""
     from torch_xla.debug.profiler import Trace
 
@@ -43,8 +46,11 @@ CALLS = {
 
 
 @pytest.fixture
-def users_value(value, monkeypatch):
+def users_value(
+    start_runtime: StartRuntime, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> str | None:
     """The guard as the user has it, set after the runtime has started."""
+    start_runtime(spmd=False)
     if value is None:
         monkeypatch.delenv(GUARD, raising=False)
     else:
@@ -52,20 +58,20 @@ def users_value(value, monkeypatch):
     return value
 
 
-def assert_left_as(value):
+def assert_left_as(value: str | None) -> None:
     found = os.environ.get(GUARD)
     assert found == value, f"{GUARD}={found!r}, the user had {value!r}"
 
 
 @USERS
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_left_as_found(replica, users_value, call):
+def test_left_as_found(users_value: str | None, call: Callable[[], None]) -> None:
     call()
     assert_left_as(users_value)
 
 
 @USERS
-def test_left_as_found_after_a_failure(replica, users_value):
+def test_left_as_found_after_a_failure(users_value: str | None) -> None:
     problem = Problem()
     leaves = leaves_on_tpu(problem)
     with pytest.raises(Exception, match=r"(?i)shape|incompatible|dimension|size"):
@@ -74,7 +80,8 @@ def test_left_as_found_after_a_failure(replica, users_value):
 
 
 @USERS
-def test_client_of_jax_is_guarded(tpu_events, replica, users_value):
+@pytest.mark.usefixtures("users_value")
+def test_client_of_jax_is_guarded(tpu_events: EventLog) -> None:
     """Whatever the user's value, JAX's client is created under "true"."""
     forward()
     (client,) = tpu_events.read().of("client", by="jax")
@@ -82,15 +89,17 @@ def test_client_of_jax_is_guarded(tpu_events, replica, users_value):
 
 
 @pytest.mark.environment(SKIP_MEGASCALE_PJRT_CLIENT="true")
-def test_set_from_the_start(tpu_events, replica):
+def test_set_from_the_start(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     """Then torch_xla's own client is guarded too, and nobody discovers the slices."""
+    start_runtime(spmd=False)
     forward()
     tpu_events.expect_discoveries(0)
     assert os.environ[GUARD] == "true"
 
 
 @pytest.mark.environment(SKIP_MEGASCALE_PJRT_CLIENT="false")
-def test_false_is_no_guard(tpu_events, replica):
+def test_false_is_no_guard(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     forward()
     tpu_events.expect_discoveries(1)
     assert os.environ[GUARD] == "false"

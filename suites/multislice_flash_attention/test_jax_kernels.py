@@ -1,11 +1,16 @@
 """The same kernels submitted by JAX itself: its programs are executed like torch_xla's."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from harness.lanes.events import EventLog
+from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention import grouped, paged
 from suites.multislice_flash_attention.problems import Problem, assert_close, expected, inputs
 
@@ -16,7 +21,7 @@ pytestmark = [
 ]
 
 
-def to_jax(tensor):
+def to_jax(tensor: torch.Tensor) -> Any:
     import jax.numpy as jnp
 
     if tensor.dtype == torch.bfloat16:
@@ -24,13 +29,13 @@ def to_jax(tensor):
     return jnp.asarray(tensor.numpy())
 
 
-def to_torch(array):
+def to_torch(array: Any) -> torch.Tensor:
     """A host tensor of the same dtype."""
     dtype = getattr(torch, str(array.dtype))
     return torch.from_numpy(np.array(array, np.float32)).to(dtype)
 
 
-def flash(problem):
+def flash(problem: Problem) -> Callable[..., Any]:
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 
     return partial(flash_attention, causal=problem.causal, sm_scale=problem.scale)
@@ -38,7 +43,9 @@ def flash(problem):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-def test_flash_attention(tpu_events, causal, dtype):
+def test_flash_attention(
+    tpu_events: EventLog, causal: bool, dtype: torch.dtype, subtests: pytest.Subtests
+) -> None:
     """Forward and backward; JAX alone discovers once."""
     import jax
 
@@ -48,12 +55,13 @@ def test_flash_attention(tpu_events, causal, dtype):
     out, gradients = expected(problem)
     assert_close(to_torch(result), out, dtype, "output")
     for name, gradient in zip("qkv", pullback(do), strict=True):
-        assert_close(to_torch(gradient), gradients[name], dtype, f"gradient of {name}")
+        with subtests.test(gradient=name):
+            assert_close(to_torch(gradient), gradients[name], dtype, f"gradient of {name}")
     tpu_events.expect_discoveries(1)
 
 
 @pytest.mark.topologies("2x2")
-def test_flash_attention_under_shard_map(tpu_events, topology):
+def test_flash_attention_under_shard_map(tpu_events: EventLog, topology: Topology) -> None:
     """Over JAX's own hybrid mesh of both slices."""
     import jax
     from jax.experimental.mesh_utils import create_hybrid_device_mesh
@@ -74,7 +82,7 @@ def test_flash_attention_under_shard_map(tpu_events, topology):
 
 
 @pytest.mark.parametrize("groups", grouped.GROUPS.values(), ids=grouped.GROUPS)
-def test_grouped_matmul(tpu_events, groups):
+def test_grouped_matmul(groups: Sequence[int]) -> None:
     import jax.numpy as jnp
     from jax.experimental.pallas.ops.tpu.megablox import gmm
 
@@ -85,7 +93,7 @@ def test_grouped_matmul(tpu_events, groups):
 
 
 @pytest.mark.parametrize("kv_heads", [1, 8])
-def test_paged_attention(tpu_events, kv_heads):
+def test_paged_attention(kv_heads: int) -> None:
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 
     cache = paged.Cache(kv_heads=kv_heads)
@@ -94,7 +102,7 @@ def test_paged_attention(tpu_events, kv_heads):
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-def test_splash_attention(tpu_events, causal):
+def test_splash_attention(causal: bool) -> None:
     import jax
     from jax.experimental.pallas.ops.tpu.splash_attention import (
         splash_attention_kernel as kernel,
@@ -112,8 +120,11 @@ def test_splash_attention(tpu_events, causal):
     assert_close(to_torch(result), expected(problem)[0], problem.dtype, "output")
 
 
-def test_beside_torch_xla(tpu_events, replica, monkeypatch):
+def test_beside_torch_xla(
+    tpu_events: EventLog, start_runtime: StartRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both frameworks' clients, the second one guarded, run the same kernel."""
+    start_runtime(spmd=False)
     from suites.multislice_flash_attention.problems import flash as torch_flash
     from suites.multislice_flash_attention.problems import leaves_on_tpu
 

@@ -1,7 +1,12 @@
 """Pallas kernels that a user writes, through make_kernel_from_pallas."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+
+from harness.session.fixtures import StartRuntime
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -11,7 +16,7 @@ pytestmark = [
 N = 256
 
 
-def kernel_of(call, *shapes_from):
+def kernel_of(call: Callable[..., Any], *shapes_from: int) -> Callable[..., Any]:
     """torch_xla's function of a JAX function; its results have the named arguments' shapes."""
     from torch_xla.experimental.custom_kernel import jax_import_guard, make_kernel_from_pallas
 
@@ -22,7 +27,7 @@ def kernel_of(call, *shapes_from):
     )
 
 
-def random(*shape, dtype=torch.float32):
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     values = torch.randn(shape, generator=torch.Generator().manual_seed(3)) * 8
     return values.to(dtype)
 
@@ -30,29 +35,31 @@ def random(*shape, dtype=torch.float32):
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, torch.int32], ids=["f32", "bf16", "i32"]
 )
-def test_elementwise(replica, dtype):
+def test_elementwise(start_runtime: StartRuntime, dtype: torch.dtype) -> None:
+    start_runtime(spmd=False)
     import jax
     from jax.experimental import pallas as pl
 
-    def double_less_one(x, out):
+    def double_less_one(x: Any, out: Any) -> None:
         out[...] = x[...] * 2 - 1
 
-    def call(x):
+    def call(x: Any) -> Any:
         return pl.pallas_call(double_less_one, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
     host = random(N, N, dtype=dtype)
     assert torch.equal(kernel_of(call)(host.to("xla")).cpu(), host * 2 - 1)
 
 
-def test_blocks(replica):
+def test_blocks(start_runtime: StartRuntime) -> None:
     """A grid of four blocks: each is transposed to its place."""
+    start_runtime(spmd=False)
     import jax
     from jax.experimental import pallas as pl
 
-    def transpose(x, out):
+    def transpose(x: Any, out: Any) -> None:
         out[...] = x[...].T
 
-    def call(x):
+    def call(x: Any) -> Any:
         return pl.pallas_call(
             transpose,
             jax.ShapeDtypeStruct(x.shape, x.dtype),
@@ -65,17 +72,18 @@ def test_blocks(replica):
     assert torch.equal(kernel_of(call)(host.to("xla")).cpu(), host.T)
 
 
-def test_two_results(replica):
+def test_two_results(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     import jax
     from jax.experimental import pallas as pl
 
-    def both(x, y, larger, smaller):
+    def both(x: Any, y: Any, larger: Any, smaller: Any) -> None:
         import jax.numpy as jnp
 
         larger[...] = jnp.maximum(x[...], y[...])
         smaller[...] = jnp.minimum(x[...], y[...])
 
-    def call(x, y):
+    def call(x: Any, y: Any) -> Any:
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
         return pl.pallas_call(both, (shape, shape))(x, y)
 
@@ -85,25 +93,26 @@ def test_two_results(replica):
     assert torch.equal(smaller.cpu(), torch.minimum(x, x.T))
 
 
-def test_scratch_memory_and_loop(replica):
+def test_scratch_memory_and_loop(start_runtime: StartRuntime) -> None:
     """An accumulator in VMEM over the last grid dimension: a matmul by blocks."""
+    start_runtime(spmd=False)
     import jax
     import jax.numpy as jnp
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-    def matmul(x, y, out, total):
+    def matmul(x: Any, y: Any, out: Any, total: Any) -> None:
         @pl.when(pl.program_id(0) == 0)
-        def start():
+        def start() -> None:
             total[...] = jnp.zeros_like(total)
 
         total[...] += jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
 
         @pl.when(pl.program_id(0) == pl.num_programs(0) - 1)
-        def finish():
+        def finish() -> None:
             out[...] = total[...]
 
-    def call(x, y):
+    def call(x: Any, y: Any) -> Any:
         return pl.pallas_call(
             matmul,
             jax.ShapeDtypeStruct((N, N), x.dtype),
@@ -112,7 +121,7 @@ def test_scratch_memory_and_loop(replica):
                 pl.BlockSpec(block_shape=(N, N // 2), index_map=lambda k: (0, k)),
                 pl.BlockSpec(block_shape=(N // 2, N), index_map=lambda k: (k, 0)),
             ],
-            out_specs=pl.BlockSpec(block_shape=(N, N), index_map=lambda k: (0, 0)),
+            out_specs=pl.BlockSpec(block_shape=(N, N), index_map=lambda _: (0, 0)),
             scratch_shapes=[pltpu.VMEM((N, N), jnp.float32)],
         )(x, y)
 
@@ -121,15 +130,16 @@ def test_scratch_memory_and_loop(replica):
     torch.testing.assert_close(result, x.double() @ x.double().T, rtol=1e-4, atol=1e-3)
 
 
-def test_between_operations(replica):
+def test_between_operations(start_runtime: StartRuntime) -> None:
     """The kernel inside of a larger program of torch_xla's."""
+    start_runtime(spmd=False)
     import jax
     from jax.experimental import pallas as pl
 
-    def square(x, out):
+    def square(x: Any, out: Any) -> None:
         out[...] = x[...] * x[...]
 
-    def call(x):
+    def call(x: Any) -> Any:
         return pl.pallas_call(square, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
     host = random(N, N)

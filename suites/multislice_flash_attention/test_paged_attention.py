@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.paged import TOLERANCE, Cache, expected, inputs
 
 pytestmark = [
@@ -12,7 +13,7 @@ pytestmark = [
 ]
 
 
-def on_tpu(cache):
+def on_tpu(cache: Cache) -> torch.Tensor:
     from torch_xla.experimental.custom_kernel import paged_attention
 
     return paged_attention(
@@ -22,45 +23,51 @@ def on_tpu(cache):
     )
 
 
-def assert_numbers(cache, *, rounding=0.0):
+def assert_numbers(cache: Cache, *, rounding: float = 0.0) -> None:
     result = on_tpu(cache).cpu().double()
     atol = TOLERANCE["atol"] + rounding
     torch.testing.assert_close(result, expected(cache), rtol=TOLERANCE["rtol"], atol=atol)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 8])
-def test_grouped_queries(replica, kv_heads):
+def test_grouped_queries(start_runtime: StartRuntime, kv_heads: int) -> None:
     """8, 4 and 1 query heads for each key head: the kernel has two layouts."""
+    start_runtime(spmd=False)
     assert_numbers(Cache(kv_heads=kv_heads))
 
 
-def test_bfloat16(replica):
+def test_bfloat16(start_runtime: StartRuntime) -> None:
     """The result is rounded to bfloat16: 2**-9 of numbers below 4."""
+    start_runtime(spmd=False)
     assert_numbers(Cache(dtype=torch.bfloat16), rounding=2**-7)
 
 
-def test_soft_cap(replica):
+def test_soft_cap(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     assert_numbers(Cache(soft_cap=0.5))
 
 
-def test_full_and_short_sequences(replica):
+def test_full_and_short_sequences(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     assert_numbers(Cache(lengths=(32, 1)))
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
-def test_dtype_of_the_result(replica, kv_heads):
+def test_dtype_of_the_result(start_runtime: StartRuntime, kv_heads: int) -> None:
     """It is the queries', as in JAX."""
+    start_runtime(spmd=False)
     found = on_tpu(Cache(kv_heads=kv_heads, dtype=torch.bfloat16)).dtype
     assert found == torch.bfloat16
 
 
-def ints(*values):
+def ints(*values: int | list[int]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32).to("xla")
 
 
 @pytest.mark.deadline(30)
-def test_ragged_is_refused_by_the_virtual_tpu(replica):
+def test_ragged_is_refused_by_the_virtual_tpu(start_runtime: StartRuntime) -> None:
     """JAX can't interpret its kernel: the error names the kernel and says why."""
+    start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import ragged_paged_attention
 
     q, pages = torch.randn(8, 2, 128).to("xla"), torch.randn(4, 16, 4, 128).to("xla")
@@ -82,8 +89,9 @@ def test_ragged_is_refused_by_the_virtual_tpu(replica):
 
 
 @pytest.mark.deadline(30)
-def test_multi_query_is_refused_by_the_virtual_tpu(replica):
+def test_multi_query_is_refused_by_the_virtual_tpu(start_runtime: StartRuntime) -> None:
     """As above; this kernel asks for its place in the grid where JAX's interpreter can't tell."""
+    start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import multi_queries_paged_attention
 
     q, pages = torch.randn(1, 8, 2, 128).to("xla"), torch.randn(2, 8, 32, 128).to("xla")
@@ -104,8 +112,9 @@ def test_multi_query_is_refused_by_the_virtual_tpu(replica):
         result.cpu()
 
 
-def test_ragged_without_the_kernel(replica):
+def test_ragged_without_the_kernel(start_runtime: StartRuntime) -> None:
     """torch_xla's own plain-PyTorch way computes it: one sequence, 8 new tokens of 8."""
+    start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import ragged_paged_attention
 
     random = torch.Generator().manual_seed(0)

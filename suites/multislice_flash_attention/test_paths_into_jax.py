@@ -1,5 +1,8 @@
 """Every other way by which torch_xla reaches JAX: which clients it makes, and one discovery."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,10 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 from torch_xla.core import xla_builder as xb
 from torch_xla.debug import profiler
+
+from harness.lanes.events import EventLog
+from harness.session.fixtures import StartRuntime
+from suites.multislice_flash_attention.torchax_without_flax import import_torchax
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -17,45 +24,45 @@ pytestmark = [
 NO_TORCHAX = "Jax is required for this feature"
 
 
-def mesh():
+def mesh() -> xs.Mesh:
     return xs.Mesh(np.arange(4), (2, 2), ("x", "y"))
 
 
-def square():
+def square() -> torch.Tensor:
     return torch.arange(16.0).reshape(4, 4).to("xla")
 
 
-def call_jax():
-    """x + 1, by JAX."""
+def call_jax() -> torch.Tensor:
+    """X + 1, by JAX."""
     return xb.call_jax(_plus_one, (square(),))
 
 
-def _plus_one(x):
+def _plus_one(x: Any) -> Any:
     return x + 1
 
 
-def shard_as():
+def shard_as() -> torch.Tensor:
     """One of two tensors is sharded, so both are."""
     first, second = square(), square()
     xs.mark_sharding(first, mesh(), ("x", "y"))
     return xs.shard_as(first, second)[1] + 1
 
 
-def assume_pure():
-    """x + 1, traced once."""
+def assume_pure() -> torch.Tensor:
+    """X + 1, traced once."""
     from torch_xla.experimental.assume_pure import assume_pure
 
     return assume_pure(_plus_one)(square())
 
 
-def scan_rows():
+def scan_rows() -> torch.Tensor:
     """Row by row: x + 1."""
     from torch_xla.experimental.scan import scan
 
     return scan(lambda one, row: (one * 1, row + one), torch.ones(4).to("xla"), square())[1]
 
 
-def scan_two_layers():
+def scan_two_layers() -> torch.Tensor:
     """Two layers that each add 0.5."""
     from torch_xla.experimental.scan_layers import scan_layers
 
@@ -64,41 +71,41 @@ def scan_two_layers():
 
 
 class _Half(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.bias = torch.nn.Parameter(torch.tensor([0.5] * 4))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.bias
 
 
-def jax_mesh():
+def jax_mesh() -> torch.Tensor:
     """The mesh as JAX's, which asks for JAX's devices."""
     converted = mesh().get_jax_mesh()
     assert [device.id for device in converted.devices.flat] == [0, 1, 2, 3]
     return square() + 1
 
 
-def trace():
-    """x + 1 under a name for the profiler, which is JAX's named_scope too."""
+def trace() -> torch.Tensor:
+    """X + 1 under a name for the profiler, which is JAX's named_scope too."""
     with profiler.Trace("attention"):
         return square() + 1
 
 
-def step_trace():
-    """x + 1 in a step of the profiler's."""
+def step_trace() -> torch.Tensor:
+    """X + 1 in a step of the profiler's."""
     with profiler.StepTrace("train", step_num=1):
         return square() + 1
 
 
-def mark_sharding():
+def mark_sharding() -> torch.Tensor:
     """It looks for torchax, whose tensors it would shard by JAX."""
     x = square()
     xs.mark_sharding(x, mesh(), ("x", "y"))
     return x + 1
 
 
-def mark_gradients():
+def mark_gradients() -> torch.Tensor:
     """As above, with the gradient's."""
     return xs.mark_sharding_with_gradients(square(), mesh(), ("x", "y")) + 1
 
@@ -115,12 +122,12 @@ BY_TORCHAX = {"call_jax": call_jax, "shard_as": shard_as, "assume_pure": assume_
 WITH_CLIENT = {"get_jax_mesh": jax_mesh}
 
 
-def assert_plus_one(result):
+def assert_plus_one(result: torch.Tensor) -> None:
     torch_xla.sync()
     torch.testing.assert_close(result.cpu(), torch.arange(1, 17.0).reshape(4, 4))
 
 
-def torchax_works():
+def torchax_works() -> bool:
     """Whether torchax can be imported, as released: torch_xla 2.8's can."""
     try:
         import torchax  # noqa: F401
@@ -129,33 +136,43 @@ def torchax_works():
     return True
 
 
-def clients(tpu_events):
+def clients(tpu_events: EventLog) -> list[str]:
     return [event.by for event in tpu_events.read().of("client")]
 
 
 @pytest.mark.parametrize("path", ALONE.values(), ids=ALONE)
-def test_creates_no_client(tpu_events, spmd, path):
+def test_creates_no_client(
+    tpu_events: EventLog, start_runtime: StartRuntime, path: Callable[[], torch.Tensor]
+) -> None:
+    start_runtime(spmd=True)
     assert_plus_one(path())
     assert clients(tpu_events) == ["torch_xla"]
     tpu_events.expect_discoveries(1)
 
 
 @pytest.mark.parametrize("path", WITH_CLIENT.values(), ids=WITH_CLIENT)
-def test_creates_a_guarded_client(tpu_events, spmd, path):
+def test_creates_a_guarded_client(
+    tpu_events: EventLog, start_runtime: StartRuntime, path: Callable[[], torch.Tensor]
+) -> None:
+    start_runtime(spmd=True)
     assert_plus_one(path())
     assert clients(tpu_events) == ["torch_xla", "jax"]
     tpu_events.expect_discoveries(1)
 
 
 @pytest.mark.parametrize("path", BY_TORCHAX.values(), ids=BY_TORCHAX)
-def test_works_as_released(tpu_events, spmd, path):
+def test_works_as_released(start_runtime: StartRuntime, path: Callable[[], torch.Tensor]) -> None:
     """With the packages that torch_xla's wheel and its extras bring."""
+    start_runtime(spmd=True)
     assert_plus_one(path())
 
 
 @pytest.mark.parametrize("path", BY_TORCHAX.values(), ids=BY_TORCHAX)
-def test_refused_call_creates_no_client(tpu_events, spmd, path):
+def test_refused_call_creates_no_client(
+    tpu_events: EventLog, start_runtime: StartRuntime, path: Callable[[], torch.Tensor]
+) -> None:
     """Where torchax can't be imported the call says so, and JAX creates no client."""
+    start_runtime(spmd=True)
     if torchax_works():
         pytest.skip("torchax can be imported: nothing is refused")
     with pytest.raises(AssertionError, match=f"^{NO_TORCHAX}$"):
@@ -165,23 +182,37 @@ def test_refused_call_creates_no_client(tpu_events, spmd, path):
 
 
 @pytest.mark.parametrize("path", BY_TORCHAX.values(), ids=BY_TORCHAX)
-def test_one_discovery_with_torchax(tpu_events, spmd, torchax, path):
+def test_one_discovery_with_torchax(
+    tpu_events: EventLog, start_runtime: StartRuntime, path: Callable[[], torch.Tensor]
+) -> None:
     """Its JAX client, if it makes one, is guarded."""
+    start_runtime(spmd=True)
+    import_torchax()
     assert_plus_one(path())
     assert clients(tpu_events).count("torch_xla") == 1
     tpu_events.expect_discoveries(1)
 
 
 @pytest.mark.parametrize("path", [mark_sharding, trace], ids=["mark_sharding", "Trace"])
-def test_no_client_with_torchax(tpu_events, spmd, torchax, path):
+def test_no_client_with_torchax(
+    tpu_events: EventLog, start_runtime: StartRuntime, path: Callable[[], torch.Tensor]
+) -> None:
     """Importing torchax and JAX is not yet using JAX's devices."""
+    start_runtime(spmd=True)
+    import_torchax()
     assert_plus_one(path())
     assert clients(tpu_events) == ["torch_xla"]
     tpu_events.expect_discoveries(1)
 
 
-def test_torchax_tensor_is_sharded_by_jax(tpu_events, spmd, torchax, monkeypatch):
+def test_torchax_tensor_is_sharded_by_jax(
+    tpu_events: EventLog,
+    start_runtime: StartRuntime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """mark_sharding of torchax's own tensor; to make one is JAX's work, which the user guards."""
+    start_runtime(spmd=True)
+    torchax = import_torchax()
     if torchax is None:
         pytest.skip("before 2.8 torch_xla has no torchax")
     with monkeypatch.context() as guard:
@@ -194,9 +225,14 @@ def test_torchax_tensor_is_sharded_by_jax(tpu_events, spmd, torchax, monkeypatch
     tpu_events.expect_discoveries(1)
 
 
-def test_all_paths_together(tpu_events, spmd, torchax):
+def test_all_paths_together(
+    tpu_events: EventLog, start_runtime: StartRuntime, subtests: pytest.Subtests
+) -> None:
     """One process goes all of them: one client of each library."""
-    for path in (ALONE | WITH_CLIENT | BY_TORCHAX).values():
-        assert_plus_one(path())
+    start_runtime(spmd=True)
+    import_torchax()
+    for name, path in (ALONE | WITH_CLIENT | BY_TORCHAX).items():
+        with subtests.test(path=name):
+            assert_plus_one(path())
     assert clients(tpu_events) == ["torch_xla", "jax"]
     tpu_events.expect_discoveries(1)

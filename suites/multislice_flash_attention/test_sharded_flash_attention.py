@@ -1,11 +1,15 @@
 """Flash attention sharded over the slices and devices of a mesh computes what one device does."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 
+from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.problems import (
     Problem,
     assert_close,
@@ -18,7 +22,8 @@ pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.upstream("pytorch/xla#8812", "pytorch/xla#8850"),
 ]
-SPECS = {
+Spec = tuple[str | tuple[str, ...] | None, ...]
+SPECS: dict[str, Spec] = {
     "batch": ("data", None, None, None),
     "heads": (None, "model", None, None),
     "batch-heads": ("data", "model", None, None),
@@ -27,7 +32,7 @@ SPECS = {
 SPEC = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 
 
-def hybrid_mesh(topology):
+def hybrid_mesh(topology: Topology) -> xs.Mesh:
     """Slices along "data", each slice's devices along "model"."""
     return xs.HybridMesh(
         ici_mesh_shape=(1, topology.devices),
@@ -36,7 +41,7 @@ def hybrid_mesh(topology):
     )
 
 
-def assert_step(problem, **sharding):
+def assert_step(problem: Problem, **sharding: Any) -> None:
     """Forward and backward pass, each tensor against the oracle."""
     leaves = leaves_on_tpu(problem)
     result = flash(problem, leaves, **sharding)
@@ -50,52 +55,60 @@ def assert_step(problem, **sharding):
 
 @SPEC
 @pytest.mark.topologies("2x2")
-def test_backward(topology, spmd, spec):
+def test_backward(topology: Topology, start_runtime: StartRuntime, spec: Spec) -> None:
+    start_runtime(spmd=True)
     assert_step(Problem(batch=4), partition_spec=spec, mesh=hybrid_mesh(topology))
 
 
 @pytest.mark.parametrize("mask", ["causal", "segments", "bias"])
 @pytest.mark.topologies("2x2")
-def test_masks(topology, spmd, mask):
+def test_masks(topology: Topology, start_runtime: StartRuntime, mask: str) -> None:
+    start_runtime(spmd=True)
     mesh = hybrid_mesh(topology)
     assert_step(Problem(batch=2, **{mask: True}), partition_spec=SPECS["batch-heads"], mesh=mesh)
 
 
 @pytest.mark.topologies("2x1", "4x2", "1x4")
-def test_topologies(topology, spmd):
+def test_topologies(topology: Topology, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     problem = Problem(batch=topology.slices, heads=topology.devices, causal=True)
     assert_step(problem, partition_spec=SPECS["batch-heads"], mesh=hybrid_mesh(topology))
 
 
 @pytest.mark.topologies("2x2")
-def test_bfloat16(topology, spmd):
+def test_bfloat16(topology: Topology, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     problem = Problem(batch=2, dtype=torch.bfloat16, causal=True)
     assert_step(problem, partition_spec=SPECS["batch-heads"], mesh=hybrid_mesh(topology))
 
 
 @pytest.mark.topologies("2x2")
-def test_global_mesh(topology, spmd):
+def test_global_mesh(topology: Topology, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     xs.set_global_mesh(hybrid_mesh(topology))
     assert_step(Problem(batch=2), partition_spec=SPECS["batch-heads"])
 
 
 @pytest.mark.topologies("2x2")
-def test_own_mesh_beside_a_global_one(topology, spmd):
+def test_own_mesh_beside_a_global_one(topology: Topology, start_runtime: StartRuntime) -> None:
     """The mesh that the call names counts."""
+    start_runtime(spmd=True)
     xs.set_global_mesh(xs.Mesh(np.arange(4), (4,), ("all",)))
     assert_step(Problem(batch=2), partition_spec=SPECS["batch-heads"], mesh=hybrid_mesh(topology))
 
 
 @pytest.mark.topologies("2x2")
-def test_mesh_in_another_order(topology, spmd):
+def test_mesh_in_another_order(start_runtime: StartRuntime) -> None:
     """Devices of both slices along each axis."""
+    start_runtime(spmd=True)
     mesh = xs.Mesh(np.array([3, 0, 2, 1]), (2, 2), ("data", "model"))
     assert_step(Problem(batch=2, causal=True), partition_spec=SPECS["batch-heads"], mesh=mesh)
 
 
 @pytest.mark.topologies("2x2")
-def test_result_is_sharded(topology, spmd):
+def test_result_is_sharded(topology: Topology, start_runtime: StartRuntime) -> None:
     """The result has the shards of the partition spec."""
+    start_runtime(spmd=True)
     problem = Problem(batch=2)
     leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(problem).items()}
     sharding = {"partition_spec": SPECS["batch-heads"], "mesh": hybrid_mesh(topology)}
@@ -105,8 +118,9 @@ def test_result_is_sharded(topology, spmd):
 
 
 @pytest.mark.topologies("2x2")
-def test_inputs_sharded_before(topology, spmd):
+def test_inputs_sharded_before(topology: Topology, start_runtime: StartRuntime) -> None:
     """Inputs that already have the spec's sharding, as a model's activations do."""
+    start_runtime(spmd=True)
     mesh, problem = hybrid_mesh(topology), Problem(batch=2, causal=True)
     leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(problem).items()}
     for name in "qkv":
@@ -116,8 +130,9 @@ def test_inputs_sharded_before(topology, spmd):
 
 
 @pytest.mark.topologies("2x1")
-def test_batch_that_does_not_divide(topology, spmd):
+def test_batch_that_does_not_divide(topology: Topology, start_runtime: StartRuntime) -> None:
     """Three batch elements over two slices: their attention, and no fourth one."""
+    start_runtime(spmd=True)
     problem = Problem(batch=3)
     leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(problem).items()}
     sharding = {"partition_spec": SPECS["batch"], "mesh": hybrid_mesh(topology)}

@@ -2,16 +2,22 @@
 
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch_xla.distributed.spmd as xs
+from torch import nn
 
 from harness.job.slices import run_slices, shared_store
+from harness.lanes.events import EventLog
+from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.training import (
     BATCH,
     TOLERANCE,
+    Block,
     batch,
     block,
     expected_losses,
@@ -25,7 +31,7 @@ pytestmark = [
 ]
 
 
-def over_slices(topology):
+def over_slices(topology: Topology) -> tuple[Block, torch.Tensor, torch.Tensor]:
     """The model on the device, its attention's batch sharded over slices, and the data."""
     mesh = xs.HybridMesh(
         ici_mesh_shape=(1, topology.devices),
@@ -40,17 +46,19 @@ def over_slices(topology):
     return model, *data
 
 
-def assert_curve(losses):
+def assert_curve(losses: list[float]) -> None:
     torch.testing.assert_close(losses, expected_losses(), **TOLERANCE)
 
 
 @pytest.mark.topologies("1x1")
-def test_losses_of_one_device(replica):
+def test_losses_of_one_device(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=False)
     assert_curve(train(block(flash).to("xla"), *(t.to("xla") for t in batch())))
 
 
 @pytest.mark.topologies("2x1", "2x2", "1x4")
-def test_losses_of_one_process(topology, spmd):
+def test_losses_of_one_process(topology: Topology, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     if topology.slices == 1:
         assert topology.devices == BATCH
         model = block(flash).to("xla")
@@ -60,13 +68,16 @@ def test_losses_of_one_process(topology, spmd):
 
 
 @pytest.mark.topologies("2x2")
-def test_one_process_meets_the_slices_once(tpu_events, topology, spmd):
+def test_one_process_meets_the_slices_once(
+    tpu_events: EventLog, topology: Topology, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=True)
     losses = train(*over_slices(topology))
     tpu_events.expect_discoveries(1)
     assert losses == sorted(losses, reverse=True), f"the loss does not go down: {losses}"
 
 
-def slice_of(store, slices, number):
+def slice_of(store: Path, slices: int, number: int) -> list[float]:
     """One slice's training of its part of the batch; gradients are averaged over the host."""
     dist.init_process_group(
         "gloo",
@@ -76,35 +87,38 @@ def slice_of(store, slices, number):
         timeout=timedelta(seconds=40),
     )
 
-    def average(model):
+    def average(model: nn.Module) -> None:
         for parameter in model.parameters():
             gradient = parameter.grad.cpu()
             dist.all_reduce(gradient)
             parameter.grad.copy_(gradient / slices)
 
-    data = (t.chunk(slices)[number].to("xla") for t in batch())
-    losses = torch.tensor(train(block(flash).to("xla"), *data, average), dtype=torch.float64)
+    x, y = (t.chunk(slices)[number].to("xla") for t in batch())
+    losses = torch.tensor(train(block(flash).to("xla"), x, y, average), dtype=torch.float64)
     dist.all_reduce(losses)
     return (losses / slices).tolist()
 
 
 @pytest.mark.topologies("2x1")
-def test_losses_of_two_processes(topology, tmp_path):
+def test_losses_of_two_processes(topology: Topology, tmp_path: Path) -> None:
     (first, second) = run_slices(partial(slice_of, tmp_path / "store", 2), topology)
     assert first == second
     assert_curve(first)
 
 
 @pytest.mark.topologies("2x1", "2x2")
-def test_two_processes_meet_once(tpu_events, topology, tmp_path):
+def test_two_processes_meet_once(tpu_events: EventLog, topology: Topology, tmp_path: Path) -> None:
     losses, _ = run_slices(partial(slice_of, tmp_path / "store", 2), topology)
     tpu_events.expect_discoveries(1)
     assert losses == sorted(losses, reverse=True), f"the loss does not go down: {losses}"
 
 
 @pytest.mark.topologies("2x2")
-def test_steps_after_the_first_compile_nothing(tpu_events, topology, spmd):
+def test_steps_after_the_first_compile_nothing(
+    tpu_events: EventLog, topology: Topology, start_runtime: StartRuntime
+) -> None:
     """The second training's steps have the first one's shapes."""
+    start_runtime(spmd=True)
     model, x, y = over_slices(topology)
     for _ in range(2):
         before = tpu_events.read()

@@ -1,6 +1,7 @@
 """A model with flash attention, its training on the device, and the same in float64."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch_xla
@@ -31,7 +32,7 @@ class Block(nn.Module):
         return x + self.out(self.attention(q, k, v).squeeze(1))
 
 
-def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **sharding) -> torch.Tensor:
+def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **sharding: Any) -> torch.Tensor:
     """The attention of the model, by torch_xla."""
     from torch_xla.experimental.custom_kernel import flash_attention
 
@@ -50,7 +51,12 @@ def block(attention: Attention) -> Block:
     return Block(attention)
 
 
-def train(model: Block, x: torch.Tensor, y: torch.Tensor, synchronize=lambda model: None):
+def train(
+    model: Block,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    synchronize: Callable[[Block], None] = lambda _: None,
+) -> list[float]:
     """Losses of STEPS steps of gradient descent; ``synchronize`` may change gradients."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     losses = []
@@ -68,7 +74,7 @@ def train(model: Block, x: torch.Tensor, y: torch.Tensor, synchronize=lambda mod
 def expected_losses() -> list[float]:
     """The whole batch in float64 on the CPU, with a plain softmax attention."""
 
-    def attention(q, k, v):
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return softmax_attention(_PROBLEM, {"q": q, "k": k, "v": v})
 
     x, y = (t.double() for t in batch())

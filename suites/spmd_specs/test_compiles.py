@@ -7,6 +7,8 @@ and a control: on one slice of as many chips nothing may cross (pytorch/xla#5478
 
 import copy
 import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,11 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
     SpmdFullyShardedDataParallel as FSDPv2,
 )
 
+from harness.lanes.tpu_aot.optimized import Optimized
+from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.model.topology import Topology
+from harness.oracles.sharding import Spec
+from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.models import Block
 from suites.spmd_specs.twins import AXES
 
@@ -27,7 +34,9 @@ TWO_SLICES = ("2xv6e:2x2", "2xv5e:2x4", "2xv4:2x2x1")
 NAMES = ("slice", "chip")
 
 
-def mesh_over(topology, names=NAMES, *, transposed=False):
+def mesh_over(
+    topology: Topology, names: tuple[str, ...] = NAMES, *, transposed: bool = False
+) -> xs.Mesh:
     """The first axis over the slices and the second over the chips of each; or the other way."""
     shape = (topology.slices, topology.devices)
     if topology.slices == 1:
@@ -39,9 +48,9 @@ def mesh_over(topology, names=NAMES, *, transposed=False):
     return xs.HybridMesh(ici_mesh_shape=inner, dcn_mesh_shape=outer, axis_names=names)
 
 
-def placed(shape, mesh, spec, dtype=torch.float32):
+def placed(shape: tuple[int, ...], mesh: xs.Mesh, spec: Spec) -> torch.Tensor:
     """Ones on the device, sharded by ``spec``."""
-    tensor = torch.ones(shape, dtype=dtype).to("xla")
+    tensor = torch.ones(shape).to("xla")
     xs.mark_sharding(tensor, mesh, spec)
     return tensor
 
@@ -50,7 +59,7 @@ def placed(shape, mesh, spec, dtype=torch.float32):
 ROWS, WIDTH = 1024, 256
 
 
-def two_layers(mesh):
+def two_layers(mesh: xs.Mesh) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     """Megatron's pair: rows over the first axis, weights over the second, which is summed over."""
     x = placed((ROWS, WIDTH), mesh, (NAMES[0], None))
     first = placed((WIDTH, WIDTH), mesh, (None, NAMES[1])).requires_grad_()
@@ -59,8 +68,11 @@ def two_layers(mesh):
 
 
 @pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
-def test_sum_over_chips_stays_inside(topology, spmd, tpu_compiler):
+def test_sum_over_chips_stays_inside(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+) -> None:
     """Tensor parallel in each slice: the sum of activations is the chips' alone."""
+    start_runtime(spmd=True)
     _, result = two_layers(mesh_over(topology))
     program = tpu_compiler.step(result).program
     assert program.bytes_across == 0, program.transfers
@@ -68,16 +80,22 @@ def test_sum_over_chips_stays_inside(topology, spmd, tpu_compiler):
 
 
 @pytest.mark.topologies(*TWO_SLICES)
-def test_sum_over_slices_crosses(topology, spmd, tpu_compiler):
+def test_sum_over_slices_crosses(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+) -> None:
     """The same on a transposed mesh: now each device sends its activations to the other slice."""
+    start_runtime(spmd=True)
     _, result = two_layers(mesh_over(topology, transposed=True))
     program = tpu_compiler.step(result).program
     assert program.bytes_across >= 4 * ROWS // topology.devices * WIDTH // topology.slices
 
 
 @pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
-def test_gradients_cross_once(topology, spmd, tpu_compiler):
+def test_gradients_cross_once(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+) -> None:
     """Data parallel over slices: each chip sends its shard of the gradients, and nothing else."""
+    start_runtime(spmd=True)
     weights, result = two_layers(mesh_over(topology))
     result.square().mean().backward()
     program = tpu_compiler.step(*(weight.grad for weight in weights)).program
@@ -88,7 +106,7 @@ def test_gradients_cross_once(topology, spmd, tpu_compiler):
         assert shards <= program.bytes_across <= 1.05 * shards, program.transfers
 
 
-def moved(tensor, mesh, spec):
+def moved(tensor: torch.Tensor, mesh: xs.Mesh, spec: Spec) -> torch.Tensor:
     """The tensor once more, sharded by another spec."""
     result = tensor * 2
     xs.mark_sharding(result, mesh, spec)
@@ -96,7 +114,7 @@ def moved(tensor, mesh, spec):
 
 
 S, C = NAMES
-MOVES = {
+MOVES: dict[str, tuple[Spec, Spec]] = {
     "gather-chips": ((C, None), (None, None)),
     "gather-slices": ((S, None), (None, None)),
     "gather-both": ((NAMES, None), (None, None)),
@@ -110,8 +128,11 @@ MOVES = {
 
 @pytest.mark.topologies(*TWO_SLICES)
 @pytest.mark.parametrize("move", MOVES)
-def test_moves_what_jax_moves(topology, spmd, tpu_compiler, move):
+def test_moves_what_jax_moves(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, move: str
+) -> None:
     """From one spec to another, the exchanges are those of JAX with the same partitioner."""
+    start_runtime(spmd=True)
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -130,14 +151,14 @@ def test_moves_what_jax_moves(topology, spmd, tpu_compiler, move):
     assert exchanges(ours) == exchanges(theirs, order)
 
 
-def exchanges(program, order=None):
+def exchanges(program: Optimized, order: Sequence[int] = ()) -> tuple[list[Any], list[Any]]:
     """All of a program, of devices as they are in a slice; JAX numbers them as its mesh does."""
     inside = [(c.kind, renumbered(c.groups, order), c.bytes, c.count) for c in program.collectives]
     across = [(t.kind, set(t.groups), t.sent, t.received, t.count) for t in program.transfers]
     return sorted(inside, key=str), across
 
 
-def renumbered(groups, order):
+def renumbered(groups: Iterable[Sequence[int]], order: Sequence[int]) -> set[tuple[int, ...]]:
     return {tuple(order[n] if order else n for n in group) for group in groups}
 
 
@@ -145,11 +166,14 @@ def renumbered(groups, order):
 @pytest.mark.upstream("pytorch/xla#8522")
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # FSDPv2's own hook
 @pytest.mark.parametrize("across", ["data", "fsdp"])
-def test_fsdp_with_scalars(topology, spmd, tpu_compiler, across):
+def test_fsdp_with_scalars(
+    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, across: str
+) -> None:
     """A training step of FSDPv2 around 0-d parameters, over slices as data or as shards.
 
     Slices that hold replicas exchange gradients only; shards over slices must be gathered, too.
     """
+    start_runtime(spmd=True)
     torch.manual_seed(0)
     mesh = fsdp_mesh(topology, across)
     model = FSDPv2(copy.deepcopy(Block()), mesh=mesh, extra_data_axis="data")
@@ -168,7 +192,7 @@ def test_fsdp_with_scalars(topology, spmd, tpu_compiler, across):
         assert "ALL_GATHER" in program.kinds_across, program.transfers
 
 
-def fsdp_mesh(topology, across):
+def fsdp_mesh(topology: Topology, across: str) -> xs.Mesh:
     if topology.slices == 1:
         shape = (2, topology.total // 2) if across == "data" else (1, topology.total)
         return xs.Mesh(np.arange(topology.total), shape, AXES)
@@ -181,8 +205,14 @@ def fsdp_mesh(topology, across):
 @pytest.mark.topologies("2xv6e:2x2", "v6e:4x4", "v5p:2x2x2")
 @pytest.mark.upstream("pytorch/xla#8522")
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5)], ids=["scalar", "one", "not-divisible"])
-def test_small_tensors_shard(topology, spmd, tpu_compiler, shape):
+def test_small_tensors_shard(
+    topology: Topology,
+    start_runtime: StartRuntime,
+    tpu_compiler: TpuCompiler,
+    shape: tuple[int, ...],
+) -> None:
     """A 0-d tensor has the empty spec; what does not divide is padded. The compiler takes both."""
+    start_runtime(spmd=True)
     mesh = mesh_over(topology)
     spec = (NAMES, *(None,) * (len(shape) - 1)) if shape else ()
     compiled = tpu_compiler.step(placed(shape, mesh, spec) * 3)

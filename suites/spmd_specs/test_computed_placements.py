@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Spec, check_placement
+from harness.session.fixtures import StartRuntime
 from suites.execution import settle
 from suites.spmd_specs.meshes import (
     check_product,
@@ -28,8 +29,11 @@ pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pyt
 
 @pytest.mark.topologies(4, 8)
 @pytest.mark.parametrize("tensor_rank", [1, 2, 3], ids="tensor{}d".format)
-def test_intermediate(topology: Topology, spmd: None, tensor_rank: int) -> None:
+def test_intermediate(
+    topology: Topology, start_runtime: StartRuntime, tensor_rank: int, subtests: pytest.Subtests
+) -> None:
     """A tensor that is still a computation is sharded by the compiler, not by a transfer."""
+    start_runtime(spmd=True)
     value = numbered((8, 16, 8)[:tensor_rank])
     layout = layouts(topology.devices, 2)[0]
     specs = list(every_spec(layout, tensor_rank))[:: 2 ** (tensor_rank - 1)]
@@ -38,22 +42,27 @@ def test_intermediate(topology: Topology, spmd: None, tensor_rank: int) -> None:
         xs.mark_sharding(tensor, xla_mesh(layout), spec)
     settle()
     for i, (tensor, spec) in enumerate(zip(tensors, specs, strict=True)):
-        check_placement(tensor, value.numpy() + i, layout, spec)
+        with subtests.test(spec=spec):
+            check_placement(tensor, value.numpy() + i, layout, spec)
 
 
 @pytest.mark.topologies(2, 8)
 @pytest.mark.parametrize("results", [1, 2], ids="results{}".format)
-def test_uneven_intermediate(topology: Topology, spmd: None, results: int) -> None:
+def test_uneven_intermediate(
+    topology: Topology, start_runtime: StartRuntime, results: int, subtests: pytest.Subtests
+) -> None:
     """However many results the program has, each keeps the sharding that it was given."""
+    start_runtime(spmd=True)
     layout = Layout((topology.devices,), shuffled(topology.devices), ("x",))
     value = numbered((5, 3))
     tensors = [value.to("xla") + 1 for _ in range(results)]
     for tensor in tensors:
         xs.mark_sharding(tensor, xla_mesh(layout), ("x", None))
     settle()
-    for tensor in tensors:
-        assert torch.equal(tensor.cpu(), value + 1)
-        check_placement(tensor, value.numpy() + 1, layout, ("x", None))
+    for number, tensor in enumerate(tensors):
+        with subtests.test(result=number):
+            assert torch.equal(tensor.cpu(), value + 1)
+            check_placement(tensor, value.numpy() + 1, layout, ("x", None))
 
 
 def _op_cases() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Spec]]:
@@ -71,8 +80,9 @@ def _op_cases() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Spec]
 
 @pytest.mark.topologies(8)
 @pytest.mark.parametrize("op", _op_cases())
-def test_sharding_propagates(topology: Topology, spmd: None, op: str) -> None:
+def test_sharding_propagates(topology: Topology, start_runtime: StartRuntime, op: str) -> None:
     """Results that need no communication of their operand's shards stay where these are."""
+    start_runtime(spmd=True)
     compute, spec = _op_cases()[op]
     layout = Layout((2, topology.devices // 2), shuffled(topology.devices), ("x", "y"))
     value = numbered((8, 8))
@@ -97,8 +107,9 @@ def _scalar_operations() -> dict[str, Callable[[torch.Tensor, torch.Tensor], tor
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("operation", _scalar_operations())
-def test_scalar_operand(topology: Topology, spmd: None, operation: str) -> None:
+def test_scalar_operand(topology: Topology, start_runtime: StartRuntime, operation: str) -> None:
     """A replicated scalar and a sharded tensor make a tensor that is sharded likewise."""
+    start_runtime(spmd=True)
     compute = _scalar_operations()[operation]
     layout = fsdp_layout(topology.devices, 2)
     x, s = numbered((8, 4)), torch.tensor(5.0)
@@ -121,16 +132,18 @@ ORDERS = tuple(itertools.permutations(range(4)))
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("ids", ORDERS, ids=lambda ids: "".join(map(str, ids)))
-def test_product_over_device_order(topology: Topology, spmd: None, ids: tuple[int, ...]) -> None:
+def test_product_over_device_order(start_runtime: StartRuntime, ids: tuple[int, ...]) -> None:
     """The order of the devices in a mesh may cost time; it must not change a number."""
+    start_runtime(spmd=True)
     layout = Layout((2, 2), ids, ("x", "y"))
     error = product_error(layout, ((None, "x"), ("x", "y"), ("y", "x")))
     check_product(error, f"the product over devices {ids}")
 
 
 @pytest.mark.topologies(4, 8)
-def test_random_products(topology: Topology, spmd: None) -> None:
+def test_random_products(topology: Topology, start_runtime: StartRuntime) -> None:
     """Specs of operands and result drawn at random over one mesh, devices in order."""
+    start_runtime(spmd=True)
     layout = Layout((topology.devices // 2, 2), tuple(range(topology.devices)), ("x", "y"))
     specs = st.sampled_from(list(every_spec(layout, 2)))
 

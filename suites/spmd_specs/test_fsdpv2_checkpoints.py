@@ -13,6 +13,7 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout
+from harness.session.fixtures import StartRuntime
 from suites.execution import settle
 from suites.spmd_specs.meshes import shuffled, xla_mesh
 from suites.spmd_specs.models import Net
@@ -44,9 +45,10 @@ CHECKPOINTED = {
 )
 @pytest.mark.parametrize("target", CHECKPOINTED)
 def test_distributed_checkpoint(
-    topology: Topology, spmd: None, tmp_path: Path, target: str
+    topology: Topology, start_runtime: StartRuntime, tmp_path: Path, target: str
 ) -> None:
     """Model and Adam state, 0-d entries included, into another model with shards of its own."""
+    start_runtime(spmd=True)
     replicas, seed = CHECKPOINTED[target]
     source_layout = fsdp_layout(topology.devices)
     layout = Layout(
@@ -84,8 +86,11 @@ def _check_states(source: dict[str, object], restored: dict[str, object]) -> Non
 
 
 @pytest.mark.topologies(1, 4)
-def test_state_dict_from_host(topology: Topology, spmd: None, tmp_path: Path) -> None:
+def test_state_dict_from_host(
+    topology: Topology, start_runtime: StartRuntime, tmp_path: Path
+) -> None:
     """Through torch.save of host tensors, as most users do: the target keeps its shards."""
+    start_runtime(spmd=True)
     layout = fsdp_layout(topology.devices, min(2, topology.devices))
     torch.manual_seed(3)
     reference = Net()
@@ -99,8 +104,11 @@ def test_state_dict_from_host(topology: Topology, spmd: None, tmp_path: Path) ->
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("source", ["sharded", "unsharded"])
-def test_state_dict_from_device(topology: Topology, spmd: None, source: str) -> None:
+def test_state_dict_from_device(
+    topology: Topology, start_runtime: StartRuntime, source: str
+) -> None:
     """From tensors on the device that are sharded otherwise, or not at all."""
+    start_runtime(spmd=True)
     layout = fsdp_layout(topology.devices, 2)
     torch.manual_seed(3)
     reference = Net()

@@ -7,6 +7,7 @@ import torch_xla.distributed.spmd as xs
 from harness.model.mismatch import NumbersError
 from harness.model.topology import Topology
 from harness.oracles.sharding import Shape, Spec, as_numpy, check_placement
+from harness.session.fixtures import StartRuntime
 from suites.execution import settle
 from suites.spmd_specs.meshes import grid, marked, numbered, xla_mesh
 
@@ -17,8 +18,9 @@ pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pyt
 @pytest.mark.parametrize(
     "spec", [("x", "y"), ("y", None), (None, None)], ids=["both-axes", "one-axis", "replicated"]
 )
-def test_gradients(topology: Topology, spmd: None, spec: Spec) -> None:
+def test_gradients(topology: Topology, start_runtime: StartRuntime, spec: Spec) -> None:
     """Leaves, a 0-d one among them, and an activation, all sharded: plain PyTorch's numbers."""
+    start_runtime(spmd=True)
     layout = grid(topology)
     mesh = xla_mesh(layout)
     torch.manual_seed(0)
@@ -47,8 +49,9 @@ def test_gradients(topology: Topology, spmd: None, spec: Spec) -> None:
 
 @pytest.mark.topologies(1, 8)
 @pytest.mark.parametrize("shape", [(8, 8), (8, 4, 8)], ids=["2d", "3d"])
-def test_gradient_is_marked(topology: Topology, spmd: None, shape: Shape) -> None:
+def test_gradient_is_marked(topology: Topology, start_runtime: StartRuntime, shape: Shape) -> None:
     """mark_sharding_with_gradients shards an activation and its gradient, and is not in place."""
+    start_runtime(spmd=True)
     layout, spec = grid(topology), ("x", *[None] * (len(shape) - 2), "y")
     host = numbered(shape).div(100).requires_grad_()
     leaf = numbered(shape).div(100).to("xla").requires_grad_()
@@ -64,8 +67,9 @@ def test_gradient_is_marked(topology: Topology, spmd: None, shape: Shape) -> Non
 
 
 @pytest.mark.topologies(4)
-def test_gradient_of_elementwise(topology: Topology, spmd: None) -> None:
+def test_gradient_of_elementwise(topology: Topology, start_runtime: StartRuntime) -> None:
     """Where nothing is communicated, a leaf's gradient has the leaf's shards."""
+    start_runtime(spmd=True)
     layout, spec = grid(topology), ("y", "x")
     leaf = marked(numbered((8, 8)), layout, spec).requires_grad_()
     (leaf * leaf).sum().backward()

@@ -17,7 +17,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 )
 
 from harness.model.topology import Topology
-from harness.oracles.sharding import Layout, Shape, check_placement, placed_shards
+from harness.oracles.sharding import Layout, Shape, Spec, check_placement, placed_shards
+from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.meshes import NAMES, all_mesh_shapes, check_product, numbered
 from suites.spmd_specs.test_computed_placements import product_error
 from suites.spmd_specs.twins import AXES, SGD, Twins, models
@@ -34,7 +35,9 @@ def _shapes(topology: Topology, rank: int) -> Iterator[tuple[Shape, Shape]]:
     return itertools.product(inner, outer)
 
 
-def _hybrid(inner: Shape, outer: Shape, names: tuple[str, ...] | None = None) -> xs.HybridMesh:
+def _hybrid(
+    inner: Shape, outer: Shape | None, names: tuple[str, ...] | None = None
+) -> xs.HybridMesh:
     return xs.HybridMesh(ici_mesh_shape=inner, dcn_mesh_shape=outer, axis_names=names)
 
 
@@ -43,8 +46,11 @@ def _layout(mesh: xs.HybridMesh) -> Layout:
 
 
 @pytest.mark.topologies(4, "2x2", "2x4", "4x2", "2xv4:2x2x2")
-def test_devices_know_their_place(topology: Topology, spmd: None) -> None:
+def test_devices_know_their_place(
+    topology: Topology, start_runtime: StartRuntime, subtests: pytest.Subtests
+) -> None:
     """A chip has coordinates in its slice; on several slices, also the slice's number."""
+    start_runtime(spmd=True)
     devices = xr.global_runtime_device_attributes()
     assert [device["name"] for device in devices] == [f"TPU:{i}" for i in range(topology.total)]
     slices = [device.get("slice_index") for device in devices]
@@ -52,68 +58,90 @@ def test_devices_know_their_place(topology: Topology, spmd: None) -> None:
         assert slices == [None] * topology.devices
     else:
         assert slices == [i // topology.devices for i in range(topology.total)]
-    for first in range(0, topology.total, topology.devices):
-        chips = {tuple(d["coords"]) for d in devices[first : first + topology.devices]}
-        bounds = np.max(list(chips), axis=0) + 1
-        assert len(chips) == topology.devices == bounds.prod(), f"no box of chips: {chips}"
+    coordinates = np.array([device["coords"] for device in devices])
+    for number, chips in enumerate(np.split(coordinates, topology.slices)):
+        with subtests.test(slice=number):
+            box = np.prod(chips.max(axis=0) + 1)
+            assert len(np.unique(chips, axis=0)) == topology.devices == box, f"no box: {chips}"
 
 
 @pytest.mark.topologies("2x2", "2x4", "4x2", "2xv4:2x2x2")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
-def test_blocks_are_slices(topology: Topology, spmd: None, rank: int) -> None:
+def test_blocks_are_slices(
+    topology: Topology, start_runtime: StartRuntime, rank: int, subtests: pytest.Subtests
+) -> None:
     """Along each axis the slice changes once per block of chips, slices in row-major order."""
+    start_runtime(spmd=True)
     for inner, outer in _shapes(topology, rank):
-        mesh = _hybrid(inner, outer)
-        expected = np.kron(np.arange(topology.slices).reshape(outer), np.ones(inner, int))
-        got = mesh.get_logical_mesh()
-        assert sorted(got.flat) == list(range(topology.total))
-        np.testing.assert_array_equal(got // topology.devices, expected, f"{inner} in {outer}")
+        with subtests.test(inner=inner, outer=outer):
+            expected = np.kron(np.arange(topology.slices).reshape(outer), np.ones(inner, int))
+            got = _hybrid(inner, outer).get_logical_mesh()
+            assert sorted(got.flat) == list(range(topology.total))
+            np.testing.assert_array_equal(got // topology.devices, expected)
 
 
 @pytest.mark.topologies(4, 8, "v4:2x2x2")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
-def test_one_slice(topology: Topology, spmd: None, rank: int) -> None:
+def test_one_slice(
+    topology: Topology, start_runtime: StartRuntime, rank: int, subtests: pytest.Subtests
+) -> None:
+    start_runtime(spmd=True)
     for inner, _ in _shapes(topology, rank):
-        mesh = xs.HybridMesh(ici_mesh_shape=inner)
-        assert mesh.get_logical_mesh().shape == inner
-        assert sorted(mesh.device_ids) == list(range(topology.devices))
+        with subtests.test(inner=inner):
+            mesh = xs.HybridMesh(ici_mesh_shape=inner)
+            assert mesh.get_logical_mesh().shape == inner
+            assert sorted(mesh.device_ids) == list(range(topology.devices))
 
 
 @pytest.mark.topologies("2xv4:2x2x1", "2xv4:2x2x2", "4xv5p:2x2x1")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
-def test_order_is_that_of_jax(topology: Topology, spmd: None, rank: int) -> None:
+def test_order_is_that_of_jax(
+    topology: Topology, start_runtime: StartRuntime, rank: int, subtests: pytest.Subtests
+) -> None:
     """On a torus of three dimensions; for v5e and v6e JAX has learnt to go round in a ring."""
+    start_runtime(spmd=True)
     from jax.experimental import mesh_utils
 
     for inner, outer in _shapes(topology, rank):
-        devices = mesh_utils.create_hybrid_device_mesh(inner, outer, allow_split_physical_axes=True)
-        expected = np.vectorize(lambda device: device.id)(devices)
-        got = _hybrid(inner, outer).get_logical_mesh()
-        np.testing.assert_array_equal(got, expected, f"{inner} in {outer}")
+        with subtests.test(inner=inner, outer=outer):
+            devices = mesh_utils.create_hybrid_device_mesh(
+                inner, outer, allow_split_physical_axes=True
+            )
+            expected = np.vectorize(lambda device: device.id)(devices)
+            np.testing.assert_array_equal(_hybrid(inner, outer).get_logical_mesh(), expected)
 
 
 @pytest.mark.topologies("2x2", "2x4", "4x2")
-def test_shards_stay_in_their_slice(topology: Topology, spmd: None) -> None:
+def test_shards_stay_in_their_slice(topology: Topology, start_runtime: StartRuntime) -> None:
     """Rows over the slices, columns over the chips: slice k holds the k-th rows, and no others."""
+    start_runtime(spmd=True)
     mesh = _hybrid((1, topology.devices), (topology.slices, 1), ("data", "model"))
     value = numbered((2 * topology.slices, 8))
     tensor = value.to("xla")
     xs.mark_sharding(tensor, mesh, ("data", "model"))
-    for device, shard in placed_shards(tensor).items():
-        first = 2 * (device // topology.devices)
-        assert shard.bounds[0] == (first, first + 2)
+    rows = {device: shard.bounds[0] for device, shard in placed_shards(tensor).items()}
+    firsts = {device: 2 * (device // topology.devices) for device in range(topology.total)}
+    assert rows == {device: (first, first + 2) for device, first in firsts.items()}
     check_placement(tensor, value.numpy(), _layout(mesh), ("data", "model"))
 
 
 @pytest.mark.topologies("2x2", "2x4", "4x2")
 @pytest.mark.parametrize("rank", [1, 2, 3], ids="mesh{}d".format)
-def test_placement(topology: Topology, spmd: None, rank: int) -> None:
+def test_placement(
+    topology: Topology, start_runtime: StartRuntime, rank: int, subtests: pytest.Subtests
+) -> None:
     """All axes on one dimension, in either order, and each on its own."""
+    start_runtime(spmd=True)
     names = NAMES[:rank]
     value = numbered((16, 3, 8))
-    for inner, outer in _shapes(topology, rank):
-        mesh = _hybrid(inner, outer, names)
-        for spec in ((names, None, None), (None, None, names[::-1]), (names[0], None, names[1:])):
+    specs: tuple[Spec, ...] = (
+        (names, None, None),
+        (None, None, names[::-1]),
+        (names[0], None, names[1:]),
+    )
+    for (inner, outer), spec in itertools.product(_shapes(topology, rank), specs):
+        with subtests.test(inner=inner, outer=outer, spec=spec):
+            mesh = _hybrid(inner, outer, names)
             tensor = value.to("xla")
             xs.mark_sharding(tensor, mesh, tuple(entry or None for entry in spec))
             check_placement(tensor, value.numpy(), _layout(mesh), spec)
@@ -130,8 +158,9 @@ MESHES: dict[str, Callable[[int, int], tuple[Shape, Shape]]] = {
 
 @pytest.mark.topologies("2x2", "2x4", "4x2", "2xv4:2x2x2")
 @pytest.mark.parametrize("mesh", MESHES)
-def test_product(topology: Topology, spmd: None, mesh: str) -> None:
+def test_product(topology: Topology, start_runtime: StartRuntime, mesh: str) -> None:
     """A matrix product whose sum goes over x has the same numbers on every mesh."""
+    start_runtime(spmd=True)
     layout = _layout(_hybrid(*MESHES[mesh](topology.slices, topology.devices), ("x", "y")))
     error = product_error(layout, ((None, "x"), ("x", "y"), ("y", "x")))
     check_product(error, f"the product over devices {layout.device_ids}")
@@ -140,8 +169,9 @@ def test_product(topology: Topology, spmd: None, mesh: str) -> None:
 @pytest.mark.topologies("2x2", "2x4", "4x2")
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # FSDPv2's own hook
 @pytest.mark.parametrize("across", ["data", "fsdp"])
-def test_train_step(topology: Topology, spmd: None, across: str) -> None:
+def test_train_step(topology: Topology, start_runtime: StartRuntime, across: str) -> None:
     """FSDPv2 in each slice and data parallel across them, or FSDPv2 over all chips."""
+    start_runtime(spmd=True)
     outer = (topology.slices, 1) if across == "data" else (1, topology.slices)
     mesh = _hybrid((1, topology.devices), outer, AXES)
     inner, reference = models()
@@ -161,13 +191,15 @@ WRONG = {
 
 @pytest.mark.topologies("2x4")
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_shape(topology: Topology, spmd: None, case: str) -> None:
+def test_wrong_shape(start_runtime: StartRuntime, case: str) -> None:
+    start_runtime(spmd=True)
     inner, outer, message = WRONG[case]
     with pytest.raises(ValueError, match=message):
         _hybrid(inner, outer)
 
 
 @pytest.mark.topologies(4)
-def test_slices_that_are_not_there(topology: Topology, spmd: None) -> None:
+def test_slices_that_are_not_there(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     with pytest.raises(ValueError, match="Invalid dcn_mesh_shape for single slice mesh"):
         _hybrid((1, 2), (2, 1))

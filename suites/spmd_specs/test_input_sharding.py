@@ -7,6 +7,7 @@ import torch_xla.distributed.spmd as xs
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, Spec, check_placement
+from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.meshes import numbered, shuffled, xla_mesh
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8606")]
@@ -25,8 +26,9 @@ INPUT_SPECS: dict[str, tuple[Shape, Spec]] = {
 
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("case", INPUT_SPECS)
-def test_input_sharding(topology: Topology, spmd: None, case: str) -> None:
+def test_input_sharding(topology: Topology, start_runtime: StartRuntime, case: str) -> None:
     """ShardingSpec, which data loaders take, shards on the way to the device."""
+    start_runtime(spmd=True)
     shape, spec = INPUT_SPECS[case]
     layout = Layout((topology.devices, 1), shuffled(topology.devices), ("fsdp", "model"))
     value = numbered(shape)
@@ -37,8 +39,9 @@ def test_input_sharding(topology: Topology, spmd: None, case: str) -> None:
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("case", INPUT_SPECS)
-def test_sharding_spec_applied(topology: Topology, spmd: None, case: str) -> None:
+def test_sharding_spec_applied(start_runtime: StartRuntime, case: str) -> None:
     """The same specs through ShardingSpec.apply, which marks a tensor on the device."""
+    start_runtime(spmd=True)
     shape, spec = INPUT_SPECS[case]
     layout = Layout((2, 2), shuffled(4), ("fsdp", "model"))
     tensor = numbered(shape).to("xla")

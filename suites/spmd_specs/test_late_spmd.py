@@ -11,6 +11,7 @@ import torch_xla.runtime as xr
 
 from harness.model.topology import Target, Topology
 from harness.oracles.sharding import Layout, check_placement
+from harness.session.fixtures import StartRuntime
 from suites.execution import settle
 from suites.spmd_specs.meshes import marked, numbered, shuffled, xla_mesh
 
@@ -40,17 +41,17 @@ def _beginnings() -> dict[str, Callable[[], object]]:
     }
 
 
-def _start_late(beginning: str) -> object:
+def _start_late(start_runtime: StartRuntime, beginning: str) -> object:
     kept = _beginnings()[beginning]()
-    xr.use_spmd()
+    start_runtime(spmd=True)
     return kept
 
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("beginning", _beginnings())
-def test_late_unmarked(topology: Topology, beginning: str) -> None:
+def test_late_unmarked(start_runtime: StartRuntime, beginning: str) -> None:
     """A tensor without a spec is replicated, as if SPMD had been on from the start."""
-    kept = _start_late(beginning)
+    kept = _start_late(start_runtime, beginning)
     tensor = numbered((4,)).to("xla")
     assert torch.equal((tensor + 1).cpu(), numbered((4,)) + 1)
     del kept
@@ -58,8 +59,8 @@ def test_late_unmarked(topology: Topology, beginning: str) -> None:
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("beginning", _beginnings())
-def test_late_marked(topology: Topology, beginning: str) -> None:
-    kept = _start_late(beginning)
+def test_late_marked(topology: Topology, start_runtime: StartRuntime, beginning: str) -> None:
+    kept = _start_late(start_runtime, beginning)
     layout = Layout((topology.devices,), shuffled(topology.devices), ("x",))
     tensor = marked(numbered((8,)), layout, ("x",))
     assert torch.equal((tensor + 1).cpu(), numbered((8,)) + 1)
@@ -69,11 +70,11 @@ def test_late_marked(topology: Topology, beginning: str) -> None:
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("use", ["read", "compute", "mark", "combine"])
-def test_late_old_tensor(topology: Topology, use: str) -> None:
+def test_late_old_tensor(topology: Topology, start_runtime: StartRuntime, use: str) -> None:
     """A tensor from before is replicated when SPMD starts (use_spmd's own words)."""
     old = numbered((8,)).to("xla")
     settle()
-    _start_late("nothing")
+    _start_late(start_runtime, "nothing")
     layout = Layout((topology.devices,), shuffled(topology.devices), ("x",))
     if use == "mark":
         xs.mark_sharding(old, xla_mesh(layout), ("x",))
@@ -90,7 +91,8 @@ def test_late_old_tensor(topology: Topology, use: str) -> None:
 
 @pytest.mark.upstream("pytorch/xla#9535")
 @pytest.mark.topologies(1, 4)
-def test_device_type(xla_target: Target, spmd: None) -> None:
+def test_device_type(xla_target: Target, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     expected, _ = DEVICES[xla_target.lane]
     assert xr.device_type() == expected
     assert xm.xla_device_hw(torch_xla.device()) == expected
@@ -98,8 +100,9 @@ def test_device_type(xla_target: Target, spmd: None) -> None:
 
 @pytest.mark.upstream("pytorch/xla#9535")
 @pytest.mark.topologies(1, 8)
-def test_device_counts(topology: Topology, xla_target: Target, spmd: None) -> None:
+def test_device_counts(topology: Topology, xla_target: Target, start_runtime: StartRuntime) -> None:
     """One virtual device for the program, all real ones behind it (pytorch/xla#5129)."""
+    start_runtime(spmd=True)
     assert xr.is_spmd()
     assert str(torch_xla.device()) == "xla:0"
     assert xm.get_xla_supported_devices() == ["xla:0"]
@@ -113,9 +116,8 @@ def test_device_counts(topology: Topology, xla_target: Target, spmd: None) -> No
 @pytest.mark.upstream("pytorch/xla#9535")
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("mode", ["spmd", "replica"])
-def test_device_kind(xla_target: Target, mode: str) -> None:
+def test_device_kind(xla_target: Target, start_runtime: StartRuntime, mode: str) -> None:
     """The kind of hardware does not depend on SPMD."""
-    if mode == "spmd":
-        xr.use_spmd()
+    start_runtime(spmd=mode == "spmd")
     _, expected = DEVICES[xla_target.lane]
     assert xm.xla_device_kind() == expected

@@ -10,6 +10,7 @@ import torch_xla.distributed.spmd as xs
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, expected_tiles
+from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.meshes import grid, numbered, shuffled, xla_mesh
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5279")]
@@ -46,24 +47,30 @@ def assembled(parts: dict[int, np.ndarray], layout: Layout) -> np.ndarray:
 
 @pytest.mark.topologies(8)
 @pytest.mark.parametrize("groups", GROUPS)
-def test_manual_all_reduce(topology: Topology, spmd: None, groups: str) -> None:
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_manual_all_reduce(
+    topology: Topology, start_runtime: StartRuntime, reducer: str, groups: str
+) -> None:
     """Every device reduces its block with those of its replica group; ids are device ids."""
+    start_runtime(spmd=True)
     layout = Layout((topology.devices,), shuffled(topology.devices), ("x",))
     values, spec = numbered((16, 3)), ("x", None)
     own, members = blocks(values, layout, spec), _groups(topology.devices)[groups]
     mesh = xla_mesh(layout)
-    for reducer, reduce in REDUCERS.items():
-        local = xs.enable_manual_sharding(values.to("xla"), spec, mesh=mesh).global_tensor
-        reduced = torch_xla._XLAC._xla_spmd_all_reduce(reducer, local, 0.5, members)
-        result = xs.disable_manual_sharding(reduced, spec, values.shape, mesh=mesh)
-        parts = {d: reduce([own[m] for m in g], axis=0) * 0.5 for g in members for d in g}
-        np.testing.assert_allclose(as_numpy(result), assembled(parts, layout), err_msg=reducer)
+    local = xs.enable_manual_sharding(values.to("xla"), spec, mesh=mesh).global_tensor
+    reduced = torch_xla._XLAC._xla_spmd_all_reduce(reducer, local, 0.5, members)
+    result = xs.disable_manual_sharding(reduced, spec, values.shape, mesh=mesh)
+    parts = {d: REDUCERS[reducer]([own[m] for m in g], axis=0) * 0.5 for g in members for d in g}
+    np.testing.assert_allclose(as_numpy(result), assembled(parts, layout))
 
 
 @pytest.mark.topologies(8)
 @pytest.mark.parametrize("groups", GROUPS)
-def test_manual_reduce_scatter(topology: Topology, spmd: None, groups: str) -> None:
+def test_manual_reduce_scatter(
+    topology: Topology, start_runtime: StartRuntime, groups: str
+) -> None:
     """The sum over a group is cut along dimension 1, in the group's own order."""
+    start_runtime(spmd=True)
     layout = Layout((topology.devices,), shuffled(topology.devices), ("x",))
     values, spec = numbered((topology.devices, 16)), ("x", None)
     own, members = blocks(values, layout, spec), _groups(topology.devices)[groups]
@@ -72,7 +79,7 @@ def test_manual_reduce_scatter(topology: Topology, spmd: None, groups: str) -> N
     part = torch_xla._XLAC._xla_spmd_reduce_scatter("sum", local, 1.0, 1, size, members)
     shape = (topology.devices, 16 // size)
     result = xs.disable_manual_sharding(part, spec, shape, mesh=mesh)
-    parts = {}
+    parts: dict[int, np.ndarray] = {}
     for group in members:
         pieces = np.split(sum(own[m] for m in group), size, axis=1)
         parts.update(zip(group, pieces, strict=True))
@@ -92,8 +99,11 @@ def test_manual_reduce_scatter(topology: Topology, spmd: None, groups: str) -> N
     ],
     ids=["both", "second-axis", "replicated", "tuple", "uneven", "scalar"],
 )
-def test_manual_round_trip(topology: Topology, spmd: None, shape: Shape, spec: Spec) -> None:
+def test_manual_round_trip(
+    topology: Topology, start_runtime: StartRuntime, shape: Shape, spec: Spec
+) -> None:
     """Inside, a tensor has the shape of a shard; outside, the full shape and its sharding."""
+    start_runtime(spmd=True)
     layout = grid(topology)
     mesh, values = xla_mesh(layout), numbered(shape)
     local = xs.enable_manual_sharding(values.to("xla"), spec, mesh=mesh).global_tensor
@@ -104,8 +114,9 @@ def test_manual_round_trip(topology: Topology, spmd: None, shape: Shape, spec: S
 
 
 @pytest.mark.topologies(4)
-def test_manual_scalar_all_reduce(topology: Topology, spmd: None) -> None:
+def test_manual_scalar_all_reduce(topology: Topology, start_runtime: StartRuntime) -> None:
     """A 0-d tensor is the same on all devices, so its sum is their number times it."""
+    start_runtime(spmd=True)
     layout = grid(topology)
     local = xs.enable_manual_sharding(torch.tensor(3.0).to("xla"), (), mesh=xla_mesh(layout))
     ids = list(range(topology.devices))

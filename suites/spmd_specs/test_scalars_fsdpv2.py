@@ -15,6 +15,7 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import as_numpy, check_placement
+from harness.session.fixtures import StartRuntime
 from suites.execution import settle
 from suites.spmd_specs.meshes import marked, numbered, xla_mesh
 from suites.spmd_specs.models import Block, Net, batch
@@ -48,8 +49,9 @@ POLICIES = {
 
 
 @pytest.mark.topologies(1, 2, 4, 8)
-def test_scalar_parameter_shards(topology: Topology, spmd: None) -> None:
+def test_scalar_parameter_shards(topology: Topology, start_runtime: StartRuntime) -> None:
     """The report: FSDPv2 around a module with a 0-d parameter. Every device holds all of it."""
+    start_runtime(spmd=True)
     layout = fsdp_layout(topology.devices)
     reference = Block()
     model = FSDPv2(copy.deepcopy(reference), mesh=xla_mesh(layout))
@@ -61,8 +63,11 @@ def test_scalar_parameter_shards(topology: Topology, spmd: None) -> None:
 @pytest.mark.topologies(1, 4, 8)
 @pytest.mark.parametrize("replicas", [1, 2], ids=["fsdp-only", "extra-data-axis"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_train_step(topology: Topology, spmd: None, policy: str, replicas: int) -> None:
+def test_train_step(
+    topology: Topology, start_runtime: StartRuntime, policy: str, replicas: int
+) -> None:
     """Losses, gradients and updated parameters are plain PyTorch's; shards stay in place."""
+    start_runtime(spmd=True)
     layout = fsdp_layout(topology.devices, min(replicas, topology.devices))
     inner, reference = models()
     model = FSDPv2(
@@ -100,8 +105,11 @@ OPTIMIZERS: dict[str, tuple[Optimizer, Optimizer | None]] = {
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizer(topology: Topology, spmd: None, name: str) -> None:
+def test_optimizer(
+    topology: Topology, start_runtime: StartRuntime, name: str, subtests: pytest.Subtests
+) -> None:
     """Two steps; 0-d state (step counts, means of 0-d parameters) and sharded state alike."""
+    start_runtime(spmd=True)
     layout = fsdp_layout(topology.devices)
     torch.manual_seed(0)
     reference = Block()
@@ -109,19 +117,24 @@ def test_optimizer(topology: Topology, spmd: None, name: str) -> None:
     twins = Twins(model, reference, layout)
     optimizer = twins.train(*OPTIMIZERS[name], steps=2)
     twins.check()
+    names = {parameter: name for name, parameter in model.named_parameters()}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
-            if isinstance(value, torch.Tensor) and value.device.type == "xla":
-                spec = parameter_spec(value if value.dim() == 0 else parameter)
-                check_placement(value, as_numpy(value), layout, spec)
-            elif isinstance(value, torch.Tensor):
-                assert value.dim() == 0, f"{key} stayed on the host"
+            if not isinstance(value, torch.Tensor):
+                continue
+            with subtests.test(parameter=names[parameter], state=key):
+                if value.device.type == "xla":
+                    spec = parameter_spec(value if value.dim() == 0 else parameter)
+                    check_placement(value, as_numpy(value), layout, spec)
+                else:
+                    assert value.dim() == 0, f"{key} stayed on the host"
 
 
 @pytest.mark.topologies(4)
 @pytest.mark.upstream("pytorch/xla#7042")
-def test_parameters_tied_before(topology: Topology, spmd: None) -> None:
+def test_parameters_tied_before(topology: Topology, start_runtime: StartRuntime) -> None:
     """FSDPv2 moves the module to the device, and what was one parameter must remain one."""
+    start_runtime(spmd=True)
     inner, reference = models(tied=True)
     model = FSDPv2(inner, mesh=xla_mesh(fsdp_layout(topology.devices)))
     count, expected = len(list(model.parameters())), len(list(reference.parameters()))
@@ -131,8 +144,11 @@ def test_parameters_tied_before(topology: Topology, spmd: None) -> None:
 @pytest.mark.topologies(1, 4)
 @pytest.mark.upstream("pytorch/xla#2719")
 @pytest.mark.parametrize("policy", ["root", "blocks"])
-def test_parameters_tied_after(topology: Topology, spmd: None, policy: str) -> None:
+def test_parameters_tied_after(
+    topology: Topology, start_runtime: StartRuntime, policy: str
+) -> None:
     """What upstream recommends: move, tie again, wrap. A shared 0-d parameter is trained once."""
+    start_runtime(spmd=True)
     layout = fsdp_layout(topology.devices)
     inner, reference = models(tied=True)
     inner = inner.to("xla")
@@ -145,8 +161,11 @@ def test_parameters_tied_after(topology: Topology, spmd: None, policy: str) -> N
 
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("extra", [None, "data"], ids=["fsdp-only", "extra-data-axis"])
-def test_scalar_output(topology: Topology, spmd: None, extra: str | None) -> None:
+def test_scalar_output(
+    topology: Topology, start_runtime: StartRuntime, extra: str | None, subtests: pytest.Subtests
+) -> None:
     """FSDPv2 shards the output as well: a model that returns its loss has a 0-d one."""
+    start_runtime(spmd=True)
 
     class Loss(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -162,13 +181,16 @@ def test_scalar_output(topology: Topology, spmd: None, extra: str | None) -> Non
     expected = reference(batch()[0])
     expected.backward()
     check_tensor(output, expected, layout, "output")
-    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-5)
+    gradients = zip(model.parameters(), reference.named_parameters(), strict=True)
+    for ours, (name, theirs) in gradients:
+        with subtests.test(gradient=name):
+            torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.topologies(4)
-def test_shards_of_output(topology: Topology, spmd: None) -> None:
+def test_shards_of_output(topology: Topology, start_runtime: StartRuntime) -> None:
     """By default the output's dimension 0 goes to the axis 'fsdp'."""
+    start_runtime(spmd=True)
     layout = fsdp_layout(topology.devices, 2)
     inner, reference = models()
     output = FSDPv2(inner, mesh=xla_mesh(layout))(batch()[0].to("xla"))

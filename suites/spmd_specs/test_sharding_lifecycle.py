@@ -8,6 +8,7 @@ import torch_xla.distributed.spmd as xs
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Shape, Spec, check_placement
+from harness.session.fixtures import StartRuntime
 from suites.execution import settle
 from suites.spmd_specs.meshes import grid, marked, numbered, sharding_of, xla_mesh
 
@@ -20,8 +21,9 @@ pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pyt
     [((8, 8), ("x", "y")), ((5, 3), ("y", "x")), ((8,), (None,)), ((), ())],
     ids=["8x8", "5x3-uneven", "replicated", "scalar"],
 )
-def test_clear(topology: Topology, spmd: None, shape: Shape, spec: Spec) -> None:
+def test_clear(topology: Topology, start_runtime: StartRuntime, shape: Shape, spec: Spec) -> None:
     """No sharding is left, the values are whole, and the tensor may be marked anew."""
+    start_runtime(spmd=True)
     layout = grid(topology)
     tensor = marked(numbered(shape), layout, spec)
     assert xs.clear_sharding(tensor) is tensor
@@ -33,8 +35,9 @@ def test_clear(topology: Topology, spmd: None, shape: Shape, spec: Spec) -> None
 
 
 @pytest.mark.topologies(4)
-def test_clear_sharded_tensor(topology: Topology, spmd: None) -> None:
+def test_clear_sharded_tensor(topology: Topology, start_runtime: StartRuntime) -> None:
     """clear_sharding takes mark_sharding's result too, and gives the plain tensor back."""
+    start_runtime(spmd=True)
     tensor = numbered((8, 8)).to("xla")
     wrapped = xs.mark_sharding(tensor, xla_mesh(grid(topology)), ("x", "y"))
     plain = xs.clear_sharding(wrapped)
@@ -43,14 +46,16 @@ def test_clear_sharded_tensor(topology: Topology, spmd: None) -> None:
 
 
 @pytest.mark.topologies(4)
-def test_clear_of_unsharded(topology: Topology, spmd: None) -> None:
+def test_clear_of_unsharded(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     tensor = numbered((4,)).to("xla")
     assert torch.equal(xs.clear_sharding(tensor).cpu(), numbered((4,)))
 
 
 @pytest.mark.topologies(4)
-def test_clear_keeps_earlier_uses(topology: Topology, spmd: None) -> None:
+def test_clear_keeps_earlier_uses(topology: Topology, start_runtime: StartRuntime) -> None:
     """What was computed from the sharded tensor before is still computed right."""
+    start_runtime(spmd=True)
     layout = grid(topology)
     tensor = marked(numbered((8, 8)), layout, ("x", "y"))
     double = tensor * 2
@@ -61,7 +66,8 @@ def test_clear_keeps_earlier_uses(topology: Topology, spmd: None) -> None:
 
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("moment", ["before-sync", "after-sync"])
-def test_clear_intermediate(topology: Topology, spmd: None, moment: str) -> None:
+def test_clear_intermediate(topology: Topology, start_runtime: StartRuntime, moment: str) -> None:
+    start_runtime(spmd=True)
     tensor = numbered((8, 8)).to("xla") + 1
     xs.mark_sharding(tensor, xla_mesh(grid(topology)), ("x", "y"))
     if moment == "after-sync":
@@ -72,8 +78,9 @@ def test_clear_intermediate(topology: Topology, spmd: None, moment: str) -> None
 
 
 @pytest.mark.topologies(4)
-def test_mark_twice(topology: Topology, spmd: None) -> None:
+def test_mark_twice(topology: Topology, start_runtime: StartRuntime) -> None:
     """The same again is fine, and a replicated tensor may be sharded; the rest is refused."""
+    start_runtime(spmd=True)
     layout = grid(topology)
     tensor = marked(numbered((8, 8)), layout, ("x", "y"))
     xs.mark_sharding(tensor, xla_mesh(layout), ("x", "y"))
@@ -99,7 +106,10 @@ def _updates() -> dict[str, Callable[[torch.Tensor], object]]:
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("update", _updates())
-def test_update_keeps_sharding(topology: Topology, spmd: None, update: str) -> None:
+def test_update_keeps_sharding(
+    topology: Topology, start_runtime: StartRuntime, update: str
+) -> None:
+    start_runtime(spmd=True)
     layout = grid(topology)
     tensor, expected = marked(numbered((8, 8)), layout, ("y", "x")), numbered((8, 8))
     _updates()[update](tensor)
@@ -110,8 +120,9 @@ def test_update_keeps_sharding(topology: Topology, spmd: None, update: str) -> N
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("source", ["sharded-otherwise", "unsharded"])
-def test_copy_keeps_sharding(topology: Topology, spmd: None, source: str) -> None:
+def test_copy_keeps_sharding(topology: Topology, start_runtime: StartRuntime, source: str) -> None:
     """copy_ brings values; where they live is the target's own."""
+    start_runtime(spmd=True)
     layout = grid(topology)
     target, values = marked(numbered((8, 8)), layout, ("x", None)), numbered((8, 8)) * 2
     spec = ("y", None)

@@ -8,6 +8,7 @@ import torch_xla.distributed.spmd as xs
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Spec, check_placement
+from harness.session.fixtures import StartRuntime
 from suites.execution import settle
 from suites.spmd_specs.meshes import marked, numbered, shuffled, xla_mesh
 
@@ -33,25 +34,33 @@ def _view_cases() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Spe
 
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("view", _view_cases())
-def test_view(topology: Topology, spmd: None, view: str) -> None:
+def test_view(start_runtime: StartRuntime, view: str, subtests: pytest.Subtests) -> None:
     """A view is marked; its base is not, is marked otherwise, or is still a computation."""
+    start_runtime(spmd=True)
     take, spec = _view_cases()[view]
     layout = Layout((2, 2), shuffled(4), ("x", "y"))
     value = numbered((8, 8))
     other = ("y", None)
     computed = value.to("xla") + 0
     xs.mark_sharding(computed, xla_mesh(layout), other)
-    for base in (value.to("xla"), marked(value, layout, other), computed):
-        part = take(base)
-        xs.mark_sharding(part, xla_mesh(layout), spec)
-        settle()
-        check_placement(part, take(value).numpy(), layout, spec)
-        assert torch.equal(base.cpu(), value), "the base changed"
+    bases = {
+        "unmarked": value.to("xla"),
+        "marked otherwise": marked(value, layout, other),
+        "computed": computed,
+    }
+    for name, base in bases.items():
+        with subtests.test(base=name):
+            part = take(base)
+            xs.mark_sharding(part, xla_mesh(layout), spec)
+            settle()
+            check_placement(part, take(value).numpy(), layout, spec)
+            assert torch.equal(base.cpu(), value), "the base changed"
 
 
 @pytest.mark.topologies(1, 4)
-def test_view_of_sharded_gather(topology: Topology, spmd: None) -> None:
+def test_view_of_sharded_gather(topology: Topology, start_runtime: StartRuntime) -> None:
     """The report's program: gather rows of a sharded table, view, mark, view again."""
+    start_runtime(spmd=True)
     shape = (1, 1, topology.devices)
     layout = Layout(shape, tuple(range(topology.devices)), ("data", "other", "model"))
     mesh = xla_mesh(layout)

@@ -13,8 +13,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
     SpmdFullyShardedDataParallel as FSDPv2,
 )
 
-from harness.model.topology import Topology
 from harness.oracles.sharding import Layout
+from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.meshes import check_marked, numbered
 
 pytestmark = [
@@ -65,8 +65,9 @@ def mesh(names: tuple[str, ...] | None = ("x", "y")) -> xs.Mesh:
 
 
 @pytest.mark.parametrize("case", SPECS)
-def test_spec(topology: Topology, spmd: None, case: str) -> None:
+def test_spec(start_runtime: StartRuntime, case: str) -> None:
     """The tensor stays as it was, and can be marked right afterwards."""
+    start_runtime(spmd=True)
     spec, (error, message) = SPECS[case]
     tensor = numbered((4, 4)).to("xla")
     with pytest.raises(error, match=message):
@@ -78,8 +79,9 @@ def test_spec(topology: Topology, spmd: None, case: str) -> None:
 
 @pytest.mark.parametrize("marker", MARKERS)
 @pytest.mark.parametrize("case", ["unknown-axis", "too-few", "axis-twice"])
-def test_spec_of_scalar_or_matrix(topology: Topology, spmd: None, case: str, marker: str) -> None:
+def test_spec_of_scalar_or_matrix(start_runtime: StartRuntime, case: str, marker: str) -> None:
     """The other ways to mark refuse the same; a 0-d tensor takes the empty spec only."""
+    start_runtime(spmd=True)
     spec, (error, message) = SPECS[case]
     mark = getattr(xs, MARKERS[marker])
     with pytest.raises(error, match=message):
@@ -89,18 +91,21 @@ def test_spec_of_scalar_or_matrix(topology: Topology, spmd: None, case: str, mar
 
 
 @pytest.mark.parametrize("names", [None, ("x", "y")], ids=["unnamed-mesh", "named-mesh"])
-def test_unknown_axis(topology: Topology, spmd: None, names: tuple[str, ...] | None) -> None:
+def test_unknown_axis(start_runtime: StartRuntime, names: tuple[str, ...] | None) -> None:
+    start_runtime(spmd=True)
     with pytest.raises(NAME[0], match=NAME[1]):
         xs.mark_sharding(numbered((4, 4)).to("xla"), mesh(names), ("data", None))
 
 
 @pytest.mark.upstream("pytorch/xla#8522")
-def test_empty_tuple_of_axes(topology: Topology, spmd: None) -> None:
+def test_empty_tuple_of_axes(start_runtime: StartRuntime) -> None:
     """No axes, in the place of axes, is JAX's way too to say: not sharded."""
+    start_runtime(spmd=True)
     check_marked(numbered((4, 4)), Layout((2, 2), (0, 1, 2, 3), ("x", "y")), ((), "x"))
 
 
-def test_host_tensor(topology: Topology, spmd: None) -> None:
+def test_host_tensor(start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     with pytest.raises(RuntimeError, match=r"Expected XLA tensor|not an XLA tensor"):
         xs.mark_sharding(numbered((4, 4)), mesh(), ("x", None))
 
@@ -123,7 +128,8 @@ MESHES: dict[str, tuple[object, tuple[int, ...], tuple[str, ...] | None, str]] =
 
 
 @pytest.mark.parametrize("case", MESHES)
-def test_mesh(topology: Topology, spmd: None, case: str) -> None:
+def test_mesh(start_runtime: StartRuntime, case: str) -> None:
+    start_runtime(spmd=True)
     ids, shape, names, message = MESHES[case]
     with pytest.raises(AssertionError, match=message):
         xs.Mesh(np.array(ids), shape, names)
@@ -179,7 +185,8 @@ FSDP: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
 
 @pytest.mark.filterwarnings("ignore:For backward hooks")
 @pytest.mark.parametrize("case", FSDP)
-def test_fsdpv2(topology: Topology, spmd: None, case: str) -> None:
+def test_fsdpv2(start_runtime: StartRuntime, case: str) -> None:
+    start_runtime(spmd=True)
     build, error, message = FSDP[case]
     with pytest.raises(error, match=message):
         build()
@@ -190,15 +197,17 @@ def test_fsdpv2(topology: Topology, spmd: None, case: str) -> None:
     ("spec", "refusal"), [(("z",), NAME), ((("x", "z"),), NAME)], ids=["axis", "in-tuple"]
 )
 def test_sharding_spec(
-    topology: Topology, spmd: None, spec: tuple[object, ...], refusal: Refusal
+    start_runtime: StartRuntime, spec: tuple[object, ...], refusal: Refusal
 ) -> None:
+    start_runtime(spmd=True)
     with pytest.raises(refusal[0], match=refusal[1]):
         xs.ShardingSpec(mesh(), spec)
 
 
 @pytest.mark.upstream("pytorch/xla#8606")
-def test_sharding_spec_of_another_rank(topology: Topology, spmd: None) -> None:
+def test_sharding_spec_of_another_rank(start_runtime: StartRuntime) -> None:
     """It is left out for tensors that it does not fit (pytorch/xla#5768)."""
+    start_runtime(spmd=True)
     sharding = xs.ShardingSpec(mesh(), ("x", "y"))
     assert not sharding.can_apply(numbered((4,)))
     tensor = xm.send_cpu_data_to_device([numbered((4,))], torch_xla.device(), sharding)[0]

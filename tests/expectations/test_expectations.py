@@ -22,6 +22,9 @@ def test_passes(): pass
 def test_skips(): pytest.skip("no use")
 def test_subtests(subtests):
     with subtests.test(): pass
+def test_some_subtests_fail(subtests):
+    for n in range(4):
+        with subtests.test(n=n): assert n == 0, f"sums differ: {n}"
 @pytest.fixture
 def broken_end():
     yield
@@ -185,6 +188,18 @@ JUDGED = {
         "subtests",
         "unexpected pass",
         "passes now: the entry expected/area.toml:1",
+    ),
+    "subtests that all fail as declared": (
+        entry(cases=cases("some_subtests_fail"), signature="sums differ: [123]"),
+        "some_subtests_fail",
+        "expected failure",
+        "pytorch/xla#8854",
+    ),
+    "a subtest that fails otherwise": (
+        entry(cases=cases("some_subtests_fail"), signature="sums differ: [12]"),
+        "some_subtests_fail",
+        "failed",
+        "sums differ: 3",
     ),
     "skip": (entry(cases=cases("skips")), "skips", "skipped", "no use"),
     "two failures": (

@@ -68,7 +68,7 @@ def test_a_leaked_child_does_not_speak_for_the_case(project: Project) -> None:
     assert project.run().outcomes == {"test_x": "failed", "test_after": "passed"}
 
 
-DONE = b'{"type": "done", "runtime_start": null}'
+DONE = b'{"type": "done", "runtime_start": {}}'
 STRAY = {
     "packet": bytes(16) + struct.pack("!II", 0, len(DONE)) + DONE,  # but for its token
     "text": b"hello",

@@ -118,13 +118,15 @@ pytestmark = pytest.mark.lanes("cpu", "virtual-tpu")
 @pytest.mark.lanes("virtual-tpu")
 @pytest.mark.topologies(4, "v6e:2x2", "2x2", "v5e:2x2")
 @pytest.mark.parametrize("what", ["x"])
-def test_sum(topology, xla_target, spmd, tpu_events, what):
+def test_sum(topology, xla_target, start_runtime, tpu_events, what):
+    start_runtime(spmd=True)
     import torch
     assert (topology.total, xla_target.lane) == (4, "tpu")
     assert torch.ones(3).to("xla").sum().item() == 3
     tpu_events.expect_discoveries(0)
 
-def test_plain(spmd): pass
+def test_plain(start_runtime):
+    start_runtime(spmd=True)
 
 @pytest.mark.lanes("virtual-tpu")
 @pytest.mark.emulated()
@@ -132,7 +134,9 @@ def test_emulation(): raise SystemExit("ran")
 
 @pytest.mark.lanes("virtual-tpu", "tpu")
 @pytest.mark.topologies(4)
-def test_both(xla_target, spmd): assert xla_target.lane == "tpu"
+def test_both(xla_target, start_runtime):
+    start_runtime(spmd=True)
+    assert xla_target.lane == "tpu"
 
 @pytest.mark.lanes("tpu-aot")
 def test_compiles(): pass
@@ -220,7 +224,8 @@ def test_a_chip_that_libtpu_can_not_start_is_a_failure(project: Project) -> None
         """
 @pytest.mark.lanes("virtual-tpu")
 @pytest.mark.topologies(4)
-def test_a(spmd): pass
+def test_a(start_runtime):
+    start_runtime(spmd=True)
 """,
     )
     ran = project.run("--lane=tpu", "--deadline=40", TPU_SKIP_MDS_QUERY="1", **V6E)

@@ -32,12 +32,14 @@ def replicated(dtype=None):
     return torch.ones(64, 128, dtype=dtype).to(devices[0])
 """
 SUM = """
-def test_{name}(spmd, tpu_compiler):
+def test_{name}(start_runtime, tpu_compiler):
+    start_runtime(spmd=True)
     program = tpu_compiler.step(sharded_sum()).program
     assert program.kinds_across == {{"ALL_REDUCE": 1}}
 """
 COLLECTIVE = """
-def test_{name}(replica, tpu_compiler):
+def test_{name}(start_runtime, tpu_compiler):
+    start_runtime(spmd=False)
     import torch, torch_xla.core.xla_model as xm
     x = replicated()
     result = {expression}
@@ -55,7 +57,8 @@ FAULTS = {
     ),
 }
 REFUSED = """
-def test_refused(replica, tpu_compiler):
+def test_refused(start_runtime, tpu_compiler):
+    start_runtime(spmd=False)
     import torch, torch_xla.core.xla_model as xm
     x = replicated(torch.int64)
     tpu_compiler.step(xm.all_reduce("max", x, groups=[list(range(8))]))

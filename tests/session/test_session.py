@@ -139,6 +139,10 @@ def test_some(subtests):
     for i in range(3):
         with subtests.test(i=i):
             assert i != 1, "is one"
+def test_several(subtests):
+    for i in range(4):
+        with subtests.test(i=i):
+            assert i < 2, f"{i} is too large"
 def test_none(subtests):
     with subtests.test(): pass
     with subtests.test(): pytest.skip("this one only")
@@ -157,6 +161,7 @@ class TestUnit(unittest.TestCase):
     assert ran.code == 1
     assert ran.outcomes == {
         "test_some": "failed",
+        "test_several": "failed",
         "test_none": "passed",
         "test_some_unit": "failed",
         "test_skip": "skipped",
@@ -165,7 +170,12 @@ class TestUnit(unittest.TestCase):
     assert ran.properties("test_some")["outcome_detail"].startswith("AssertionError: is one")
     assert ran.properties("test_some_unit")["outcome_detail"] == "AssertionError: 1 == 1"
     assert len(ran.cases["test_some"].result) == 1
-    assert len(re.findall("^E +AssertionError: is one$", ran.stdout, re.MULTILINE)) == 1
+    assert ran.properties("test_several")["outcome_detail"].startswith("AssertionError: 2 is too")
+    report = ran.junit.read_text(encoding="utf-8")
+    for i in (2, 3):
+        message = f"AssertionError: {i} is too large"
+        assert len(re.findall(f"^E +{message}$", ran.stdout, re.MULTILINE)) == 1
+        assert report.count(f'<failure message="{message}') == 1
 
 
 @xdist

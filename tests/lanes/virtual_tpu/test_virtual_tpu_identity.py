@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 
 pytestmark = pytest.mark.lanes("virtual-tpu")
 
@@ -86,7 +87,10 @@ def test_devices_are_those_of_libtpu(topology: Topology) -> None:
 
 
 @pytest.mark.topologies(*SIZES)
-def test_torch_xla_and_jax_see_the_topology(topology: Topology, spmd: None) -> None:
+def test_torch_xla_and_jax_see_the_topology(
+    topology: Topology, start_runtime: StartRuntime
+) -> None:
+    start_runtime(spmd=True)
     import jax
     import torch_xla.runtime as xr
 
@@ -103,7 +107,8 @@ def test_torch_xla_and_jax_see_the_topology(topology: Topology, spmd: None) -> N
 
 
 @pytest.mark.topologies("4", "1x16", "2x4", "4x16")
-def test_a_collective_runs_on_all_devices(topology: Topology, spmd: None) -> None:
+def test_a_collective_runs_on_all_devices(topology: Topology, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     import jax
     import numpy as np
     import torch
@@ -124,7 +129,8 @@ def test_a_collective_runs_on_all_devices(topology: Topology, spmd: None) -> Non
 
 
 @pytest.mark.topologies("2x4", "4x4")
-def test_meshes_put_slices_outside(topology: Topology, spmd: None) -> None:
+def test_meshes_put_slices_outside(topology: Topology, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     import torch_xla.distributed.spmd as xs
     import torch_xla.runtime as xr
     from jax.experimental import mesh_utils
@@ -141,7 +147,8 @@ def test_meshes_put_slices_outside(topology: Topology, spmd: None) -> None:
 
 
 @pytest.mark.topologies("v4:4", "v5e:4", "v5p:4", "v6e:4", "2")
-def test_upstream_reads_the_generation(topology: Topology, spmd: None) -> None:
+def test_upstream_reads_the_generation(topology: Topology, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     import torch_xla.runtime as xr
     from torch_xla._internal import tpu
 

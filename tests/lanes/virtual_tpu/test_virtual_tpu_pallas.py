@@ -14,6 +14,7 @@ from harness.lanes.events import EventLog
 from harness.lanes.hlo import module_class
 from harness.lanes.virtual_tpu.custom_calls import replace_custom_calls
 from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies(2)]
 
@@ -110,7 +111,8 @@ def test_under_shard_map(tpu_events: EventLog, topology: Topology) -> None:
     assert names(tpu_events) == ["square"]
 
 
-def test_from_torch_xla(tpu_events: EventLog, spmd: None) -> None:
+def test_from_torch_xla(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
+    start_runtime(spmd=True)
     import torch
     from torch_xla.experimental.custom_kernel import make_kernel_from_pallas
 

@@ -1,15 +1,14 @@
+"""Importing torchax as torch_xla ships it."""
+
 import sys
 from importlib.util import find_spec
 from types import ModuleType
 
-import pytest
-
 _FLAX = ("flax", "flax.training", "flax.training.checkpoints")
 
 
-@pytest.fixture
-def torchax():
-    """torchax, importable: torch_xla 2.9.0 ships it, but not the flax that its checkpoints want.
+def import_torchax() -> ModuleType | None:
+    """torchax: torch_xla 2.9.0 ships it, but not the flax that its checkpoints want.
 
     Empty modules stand in for flax, of which nothing else in torchax makes use. An attempt that
     failed earlier left parts of torchax behind, which are imported anew; a whole one must stay, it
