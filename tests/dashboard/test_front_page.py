@@ -136,6 +136,10 @@ def test_an_issue_without_a_good_stack_is_not_fixed_yet(tmp_path: Path) -> None:
     told = Told(CASE, upstream=("pytorch/xla#1",), becomes=breaks_at(0))
     write(tmp_path / "h", [told], range(2), ["2.9.0"])
     front(tmp_path / "h", tmp_path / "site")
-    words = Page(tmp_path / "site" / "issues.html").words
+    page = Page(tmp_path / "site" / "issues.html")
+    words = page.words
     assert "2.9.0 or older not fixed yet" in words
     assert "open" not in words.split()
+    states = [a["data-state"] for _, a in page.elements if "data-state" in a]
+    assert states == ["not fixed yet"]
+    assert [a["value"] for _, a in page.elements if a.get("value") in states] == states
