@@ -77,7 +77,7 @@ def plain(module: Module, statement: ast.stmt, *, whole: bool = False) -> Plan:
             _remove_decorators(module, plan, node)
             if not whole:
                 _shorten_docstring(module, plan, node)
-        if isinstance(node, FunctionNode) and _is_blind(node):
+        if isinstance(node, FunctionNode) and _is_blind(module, node):
             _remove_annotations(module, plan, node)
         if isinstance(node, ast.ClassDef):
             in_classes |= {id(member) for member in node.body}
@@ -173,11 +173,10 @@ def _is_fixture(decorator: ast.expr) -> bool:
     return ast.unparse(target) in ("pytest.fixture", "fixture")
 
 
-def _is_blind(node: FunctionNode) -> bool:
-    targets = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
-    names = {ast.unparse(t).rpartition(".")[2] for t in targets}
-    marks = [d for d in node.decorator_list if ast.unparse(d).startswith("pytest.mark.")]
-    return len(marks) == len(targets) or names <= _BLIND or not names
+def _is_blind(module: Module, node: FunctionNode) -> bool:
+    others = [d for d in node.decorator_list if not is_mark(module, d)]
+    targets = [d.func if isinstance(d, ast.Call) else d for d in others]
+    return {ast.unparse(target).rpartition(".")[2] for target in targets} <= _BLIND
 
 
 def _remove_annotations(module: Module, plan: Plan, node: FunctionNode) -> None:
