@@ -8,7 +8,6 @@ from typing import Any
 import duckdb
 
 from harness.history.store import History
-from harness.junit.formats import actual
 from harness.junit.names import VERSIONS
 from harness.junit.report import Report, Result
 from harness.model.outcome import Kind
@@ -44,17 +43,15 @@ def _report(connection: duckdb.DuckDBPyConnection, run: str, history: History) -
 
 
 def _result(row: tuple[Any, ...]) -> Result:
-    id_, area, lane, topology, outcome, message, layer, duration, upstream, said, *_ = row
-    properties = dict(said or {})
+    id_, area, lane, topology, outcome, message, layer, duration, upstream, properties, *_ = row
     return Result(
         id=id_,
         lane=lane,
         topology=topology,
         outcome=Kind(outcome),
-        actual=Kind(actual({**properties, "outcome": outcome, "failure": message})),
         failure=message,
         layer=layer,
         text=message,
         seconds=duration,
-        properties={**properties, "area": area, "upstream": " ".join(upstream)},
+        properties={**dict(properties or {}), "area": area, "upstream": " ".join(upstream)},
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
+from harness.junit import formats
 from harness.junit.case import settled
 from harness.junit.names import (
     FORMAT,
@@ -51,7 +52,6 @@ class Result:
     lane: str
     topology: str
     outcome: Kind
-    actual: Kind  # whatever was expected; conflict where one report says several things
     failure: str  # the message of what went wrong, expected or not
     layer: str  # where it went wrong, one of harness.diagnosis.layers; "" if it did not
     text: str  # all that the report says of it
@@ -73,6 +73,12 @@ class Result:
     def expectation(self) -> str:
         """The cause that its expectation names: an issue, or ``finding NAME``; "" without one."""
         return self.properties.get("expectation", "")
+
+    @property
+    def actual(self) -> Kind:
+        """What happened, whatever was expected; conflict where a report says several things."""
+        said = {**self.properties, "outcome": self.outcome, "failure": self.failure}
+        return Kind(formats.actual(said))
 
     @property
     def expected_by(self) -> str:
@@ -195,7 +201,6 @@ def _result(elements: Sequence[Element]) -> Result:
         lane=case.lane,
         topology=case.topology,
         outcome=case.outcome,
-        actual=case.outcome if told is firsts else Kind(said["actual"]),
         failure=said.get("failure", ""),
         layer=case.layer,
         text="\n".join(entry.text or "" for each in told for entry in each.reported.case.result),
