@@ -1,9 +1,11 @@
 """The layer of the stack at which a case went wrong: where to look, and who owns it.
 
-Facts decide: what the virtual TPU counted; for an assertion of ours, what it compared; else the
-innermost frame that is at one layer only, of the traceback or of the process that died. A case's
-process prints its tracebacks in pytest's short style unless ``--tb`` says otherwise: of a style
-without functions in it only the message is left to go by.
+A check that knows the layer says so: its error carries it (``harness.model.mismatch``). Otherwise
+it follows from the statement of a failed assertion, or from the innermost frame that is at one
+layer only, of the traceback or of the process that died. Messages are searched only for what
+Python, PyTorch, JAX and XLA write. A case's process prints its tracebacks in pytest's short style
+unless ``--tb`` says otherwise: of a style without functions in it little but the kind of the
+exception is left to go by.
 """
 
 from __future__ import annotations
@@ -32,9 +34,6 @@ _PASS = "whoever called this"
 
 Rule = tuple[re.Pattern[str], str]
 
-_DISCOVERIES = re.compile(
-    r"hung in a second discovery|(AssertionError: )?(\d+ discoveries, expected |clients in the )"
-)
 _NO_MODULE = re.compile(r"(ImportError|ModuleNotFoundError): ")
 _NO_NAME = re.compile(
     r"(AttributeError: .* has no attribute |TypeError: .* (unexpected|an invalid) keyword )"
@@ -44,13 +43,9 @@ _REFUSED = re.compile(
     r"INVALID_ARGUMENT|UNIMPLEMENTED|NOT_FOUND|RET_CHECK failure|[Cc]ompil(e|ation) fail"
     r"|failed to legalize|Mosaic|\bHLO verif"
 )
-# What a check says of values, or the statement that compared them, but for what it says of form.
-_VALUES = re.compile(
-    r"(AssertionError: )?(numbers: |losses: |wrong gradients |.* (is|are) wrong by "
-    r"|\d+ shards differ from JAX's: device \d+ holds )"
-)
+# A statement that compares values, unless torch.testing found the types to differ.
 _COMPARES = re.compile(r"\b(all_?close|(array_)?equal|assert_\w+)\(|\.(item|tolist)\(\)")
-_FORM = re.compile(r"requires?.grad|dtype|placements|sharding spec")
+_TYPES = re.compile(r"The values for attribute 'dtype' do not match")
 
 # Where a frame is (``file::function``) or what its statement calls; the first that fits.
 _FRAMES = (
@@ -66,7 +61,7 @@ _FRAMES = (
     (re.compile(r"_xla_(step_marker|sync_multi|warm_up_cache)\(|execute_sharded\("), _RUN),
     (re.compile(r"\.(cpu|item|tolist|numpy)\(\)|\b(as_numpy|sync|settle)\("), _RUN),
     (re.compile(r"_pytree\.py::|concurrent/futures/|harness/isolation/ranks\.py::"), _PASS),
-    (re.compile(r"virtual_tpu/slices\.py::"), _PASS),
+    (re.compile(r"(virtual_tpu|job)/slices\.py::"), _PASS),
 )
 _NATIVE = (
     (re.compile(r"InferOutputShape|XlaNode::XlaNode|::GetOpShape"), "trace"),
@@ -79,25 +74,39 @@ _NATIVE = (
 def layer_of(outcome: Outcome, reports: Sequence[pytest.TestReport]) -> str:
     """The first layer that differs from what the case expects; "" for a case that works.
 
-    ``reports`` are the case's phases; the first failed one has the frames.
+    ``outcome`` is the actual one, ``reports`` are the case's phases; the first failed one has the
+    frames. What a marker of pytest's own expected has no layer.
     """
+    if outcome.kind not in BROKEN or outcome.xfail is not None:
+        return ""
+    if outcome.layer:
+        return outcome.layer
     failed = next((report for report in reports if report.failed), None)
-    return classify(outcome.kind, outcome.message, failed.longreprtext if failed else "")
+    if failed is None:
+        return classify(outcome.kind, outcome.message, "")
+    return classify(outcome.kind, message_of(failed), failed.longreprtext)
+
+
+def message_of(report: pytest.TestReport) -> str:
+    """What a failed report says of the exception, or else all that it says."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash.message if crash is not None else report.longreprtext
 
 
 def classify(kind: Kind, message: str, text: str) -> str:
-    """The layer of a failure given as a report keeps it: one of LAYERS; "" if nothing is broken."""
+    """The layer of a failure that does not say it itself: one of LAYERS; "" if nothing is broken.
+
+    ``message`` and ``text`` are as pytest gives them: the exception, and all with the frames.
+    """
     if kind not in BROKEN:
         return ""
-    if _DISCOVERIES.match(message):
-        return "discovery count"
     stack = frames(text)
     if kind != Kind.FAILED:
         native = text.partition("Native stack:\n")[2].splitlines()
         found = next(filter(None, (_first(_NATIVE, line) for line in native)), "")
         layer = found or _of_frames(stack) or _RUN
         return "execution" if layer == _RUN else layer
-    layer = _of_exception(message.removeprefix("out of memory: "), stack)
+    layer = _of_exception(message, stack)
     if layer == _RUN:
         return "compile" if _REFUSED.search(message) else "execution"
     return layer
@@ -107,18 +116,14 @@ def _of_exception(message: str, stack: Sequence[Frame]) -> str:
     ours = not (stack and stack[0].is_upstream)
     if _NO_MODULE.match(message) or (ours and _NO_NAME.match(message)):
         return "import"
-    if message.removeprefix("AssertionError: ").startswith("compiled to something else"):
-        return "compile"
     if ours and _ASSERTION.match(message):
         return "numbers" if _of_values(message, stack) else "verification"
     return _of_frames(stack) or "trace"
 
 
 def _of_values(message: str, stack: Sequence[Frame]) -> bool:
-    if _VALUES.match(message):
-        return True
     compared = bool(stack) and _COMPARES.search(stack[0].source) is not None
-    return compared and not _FORM.search(message.partition("\n")[0])
+    return compared and not _TYPES.search(message)
 
 
 def _of_frames(stack: Iterable[Frame]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -52,8 +52,13 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
 
 
 def judge(outcome: Outcome, expectation: Expectation | None) -> Outcome:
-    """The outcome in the light of what was expected. Skips stay skips."""
-    if expectation is None or outcome.kind in (Kind.SKIPPED, Kind.EXPECTED_FAILURE):
+    """The actual outcome in the light of what was expected. Skips stay skips."""
+    if outcome.kind == Kind.SKIPPED:
+        return outcome
+    if outcome.xfail is not None:  # pytest's own marker comes first
+        worked = outcome.kind == Kind.PASSED
+        return Outcome(Kind.UNEXPECTED_PASS if worked else Kind.EXPECTED_FAILURE, outcome.xfail)
+    if expectation is None:
         return outcome
     entry = f"{expectation.where} ({expectation.cause}: {expectation.reason})"
     if outcome.kind == Kind.PASSED:
@@ -61,9 +66,8 @@ def judge(outcome: Outcome, expectation: Expectation | None) -> Outcome:
         return Outcome(Kind.UNEXPECTED_PASS, f"passes now: the entry {entry} can go{where}")
     if expectation.describes(outcome):
         return Outcome(Kind.EXPECTED_FAILURE, f"{expectation.cause}: {expectation.reason}")
-    return Outcome(
-        outcome.kind,
-        f"{outcome.message}\nnot the failure that {entry} declares: "
+    return replace(
+        outcome,
+        note=f"not the failure that {entry} declares: "
         f"{expectation.outcome} with {expectation.signature!r}",
-        outcome.signal,
     )

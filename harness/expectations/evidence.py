@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +13,9 @@ from harness.expectations.entry import glob_pattern
 from harness.expectations.ranges import in_order
 from harness.expectations.signature import signature_of
 from harness.junit import report
+from harness.junit.names import EXPECTED_BY_PYTEST
 from harness.junit.report import Report, Result
-from harness.model.outcome import BROKEN, Kind, Outcome
+from harness.model.outcome import Kind, Outcome
 
 
 @dataclass
@@ -107,7 +107,8 @@ def _stack_key(one: Report) -> tuple[tuple[str, str], ...]:
 
 def _add(answers: dict[int, Answer | None], stack: int, result: Result) -> None:
     answer = answers.get(stack)
-    if not result.measured or _is_pytests_own(result):
+    # A marker of pytest's own says nothing of how the case fails.
+    if not result.measured or result.expected_by == EXPECTED_BY_PYTEST:
         answers.setdefault(stack, None)
         return
     if answer is None:
@@ -115,18 +116,4 @@ def _add(answers: dict[int, Answer | None], stack: int, result: Result) -> None:
     if result.works or result.outcome == Kind.CONFLICT:  # which counts as both
         answer.passes += 1
     if not result.works:
-        answer.failures.append(Outcome(_kind(result), result.failure))
-
-
-def _is_pytests_own(result: Result) -> bool:
-    """Whether it is expected to fail by a marker of pytest's, which says nothing of how."""
-    return result.outcome == Kind.EXPECTED_FAILURE and not result.failure
-
-
-def _kind(result: Result) -> Kind:
-    """How it failed, expected or not: harness.isolation.evidence has the words of a death."""
-    if result.outcome in BROKEN:
-        return result.outcome
-    if re.match(r"SIG[A-Z0-9]+\b|exited with status", result.failure):
-        return Kind.CRASHED
-    return Kind.HUNG if result.failure.startswith(("no result after", "hung in")) else Kind.FAILED
+        answer.failures.append(Outcome(result.actual, result.failure))

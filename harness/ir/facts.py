@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from harness.model.mismatch import MismatchError
+
 Group = tuple[int, ...]
 
 
@@ -58,9 +60,9 @@ class Program:
         """The program's single collective, which must be of this kind.
 
         Raises:
-            AssertionError: there is none, there are several, or it is of another kind.
+            MismatchError: there is none, there are several, or it is of another kind.
         """
         kinds = [collective.kind for collective in self.collectives]
         if kinds != [kind]:
-            raise AssertionError(f"collectives: expected one {kind}, got {kinds or 'none'}")
+            raise MismatchError(f"collectives: expected one {kind}, got {kinds or 'none'}")
         return self.collectives[0]

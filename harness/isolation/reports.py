@@ -13,7 +13,9 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
+from harness.diagnosis.layers import message_of
 from harness.isolation.evidence import out_of_memory_text, without_runner
+from harness.model.mismatch import DiscoveryError, layer_of_mismatch
 from harness.model.outcome import Kind, Outcome
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _NEXT_PHASE = {"": "setup", "setup": "call", "call": "teardown", "teardown": "teardown"}
 _STACK_LINES = 400
+_LAYER = "xla_layer"  # an attribute of a failed report, which also leaves the case's process
+_STRICT = "[XPASS(strict)] "  # how pytest's longrepr of a pass begins that a marker forbids
 
 
 def longrepr(item: pytest.Item, message: str, text: str) -> ExceptionChainRepr:
@@ -49,6 +53,13 @@ def of_death(
     )
 
 
+def keep_layer(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Have the report of a failed phase say the layer that its exception carries, if one does."""
+    layer = layer_of_mismatch(call.excinfo.value) if call.excinfo and report.failed else ""
+    if layer:
+        setattr(report, _LAYER, layer)
+
+
 def has_result(reports: Sequence[pytest.TestReport]) -> bool:
     """Whether they say how the test itself ended, or why it was not run."""
     return any(report.when == "call" or not report.passed for report in reports)
@@ -68,22 +79,28 @@ def passed_teardown(item: pytest.Item, before: Sequence[pytest.TestReport]) -> p
 
 
 def outcome_of(reports: Sequence[pytest.TestReport], death: Death | None) -> Outcome:
-    """The one outcome of all phases; the first failure counts."""
+    """The one actual outcome of all phases; the first failure counts."""
     if death is not None:
         return Outcome(death.kind, death.message, death.signal)
     for report in reports:
         if report.failed:
-            message = _message(report)
-            if out_of_memory_text(message):
-                message = f"out of memory: {message}"
-            return Outcome(Kind.FAILED, message)
+            return _failed(report)
     for report in filter(_is_phase, reports):
         if hasattr(report, "wasxfail"):
-            kind = Kind.EXPECTED_FAILURE if report.skipped else Kind.UNEXPECTED_PASS
-            return Outcome(kind, report.wasxfail)
+            kind = Kind.FAILED if report.skipped else Kind.PASSED
+            return Outcome(kind, xfail=report.wasxfail)
         if report.skipped:
             return Outcome(Kind.SKIPPED, skip_reason(report))
     return Outcome(Kind.PASSED)
+
+
+def _failed(report: pytest.TestReport) -> Outcome:
+    message = message_of(report)
+    if isinstance(report.longrepr, str) and message.startswith(_STRICT):
+        return Outcome(Kind.PASSED, xfail=message.removeprefix(_STRICT))
+    if out_of_memory_text(message):
+        message = f"out of memory: {message}"
+    return Outcome(Kind.FAILED, message, layer=getattr(report, _LAYER, ""))
 
 
 def hung_in_discovery(item: pytest.Item, before: list[pytest.TestReport], stack: str) -> Outcome:
@@ -99,7 +116,7 @@ def hung_in_discovery(item: pytest.Item, before: list[pytest.TestReport], stack:
         before[before.index(phase)] = report
     else:
         before.append(report)
-    return Outcome(Kind.HUNG, message)
+    return Outcome(Kind.HUNG, message, layer=DiscoveryError.layer)
 
 
 def unproven(
@@ -126,11 +143,6 @@ def skip_reason(report: pytest.TestReport) -> str:
 def _is_phase(report: pytest.TestReport) -> bool:
     """Whether the report ends a phase, as a subtest's does not."""
     return type(report) is pytest.TestReport
-
-
-def _message(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return crash.message if crash is not None else report.longreprtext
 
 
 def _first_lines(text: str) -> str:

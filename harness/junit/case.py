@@ -15,7 +15,7 @@ from junitparser.xunit2 import FlakyError, FlakyFailure, InterimResult
 from harness.diagnosis.signature import first_line, generalised
 from harness.junit.names import LOST, OUTCOMES, VERSIONS, interpreted, readable
 from harness.junit.stream import Reported
-from harness.model.outcome import Kind
+from harness.model.outcome import ACTUAL, Kind
 
 MOST_MESSAGE = 2000  # characters
 _MOST_ID = 4000  # characters
@@ -149,6 +149,11 @@ def _own(place: Place, reported: Reported) -> CaseRun:
     failure, outcome = said.get("failure", ""), Kind(said["outcome"])
     if outcome == Kind.PASSED and any(isinstance(e, Failure | Error) for e in reported.case):
         raise ValueError("property 'outcome': found 'passed' beside a failure")
+    if said.get("actual") not in ACTUAL:
+        raise ValueError(
+            f"property 'actual': expected one of {', '.join(ACTUAL)}, "
+            f"found {said.get('actual', '')[:50]!r}"
+        )
     return CaseRun(
         id=place.id,
         area=place.area,

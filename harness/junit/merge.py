@@ -16,7 +16,7 @@ from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 from harness import files
 from harness.errors import BadInputError
 from harness.junit.case import CaseRun, seconds, settled
-from harness.junit.names import LOST, VERSIONS
+from harness.junit.names import FORMAT, FORMAT_PROPERTY, LOST, VERSIONS
 from harness.junit.reader import Element, Reader
 from harness.junit.stream import Head
 from harness.model.outcome import Kind
@@ -127,6 +127,8 @@ def _suite(workers: Mapping[str, _Worker], missing: Mapping[str, str], names: li
         if value := head.attributes.get(attribute):
             suite._elem.set(attribute, value)
     said = {"workers": ", ".join(names)}
+    if FORMAT_PROPERTY in head.properties:
+        said[FORMAT_PROPERTY] = FORMAT  # the cases were read from whichever, and are written anew
     said |= {f"worker {name}": why for name, why in missing.items()}
     for name, value in (head.properties | said).items():
         suite.add_property(name, value)
@@ -213,7 +215,7 @@ def _merged(answers: Sequence[_Answer], absent: Mapping[str, str]) -> tuple[list
 def _crash(case: Any, place: CaseRun, message: str) -> None:
     """Nobody can say that the case works: a worker died before it said so."""
     said = {"id": place.id, "area": place.area, "lane": place.lane, "topology": place.topology}
-    said |= {"layer": "", "outcome": str(Kind.CRASHED)}
+    said |= {"layer": "", "actual": str(Kind.CRASHED), "outcome": str(Kind.CRASHED)}
     _set(case, said | {"outcome_detail": message, "failure": message})
     error = Error(message)
     error.text = "\n".join([message, *(str(entry.text or "") for entry in case.result)])

@@ -6,11 +6,14 @@ from harness.model.versions import COMPONENTS
 
 # Properties of the whole report. The format changes when a reader of the last one would be wrong.
 FORMAT_PROPERTY = "xla_harness_report"
-FORMAT = "2"
+FORMAT = "3"  # harness.junit.formats reads older ones
 STACK_PROPERTY = "stack"  # the name that the run was given, in the variable below
 STACK_VARIABLE = "XLA_HARNESS_STACK"
 LEFT_OUT = "left out: "
 VERSIONS = ("python", *COMPONENTS)
+
+# Who expected a failure, in the property expected_by.
+EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST = "expectation", "pytest"
 
 # What a test of any pytest may say of itself with record_property.
 SAID_BY_TESTS = frozenset({"area", "lane", "topology", "upstream", "layer"})
@@ -26,8 +29,8 @@ _FACTS = frozenset(
 )
 _RECORD = frozenset(
     {
-        *("id", "isolation", "expectation", "outcome", "outcome_detail", "failure", "signal"),
-        "unproven",
+        *("id", "isolation", "deadline", "expectation", "expected", "expected_by", "actual"),
+        *("outcome", "outcome_detail", "failure", "signal", "unproven"),
         *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
     }
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.junit.case import CaseRun, case_run, is_of_harness, is_teardown, not_run, place_of
-from harness.junit.names import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY, VERSIONS
+from harness.junit.formats import FORMATS, current
+from harness.junit.names import FORMAT_PROPERTY, STACK_PROPERTY, VERSIONS
 from harness.junit.stream import Head, Reported, Stream
 from harness.printable import printable
 
@@ -54,8 +55,9 @@ class Reader:
         can be read.
         """
         sound = 0
-        for reported in self._stream.cases():
-            ours = is_of_harness(reported, ours=self._is_ours())
+        for found in self._stream.cases():
+            ours = is_of_harness(found, ours=self._is_ours())
+            reported = self._current(found) if ours else found
             faults = len(self.faults)
             if element := self._element(reported, ours=ours):
                 sound += len(self.faults) == faults
@@ -85,15 +87,20 @@ class Reader:
             self._broken.add(case.key)
         return Element(case, reported, ours, second)
 
+    def _current(self, reported: Reported) -> Reported:
+        written = self.head.properties[FORMAT_PROPERTY]
+        return replace(reported, properties=current(reported.properties, written))
+
     def _fault(self, reported: Reported, error: ValueError) -> None:
         name = printable(str(reported.case.name or ""))[:200]
         self.faults.append(f"{self.path}: test case {name!r}: {error}")
 
     def _is_ours(self) -> bool:
         found = self.head.properties.get(FORMAT_PROPERTY)
-        if found not in (None, FORMAT):
+        if found not in (None, *FORMATS):
             raise BadInputError(
-                f"{self.path}: expected the property {FORMAT_PROPERTY} to be {FORMAT}, the report "
+                f"{self.path}: expected the property {FORMAT_PROPERTY} to be "
+                f"{' or '.join(FORMATS)}, the report "
                 f"says {found[:50]!r}: another version of xla-harness wrote it; run the cases again"
             )
         return found is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
+from harness.junit import formats
 from harness.junit.case import settled
 from harness.junit.names import (
     FORMAT,
@@ -72,6 +73,17 @@ class Result:
     def expectation(self) -> str:
         """The cause that its expectation names: an issue, or ``finding NAME``; "" without one."""
         return self.properties.get("expectation", "")
+
+    @property
+    def actual(self) -> Kind:
+        """What happened, whatever was expected; conflict where a report says several things."""
+        said = {**self.properties, "outcome": self.outcome, "failure": self.failure}
+        return Kind(formats.actual(said))
+
+    @property
+    def expected_by(self) -> str:
+        """Who expected a failure: ``expectation``, ``pytest`` by a marker of its own, or ""."""
+        return self.properties.get("expected_by", "")
 
     @property
     def works(self) -> bool:

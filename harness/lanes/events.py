@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.model.mismatch import DiscoveryError
+
 VARIABLE = "XLA_HARNESS_EVENTS"  # names the file that the plugin of a case's processes appends to
 
 
@@ -109,7 +111,7 @@ class EventLog:
         return Events(tuple(self._lines()))
 
     def expect_discoveries(self, count: int) -> None:
-        """Raise AssertionError with each client's stack unless there were ``count`` discoveries."""
+        """Raise DiscoveryError with each client's stack unless there were ``count``."""
         found = self.read().discoveries
         if len(found) == count:
             return
@@ -118,7 +120,7 @@ class EventLog:
             f"SKIP_MEGASCALE_PJRT_CLIENT={event.guard}:\n{event.stack or '  (no Python stack)'}"
             for number, event in enumerate(found, 1)
         )
-        raise AssertionError(f"{len(found)} discoveries, expected {count}\n{told}")
+        raise DiscoveryError(f"{len(found)} discoveries, expected {count}\n{told}")
 
     def _lines(self) -> Iterator[Event]:
         if not self.path.exists():

@@ -27,6 +27,8 @@ class Kind(StrEnum):
 WORKS = (Kind.PASSED, Kind.UNEXPECTED_PASS)
 # What one run of a case can come to, and an expectation can declare; a conflict is of several.
 BROKEN = (Kind.FAILED, Kind.CRASHED, Kind.HUNG)
+# What really happened, whatever was expected.
+ACTUAL = (Kind.PASSED, *BROKEN, Kind.SKIPPED)
 
 
 @dataclass(frozen=True)
@@ -36,3 +38,11 @@ class Outcome:
     kind: Kind
     message: str = ""
     signal: str = ""
+    layer: str = ""  # of a failure that says so itself: harness.diagnosis.layers decides the others
+    xfail: str | None = None  # the reason of pytest's own marker, which expected a failure
+    note: str = ""  # what the expectation says of it
+
+    @property
+    def detail(self) -> str:
+        """The message and the note."""
+        return "\n".join(filter(None, (self.message, self.note)))

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from harness.model.mismatch import MismatchError, NumbersError
 from harness.oracles.jax_cpu import cpu_devices
 
 Axis = int | str
@@ -125,23 +126,27 @@ def as_numpy(tensor: Any) -> np.ndarray[Any, Any]:
 
 def placement_errors(
     tensor: Any, values: np.ndarray[Any, Any], layout: Layout, spec: Spec
-) -> list[str]:
+) -> list[MismatchError]:
     """Where the shards of `tensor` differ from what JAX does with `values`; empty when nowhere."""
     tiles = expected_tiles(layout, spec, values.shape)
     placed = placed_shards(tensor)
     if placed.keys() != tiles.keys():
-        return [f"shards on devices {sorted(placed)}, JAX uses {sorted(tiles)}"]
+        return [MismatchError(f"shards on devices {sorted(placed)}, JAX uses {sorted(tiles)}")]
     errors = [e for d in sorted(tiles) for e in _shard_errors(placed[d], tiles[d], values)]
     return errors or list(_replica_errors(placed, tiles))
 
 
 def check_placement(tensor: Any, values: np.ndarray[Any, Any], layout: Layout, spec: Spec) -> None:
-    """Raise AssertionError when a shard of `tensor` is not what JAX makes of `values`."""
+    """Raise MismatchError when a shard of `tensor` is not what JAX makes of `values`.
+
+    It is a NumbersError when the first such shard is the right one, with wrong values.
+    """
     errors = placement_errors(tensor, values, layout, spec)
-    assert not errors, (
-        f"{len(errors)} shards differ from JAX's: {errors[0]} "
-        f"(shape {values.shape}, spec {spec}, mesh {layout})"
-    )
+    if errors:
+        raise type(errors[0])(
+            f"{len(errors)} shards differ from JAX's: {errors[0]} "
+            f"(shape {values.shape}, spec {spec}, mesh {layout})"
+        )
 
 
 def _tile(index: tuple[slice, ...], padded: Shape, shape: Shape) -> Tile:
@@ -151,23 +156,29 @@ def _tile(index: tuple[slice, ...], padded: Shape, shape: Shape) -> Tile:
     return Tile(cell, bounds, buffer)
 
 
-def _shard_errors(shard: PlacedShard, tile: Tile, values: np.ndarray[Any, Any]) -> Iterator[str]:
+def _shard_errors(
+    shard: PlacedShard, tile: Tile, values: np.ndarray[Any, Any]
+) -> Iterator[MismatchError]:
     where = f"device {shard.device}"
     if shard.bounds != tile.bounds:
-        yield f"{where} says it holds {shard.bounds}, JAX puts {tile.bounds} there"
+        yield MismatchError(f"{where} says it holds {shard.bounds}, JAX puts {tile.bounds} there")
     elif shard.values.shape != tile.buffer:
-        yield f"{where} has a buffer of {shard.values.shape}, expected {tile.buffer}"
+        yield MismatchError(f"{where} has a buffer of {shard.values.shape}, expected {tile.buffer}")
     else:
         own = shard.values[tuple(slice(0, stop - start) for start, stop in tile.bounds)]
         if not np.array_equal(own, values[tile.slices]):
-            yield f"{where} holds {own.tolist()}, JAX puts {values[tile.slices].tolist()} there"
+            yield NumbersError(
+                f"{where} holds {own.tolist()}, JAX puts {values[tile.slices].tolist()} there"
+            )
 
 
-def _replica_errors(placed: dict[int, PlacedShard], tiles: dict[int, Tile]) -> Iterator[str]:
+def _replica_errors(
+    placed: dict[int, PlacedShard], tiles: dict[int, Tile]
+) -> Iterator[MismatchError]:
     """Devices with the same tile are its replicas 0, 1, ...: each number once."""
     replicas: dict[Bounds, list[int]] = defaultdict(list)
     for device, tile in tiles.items():
         replicas[tile.cell].append(placed[device].replica)
     for cell, numbers in replicas.items():
         if sorted(numbers) != list(range(len(numbers))):
-            yield f"tile {cell} has the replica ids {sorted(numbers)}"
+            yield MismatchError(f"tile {cell} has the replica ids {sorted(numbers)}")

@@ -12,15 +12,20 @@ from harness.diagnosis.layers import layer_of
 from harness.expectations import Expectation, judge
 from harness.isolation import reports
 from harness.isolation.isolator import Run
+from harness.junit.names import EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST
 from harness.lanes import LANES
 from harness.model.case import Case
-from harness.model.outcome import BROKEN, WORKS, Kind, Outcome
+from harness.model.outcome import ACTUAL, BROKEN, WORKS, Kind, Outcome
 from harness.model.versions import stack_versions
 
 _ATTRIBUTE = "xla_record"
 # torch_xla up to 2.7 writes one in the middle of a message: what went wrong stands behind it.
 _NATIVE_TRACE = re.compile(
     r"\*\*\* Begin stack trace \*\*\*.*?\*\*\* End stack trace \*\*\*\s*", re.DOTALL
+)
+_SECONDS = (
+    *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
+    "deadline",
 )
 _MOST_OF_A_FAILURE = 2000  # characters: enough for every signature, little for a report
 
@@ -34,9 +39,13 @@ class Record:
     lane: str
     topology: str
     isolation: str
+    deadline: float
     upstream: str  # issues, separated by spaces
     expectation: str  # the cause it names, or ""
-    outcome: str
+    expected: str  # the outcome that the expectation declares, or ""
+    expected_by: str  # who expected a failure: expectation, pytest (a marker of its own), or ""
+    actual: str  # the outcome, whatever was expected
+    outcome: str  # what follows from the two
     outcome_detail: str
     failure: str  # the message of what went wrong, expected or not
     layer: str  # where it went wrong, one of harness.diagnosis.layers
@@ -53,8 +62,10 @@ class Record:
         """The record of ``asdict``; raises TypeError or ValueError for what can't be one."""
         record = cls(**data)
         Kind(record.outcome)
+        if Kind(record.actual) not in ACTUAL:
+            raise ValueError(f"actual: {record.actual!r:.50}")
         for each in fields(cls):
-            value, number = getattr(record, each.name), each.name.startswith("duration_")
+            value, number = getattr(record, each.name), each.name in _SECONDS
             optional = each.name == "duration_runtime_start" and value is None
             kind = float | int if number else dict if each.name == "facts" else str
             if not (optional or isinstance(value, kind)):
@@ -94,8 +105,7 @@ def settle(
     if hung := run.events.hung:
         raw = reports.hung_in_discovery(item, run.reports, hung.stack or "")
     outcome = judge(raw, expectation)
-    broken = raw if raw.kind in BROKEN else Outcome(raw.kind)
-    layer = layer_of(broken, run.reports)
+    layer = layer_of(raw, run.reports)
     failed = [report for report in run.reports if report.failed]
     if outcome.kind == Kind.EXPECTED_FAILURE and len(failed) > 1:
         # Only one failure is declared; what fails in teardown besides is news.
@@ -107,10 +117,14 @@ def settle(
     if not run.reports or run.reports[-1].when != "teardown":
         run.reports.append(reports.passed_teardown(item, run.reports))
     record = _record(case, run, outcome, expectation, isolation)
+    failure = raw.message if raw.kind in BROKEN else ""
     record = replace(
         record,
+        actual=str(raw.kind),
+        expected_by=_expected_by(raw, expectation),
+        signal=raw.signal,
         unproven=unproven,
-        failure=_NATIVE_TRACE.sub("", broken.message)[:_MOST_OF_A_FAILURE],
+        failure=_NATIVE_TRACE.sub("", failure)[:_MOST_OF_A_FAILURE],
         layer=layer,
     )
     last = run.reports[-1]
@@ -148,7 +162,7 @@ def _rewrite(
     item: pytest.Item, phases: list[pytest.TestReport], raw: Outcome, outcome: Outcome
 ) -> None:
     """Show in pytest's own terms what the expectation made of the outcome."""
-    if outcome.kind == Kind.UNEXPECTED_PASS and raw.kind == Kind.PASSED:
+    if outcome.kind == Kind.UNEXPECTED_PASS and raw.xfail is None:
         *_, call = (report for report in phases if report.when == "call")  # after its subtests
         call.outcome = "failed"
         call.longrepr = reports.longrepr(
@@ -165,8 +179,14 @@ def _explain_failure(report: pytest.TestReport, raw: Outcome, outcome: Outcome) 
     if raw.kind != outcome.kind and outcome.kind == Kind.EXPECTED_FAILURE:
         report.outcome = "skipped"
         report.wasxfail = outcome.message
-    elif outcome.message != raw.message:
-        report.sections.append(("expectation", outcome.message.removeprefix(raw.message).strip()))
+    elif outcome.note:
+        report.sections.append(("expectation", outcome.note))
+
+
+def _expected_by(raw: Outcome, expectation: Expectation | None) -> str:
+    if raw.xfail is not None:
+        return EXPECTED_BY_PYTEST
+    return EXPECTED_BY_ENTRY if expectation else ""
 
 
 def _record(
@@ -180,13 +200,17 @@ def _record(
         lane=case.target.lane,
         topology=str(case.target.topology),
         isolation=isolation,
+        deadline=case.deadline,
         upstream=" ".join(case.upstream),
         expectation=expectation.cause if expectation else "",
+        expected=str(expectation.outcome) if expectation else "",
+        expected_by="",
+        actual="",
         outcome=str(outcome.kind),
-        outcome_detail=outcome.message,
+        outcome_detail=outcome.detail,
         failure="",
         layer="",
-        signal=outcome.signal,
+        signal="",
         unproven="",
         duration_setup=max(setup - (run.runtime_start or 0.0), 0.0),
         duration_runtime_start=run.runtime_start,

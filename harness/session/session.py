@@ -25,7 +25,7 @@ from harness.isolation.evidence import Death
 from harness.isolation.foreign import ForeignFile, MainBlock
 from harness.isolation.isolator import Isolator, Run
 from harness.isolation.pytest_child import RUNTIME_START
-from harness.isolation.reports import of_death
+from harness.isolation.reports import keep_layer, of_death
 from harness.isolation.threads import NotForkableError, refuse_started_runtimes
 from harness.job import job
 from harness.job.rendezvous import Meetings
@@ -167,9 +167,12 @@ class Cases:
         return True
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Keep what a test says of itself apart from what the harness says of it."""
         report = yield
+        keep_layer(report, call)
         report.user_properties = [(of_a_test(name), v) for name, v in report.user_properties]
         return report
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from harness.ir import Collective, Program, TensorType
+from harness.model.mismatch import NumbersError
 from suites.collectives.data import DTYPES, MLIR_NAMES, Groups
 
 _MLIR = {DTYPES[name]: mlir for name, mlir in MLIR_NAMES.items()}
@@ -60,15 +61,16 @@ def check_numbers(results: Sequence[Sequence[np.ndarray]], *expected: Sequence[n
 
 
 def _check_array(got: np.ndarray, expected: np.ndarray, where: str) -> None:
-    assert (got.dtype, got.shape) == (expected.dtype, expected.shape), (
-        f"{where}: expected {expected.dtype}{expected.shape}, got {got.dtype}{got.shape}"
-    )
+    if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+        raise NumbersError(
+            f"{where}: expected {expected.dtype}{expected.shape}, got {got.dtype}{got.shape}"
+        )
     with np.errstate(invalid="ignore"):
         nan = np.isnan(got.astype(np.float64)) & np.isnan(expected.astype(np.float64))
     differs = (got != expected) & ~nan
     if differs.any():
         index = tuple(int(i) for i in np.argwhere(differs)[0])
-        raise AssertionError(
+        raise NumbersError(
             f"{where} at {index}: expected {expected[index]}, got {got[index]} "
             f"({int(differs.sum())} of {differs.size} elements differ)"
         )

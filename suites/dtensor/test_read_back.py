@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from harness.model.mismatch import MismatchError
 from harness.oracles import dtensor as oracle
 from harness.oracles.torch_dtensor import DTensor, Shard, distribute_tensor
 from suites.dtensor.layouts import (
@@ -116,7 +117,8 @@ def test_requires_grad(topology, start_spmd, requires_grad):
     (expected, *_) = oracle.run_program(program, ranks((4,)))["requires_grad"].shards
     start_spmd()
     got = program(DeviceMesh("xla", ranks((4,))))["requires_grad"]
-    assert got == expected, f"requires_grad is {got.item()}, in DTensor {expected.item()}"
+    if got != expected:
+        raise MismatchError(f"requires_grad is {got.item()}, in DTensor {expected.item()}")
 
 
 @pytest.mark.topologies(4)

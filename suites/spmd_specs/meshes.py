@@ -9,6 +9,7 @@ import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 
+from harness.model.mismatch import NumbersError
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, check_placement
 
@@ -80,8 +81,14 @@ def marked(value: torch.Tensor, layout: Layout, spec: Spec) -> torch.Tensor:
 
 
 def check_marked(value: torch.Tensor, layout: Layout, spec: Spec) -> None:
-    """Mark `value` and raise AssertionError when its shards are not JAX's."""
+    """Mark `value` and raise MismatchError when its shards are not JAX's."""
     check_placement(marked(value, layout, spec), as_numpy(value), layout, spec)
+
+
+def check_product(error: float, what: str) -> None:
+    """Raise NumbersError when a matrix product's largest error is more than rounding."""
+    if not error < 1e-5:  # NaN is not, either
+        raise NumbersError(f"{what} is wrong by {error:.3}")
 
 
 def grid(topology: Topology) -> Layout:

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 
+from harness.model.mismatch import NumbersError
 from harness.model.topology import Topology
 from harness.oracles.sharding import Shape, Spec, as_numpy, check_placement
 from suites.execution import settle
@@ -40,7 +41,8 @@ def test_gradients(topology: Topology, spmd: None, spec: Spec) -> None:
         for name, host, leaf in zip("xws", hosts, ours, strict=True)
         if not torch.allclose(leaf.grad.cpu(), host.grad, rtol=1e-4, atol=1e-4)
     ]
-    assert not wrong, f"wrong gradients of {wrong} over devices {layout.device_ids}"
+    if wrong:
+        raise NumbersError(f"wrong gradients of {wrong} over devices {layout.device_ids}")
 
 
 @pytest.mark.topologies(1, 8)

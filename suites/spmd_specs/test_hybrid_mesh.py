@@ -18,7 +18,7 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, check_placement, placed_shards
-from suites.spmd_specs.meshes import NAMES, all_mesh_shapes, numbered
+from suites.spmd_specs.meshes import NAMES, all_mesh_shapes, check_product, numbered
 from suites.spmd_specs.test_computed_placements import product_error
 from suites.spmd_specs.twins import AXES, SGD, Twins, models
 
@@ -134,7 +134,7 @@ def test_product(topology: Topology, spmd: None, mesh: str) -> None:
     """A matrix product whose sum goes over x has the same numbers on every mesh."""
     layout = _layout(_hybrid(*MESHES[mesh](topology.slices, topology.devices), ("x", "y")))
     error = product_error(layout, ((None, "x"), ("x", "y"), ("y", "x")))
-    assert error < 1e-5, f"the product over devices {layout.device_ids} is wrong by {error:.3}"
+    check_product(error, f"the product over devices {layout.device_ids}")
 
 
 @pytest.mark.topologies("2x2", "2x4", "4x2")

@@ -9,12 +9,17 @@ from support.paths import ROOT
 from support.project import Project
 
 from harness.diagnosis.frames import frames
-from harness.diagnosis.layers import LAYERS, classify
-from harness.model.outcome import Kind
+from harness.diagnosis.layers import LAYERS, classify, layer_of
+from harness.model import mismatch
+from harness.model.outcome import Kind, Outcome
 
 RECORDED = ROOT / "fixtures" / "failures.toml"
 FAILURES = tomllib.loads(RECORDED.read_text())["failure"]
 SUITE = """\
+from harness.model.mismatch import (
+    CompilationError, DiscoveryError, MismatchError, NumbersError
+)
+
 pytestmark = pytest.mark.lanes("cpu")
 
 def test_no_module(): import no_such_module
@@ -22,9 +27,28 @@ def test_no_name(): pytest.no_such_name
 def test_no_parameter(): sorted([], no_such_parameter=1)
 def test_upstream_has_no_name(): raise_in_library("'A' object has no attribute 'b'")
 def test_signature(): assert 2 == 1, "signature: expected 1, got 2"
-def test_numbers(): assert 2 == 1, "numbers: expected 1, got 2"
+def test_numbers(): raise NumbersError("two")
+def test_numbers_in_words(): assert 2 == 1, "numbers: expected 1, got 2"
+def test_raised_from_numbers():
+    try:
+        raise NumbersError("two")
+    except NumbersError as error:
+        raise RuntimeError("wrapped") from error
+def test_numbers_of_a_subtest(subtests):
+    with subtests.test("one"):
+        raise NumbersError("two")
+@pytest.fixture
+def wrong_end():
+    yield
+    raise CompilationError("of another program")
+def test_error_of_a_teardown(wrong_end): pass
 def test_compares(): assert [1].__eq__([2]) is True or equal(1, 2)
-def test_discoveries(): raise AssertionError("2 discoveries, expected 1")
+def test_discoveries(): raise DiscoveryError("two")
+def test_discoveries_in_words(): raise AssertionError("2 discoveries, expected 1")
+def test_form(): raise MismatchError(f"requires_grad is {[False].count(False).real.__eq__(1)}")
+def test_memory(): raise MemoryError
+@pytest.mark.xfail
+def test_fails_by_a_marker(): raise NumbersError("two")
 def test_refuses():
     with pytest.raises(ValueError): pass
 def test_passes(): pass
@@ -50,8 +74,16 @@ EXPECTED = {
     "upstream_has_no_name": "export",
     "signature": "verification",
     "numbers": "numbers",
+    "numbers_in_words": "verification",
+    "raised_from_numbers": "numbers",
+    "numbers_of_a_subtest": "numbers",
+    "error_of_a_teardown": "compile",
     "compares": "numbers",
     "discoveries": "discovery count",
+    "discoveries_in_words": "verification",
+    "form": "verification",
+    "memory": "trace",
+    "fails_by_a_marker": "",
     "refuses": "trace",
     "passes": "",
     "skips": "",
@@ -63,8 +95,18 @@ EXPECTED = {
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f"{f['stack']}-{f['case']}")
 def test_recorded_failure(failure: dict[str, str]) -> None:
-    kind = Kind(failure["outcome"])
-    assert classify(kind, failure["message"], failure["text"]) == failure["layer"]
+    kind, message = Kind(failure["outcome"]), failure["message"]
+    if "error" in failure:
+        carried = getattr(mismatch, failure["error"]).layer
+        found = layer_of(Outcome(kind, message, layer=carried), [])
+    else:
+        found = classify(kind, message, failure["text"])
+    assert found == failure["layer"]
+
+
+def test_errors_carry_layers_that_there_are() -> None:
+    errors = [mismatch.MismatchError, *mismatch.MismatchError.__subclasses__()]
+    assert {error.layer for error in errors} <= LAYERS.keys()
 
 
 def test_every_layer_but_import_is_recorded() -> None:

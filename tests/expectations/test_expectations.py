@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 from support.project import Project
 
@@ -26,6 +28,10 @@ def broken_end():
 def test_fails_twice(broken_end): raise ValueError("sums differ")
 @pytest.mark.xfail(reason="pytest's own")
 def test_xfails(): assert 0
+@pytest.mark.xfail(reason="pytest's own")
+def test_xpasses(): pass
+@pytest.mark.xfail(reason="pytest's own", strict=True)
+def test_strictly(): pass
 """
 
 
@@ -188,6 +194,21 @@ JUDGED = {
         "KeyError: 'teardown'",
     ),
     "xfail": (entry(cases=cases("xfails")), "xfails", "expected failure", "pytest's own"),
+    "xpass": (entry(cases=cases("xpasses")), "xpasses", "unexpected pass", "pytest's own"),
+    "strict": (entry(cases=cases("strictly")), "strictly", "unexpected pass", "pytest's own"),
+}
+# By name of the case: what really happened, with which signal, and who expected a failure.
+HAPPENED = {
+    "fails": ("failed", "", "expectation"),
+    "crashes": ("crashed", "SIGABRT", "expectation"),
+    "hangs": ("hung", "", "expectation"),
+    "passes": ("passed", "", "expectation"),
+    "subtests": ("passed", "", "expectation"),
+    "skips": ("skipped", "", "expectation"),
+    "fails_twice": ("failed", "", "expectation"),
+    "xfails": ("failed", "", "pytest"),
+    "xpasses": ("passed", "", "pytest"),
+    "strictly": ("passed", "", "pytest"),
 }
 
 
@@ -197,9 +218,14 @@ def test_outcome_is_judged(project: Project, kind: str) -> None:
     project.write("test_inner.py", CASES)
     project.write("expected/area.toml", text)
     ran = project.run(OPTION, "-k", f"test_{name} and not {name}_")
-    assert ran.outcomes[f"test_{name}"] == outcome
-    assert detail in ran.properties(f"test_{name}")["outcome_detail"]
-    is_bad = outcome not in ("expected failure", "skipped")
+    said = ran.properties(f"test_{name}")
+    assert said["outcome"] == outcome
+    assert detail in said["outcome_detail"]
+    assert (said["actual"], said.get("signal", ""), said["expected_by"]) == HAPPENED[name]
+    (declared,) = tomllib.loads(text)["expectation"]
+    declares = declared.get("outcome", "failed")
+    assert (said["expected"], float(said["deadline"])) == (declares, 0.3 if name == "hangs" else 60)
+    is_bad = outcome not in ("expected failure", "skipped") and name != "xpasses"
     assert ran.code == int(is_bad)
     if is_bad:
         assert ran.shows(detail.splitlines()[0])

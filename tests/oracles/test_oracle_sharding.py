@@ -55,12 +55,15 @@ def marked(values, layout, spec):
     xs.mark_sharding(tensor, xs.Mesh(np.array(layout.device_ids), layout.shape, layout.names), spec)
     return tensor
 
+def told(errors):
+    return [f"{type(each).__name__}: {each}" for each in errors]
+
 def errors_after(change):
     real = oracle.placed_shards
     tensor = marked(values, grid, ("x", None))
     oracle.placed_shards = lambda tensor: change(real(tensor))
     try:
-        return oracle.placement_errors(tensor, values, grid, ("x", None))
+        return told(oracle.placement_errors(tensor, values, grid, ("x", None)))
     finally:
         oracle.placed_shards = real
 

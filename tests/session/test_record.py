@@ -91,6 +91,11 @@ def test_properties_are_complete(ran: Ran, name: str) -> None:
     for component in ("torch", "torch_xla", "jax", "jaxlib", "libtpu"):
         assert properties[component] == version(component)
     assert ("outcome_detail" in properties) == (outcome != "passed")
+    actual = {"expected failure": "failed", "unexpected pass": "passed"}.get(outcome, outcome)
+    assert properties["actual"] == actual
+    assert properties.get("expected", "") == ("failed" if "expected" in name else "")
+    assert properties.get("expected_by", "") == ("expectation" if "expected" in name else "")
+    assert float(properties["deadline"]) == (0.3 if outcome == "hung" else 60)
     assert ("signal" in properties) == (outcome == "crashed")
     assert ("expectation" in properties) == ("expected" in name)
     for duration in ("setup", "body", "isolation"):

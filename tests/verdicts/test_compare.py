@@ -73,7 +73,7 @@ def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
 def test_what_is_known_of_each(found: dict[str, Finding]) -> None:
     regressed = found[key("regresses", "-1")]
     assert (regressed.layer, regressed.issues) == ("numbers", ("pytorch/xla#1",))
-    assert regressed.failure.startswith("AssertionError: numbers: rank 1: 9 at 0x")
+    assert regressed.failure.startswith("harness.model.mismatch.NumbersError: rank 1: 9 at 0x")
     assert (str(regressed.base), str(regressed.candidate)) == ("1 ok", "1 broken")
     assert found[key("regresses_as_expected")].issues == ("pytorch/xla#3",)
     assert found[key("fixed_unexpectedly")].issues == ("pytorch/xla#3",)
@@ -185,7 +185,7 @@ def test_markdown(compared: Comparison) -> None:
     assert lines[0].startswith("**Refused: 4 regressed, 4 newly unmeasured.** new held against old")
     assert lines[4].startswith(
         "| regressed | 3 | numbers | [pytorch/xla#1](https://github.com/pytorch/xla/issues/1) |  "
-        f"| `{key('regresses', '-0')}` | `AssertionError: numbers: rank 0: 9 at 0x"
+        f"| `{key('regresses', '-0')}` | `harness.model.mismatch.NumbersError: rank 0: 9 at 0x"
     )
     assert {len(cells(line)) for line in lines if line.startswith("|")} == {3, 7}
 
@@ -239,7 +239,7 @@ def test_report_of_another_version(shared_project: Project, reports: Reports) ->
     old = (
         (shared_project.path / "base.xml")
         .read_text()
-        .replace('report" value="2"', 'report" value="1"')
+        .replace('report" value="3"', 'report" value="1"')
     )
     path = shared_project.write("old.xml", "")
     path.write_text(old)

@@ -112,7 +112,7 @@ def test_report_of_another_version(folder: Path) -> None:
     text = (folder / "reports/matrix/2.6.0/cpu.xml").read_text()
     other = folder / "older" / "cpu.xml"
     other.parent.mkdir()
-    other.write_text(text.replace('report" value="2"', 'report" value="1"'))
+    other.write_text(text.replace('report" value="3"', 'report" value="1"'))
     done = history_of(folder, "1", "--reports", "older")
     assert done.returncode == 2
     assert "older/cpu.xml: expected the property" in done.stderr

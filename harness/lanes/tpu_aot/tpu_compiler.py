@@ -12,6 +12,7 @@ from harness.lanes.tpu_aot.compiler import Compilation
 from harness.lanes.tpu_aot.golden import Golden
 from harness.lanes.tpu_aot.record import EVENT, REFUSED, Summary, summary
 from harness.model.case import Case
+from harness.model.mismatch import CompilationError
 from harness.model.topology import Topology
 
 
@@ -57,13 +58,13 @@ class TpuCompiler:
         return self._record(compiled)
 
     def compare(self) -> None:
-        """Raise AssertionError unless the programs are what the golden file has of this case."""
+        """Raise CompilationError unless the programs are the golden file's of this case."""
         if self._golden is None or not self._programs:
             return
         file = self._golden.file_of(self._case.area, self._case.id)
         difference = file.difference(self._case.id, self._programs)
         if difference:
-            raise AssertionError(difference)
+            raise CompilationError(difference)
 
     def _record(self, compilation: Compilation) -> Compilation:
         program = summary(compilation)

@@ -1,0 +1,41 @@
+"""What a check found wrong, and the layer at which it did: the error carries it as data.
+
+A plain ``assert`` is about a program's form, or about values where its statement compares some
+(``harness.diagnosis.layers``). A check that knows better raises one of these.
+"""
+
+from __future__ import annotations
+
+
+class MismatchError(AssertionError):
+    """Something is not what it should be, at ``layer``, one of harness.diagnosis.layers.LAYERS."""
+
+    layer = "verification"
+
+
+class NumbersError(MismatchError):
+    """It ran, and the values are wrong."""
+
+    layer = "numbers"
+
+
+class CompilationError(MismatchError):
+    """The compiler made another program of it than before."""
+
+    layer = "compile"
+
+
+class DiscoveryError(MismatchError):
+    """There were not as many MegaScale discoveries as the job needs."""
+
+    layer = "discovery count"
+
+
+def layer_of_mismatch(error: BaseException | None) -> str:
+    """The layer that the error carries, or the error that it was raised from; "" if none does."""
+    found = ""
+    while error is not None:
+        if isinstance(error, MismatchError):
+            found = error.layer
+        error = error.__cause__
+    return found
