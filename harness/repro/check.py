@@ -1,4 +1,4 @@
-"""Running a case, and a script, and holding the one's failure against the other's."""
+"""Running a case, and a script, and comparing how the two end."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from harness.errors import BadInputError
 from harness.junit import report
 from harness.model.case import Case
 from harness.model.outcome import Kind
+from harness.repro.script import EXIT_SKIPPED
 
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::\s?(.*))?$")
 _STARTUP = 5.0  # seconds that a script may always take to start
@@ -61,22 +62,10 @@ def of_case(case_id: str, root: Path) -> Ending:
         results = report.read(file).results.values() if file.exists() else ()
     for result in results:
         if result.id == case_id:
-            kind = result.outcome
-            if kind in (Kind.EXPECTED_FAILURE, Kind.UNEXPECTED_PASS):
-                kind = _unexpected(result)
             signal_ = result.properties.get("signal", "")
-            return Ending(kind, result.failure, signal_, seconds)
+            return Ending(result.actual, result.failure, signal_, seconds)
     tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
     raise BadInputError(f"{case_id}: running it gave no result:\n{tail}")
-
-
-def _unexpected(result: report.Result) -> Kind:
-    """What the outcome would be called if nothing were expected."""
-    if result.works:
-        return Kind.PASSED
-    if result.properties.get("signal"):
-        return Kind.CRASHED
-    return Kind.HUNG if result.failure.startswith("no result after") else Kind.FAILED
 
 
 def of_script(path: Path, case: Case, like: Ending) -> Ending:
@@ -99,10 +88,9 @@ def of_script(path: Path, case: Case, like: Ending) -> Ending:
         return Ending(Kind.CRASHED, signal=signal.Signals(-done.returncode).name)
     if done.returncode == 0:
         return Ending(Kind.PASSED)
-    message = _exception(done.stderr)
-    if message.startswith("skipped: "):
-        return Ending(Kind.SKIPPED, message.removeprefix("skipped: "))
-    return Ending(Kind.FAILED, message)
+    if done.returncode == EXIT_SKIPPED:
+        return Ending(Kind.SKIPPED, done.stdout.rstrip().rpartition("\n")[2])
+    return Ending(Kind.FAILED, _exception(done.stderr))
 
 
 def _exception(stderr: str) -> str:

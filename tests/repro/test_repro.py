@@ -33,6 +33,13 @@ cases = ["suites/tiny/test_tiny.py::test_sum[*]"]
 issue = "pytorch/xla#12"
 reason = "sums are rounded"
 signature = "sum is 12"
+
+[[expectation]]
+cases = ["suites/tiny/test_tiny.py::test_crash[*]"]
+issue = "pytorch/xla#12"
+reason = "it aborts"
+outcome = "crashed"
+signature = "SIGABRT"
 """,
     "fixtures/stacks/old.toml": 'python = "3.11"\n[pins]\ntorch = "2.0.0"\ntorch_xla = "2.0.0"\n',
     "fixtures/stacks/old.txt": "torch==2.0.0 \\\ntorch-xla==2.0.0 \\\nnumpy==1.0.0\n",
