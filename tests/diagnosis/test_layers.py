@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 from support.paths import ROOT
@@ -10,8 +11,13 @@ from support.project import Project
 
 from harness.diagnosis.frames import frames
 from harness.diagnosis.layers import LAYERS, classify, layer_of
+from harness.lanes.events import EventLog
+from harness.lanes.tpu_aot.golden import Golden
+from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model import mismatch
+from harness.model.case import Case
 from harness.model.outcome import Kind, Outcome
+from harness.model.topology import Target, Topology
 
 RECORDED = ROOT / "fixtures" / "failures.toml"
 FAILURES = tomllib.loads(RECORDED.read_text())["failure"]
@@ -158,3 +164,13 @@ def test_frames_of_a_dump() -> None:
 )
 def test_text_of_any_length_is_read_once(line: str) -> None:
     assert frames(line * (300_000 // len(line))) == []
+
+
+def test_lanes_say_the_layer(tmp_path: Path) -> None:
+    with pytest.raises(mismatch.DiscoveryError, match=r"^0 discoveries, expected 1"):
+        EventLog(tmp_path / "none").expect_discoveries(1)
+    case = Case("suites/sums/test_sums.py::test_sum", Target("tpu-aot", Topology(1, 4)))
+    compiler = TpuCompiler(case, Golden(tmp_path))
+    compiler._programs.append({})
+    with pytest.raises(mismatch.CompilationError, match="has no golden compilation of test_sum"):
+        compiler.compare()
