@@ -151,6 +151,16 @@ def test_the_setup_without_a_stack_takes_pinned_files_only(tmp_path: Path, stack
     assert (tmp_path / "path").read_text() == f"{tmp_path / 'clone/.venv/bin'}\n"
 
 
+def test_jobs_with_a_stack_install_the_same_uv() -> None:
+    (entry,) = re.findall(r"^uv==.*(?:\n .*)*", PINS.read_text(), re.MULTILINE)
+    assert (PINS.parent / "uv.txt").read_text() == f"# .ci/pin\n{entry}\n"
+    setup = (ROOT / ".ci/setup").read_text().replace("\\\n", "")
+    installs = [line for line in setup.splitlines() if re.search(r"\bpip .*install", line)]
+    resolving = [line for line in installs if "--no-deps" not in line]
+    assert len(resolving) == 2
+    assert all("--require-hashes" in line for line in resolving)
+
+
 def test_the_pins_are_what_the_project_needs() -> None:
     text = PINS.read_text()
     assert "://" not in text
