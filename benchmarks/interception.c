@@ -19,9 +19,8 @@ typedef struct {
   double times[RUNS];
 } Side;
 
-#define CALL(side, name, ...)                                             \
-  name##_Args name##_args = {.struct_size = name##_Args_STRUCT_SIZE,      \
-                             __VA_ARGS__};                                \
+#define CALL(side, name, ...)                                                      \
+  name##_Args name##_args = {.struct_size = name##_Args_STRUCT_SIZE, __VA_ARGS__}; \
   check((side)->api, #name, (side)->api->name(&name##_args))
 
 static void check(const PJRT_Api *api, const char *call, PJRT_Error *error) {
@@ -67,8 +66,8 @@ static void start(Side *side, const char *plugin, char *code, size_t code_size) 
                           .format_size = 4};
   // CompileOptionsProto: one replica, one partition.
   static const char OPTIONS[] = {0x1A, 4, 0x20, 1, 0x28, 1};
-  CALL(side, PJRT_Client_Compile, .client = client, .program = &program,
-       .compile_options = OPTIONS, .compile_options_size = sizeof OPTIONS);
+  CALL(side, PJRT_Client_Compile, .client = client, .program = &program, .compile_options = OPTIONS,
+       .compile_options_size = sizeof OPTIONS);
   side->program = PJRT_Client_Compile_args.executable;
   CALL(side, PJRT_Client_AddressableDevices, .client = client);
   static float values[SIZE * SIZE];
@@ -95,7 +94,8 @@ static double execute(const Side *side) {
   await(side, done);
   clock_gettime(CLOCK_MONOTONIC, &after);
   CALL(side, PJRT_Buffer_Destroy, .buffer = result);
-  return 1e6 * (double)(after.tv_sec - before.tv_sec) + 1e-3 * (double)(after.tv_nsec - before.tv_nsec);
+  return 1e6 * (double)(after.tv_sec - before.tv_sec) +
+         1e-3 * (double)(after.tv_nsec - before.tv_nsec);
 }
 
 static int ascending(const void *a, const void *b) {

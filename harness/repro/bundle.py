@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import libcst as cst
+
 from harness.repro import edits
-from harness.repro.edits import FunctionNode, Plan
+from harness.repro.edits import Edited, Plan
 from harness.repro.names import Bound, names_of_definitions, names_of_imports
 from harness.repro.resolve import Meaning, Ref, Target, meaning
-from harness.repro.scopes import Reader, Use
-from harness.repro.source import Imported, Module, Sources
+from harness.repro.source import Import, Imported, Module, Sources, Statement
+from harness.repro.uses import Reader, Use, walk
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,16 @@ class Named:
     spelling: str
 
 
-Expression = tuple[str | Named, ...]
+@dataclass(frozen=True)
+class Written:
+    """A place in an expression for one that stands in a module."""
+
+    module: Module
+    node: cst.BaseExpression
+    uses: list[Use]
+
+
+Expression = tuple[str | Named | Written, ...]
 
 
 @dataclass
@@ -31,11 +41,11 @@ class Unit:
     """A statement of a module that is part of the script."""
 
     module: Module
-    statement: ast.stmt
+    statement: Statement
     plan: Plan
-    removable: dict[str, FunctionNode] = field(default_factory=dict)  # methods nobody names so far
+    removable: dict[str, cst.FunctionDef] = field(default_factory=dict)  # methods without a user
     uses: list[Use] = field(default_factory=list)
-    inner_imports: list[ast.stmt] = field(default_factory=list)
+    inner_imports: list[Import] = field(default_factory=list)
 
 
 class Bundle:
@@ -45,7 +55,7 @@ class Bundle:
         self.sources = sources
         self.plans: dict[Ref, Plan] = {}  # of definitions that were planned by somebody else
         self.members: dict[Ref, set[str]] = {}  # methods of a class that are called from outside
-        self.units: dict[int, Unit] = {}
+        self.units: dict[Statement, Unit] = {}
         self.imports: dict[Bound, str] = {}  # with the names they got
         self.depends: dict[str, set[str]] = {}  # module to those that it takes from
         self._refs: dict[Ref, str] = {}  # with the spelling that is asked for
@@ -68,27 +78,18 @@ class Bundle:
         ref = Ref(module.name, target.name)
         self._open(module)
         if asked_by:
-            self.depends[asked_by].add(module.name)
+            self.depends.setdefault(asked_by, set()).add(module.name)
         self._refs[ref] = self._refs.get(ref) or spelling
         for statement in module.definitions[ref.name]:
             self._add(module, statement, self.plans.get(ref), self.members.get(ref, set()))
         return Named(ref, ref.name)
 
-    def expression(self, module: Module, node: ast.expr) -> Expression:
+    def expression(self, module: Module, node: cst.BaseExpression) -> Expression:
         """An expression of a module's text, and all that it needs."""
         self._open(module)
-        start, stop = module.span(node)
-        parts: list[str | Named] = []
-        text, place = module.text.encode(), start
-        reader = self._reader(module, set())
-        reader.visit(node)
-        for use in sorted(reader.uses, key=lambda u: module.span(u.node)[0]):
-            if (found := self.meaning(module, use)) is not None:
-                begin, end = module.span(found.node)
-                parts.append(text[place:begin].decode())
-                parts.append(self.require(found.target, found.spelling, module.name))
-                place = end
-        return (*parts, text[place:stop].decode())
+        uses = Reader(module, node, (), self.sources.is_local).uses
+        self._require_all(module, uses)
+        return (Written(module, node, uses),)
 
     def finish(self) -> None:
         """Add the methods that something names, until nothing is missing."""
@@ -98,7 +99,7 @@ class Bundle:
             for unit in list(self.units.values()):
                 for name in sorted(unit.removable.keys() & self._words):
                     member = unit.removable.pop(name)
-                    unit.plan.skipped.discard(id(member))
+                    unit.plan.removed.discard(member)
                     self._read(unit, member)
                     grown = True
 
@@ -114,8 +115,8 @@ class Bundle:
 
     def settle_names(self, first: str) -> None:
         """Give everything a name of its own; module ``first`` has the first choice."""
-        statements = [unit.statement for unit in self.units.values()]
-        everywhere = set().union(*map(edits.words_of, statements), self._reserved)
+        nodes = (node for unit in self.units.values() for node in walk(unit.statement))
+        everywhere = {n.value for n in nodes if isinstance(n, cst.Name)} | self._reserved
         self.imports = names_of_imports(self.imports, self._reserved, everywhere)
         taken = {*self._reserved, *self.imports.values()}
         self._names = names_of_definitions(self._refs, first, taken, everywhere)
@@ -128,10 +129,27 @@ class Bundle:
 
     def text(self, expression: Expression) -> str:
         """The expression with the script's names."""
-        return "".join(
-            part if isinstance(part, str) else self.name(part.target, part.spelling)
-            for part in expression
-        )
+        return "".join(map(self._text, expression))
+
+    def _text(self, part: str | Named | Written) -> str:
+        if isinstance(part, Named):
+            return self.name(part.target, part.spelling)
+        if isinstance(part, Written):
+            plan = Plan()
+            self.rename(part.module, plan, part.uses)
+            edited = part.node.visit(Edited(plan))
+            assert isinstance(edited, cst.BaseExpression)
+            return part.module.code(edited)
+        return part
+
+    def rename(self, module: Module, plan: Plan, uses: Iterable[Use]) -> None:
+        """Give the names that stand for something global those of the script."""
+        for use in uses:
+            found = self.meaning(module, use)
+            if found is not None:
+                name = self.name(found.target, found.spelling)
+                if name and name != module.code(found.node):
+                    plan.replace(found.node, cst.Name(name))
 
     def _open(self, module: Module) -> None:
         """Importing a module may do something, whatever is taken of it."""
@@ -146,40 +164,39 @@ class Bundle:
             self._add(module, statement, None, set())
 
     def _add(
-        self, module: Module, statement: ast.stmt, plan: Plan | None, members: set[str]
+        self, module: Module, statement: Statement, plan: Plan | None, members: set[str]
     ) -> None:
-        if id(statement) in self.units:
+        if statement in self.units:
             return
         unit = Unit(module, statement, plan or edits.plain(module, statement))
-        self.units[id(statement)] = unit
+        self.units[statement] = unit
         if unit.plan.is_context:
             self.require(Imported("contextlib", "contextmanager"))
-        if isinstance(statement, ast.ClassDef) and self._has_own_bases_only(module, statement):
-            methods = (m for m in statement.body if isinstance(m, FunctionNode))
-            own = {m.name: m for m in methods if m.name not in members}
+        if isinstance(statement, cst.ClassDef) and self._has_own_bases_only(module, statement):
+            methods = (m for m in statement.body.body if isinstance(m, cst.FunctionDef))
+            own = {m.name.value: m for m in methods if m.name.value not in members}
             unit.removable = {n: m for n, m in own.items() if not n.startswith("__")}
-        unit.plan.skipped |= {id(member) for member in unit.removable.values()}
+        unit.plan.removed.update(unit.removable.values())
         self._read(unit, statement)
 
-    def _read(self, unit: Unit, node: ast.AST) -> None:
-        reader = self._reader(unit.module, unit.plan.skipped)
-        reader.visit(node)
+    def _read(self, unit: Unit, node: cst.CSTNode) -> None:
+        reader = Reader(unit.module, node, unit.plan.removed, self.sources.is_local)
         unit.uses += reader.uses
         unit.inner_imports += reader.inner_imports
         self._words |= reader.words
-        for use in reader.uses:
-            if (found := self.meaning(unit.module, use)) is not None:
-                self.require(found.target, found.spelling, unit.module.name)
+        self._require_all(unit.module, reader.uses)
 
-    def _reader(self, module: Module, skipped: set[int]) -> Reader:
-        return Reader(module, lambda node: id(node) in skipped, self.sources.is_local)
+    def _require_all(self, module: Module, uses: Iterable[Use]) -> None:
+        for use in uses:
+            if (found := self.meaning(module, use)) is not None:
+                self.require(found.target, found.spelling, module.name)
 
-    def _has_own_bases_only(self, module: Module, node: ast.ClassDef) -> bool:
+    def _has_own_bases_only(self, module: Module, node: cst.ClassDef) -> bool:
         """Whether nobody but the script calls its methods: it has no base from elsewhere."""
         for base in node.bases:
             found = None
-            if isinstance(base, ast.Name):
-                found = self.meaning(module, Use(base.id, base))
+            if isinstance(base.value, cst.Name):
+                found = self.meaning(module, Use(base.value.value, base.value))
             if found is None or not isinstance(found.target, Ref):
                 return False
         return True

@@ -2,152 +2,136 @@
 
 from __future__ import annotations
 
-import ast
-import copy
-import io
 import sys
-import tokenize
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import libcst as cst
 import pytest
+from libcst import matchers as m
 
 from harness.errors import BadInputError
-from harness.repro.source import Module, bound_names
+from harness.repro.source import Module
+from harness.repro.uses import walk
 
+WIDTH = 100
 # Decorators that never look at annotations; those of others stay.
 _BLIND = {"abstractmethod", "cache", "cached_property", "classmethod", "composite"}
 _BLIND |= {"contextmanager", "fixture", "given", "lru_cache", "no_grad", "override", "property"}
 _BLIND |= {"setter", "settings", "staticmethod", "wraps"}
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Bytes of a module's text, and what takes their place."""
-
-    start: int
-    stop: int
-    text: str = ""
+Change = Callable[[Any], cst.CSTNode | cst.RemovalSentinel]
 
 
 @dataclass
 class Plan:
     """What becomes of one statement."""
 
-    edits: list[Edit] = field(default_factory=list)
-    skipped: set[int] = field(default_factory=set)  # ids of nodes that are not in the script
+    changes: defaultdict[cst.CSTNode, list[Change]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    removed: set[cst.CSTNode] = field(default_factory=set)  # nothing is read in these
     is_context: bool = False
 
-    def remove(self, node: ast.AST, start: int, stop: int) -> None:
-        """Take the node out, with all between the two places."""
-        self.skipped.add(id(node))
-        self.edits.append(Edit(start, stop))
+    def change(self, node: cst.CSTNode, **fields: Any) -> None:
+        """Replace fields of the node."""
+        self.changes[node].append(lambda now: now.with_changes(**fields))
+
+    def replace(self, node: cst.CSTNode, other: cst.CSTNode) -> None:
+        """Put another node in the place of this one."""
+        self.changes[node].append(lambda _: other)
+
+    def remove(self, node: cst.CSTNode) -> None:
+        """Take the node out."""
+        self.removed.add(node)
+        self.changes[node].append(lambda _: cst.RemoveFromParent())
 
 
-def apply(text: bytes, start: int, stop: int, edits: Collection[Edit]) -> str:
-    """The bytes from start to stop with the edits made; one inside another is left out."""
-    parts, place = [], start
-    for edit in sorted(edits, key=lambda e: (e.start, -e.stop)):
-        if edit.start < place or edit.start >= stop:
-            continue
-        parts += [text[place : edit.start].decode(), edit.text]
-        place = edit.stop
-    return "".join([*parts, text[place:stop].decode()])
+class Edited(cst.CSTTransformer):
+    """Makes the changes of a plan, inner ones first."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._changes = plan.changes
+
+    def on_leave(self, original_node: cst.CSTNode, updated_node: Any) -> Any:
+        for change in self._changes.get(original_node, ()):
+            updated_node = change(updated_node)
+        return updated_node
 
 
-def first_line(statement: ast.stmt) -> int:
-    """The line that it starts at, decorators included."""
-    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
-
-
-def last_line(statement: ast.stmt) -> int:
-    """The line that it ends at."""
-    assert statement.end_lineno is not None
-    return statement.end_lineno
-
-
-def plain(module: Module, statement: ast.stmt, *, whole: bool = False) -> Plan:
+def plain(module: Module, statement: cst.CSTNode, *, whole: bool = False) -> Plan:
     """Without markers and annotations; of docstrings the first paragraph, unless ``whole``."""
     plan = Plan()
-    in_classes: set[int] = set()
-    for node in ast.walk(statement):
-        if isinstance(node, FunctionNode | ast.ClassDef):
+    for node in walk(statement):
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
             _remove_decorators(module, plan, node)
             if not whole:
-                _shorten_docstring(module, plan, node)
-        if isinstance(node, FunctionNode) and _is_blind(module, node):
+                _shorten_docstring(plan, node)
+        if isinstance(node, cst.FunctionDef) and _is_blind(module, node):
             _remove_annotations(module, plan, node)
-        if isinstance(node, ast.ClassDef):
-            in_classes |= {id(member) for member in node.body}
-        if isinstance(node, ast.AnnAssign) and id(node) not in in_classes and node.value:
-            (_, start), (_, stop) = module.span(node.target), module.span(node.annotation)
-            plan.remove(node.annotation, start, stop)
+        if isinstance(node, cst.AnnAssign) and node.value and not _is_field(module, node):
+            plan.removed.add(node.annotation)
+            plan.changes[node].append(
+                lambda now: cst.Assign([cst.AssignTarget(now.target)], now.value)
+            )
     return plan
 
 
-def take_fixtures(module: Module, plan: Plan, function: FunctionNode) -> list[str]:
+def _is_field(module: Module, node: cst.AnnAssign) -> bool:
+    block = module.parents[module.parents[node]]
+    return isinstance(module.parents.get(block), cst.ClassDef)
+
+
+def take_fixtures(module: Module, plan: Plan, function: cst.FunctionDef) -> list[str]:
     """Make a test or a fixture a plain function of those parameters that it makes use of.
 
     Returns their names. ``request`` gives way to what it is asked for.
     """
-    for decorator in function.decorator_list:
-        if _is_fixture(decorator):
-            plan.is_context = any(isinstance(n, ast.Yield) for n in _own_nodes(function))
-    own = function.args
-    names = [a.arg for a in (*own.posonlyargs, *own.args, *own.kwonlyargs)]
-    used = {n.id for n in _own_nodes(function) if isinstance(n, ast.Name)}
-    kept = [n for n in names if n in used or n in ("self", "cls")]
+    if any(_is_fixture(module, decorator) for decorator in function.decorators):
+        plan.is_context = yields(function)
+    own = function.params
+    parameters = [*own.posonly_params, *own.params, *own.kwonly_params]
+    used = {node.value for node in m.findall(function.body, m.Name()) if isinstance(node, cst.Name)}
+    kept = [p.name.value for p in parameters if p.name.value in used | {"self", "cls"}]
     if "request" in kept:
         kept = _without_request(module, plan, function, kept)
-    arguments = copy.deepcopy(own)
-    for group in (arguments.posonlyargs, arguments.args, arguments.kwonlyargs):
-        group[:] = [ast.arg(a.arg) for a in group if a.arg in kept]
-    if "param" in kept and "param" not in names:
-        arguments.args.append(ast.arg("param"))
-    start, stop = _parentheses(module, function)
-    plan.edits.append(Edit(start + 1, stop - 1, ast.unparse(arguments)))
+    for parameter in parameters:
+        if parameter.name.value in kept:
+            _remove_annotation(plan, parameter)
+        else:
+            plan.remove(parameter)
+    if "param" in kept and "param" not in [p.name.value for p in parameters]:
+        more = cst.Param(cst.Name("param"))
+        plan.changes[own].append(lambda now: now.with_changes(params=[*now.params, more]))
+    plan.changes[function].append(lambda now: _with_short_head(module, function, now))
     return [name for name in kept if name not in ("self", "cls")]
 
 
 def _without_request(
-    module: Module, plan: Plan, function: FunctionNode, kept: list[str]
+    module: Module, plan: Plan, function: cst.FunctionDef, kept: list[str]
 ) -> list[str]:
     known = 0
     kept = [name for name in kept if name != "request"]
-    for node in _own_nodes(function):
-        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+    for node in walk(function.body):
+        text = module.code(node) if isinstance(node, cst.Attribute) else ""
         if text == "request.param":
-            assert isinstance(node, ast.Attribute)
-            plan.edits.append(Edit(*module.span(node), "param"))
+            plan.replace(node, cst.Name("param"))
             kept = [*kept, *({"param"} - set(kept))]
             known += 1
-    uses = [n for n in _own_nodes(function) if isinstance(n, ast.Name) and n.id == "request"]
+    uses = m.findall(function.body, m.Name("request"))
     if known < len(uses):
         raise BadInputError(
-            f"{module.path}:{uses[0].lineno}: a script has no pytest request: only "
+            f"{module.where(uses[0])}: a script has no pytest request: only "
             "request.param can be replaced"
         )
     return kept
 
 
-def remove_members(module: Module, plan: Plan, node: ast.ClassDef, names: Collection[str]) -> None:
-    """Take methods out of a class."""
-    for before, member in zip([None, *node.body], node.body, strict=False):
-        if isinstance(member, FunctionNode) and member.name in names:
-            line = first_line(member)
-            while module.lines[line - 2].lstrip().startswith("#"):
-                line -= 1
-            start = module.offset(line, 0)
-            if before is not None:  # the blank lines between go, too
-                start = min(start, module.offset(last_line(before) + 1, 0))
-            plan.remove(member, start, module.offset(last_line(member) + 1, 0))
-
-
-def is_mark(module: Module, decorator: ast.expr) -> bool:
+def is_mark(module: Module, decorator: cst.BaseExpression) -> bool:
     """Whether it is a pytest marker, by its own name or by one that the module gives it."""
-    text = ast.unparse(decorator)
+    text = module.code(decorator)
     if text.startswith("pytest.mark."):
         return True
     value: object = sys.modules.get(module.name)
@@ -156,91 +140,84 @@ def is_mark(module: Module, decorator: ast.expr) -> bool:
     return isinstance(value, pytest.MarkDecorator)
 
 
-def _remove_decorators(module: Module, plan: Plan, node: FunctionNode | ast.ClassDef) -> None:
-    following = [*(d.lineno for d in node.decorator_list), node.lineno][1:]
-    for decorator, line in zip(node.decorator_list, following, strict=True):
-        fixture = _is_fixture(decorator)
-        if fixture and any(isinstance(n, ast.Yield) for n in _own_nodes(node)):
-            plan.skipped.add(id(decorator))
-            plan.edits.append(Edit(*module.span(decorator), "contextmanager"))
-        elif fixture or is_mark(module, decorator):
-            start = module.offset(decorator.lineno, 0)
-            plan.remove(decorator, start, module.offset(line, 0))
+def yields(function: cst.CSTNode) -> bool:
+    """Whether it, or a function inside of it, is a generator."""
+    return bool(m.findall(function, m.Yield()))
 
 
-def _is_fixture(decorator: ast.expr) -> bool:
-    target = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return ast.unparse(target) in ("pytest.fixture", "fixture")
+def _remove_decorators(module: Module, plan: Plan, node: cst.FunctionDef | cst.ClassDef) -> None:
+    for decorator in node.decorators:
+        fixture = _is_fixture(module, decorator)
+        if fixture and yields(node):
+            plan.removed.add(decorator)
+            plan.change(decorator, decorator=cst.Name("contextmanager"))
+        elif fixture or is_mark(module, decorator.decorator):
+            plan.remove(decorator)
 
 
-def _is_blind(module: Module, node: FunctionNode) -> bool:
-    others = [d for d in node.decorator_list if not is_mark(module, d)]
-    targets = [d.func if isinstance(d, ast.Call) else d for d in others]
-    return {ast.unparse(target).rpartition(".")[2] for target in targets} <= _BLIND
+def _called(module: Module, decorator: cst.Decorator) -> str:
+    target = decorator.decorator
+    return module.code(target.func if isinstance(target, cst.Call) else target)
 
 
-def _remove_annotations(module: Module, plan: Plan, node: FunctionNode) -> None:
-    own = node.args
-    positional = [*own.posonlyargs, *own.args]
-    defaults = [None] * (len(positional) - len(own.defaults)) + [*own.defaults, *own.kw_defaults]
-    for argument, default in zip([*positional, *own.kwonlyargs], defaults, strict=True):
-        if argument.annotation is not None:
-            start = module.span(argument)[0] + len(argument.arg.encode())
-            stop = module.span(default)[0] if default else module.span(argument)[1]
-            plan.skipped.add(id(argument.annotation))
-            plan.edits.append(Edit(start, stop, "=" if default else ""))
-    for rest in (own.vararg, own.kwarg):
-        if rest is not None and rest.annotation is not None:
-            start, stop = module.span(rest)
-            plan.remove(rest.annotation, start + len(rest.arg.encode()), stop)
+def _is_fixture(module: Module, decorator: cst.Decorator) -> bool:
+    return _called(module, decorator) in ("pytest.fixture", "fixture")
+
+
+def _is_blind(module: Module, node: cst.FunctionDef) -> bool:
+    others = [each for each in node.decorators if not is_mark(module, each.decorator)]
+    return {_called(module, each).rpartition(".")[2] for each in others} <= _BLIND
+
+
+def _remove_annotations(module: Module, plan: Plan, node: cst.FunctionDef) -> None:
+    for parameter in walk(node.params):
+        if isinstance(parameter, cst.Param):
+            _remove_annotation(plan, parameter)
     if node.returns is not None:
-        _, start = _parentheses(module, node)
-        plan.remove(node.returns, start, module.span(node.returns)[1])
+        plan.removed.add(node.returns)
+        plan.change(node, returns=None)
+    plan.changes[node].append(lambda now: _with_short_head(module, node, now))
 
 
-def _shorten_docstring(module: Module, plan: Plan, node: FunctionNode | ast.ClassDef) -> None:
-    text = ast.get_docstring(node)
-    statement = node.body[0]
+def _remove_annotation(plan: Plan, parameter: cst.Param) -> None:
+    if parameter.annotation:
+        plan.removed.add(parameter.annotation)
+        equal = _EQUAL if parameter.default else cst.MaybeSentinel.DEFAULT
+        plan.change(parameter, annotation=None, equal=equal)
+
+
+_NO_SPACE = cst.SimpleWhitespace("")
+_EQUAL = cst.AssignEqual(_NO_SPACE, _NO_SPACE)
+
+
+def _with_short_head(
+    module: Module, original: cst.FunctionDef, now: cst.FunctionDef
+) -> cst.FunctionDef:
+    """With its head, which lost its annotations, on one line if it fits."""
+    short = now.with_changes(whitespace_before_params=_NO_SPACE, params=_joined(now.params))
+    head = module.code(short.with_changes(decorators=[], leading_lines=[], body=_EMPTY))
+    indent, node = 0, module.parents[original]
+    while not isinstance(node, cst.Module):
+        indent, node = indent + 4 * isinstance(node, cst.IndentedBlock), module.parents[node]
+    fits = "\n" not in head.rstrip() and indent + len(head.partition(" ...")[0].rstrip()) <= WIDTH
+    return short if fits else now
+
+
+def _joined(node: cst.Parameters) -> cst.Parameters:
+    """Parameters with one blank behind each comma."""
+    plain = {"comma": cst.MaybeSentinel.DEFAULT, "whitespace_after_param": _NO_SPACE}
+    found = m.replace(node, m.Param(), lambda param, _: param.with_changes(**plain))
+    star = cst.ParamStar(cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    return cst.ensure_type(m.replace(found, m.ParamStar(), star), cst.Parameters)
+
+
+_EMPTY = cst.SimpleStatementSuite([cst.Expr(cst.Ellipsis())])
+
+
+def _shorten_docstring(plan: Plan, node: cst.FunctionDef | cst.ClassDef) -> None:
+    first = node.body.body[0]
+    text = node.get_docstring()
     if text and "\n\n" in text and "\\" not in text and '"""' not in text:
-        paragraph = text.partition("\n\n")[0]
-        pad = "\n" + " " * statement.col_offset
-        short = paragraph.replace("\n", pad)
-        plan.edits.append(Edit(*module.span(statement), f'"""{short}"""'))
-
-
-def _parentheses(module: Module, node: FunctionNode) -> tuple[int, int]:
-    """From before ``(`` to behind ``)`` of the parameters."""
-    lines = module.lines[node.lineno - 1 : node.end_lineno]
-    reader = io.StringIO("".join(lines)).readline
-    depth, start = 0, 0
-    for token in tokenize.generate_tokens(reader):
-        if token.type != tokenize.OP or token.string not in ("(", ")", "[", "]", "{", "}"):
-            continue
-        if token.string == "(" and depth == 0:
-            start = _bytes(module, node, *token.start)
-        depth += 1 if token.string in "([{" else -1
-        if depth == 0 and token.string == ")":
-            return start, _bytes(module, node, *token.end)
-    raise AssertionError(f"{node.name} has no parameters")
-
-
-def _bytes(module: Module, node: FunctionNode, line: int, column: int) -> int:
-    line += node.lineno - 1
-    return module.offset(line, len(module.lines[line - 1][:column].encode()))
-
-
-def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a function's body, nested functions' included."""
-    for statement in getattr(node, "body", []):
-        yield from ast.walk(statement)
-
-
-def words_of(statement: ast.stmt) -> set[str]:
-    """Every name that occurs in it, bound or not."""
-    names = bound_names(statement)
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name):
-            names.add(node.id)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-    return names
+        (statement,) = m.findall(first, m.SimpleString())
+        paragraph = cst.ensure_type(statement, cst.SimpleString).value.partition("\n\n")[0]
+        plan.change(statement, value=f'{paragraph}"""')

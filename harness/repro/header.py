@@ -15,7 +15,7 @@ from harness.lanes import LANES
 from harness.model.case import Case
 from harness.model.provenance import Modified
 from harness.model.versions import installed
-from harness.repro.layout import WIDTH
+from harness.repro.edits import WIDTH
 from harness.repro.values import quoted
 
 _ALWAYS = ("torch", "torch_xla", "numpy")  # numpy: torch_xla takes any version of it

@@ -1,8 +1,7 @@
-"""How a script looks: imports in groups, function heads on one line, no notes to checkers."""
+"""How a script looks: imports in groups, no notes to checkers."""
 
 from __future__ import annotations
 
-import ast
 import io
 import re
 import sys
@@ -14,7 +13,6 @@ from harness.repro.definitions import from_import
 from harness.repro.names import Bound
 from harness.repro.source import Imported
 
-WIDTH = 100
 _NOTES = re.compile(r"#\s*(noqa|type:|mypy:|pragma|ruff:|fmt:)")
 
 
@@ -63,21 +61,3 @@ def without_notes(text: str) -> str:
             kept = lines[line][:column].rstrip()
             lines[line] = f"{kept}\n" if kept else ""
     return "".join(lines)
-
-
-def with_short_heads(text: str) -> str:
-    """With the heads of functions, which lost their annotations, on one line where they fit."""
-    lines: list[str | None] = list(text.splitlines())
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        head = [line or "" for line in lines[node.lineno - 1 : node.body[0].lineno]]
-        length = next((i for i, line in enumerate(head, 1) if line.strip() == "):"), 0)
-        if not length or not head[0].endswith("("):
-            continue
-        inner = " ".join(line.strip() for line in head[1 : length - 1]).rstrip(",")
-        joined = f"{head[0]}{inner}):"
-        if "#" not in joined and len(joined) <= WIDTH:
-            lines[node.lineno - 1] = joined
-            lines[node.lineno : node.lineno + length - 1] = [None] * (length - 1)
-    return "\n".join(line for line in lines if line is not None) + "\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 
+import libcst as cst
+
 from harness.errors import BadInputError
-from harness.repro.scopes import Use
 from harness.repro.source import Imported, Module, Sources
+from harness.repro.uses import Use
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Meaning:
     """What a use stands for, the expression that says so, and the name to prefer for it."""
 
     target: Target
-    node: ast.expr
+    node: cst.Name | cst.Attribute
     spelling: str = ""
 
 
@@ -38,7 +39,7 @@ def meaning(sources: Sources, module: Module, use: Use) -> Meaning | None:
     imported = use.imported or module.imports.get(use.name)
     if imported is None:
         if use.name == "__file__":
-            raise BadInputError(f"{module.path}:{use.node.lineno}: a script has no __file__")
+            raise BadInputError(f"{module.where(use.node)}: a script has no __file__")
         own = use.name in module.definitions
         return Meaning(Ref(module.name, use.name), use.node) if own else None
     if not sources.is_local(imported.module):
@@ -50,12 +51,11 @@ def meaning(sources: Sources, module: Module, use: Use) -> Meaning | None:
     else:
         found = imported.module.split(".", 1)[0] if imported.root else imported.module
     for attribute in use.attributes:
-        found = _member(sources, found, attribute.attr)
+        found = _member(sources, found, attribute.attr.value)
         if not isinstance(found, str):
-            return Meaning(found, attribute, f"{use.name}_{attribute.attr}")
+            return Meaning(found, attribute, f"{use.name}_{attribute.attr.value}")
     raise BadInputError(
-        f"{module.path}:{use.node.lineno}: {use.name} is used as a value: a script has no "
-        f"module {found}"
+        f"{module.where(use.node)}: {use.name} is used as a value: a script has no module {found}"
     )
 
 

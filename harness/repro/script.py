@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 
 from harness.repro.definitions import definitions
+from harness.repro.edits import WIDTH
 from harness.repro.header import About, comment, environment, metadata
-from harness.repro.layout import WIDTH, import_block, with_short_heads, without_notes
+from harness.repro.layout import import_block, without_notes
 from harness.repro.source import Imported
 from harness.repro.steps import Step, Steps
 
@@ -43,7 +44,7 @@ def text(about: About, steps: Steps, pins: Mapping[str, str], python: str) -> st
     end = _END_WITH_SKIPS if _SKIPS.search(parts[1]) else _END
     parts += [_main(steps), end]
     body = "\n\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
-    body = with_short_heads(without_notes(body))
+    body = without_notes(body)
     future = "from __future__ import annotations\n\n" if _has_annotations(body) else ""
     set_up = environment(about.case, uses_jax="jax" in _packages(body))
     return (

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeGuard
+
+import libcst as cst
+from libcst import matchers as m
+from libcst.helpers import get_absolute_module_from_package_for_import
+from libcst.metadata import (
+    BuiltinScope,
+    GlobalScope,
+    ImportAssignment,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    Scope,
+    ScopeProvider,
+)
 
 from harness.errors import BadInputError
+
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+Import = cst.Import | cst.ImportFrom
 
 _STANDINS = {
     "harness.isolation.ranks": "harness.repro.standins.ranks",
@@ -42,89 +60,140 @@ class Module:
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path = name, path
-        self.text = path.read_text(encoding="utf-8")
-        self.lines = self.text.splitlines(keepends=True)
-        self.tree = ast.parse(self.text)
-        self.is_package = path.name == "__init__.py"
-        self._starts = [0]
-        for line in self.lines:
-            self._starts.append(self._starts[-1] + len(line.encode()))
+        tree = cst.parse_module(path.read_text(encoding="utf-8"))
+        self._wrapper = MetadataWrapper(tree, unsafe_skip_copy=True)
+        self.tree = self._wrapper.module
+        self.parents = self._wrapper.resolve(ParentNodeProvider)
+        scopes = self._wrapper.resolve(ScopeProvider).values()
+        self._scopes: set[Scope] = {scope for scope in scopes if isinstance(scope, Scope)}
+        self._is_package = path.name == "__init__.py"
 
-    def offset(self, line: int, column: int) -> int:
-        """Bytes before a position as ``ast`` gives it."""
-        return self._starts[line - 1] + column
+    def code(self, node: cst.CSTNode) -> str:
+        """The node's text."""
+        return self.tree.code_for_node(node)
 
-    def span(self, node: ast.expr | ast.stmt | ast.arg) -> tuple[int, int]:
-        """The node's place in bytes."""
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        start = self.offset(node.lineno, node.col_offset)
-        return start, self.offset(node.end_lineno, node.end_col_offset)
+    def where(self, node: cst.CSTNode) -> str:
+        """The file and the line of a node, for messages."""
+        return f"{self.path}:{self._wrapper.resolve(PositionProvider)[node].start.line}"
+
+    @cached_property
+    def _own(self) -> GlobalScope:
+        return next(scope for scope in self._scopes if isinstance(scope, GlobalScope))
+
+    @cached_property
+    def global_names(self) -> dict[cst.Name, Import | None]:
+        """All names that stand for something of the module's level, builtins included.
+
+        For a name that an import inside a function binds, that import.
+        """
+        found: dict[cst.Name, Import | None] = {}
+        for statement in m.findall(self.tree, m.Global()):
+            found.update((item.name, None) for item in cst.ensure_type(statement, cst.Global).names)
+        for assignment in self._own.assignments:
+            node: object = getattr(assignment, "node", None)
+            name = node.name if isinstance(node, cst.FunctionDef | cst.ClassDef) else node
+            if isinstance(name, cst.Name):
+                found[name] = None
+        for access in (access for scope in self._scopes for access in scope.accesses):
+            inner = [a for a in access.referents if not isinstance(a.scope, _OUTSIDE)]
+            imports = [a.node for a in inner if isinstance(a, ImportAssignment)]
+            if not inner or len(imports) == len(inner):
+                first = imports[0] if imports else None
+                assert first is None or isinstance(first, Import)
+                found[_first_name(access.node)] = first
+        return found
 
     @cached_property
     def imports(self) -> dict[str, Imported]:
         """Names bound by imports at the module's level, those for type checkers included."""
         found = {}
         for statement in self.tree.body:
-            for node in _for_types_only(statement) or [statement]:
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    found.update(self.bound_by(node))
+            inner = statement.body.body if self._is_for_types(statement) else [statement]
+            for node in imports_in(inner):
+                found.update(self.bound_by(node))
         return found
 
     def roots(self, name: str) -> list[Imported]:
         """All of ``import name``, ``import name.a``, ... at the module's level."""
-        nodes = [node for node in self.tree.body if isinstance(node, ast.Import)]
-        modules = [alias.name for node in nodes for alias in node.names if alias.asname is None]
-        return [Imported(m, root=True) for m in modules if m.partition(".")[0] == name]
+        nodes = [node for node in imports_in(self.tree.body) if isinstance(node, cst.Import)]
+        found = [imported for node in nodes for imported in self._bound_by(node)]
+        return [i for bound, i in found if i.root and bound == name]
 
-    def bound_by(self, node: ast.Import | ast.ImportFrom) -> dict[str, Imported]:
+    def bound_by(self, node: Import) -> dict[str, Imported]:
         """Name to what the import statement binds it to."""
-        if isinstance(node, ast.Import):
-            return {
-                alias.asname or alias.name.split(".")[0]: Imported(
-                    alias.name, root=alias.asname is None
-                )
-                for alias in node.names
-            }
-        module = self._absolute(node)
-        return {alias.asname or alias.name: Imported(module, alias.name) for alias in node.names}
+        return dict(self._bound_by(node))
 
-    def _absolute(self, node: ast.ImportFrom) -> str:
-        if not node.level:
-            return node.module or ""
-        package = self.name.split(".")
-        package = package[: len(package) - node.level + (1 if self.is_package else 0)]
-        return ".".join([*package, *([node.module] if node.module else [])])
+    def _bound_by(self, node: Import) -> Iterator[tuple[str, Imported]]:
+        for alias in () if isinstance(node.names, cst.ImportStar) else node.names:
+            name, bound = alias.evaluated_name, alias.evaluated_alias
+            if isinstance(node, cst.Import):
+                yield bound or name.partition(".")[0], Imported(name, root=bound is None)
+            else:
+                package = self.name if self._is_package else self.name.rpartition(".")[0]
+                module = get_absolute_module_from_package_for_import(package, node)
+                yield bound or name, Imported(module or "", name)
 
     @cached_property
-    def definitions(self) -> dict[str, list[ast.stmt]]:
+    def definitions(self) -> dict[str, list[Statement]]:
         """Names to the statements of the module's level that bind or extend them, in order."""
-        found: defaultdict[str, list[ast.stmt]] = defaultdict(list)
-        for statement in self.tree.body:
-            if not isinstance(statement, ast.Import | ast.ImportFrom):
-                for name in () if _for_types_only(statement) else sorted(bound_names(statement)):
-                    found[name].append(statement)
-        return dict(found)
+        found: defaultdict[str, set[Statement]] = defaultdict(set)
+        for assignment in self._own.assignments:
+            statement = self._statement_of(getattr(assignment, "node", self.tree))
+            if statement is not None and not imports_in([statement]):
+                found[assignment.name].add(statement)
+        order = {statement: place for place, statement in enumerate(self.tree.body)}
+        return {name: sorted(found[name], key=order.__getitem__) for name in found}
+
+    def _statement_of(self, node: cst.CSTNode) -> Statement | None:
+        """The statement of the module's level that binds the node's name in no inner function."""
+        while not isinstance(parent := self.parents.get(node), cst.Module):
+            if parent is None or isinstance(parent, cst.FunctionDef):
+                return None
+            node = parent
+        assert isinstance(node, Statement)
+        return None if self._is_for_types(node) else node
 
     @cached_property
-    def effects(self) -> list[ast.stmt]:
+    def effects(self) -> list[Statement]:
         """Statements that bind nothing: what importing the module does."""
+        binding = {statement for found in self.definitions.values() for statement in found}
         return [
             statement
             for statement in self.tree.body
-            if not isinstance(statement, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.Pass)
-            and not _for_types_only(statement)
-            and not bound_names(statement)
-            and not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+            if statement not in binding
+            and not self._is_for_types(statement)
+            and not imports_in([statement])
+            and not m.matches(statement, _NOTHING)
         ]
 
     @cached_property
     def unused_imports(self) -> dict[str, Imported]:
         """Imports that the module makes no use of: they are there for what they do."""
-        used = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
-        exported = "__all__" in self.definitions or self.is_package
+        if "__all__" in self.definitions or self._is_package:
+            return {}
+        used = {name.value for name in self.global_names}
         found = {n: i for n, i in self.imports.items() if i.module != "__future__"}
-        return {} if exported else {n: i for n, i in found.items() if n not in used}
+        return {n: i for n, i in found.items() if n not in used}
+
+    def _is_for_types(self, statement: cst.CSTNode) -> TypeGuard[cst.If]:
+        return isinstance(statement, cst.If) and "TYPE_CHECKING" in self.code(statement.test)
+
+
+_OUTSIDE = (GlobalScope, BuiltinScope)
+_CONSTANT = m.SimpleString() | m.ConcatenatedString() | m.Integer() | m.Float() | m.Ellipsis()
+_NOTHING = m.SimpleStatementLine([m.Pass() | m.Expr(_CONSTANT)])
+
+
+def imports_in(statements: Iterable[cst.CSTNode]) -> list[Import]:
+    """The imports among the statements, not those inside of one."""
+    lines = (line for line in statements if isinstance(line, cst.SimpleStatementLine))
+    return [node for line in lines for node in line.body if isinstance(node, Import)]
+
+
+def _first_name(node: cst.CSTNode) -> cst.Name:
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return cst.ensure_type(node, cst.Name)
 
 
 class Sources:
@@ -164,36 +233,6 @@ class Sources:
     def is_module(self, name: str) -> bool:
         """Whether a module of that name is there."""
         return name in sys.modules or _path(name) is not None
-
-
-def bound_names(node: ast.AST) -> set[str]:
-    """Names that a statement binds in its own scope, imports included."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {node.name}
-    if isinstance(node, ast.Lambda):
-        return set()
-    if isinstance(node, ast.Name):
-        return {node.id} if isinstance(node.ctx, ast.Store | ast.Del) else set()
-    if isinstance(node, ast.alias):
-        return {node.asname or node.name.split(".")[0]}
-    own: set[str] = set()
-    if isinstance(node, _CAPTURES):
-        own = {name for key in ("name", "rest") if (name := getattr(node, key, None))}
-    if isinstance(node, _COMPREHENSIONS):  # only := reaches out of it
-        walrus = (n for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
-        return {n.target.id for n in walrus}
-    return own.union(*map(bound_names, ast.iter_child_nodes(node)))
-
-
-_CAPTURES = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
-def _for_types_only(statement: ast.stmt) -> list[ast.stmt]:
-    """What stands under ``if TYPE_CHECKING:``; [] for any other statement."""
-    if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
-        return statement.body
-    return []
 
 
 def _path(name: str) -> Path | None:

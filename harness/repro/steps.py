@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
+import libcst as cst
 import pytest
 
 from harness.errors import BadInputError
@@ -14,7 +14,7 @@ from harness.lanes import DEFAULT_LANE
 from harness.model.topology import Topology
 from harness.repro import edits
 from harness.repro.bundle import Bundle, Expression, Named
-from harness.repro.edits import FunctionNode, Plan
+from harness.repro.edits import Plan
 from harness.repro.resolve import Ref
 from harness.repro.source import Imported, Module
 from harness.repro.values import source_of
@@ -80,16 +80,16 @@ class Steps:
         if classes:
             node, plan = self._class(module, classes[0])
             names = edits.take_fixtures(module, plan, _member(node, item.originalname))
-            self.bundle.members[Ref(module.name, node.name)].add(item.originalname)
+            self.bundle.members[Ref(module.name, node.name.value)].add(item.originalname)
             return (f"case.{item.originalname}",), names
         ref = Ref(module.name, item.originalname)
         plan, names, _ = self._function(module, item.originalname, whole=True)
         self.bundle.plans[ref] = plan
         return (self.bundle.require(ref),), names
 
-    def _class(self, module: Module, name: str) -> tuple[ast.ClassDef, Plan]:
+    def _class(self, module: Module, name: str) -> tuple[cst.ClassDef, Plan]:
         (node,) = module.definitions[name]
-        assert isinstance(node, ast.ClassDef)
+        assert isinstance(node, cst.ClassDef)
         if name not in self._plans:
             self._plans[name] = edits.plain(module, node)
             ref = Ref(module.name, name)
@@ -99,10 +99,10 @@ class Steps:
 
     def _function(
         self, module: Module, name: str, *, whole: bool = False
-    ) -> tuple[Plan, list[str], FunctionNode]:
+    ) -> tuple[Plan, list[str], cst.FunctionDef]:
         *_, node = module.definitions[name]
-        if not isinstance(node, FunctionNode):
-            raise BadInputError(f"{module.path}:{node.lineno}: expected {name} to be a function")
+        if not isinstance(node, cst.FunctionDef):
+            raise BadInputError(f"{module.where(node)}: expected {name} to be a function")
         plan = edits.plain(module, node, whole=whole)
         return plan, edits.take_fixtures(module, plan, node), node
 
@@ -164,7 +164,7 @@ class Steps:
             member = _member(node, function.__name__)
             names = edits.take_fixtures(module, plan, member)
             self.bundle.members[Ref(module.name, owner)].add(function.__name__)
-            is_context = _yields(member)
+            is_context = edits.yields(member)
         else:
             plan, names, member = self._function(module, function.__name__)
             self.bundle.plans[Ref(module.name, function.__name__)] = plan
@@ -181,9 +181,10 @@ class Steps:
     def _arguments(self, names: list[str], fixture: str = "") -> list[Expression]:
         """Fixtures by position, values by name, and so is all that follows one."""
         found: list[Expression] = []
+        by_name = False
         for name in names:
-            by_name = name == "param" or self._is_parameter(name)
-            pad = (f"{name}=",) if by_name or (found and "=" in str(found[-1][0])) else ()
+            by_name = by_name or name == "param" or self._is_parameter(name)
+            pad = (f"{name}=",) if by_name else ()
             found.append((*pad, *self._argument(name, fixture)))
         return found
 
@@ -200,15 +201,11 @@ class Steps:
         return (name,)
 
 
-def _member(node: ast.ClassDef, name: str) -> FunctionNode:
-    for member in node.body:
-        if isinstance(member, FunctionNode) and member.name == name:
+def _member(node: cst.ClassDef, name: str) -> cst.FunctionDef:
+    for member in node.body.body:
+        if isinstance(member, cst.FunctionDef) and member.name.value == name:
             return member
-    raise BadInputError(f"class {node.name}: {name} is inherited, which is not supported")
-
-
-def _yields(node: FunctionNode) -> bool:
-    return any(isinstance(inner, ast.Yield) for inner in ast.walk(node))
+    raise BadInputError(f"class {node.name.value}: {name} is inherited, which is not supported")
 
 
 def _listed(arguments: list[Expression]) -> Expression:

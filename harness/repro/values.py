@@ -8,12 +8,14 @@ import math
 import sys
 from typing import Any
 
+import libcst as cst
 import pytest
 
 from harness.errors import BadInputError
 from harness.repro.bundle import Bundle, Expression, Named
 from harness.repro.resolve import Ref
-from harness.repro.source import Imported, Module
+from harness.repro.source import Imported, Module, Statement
+from harness.repro.uses import Use, walk
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -31,7 +33,7 @@ def source_of(bundle: Bundle, item: pytest.Function, name: str) -> Expression:
     except _UnknownError:
         pass
     for owner, call in _parametrizations(bundle, item):
-        if name in _names(call):
+        if name in _names(owner, call):
             index = _index(item, name, callspec.params[name])
             return _element(bundle, owner, call, name, index)
     raise BadInputError(f"{item.nodeid}: the value of {name!r} has no source that can be found")
@@ -107,46 +109,47 @@ def _global(bundle: Bundle, module: Module, value: Any) -> Named | None:
 
 
 def _imported(bundle: Bundle, module: Module, name: str) -> Named | None:
-    parts = bundle.expression(module, _name_at(module, name))
-    named = [part for part in parts if isinstance(part, Named)]
-    return named[0] if len(named) == 1 else None
+    found = bundle.meaning(module, Use(name, cst.Name(name)))
+    return bundle.require(found.target, found.spelling, module.name) if found else None
 
 
-def _name_at(module: Module, name: str) -> ast.Name:
-    nodes = (n for n in ast.walk(module.tree) if isinstance(n, ast.Name) and n.id == name)
-    found = next(nodes, None)
-    if found is None:
-        raise _UnknownError
-    return found
-
-
-def _parametrizations(bundle: Bundle, item: pytest.Function) -> list[tuple[Module, ast.Call]]:
+def _parametrizations(bundle: Bundle, item: pytest.Function) -> list[tuple[Module, cst.Call]]:
     """All ``parametrize(...)`` above the function and its classes, with the modules they are in."""
     module = bundle.sources.module(item.module.__name__)
     names = [item.originalname]
     names += [node.name for node in item.listchain() if isinstance(node, pytest.Class)]
     found = []
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names:
-            found += [_call(bundle, module, decorator) for decorator in node.decorator_list]
+    for node in walk(module.tree):
+        if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.name.value in names:
+            found += [_call(bundle, module, decorator.decorator) for decorator in node.decorators]
     return [pair for pair in found if pair is not None]
 
 
-def _call(bundle: Bundle, module: Module, decorator: ast.expr) -> tuple[Module, ast.Call] | None:
-    while isinstance(decorator, ast.Name):
-        imported = module.imports.get(decorator.id)
+def _call(
+    bundle: Bundle, module: Module, decorator: cst.BaseExpression
+) -> tuple[Module, cst.Call] | None:
+    while isinstance(decorator, cst.Name):
+        name = decorator.value
+        imported = module.imports.get(name)
         if imported is not None and imported.attribute:
             if not bundle.sources.is_local(imported.module):
                 return None
-            module = bundle.sources.module(imported.module)
-            decorator = ast.Name(imported.attribute)
-        statements = module.definitions.get(decorator.id, [])
-        assigned = [s.value for s in statements if isinstance(s, ast.Assign | ast.AnnAssign)]
+            module, name = bundle.sources.module(imported.module), imported.attribute
+        assigned = [_assigned(statement) for statement in module.definitions.get(name, [])]
         if not assigned or assigned[-1] is None:
             return None
         decorator = assigned[-1]
-    is_one = isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("parametrize")
-    return (module, decorator) if is_one and isinstance(decorator, ast.Call) else None
+    is_one = isinstance(decorator, cst.Call) and _ends_with(module, decorator.func, "parametrize")
+    return (module, decorator) if is_one and isinstance(decorator, cst.Call) else None
+
+
+def _assigned(statement: Statement) -> cst.BaseExpression | None:
+    last = statement.body[-1] if isinstance(statement, cst.SimpleStatementLine) else None
+    return last.value if isinstance(last, cst.Assign | cst.AnnAssign) else None
+
+
+def _ends_with(module: Module, node: cst.CSTNode, text: str) -> bool:
+    return module.code(node).endswith(text)
 
 
 def _index(item: pytest.Function, name: str, value: Any) -> int:
@@ -167,30 +170,30 @@ def _is_param(entry: Any) -> bool:
     return type(entry).__name__ == "ParameterSet"
 
 
-def _names(call: ast.Call) -> list[str]:
+def _names(module: Module, call: cst.Call) -> list[str]:
     try:
-        names = ast.literal_eval(call.args[0])
+        names = ast.literal_eval(module.code(call.args[0].value))
     except (ValueError, IndexError):
         return []
     texts = names.split(",") if isinstance(names, str) else list(names)
     return [text.strip() for text in texts]
 
 
-def _element(bundle: Bundle, module: Module, call: ast.Call, name: str, index: int) -> Expression:
-    names, values = _names(call), call.args[1]
+def _element(bundle: Bundle, module: Module, call: cst.Call, name: str, index: int) -> Expression:
+    names, values = _names(module, call), call.args[1].value
     position = names.index(name)
-    if isinstance(values, ast.List | ast.Tuple) and not _starred(values):
-        entry = values.elts[index]
-        if isinstance(entry, ast.Call) and ast.unparse(entry.func).endswith("pytest.param"):
-            return bundle.expression(module, entry.args[position])
+    if isinstance(values, cst.List | cst.Tuple) and not _starred(values):
+        entry = values.elements[index].value
+        if isinstance(entry, cst.Call) and _ends_with(module, entry.func, "pytest.param"):
+            return bundle.expression(module, entry.args[position].value)
         if len(names) == 1:
             return bundle.expression(module, entry)
-        if isinstance(entry, ast.Tuple | ast.List) and not _starred(entry):
-            return bundle.expression(module, entry.elts[position])
+        if isinstance(entry, cst.Tuple | cst.List) and not _starred(entry):
+            return bundle.expression(module, entry.elements[position].value)
         return (*bundle.expression(module, entry), f"[{position}]")
     tail = "" if len(names) == 1 else f"[{position}]"
     return ("list(", *bundle.expression(module, values), f")[{index}]{tail}")
 
 
-def _starred(node: ast.List | ast.Tuple) -> bool:
-    return any(isinstance(entry, ast.Starred) for entry in node.elts)
+def _starred(node: cst.List | cst.Tuple) -> bool:
+    return any(isinstance(entry, cst.StarredElement) for entry in node.elements)

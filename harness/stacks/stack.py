@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
+from pydantic import Field
 
 from harness.errors import BadInputError
-from harness.files import read_toml
+from harness.files import Table, Text, checked, read_toml
 
 # What is swapped together, because it only fits together: torch_xla is built for one torch, and
 # jax and jaxlib are released as a pair.
 TOGETHER = (("torch", "torch_xla"), ("jax", "jaxlib"), ("libtpu",))
-_KEYS = {"note", "extends", "python", "pins", "wheels", "disk"}
-_WHEELS = {"folder", "index"}
 _PYTHON = re.compile(r"3\.\d+(\.\d+)?")
 _DISK = 8
+
+
+class _Wheels(Table):
+    folder: str | None = None
+    index: bool | str | None = None
+
+
+class _File(Table):
+    note: str = Field("", description="a text")
+    extends: str | None = Field(None, description="the name of a stack")
+    python: str | None = Field(
+        None, description="a version, as '3.11'", pattern=f"^(?:{_PYTHON.pattern})$"
+    )
+    pins: dict[str, Text | Literal[False]] = Field(
+        {}, description="a version, a specifier, the path of a wheel, or false for none, by name"
+    )
+    wheels: _Wheels = Field(_Wheels(), description="'folder', a text, and 'index', false or a text")
+    disk: float | None = Field(None, description="a number of GB, as 8", ge=0, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -166,24 +182,23 @@ def read(path: Path, base: Stack | None = None) -> Stack:
 
     Raises BadInputError naming the file, the key and what was expected.
     """
-    data = read_toml(path)
-    for key in sorted(data.keys() - _KEYS):
-        raise BadInputError(f"{path}: unknown key {key!r}: expected {', '.join(sorted(_KEYS))}")
-    own = _pins(path, data.get("pins", {}))
-    wheels = data.get("wheels", {})
-    if not isinstance(wheels, dict) or wheels.keys() - _WHEELS:
-        raise BadInputError(f"{path}: key 'wheels': expected a table of 'folder' and 'index'")
-    folder, index = wheels.get("folder"), wheels.get("index", base.index if base else True)
-    if not isinstance(index, bool | str) or not isinstance(folder, str | None):
-        raise BadInputError(f"{path}: key 'wheels': expected index = false or a text, and a folder")
+    said = checked(str(path), _File, read_toml(path))
+    folder, index = said.wheels.folder, said.wheels.index
+    python = said.python or (base.python if base else None)
+    if python is None:
+        raise BadInputError(f"{path}: key 'python' is missing: expected a version, as '3.11'")
+    pins: dict[str, str | bool] = {**(base.pins if base else {}), **said.pins}
+    for name, pin in said.pins.items():
+        if isinstance(pin, str):
+            pins[name] = str(path.parent / pin) if pin.endswith(".whl") else pin.strip()
     stack = Stack(
         name=path.stem,
-        python=_python(path, data.get("python", base.python if base else None)),
-        pins={n: p for n, p in {**(base.pins if base else {}), **own}.items() if p is not None},
-        note=str(data.get("note", "")),
-        folder=_folder(path, folder) if folder else base.folder if base else None,
-        index=index,
-        disk=_disk(path, data.get("disk", base.disk if base else _DISK)),
+        python=python,
+        pins={name: pin for name, pin in pins.items() if isinstance(pin, str)},
+        note=said.note,
+        folder=path.parent / folder if folder else base.folder if base else None,
+        index=index if index is not None else base.index if base else True,
+        disk=said.disk if said.disk is not None else base.disk if base else _DISK,
         where=path,
     )
     if not stack.pins:
@@ -193,41 +208,5 @@ def read(path: Path, base: Stack | None = None) -> Stack:
 
 
 def extends(path: Path) -> str | None:
-    """The name of the stack that the file's one extends; raises BadInputError for no name."""
-    base = read_toml(path).get("extends")
-    if not isinstance(base, str | None):
-        raise BadInputError(f"{path}: key 'extends': {base!r}: expected the name of a stack")
-    return base
-
-
-def _pins(path: Path, pins: Any) -> dict[str, str | None]:
-    if not isinstance(pins, dict):
-        raise BadInputError(f"{path}: key 'pins': expected a table of versions")
-    read_: dict[str, str | None] = {}
-    for name, pin in pins.items():
-        if pin is False:
-            read_[name] = None
-        elif not isinstance(pin, str) or not pin.strip():
-            raise BadInputError(
-                f"{path}: key 'pins.{name}': expected a version, a specifier, the path of a wheel, "
-                "or false for none"
-            )
-        else:
-            read_[name] = str(path.parent / pin) if pin.endswith(".whl") else pin.strip()
-    return read_
-
-
-def _python(path: Path, text: Any) -> str:
-    if not isinstance(text, str) or not _PYTHON.fullmatch(text):
-        raise BadInputError(f"{path}: key 'python': {text!r}: expected a version, as '3.11'")
-    return text
-
-
-def _disk(path: Path, value: Any) -> float:
-    if not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
-        raise BadInputError(f"{path}: key 'disk': {value!r}: expected a number of GB, as 8")
-    return float(value)
-
-
-def _folder(path: Path, text: str) -> Path:
-    return path.parent / text
+    """The name of the stack that the file's one extends; raises BadInputError for a bad file."""
+    return checked(str(path), _File, read_toml(path)).extends

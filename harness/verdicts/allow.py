@@ -5,34 +5,42 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field, PrivateAttr
 
 from harness.errors import BadInputError
 from harness.expectations import glob_pattern
-from harness.files import read_toml
+from harness.files import Table, Text, one_of, read_tables
 from harness.model.issues import ISSUE
 from harness.verdicts.findings import Comparison, Finding
 from harness.verdicts.words import REFUSALS
 
-_TEXTS = ("reason", "signed_off_by")
-_REQUIRED = {"cases", "verdict", *_TEXTS}
-_KEYS = _REQUIRED | {"issue", "until"}
 
-
-@dataclass(frozen=True)
-class AllowEntry:
+class AllowEntry(Table):
     """One ``[[allow]]``. ``cases`` are ids or keys; only ``*`` and ``?`` are special in them."""
 
-    where: str  # file and number, for messages
-    cases: tuple[str, ...]
-    verdict: str
-    reason: str
-    signed_off_by: str
-    issue: str = ""
-    until: date | None = None
+    cases: tuple[Text, ...] = Field(
+        description="a list of case ids, with * and ?", strict=False, min_length=1
+    )
+    verdict: Annotated[str, one_of(REFUSALS)] = Field(
+        description=" or ".join(f"'{verdict}'" for verdict in REFUSALS)
+    )
+    reason: Text = Field(description="a text")
+    signed_off_by: Text = Field(description="a text")
+    issue: str = Field(
+        default="", description="'owner/repo#number'", pattern=f"^(?:{ISSUE.pattern})$"
+    )
+    until: date | None = Field(default=None, description="a date, as 2026-12-31")
+    _where: str = PrivateAttr("")
+
+    @property
+    def where(self) -> str:
+        """File and number, for messages."""
+        return self._where
 
     @cached_property
     def _patterns(self) -> list[re.Pattern[str]]:
@@ -60,12 +68,15 @@ def load(path: Path, today: date) -> tuple[AllowEntry, ...]:
 
     An entry whose ``until`` is before ``today`` has expired, which is an error.
     """
-    data = read_toml(path)
-    entries = data.pop("allow", [])
-    if data or not isinstance(entries, list):
-        key = next(iter(data), "allow")
-        raise BadInputError(f"{path}: key {key!r}: expected only [[allow]] tables")
-    return tuple(_entry(f"{path}#{number}", e, today) for number, e in enumerate(entries, 1))
+    entries = list(read_tables(path, "allow", AllowEntry))
+    for where, entry in entries:
+        entry._where = where
+        if entry.until is not None and entry.until < today:
+            raise BadInputError(
+                f"{where}: key 'until': expired on {entry.until}: remove the entry, or have "
+                f"{entry.signed_off_by} sign it off again"
+            )
+    return tuple(entry for _, entry in entries)
 
 
 def apply(entries: tuple[AllowEntry, ...], comparison: Comparison) -> Allowed:
@@ -83,46 +94,3 @@ def apply(entries: tuple[AllowEntry, ...], comparison: Comparison) -> Allowed:
             found[finding.key] = entry
             used.add(entry.where)
     return Allowed(found, tuple(entry for entry in entries if entry.where not in used))
-
-
-def _entry(where: str, entry: Any, today: date) -> AllowEntry:
-    if not isinstance(entry, dict):
-        raise BadInputError(f"{where}: expected a table")
-    for key in sorted(entry.keys() - _KEYS):
-        raise BadInputError(f"{where}: unknown key {key!r}: expected {', '.join(sorted(_KEYS))}")
-    for key in sorted(_REQUIRED - entry.keys()):
-        raise BadInputError(f"{where}: key {key!r} is missing")
-    cases = entry["cases"]
-    if not (isinstance(cases, list) and cases and all(isinstance(c, str) and c for c in cases)):
-        raise BadInputError(f"{where}: key 'cases': expected a list of case ids, with * and ?")
-    for key in _TEXTS:
-        if not isinstance(entry[key], str) or not entry[key].strip():
-            raise BadInputError(f"{where}: key {key!r}: expected a text")
-    if entry["verdict"] not in list(REFUSALS):
-        expected = " or ".join(f"'{verdict}'" for verdict in REFUSALS)
-        raise BadInputError(f"{where}: key 'verdict': {entry['verdict']!r}: expected {expected}")
-    issue = entry.get("issue", "")
-    if "issue" in entry and not (isinstance(issue, str) and ISSUE.fullmatch(issue)):
-        raise BadInputError(f"{where}: key 'issue': {issue!r}: expected 'owner/repo#number'")
-    return AllowEntry(
-        where=where,
-        cases=tuple(cases),
-        verdict=entry["verdict"],
-        reason=entry["reason"],
-        signed_off_by=entry["signed_off_by"],
-        issue=issue,
-        until=_until(where, entry.get("until"), today, entry["signed_off_by"]),
-    )
-
-
-def _until(where: str, value: Any, today: date, signer: str) -> date | None:
-    if value is None:
-        return None
-    if not isinstance(value, date) or isinstance(value, datetime):
-        raise BadInputError(f"{where}: key 'until': {value!r}: expected a date, as 2026-12-31")
-    if value < today:
-        raise BadInputError(
-            f"{where}: key 'until': expired on {value}: remove the entry, or have {signer} "
-            "sign it off again"
-        )
-    return value

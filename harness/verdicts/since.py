@@ -130,7 +130,7 @@ def _watched(issue: str, reports: Sequence[Report], sides: Sequence[Side]) -> Ti
     results = [result for report in reports for result in report.results.values()]
     about = {result.key for result in results if result.expectation == issue}
     about = about or {result.key for result in results if issue in result.upstream}
-    any_case = Row(f"cases about {issue}", (issue,), ("*",))
+    any_case = Row(title=f"cases about {issue}", issues=(issue,), cases=("*",))
     return _timeline(
         any_case.title,
         sides,

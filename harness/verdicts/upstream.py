@@ -6,16 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
+
+from pydantic import Field
 
 from harness.diagnosis.layers import LAYERS
-from harness.errors import BadInputError
 from harness.expectations import glob_pattern
-from harness.files import read_toml
+from harness.files import Table, one_of, read_tables
 from harness.model.outcome import WORKS, Kind
 
-_REQUIRED = {"title", "issues", "cases"}
-_KEYS = _REQUIRED | {"layer"}
 _ORDER = list(LAYERS)
 
 
@@ -54,17 +53,19 @@ class RowAnswer:
         return f"{self.passed}/{self.passed + self.wrong + self.unmeasured}"
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Table):
     """A statement about the stack, and the cases that prove or refute it.
 
     With a ``layer``, a case that broke at an earlier one did not reach what the row is about.
     """
 
-    title: str
-    issues: tuple[str, ...]
-    cases: tuple[str, ...]
-    layer: str = "trace"  # so that only a release without the API says nothing
+    title: str = Field(description="a text")
+    issues: tuple[str, ...] = Field(description="a list of texts", strict=False)
+    cases: tuple[str, ...] = Field(description="a list of texts", strict=False)
+    layer: Annotated[str, one_of(LAYERS)] = Field(
+        default="trace",  # so that only a release without the API says nothing
+        description=", ".join(LAYERS),
+    )
 
     @cached_property
     def _patterns(self) -> list[Any]:
@@ -93,25 +94,4 @@ def load_optional(path: Path | None) -> tuple[Row, ...]:
     """Read the file, if one is named; raises BadInputError naming the file and the key."""
     if path is None:
         return ()
-    rows = read_toml(path).get("row", [])
-    if not isinstance(rows, list):
-        raise BadInputError(f"{path}: key 'row': expected [[row]] tables")
-    return tuple(_row(f"{path}#{number}", row) for number, row in enumerate(rows, 1))
-
-
-def _row(where: str, row: Any) -> Row:
-    if not isinstance(row, dict):
-        raise BadInputError(f"{where}: expected a table")
-    if not _REQUIRED <= row.keys() <= _KEYS:
-        raise BadInputError(
-            f"{where}: expected the keys {', '.join(sorted(_REQUIRED))}, and perhaps layer"
-        )
-    if not isinstance(row["title"], str):
-        raise BadInputError(f"{where}: key 'title': expected a text")
-    for key in ("issues", "cases"):
-        if not isinstance(row[key], list) or not all(isinstance(text, str) for text in row[key]):
-            raise BadInputError(f"{where}: key {key!r}: expected a list of texts")
-    layer = row.get("layer", Row.layer)
-    if layer not in list(LAYERS):
-        raise BadInputError(f"{where}: key 'layer': {layer!r}: expected {', '.join(LAYERS)}")
-    return Row(row["title"], tuple(row["issues"]), tuple(row["cases"]), layer)
+    return tuple(row for _, row in read_tables(path, "row", Row))

@@ -13,8 +13,10 @@ from harness.verdicts.upstream import Row
 
 P, F, S = Kind.PASSED, Kind.FAILED, Kind.SKIPPED
 ROWS = [
-    Row("sums are right", ("pytorch/xla#1",), ("a.py::x*",)),
-    Row("... and their types", ("pytorch/xla#2",), ("a.py::y*",), "numbers"),
+    Row(title="sums are right", issues=("pytorch/xla#1",), cases=("a.py::x*",)),
+    Row(
+        title="... and their types", issues=("pytorch/xla#2",), cases=("a.py::y*",), layer="numbers"
+    ),
 ]
 OLD = report(result("x0", outcome=F, layer="trace"), result("y", outcome=F, layer="trace"))
 MIDDLE = report(

@@ -94,6 +94,12 @@ from collections.abc import Sequence
 LIMIT = 12
 TABLE = {"one": 1}
 TABLE["two"] = 2
+CALLS = 0
+
+def called():
+    global CALLS
+    CALLS += 1
+    return CALLS
 
 def add(values: Sequence[int], start: int = 0) -> int:
     # What a comment says stays.
@@ -120,6 +126,10 @@ def test_sum(values: tuple[int, ...], total: int):
     assert got == sum(values) + total, f"sum is {got} below {sums.LIMIT} not {LIMIT}"
 
 def test_clash(): raise ValueError(f"{LIMIT} {sums.add([99])} {Word('w').repeated()}")
+
+CALLS = 5
+
+def test_global(): raise ValueError(f"{sums.called()} {sums.called()} {CALLS}")
 
 def test_log(log: list[str], tmp_path: Path, monkeypatch):
     monkeypatch.setattr(os, "sep", "!")
@@ -207,6 +217,7 @@ print(json.dumps(found))
 ENDINGS = {
     "test_sum[cpu-4-high]": "failed: AssertionError: sum is 12 below 12 not 3",
     "test_clash[cpu-4]": "failed: ValueError: 3 12 www",
+    "test_global[cpu-4]": "failed: ValueError: 1 2 5",
     "test_log[cpu-4]": "failed: AssertionError: log is ['4 devices']!",
     "test_teardown[cpu-4]": "failed: AssertionError: torn down",
     "TestWord::test_repeated[cpu-4-upper-x]": "failed: AssertionError: XXXXXX.!",

@@ -35,9 +35,9 @@ BAD_FILES = {
     "no tables": ("allow = [1]\n", "allow.toml#1: expected a table"),
     "unknown key": (entry() + entry(when='"x"'), "allow.toml#2: unknown key 'when': expected"),
     "no signer": (entry(signed_off_by=None), "allow.toml#1: key 'signed_off_by' is missing"),
-    "empty reason": (entry(reason='" "'), "allow.toml#1: key 'reason': expected a text"),
-    "no cases": (entry(cases="[]"), "allow.toml#1: key 'cases': expected a list of case ids"),
-    "an empty case": (entry(cases='[""]'), "allow.toml#1: key 'cases': expected a list"),
+    "empty reason": (entry(reason='" "'), "allow.toml#1: key 'reason': ' ': expected a text"),
+    "no cases": (entry(cases="[]"), "allow.toml#1: key 'cases': []: expected a list of case ids"),
+    "an empty case": (entry(cases='[""]'), "allow.toml#1: key 'cases': '': expected a list"),
     "bad verdict": (
         entry(verdict='"fixed"'),
         "allow.toml#1: key 'verdict': 'fixed': expected 'regressed' or 'missing'",

@@ -25,7 +25,12 @@ from harness.verdicts.upstream import Row
 from harness.verdicts.words import Verdict
 
 Reports = Callable[[str], Report]
-ROW = Row("sums", ("pytorch/xla#4",), (key("breaks_earlier"),), "verification")
+ROW = Row(
+    title="sums",
+    issues=("pytorch/xla#4",),
+    cases=(key("breaks_earlier"),),
+    layer="verification",
+)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,11 @@ P, F, S, E = Kind.PASSED, Kind.FAILED, Kind.SKIPPED, Kind.EXPECTED_FAILURE
 GOOD = '[[row]]\ntitle = "sums"\nissues = ["a/b#1"]\ncases = ["*"]\n'
 BAD_FILES = {
     "no TOML": ("[[row]\n", "upstream.toml: "),
-    "no title": ("[[row]]\nissues = []\ncases = []\n", "upstream.toml#1: expected the keys cases"),
-    "a stray key": (GOOD + GOOD + "when = 1\n", "upstream.toml#2: expected the keys"),
+    "no title": ("[[row]]\nissues = []\ncases = []\n", "upstream.toml#1: key 'title' is missing"),
+    "a stray key": (
+        GOOD + GOOD + "when = 1\n",
+        "upstream.toml#2: unknown key 'when': ",
+    ),
     "bad layer": (GOOD + 'layer = "sum"\n', "#1: key 'layer': 'sum': expected import, trace,"),
 }
 
@@ -39,7 +42,7 @@ BAD_FILES = {
     ],
 )
 def test_answer(runs: list[tuple[Kind, str]], layer: str, verdict: str, count: str) -> None:
-    row = Row("sums", ("a/b#1",), ("a.py::*",), layer)
+    row = Row(title="sums", issues=("a/b#1",), cases=("a.py::*",), layer=layer)
     results = [result(str(i), outcome=kind, layer=at) for i, (kind, at) in enumerate(runs)]
     answer = row.answer(row.select([*results, result("other", id="b.py::x", outcome=F)]))
     assert (answer.verdict, answer.count) == (verdict, count)

@@ -77,7 +77,7 @@ def lines(facts: Facts, rows: Sequence[Row]) -> list[IssueRow]:
     for issue, about in sorted(_watchers(facts).items(), key=lambda each: natural(each[0])):
         if issue in named:
             continue
-        any_case = Row(issue, (issue,), ("*",))
+        any_case = Row(title=issue, issues=(issue,), cases=("*",))
         answers = [
             StackAnswer(s, any_case.answer([case for case in by if case.name in about]))
             for s, by in by_stack.items()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from harness.lanes.hlo import module_class
+from harness.lanes.hlo import Module
 
 Groups = tuple[tuple[int, ...], ...]
 _COLLECTIVES = (
@@ -102,7 +102,7 @@ class Optimized:
 
 def read(module: bytes, devices: int) -> Optimized:
     """The facts of a serialised, optimized HloModuleProto for slices of so many ``devices``."""
-    program = module_class().FromString(module)
+    program = Module.FromString(module)
     computations = {c.id: c for c in program.computations}
     counts = _executions(program.entry_computation_id, computations)
     collectives, kernels = [], 0

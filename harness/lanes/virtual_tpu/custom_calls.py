@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
 
-from harness.lanes.hlo import module_class
+from google.protobuf.message import Message
+
+from harness.lanes.hlo import Computation, Instruction, Module
 
 _KEPT = ("name", "shape", "metadata", "id", "operand_ids", "control_predecessor_ids", "sharding")
 
@@ -32,7 +33,7 @@ def replace_custom_calls(
     Raises:
         ValueError: a replacement takes other operands than the call gives it.
     """
-    program = module_class().FromString(module)
+    program = Module.FromString(module)
     calls = [
         (instruction, (instruction.backend_config, _operand_shapes(computation, instruction)))
         for computation in program.computations
@@ -49,7 +50,7 @@ def replace_custom_calls(
             raise ValueError(
                 f"it takes {entry.parameters} operands, the call gives {len(call.operand_ids)}"
             )
-        kept = type(call)(opcode="call", called_computation_ids=[entry.id])
+        kept = Instruction(opcode="call", called_computation_ids=[entry.id])
         for field in _KEPT:
             _copy(call, kept, field)
         call.CopyFrom(kept)
@@ -57,22 +58,22 @@ def replace_custom_calls(
     return program.SerializeToString(), [config for _, (config, _) in calls]
 
 
-def _operand_shapes(computation: Any, call: Any) -> Shapes:
+def _operand_shapes(computation: Computation, call: Instruction) -> Shapes:
     shapes = {i.id: tuple(i.shape.dimensions) for i in computation.instructions}
     return tuple(shapes[operand] for operand in call.operand_ids)
 
 
 class _Entry:
-    def __init__(self, computation: Any) -> None:
-        self.id: int = computation.id
+    def __init__(self, computation: Computation) -> None:
+        self.id = computation.id
         self.parameters = sum(i.opcode == "parameter" for i in computation.instructions)
 
 
 class _Inserted:
     """Computations of other modules, with names and ids that the program does not have."""
 
-    def __init__(self, program: Any) -> None:
-        self.computations: list[Any] = []
+    def __init__(self, program: Module) -> None:
+        self.computations: list[Computation] = []
         self.entries: dict[tuple[bytes, Shapes], _Entry] = {}
         ids = [i.id for c in program.computations for i in c.instructions]
         # Since 2025 an instruction's id holds its computation's in the upper half.
@@ -81,7 +82,7 @@ class _Inserted:
         self._instruction_ids = count(max(ids) + 1)
 
     def add(self, key: tuple[bytes, Shapes], module: bytes) -> None:
-        other = module_class().FromString(module)
+        other = Module.FromString(module)
         ids = {computation.id: next(self._computation_ids) for computation in other.computations}
         for computation in other.computations:
             self._rename(computation, ids, f"kernel{len(self.entries)}_")
@@ -89,7 +90,7 @@ class _Inserted:
         entry = ids[other.entry_computation_id]
         self.entries[key] = next(_Entry(c) for c in other.computations if c.id == entry)
 
-    def _rename(self, computation: Any, computations: dict[int, int], prefix: str) -> None:
+    def _rename(self, computation: Computation, computations: dict[int, int], prefix: str) -> None:
         computation.id = computations[computation.id]
         computation.name = prefix + computation.name
         own = (computation.id << 32 | n for n in count()) if self._wide else self._instruction_ids
@@ -106,14 +107,14 @@ class _Inserted:
                 field[:] = [renamed[number] for number in field]
 
 
-def _callees_first(program: Any, computations: list[Any]) -> None:
+def _callees_first(program: Module, computations: list[Computation]) -> None:
     """XLA reads a module in one pass: what is called must stand before its caller."""
     own = list(program.computations)
     del program.computations[:]
     program.computations.extend(computations + own)
 
 
-def _copy(source: Any, target: Any, field: str) -> None:
+def _copy(source: Message, target: Message, field: str) -> None:
     value = getattr(source, field)
     if hasattr(value, "extend"):
         getattr(target, field).extend(value)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness.lanes.events import EventLog
-from harness.lanes.hlo import module_class
+from harness.lanes.hlo import Module
 from harness.lanes.virtual_tpu.custom_calls import replace_custom_calls
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
@@ -199,7 +199,7 @@ def test_replaced_modules_are_well_formed() -> None:
     replaced, configs = replace_custom_calls(program, "tpu_custom_call", replacement)
     assert len(configs) == 3
     assert len(set(configs)) == len(asked) == 2  # once for each different kernel
-    module = module_class().FromString(replaced)
+    module = Module.FromString(replaced)
     ids = [i.id for computation in module.computations for i in computation.instructions]
     assert len(set(ids)) == len(ids)
     seen: set[int] = set()
@@ -216,7 +216,7 @@ def test_a_module_without_the_target_stays() -> None:
     program = hlo(lambda x: x + 1, X)
     replaced, configs = replace_custom_calls(program, "tpu_custom_call", pytest.fail)
     assert configs == []
-    parse = module_class().FromString
+    parse = Module.FromString
     assert parse(replaced) == parse(program)
 
 

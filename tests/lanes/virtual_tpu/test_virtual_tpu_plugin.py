@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness.lanes.hlo import module_class
+from harness.lanes.hlo import Module
 from harness.lanes.virtual_tpu import library
 from harness.model.topology import Topology
 
@@ -182,7 +182,7 @@ def test_renumbering_keeps_the_program(driver: Driver, ran: object) -> None:
                      for n in ("before", "after"))  # fmt: skip
     texts = [xla_client.XlaComputation(module).as_hlo_text() for module in (before, after)]
     assert sorted(texts[0].splitlines()) == sorted(texts[1].splitlines())
-    old, new = map(module_class().FromString, (before, after))
+    old, new = map(Module.FromString, (before, after))
     renamed: dict[int, int] = {}
     for one, other in zip(old.computations, new.computations, strict=True):
         pairs = [(one.root_id, other.root_id)]

@@ -2,9 +2,9 @@
 
 #include "plugin.h"
 
-// A caller of an older PJRT has smaller structs: PJRT only ever appends fields. Its struct is copied
-// into a zeroed one of our size and back; zero is what PJRT means by a field that is not there.
-// A struct that ends in the middle of a field is none of PJRT's, and is refused.
+// A caller of an older PJRT has smaller structs: PJRT only ever appends fields. Its struct is
+// copied into a zeroed one of our size and back; zero is what PJRT means by a field that is not
+// there. A struct that ends in the middle of a field is none of PJRT's, and is refused.
 static int ends_at(size_t size, const size_t *ends, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     if (ends[i] == size) return 1;
@@ -19,36 +19,36 @@ static PJRT_Error *refused(const char *call, size_t given, size_t expected) {
                    call, given, expected);
 }
 
-#define ENTRY(call, ...)                                                       \
-  PJRT_Error *bridge_##call(call##_Args *args) {                               \
-    if (backend == NULL) return backend_missing();                             \
-    static const size_t ends[] = {__VA_ARGS__};                                \
-    const size_t size = call##_Args_STRUCT_SIZE, given = args->struct_size;    \
-    if (given >= size) return backend->call(args);                             \
-    if (!ends_at(given, ends, sizeof ends / sizeof *ends)) {                   \
-      return refused(#call, given, size);                                      \
-    }                                                                          \
-    call##_Args wide;                                                          \
-    memset(&wide, 0, sizeof wide);                                             \
-    memcpy(&wide, args, given);                                                \
-    wide.struct_size = size;                                                   \
-    PJRT_Error *error = backend->call(&wide);                                  \
-    wide.struct_size = given;                                                  \
-    memcpy(args, &wide, given);                                                \
-    return error;                                                              \
+#define ENTRY(call, ...)                                                    \
+  PJRT_Error *bridge_##call(call##_Args *args) {                            \
+    if (backend == NULL) return backend_missing();                          \
+    static const size_t ends[] = {__VA_ARGS__};                             \
+    const size_t size = call##_Args_STRUCT_SIZE, given = args->struct_size; \
+    if (given >= size) return backend->call(args);                          \
+    if (!ends_at(given, ends, sizeof ends / sizeof *ends)) {                \
+      return refused(#call, given, size);                                   \
+    }                                                                       \
+    call##_Args wide;                                                       \
+    memset(&wide, 0, sizeof wide);                                          \
+    memcpy(&wide, args, given);                                             \
+    wide.struct_size = size;                                                \
+    PJRT_Error *error = backend->call(&wide);                               \
+    wide.struct_size = given;                                               \
+    memcpy(args, &wide, given);                                             \
+    return error;                                                           \
   }
 #define VOID_ENTRY(call, ...)
-#define STRUCT(name, ...)                                                      \
-  PJRT_Error *widen_##name(name *wide, const name *from) {                     \
-    static const size_t ends[] = {__VA_ARGS__};                                \
-    const size_t size = name##_STRUCT_SIZE, given = from->struct_size;         \
-    if (given < size && !ends_at(given, ends, sizeof ends / sizeof *ends)) {   \
-      return refused(#name, given, size);                                      \
-    }                                                                          \
-    memset(wide, 0, sizeof *wide);                                             \
-    memcpy(wide, from, given < size ? given : size);                           \
-    wide->struct_size = size;                                                  \
-    return NULL;                                                               \
+#define STRUCT(name, ...)                                                    \
+  PJRT_Error *widen_##name(name *wide, const name *from) {                   \
+    static const size_t ends[] = {__VA_ARGS__};                              \
+    const size_t size = name##_STRUCT_SIZE, given = from->struct_size;       \
+    if (given < size && !ends_at(given, ends, sizeof ends / sizeof *ends)) { \
+      return refused(#name, given, size);                                    \
+    }                                                                        \
+    memset(wide, 0, sizeof *wide);                                           \
+    memcpy(wide, from, given < size ? given : size);                         \
+    wide->struct_size = size;                                                \
+    return NULL;                                                             \
   }
 #include "entries.inc"
 #undef ENTRY

@@ -187,8 +187,7 @@ static void *serve(void *unused) {
 
 int coordinator_serve(const struct addrinfo *address, const char *token, int slices) {
   const int on = 1;
-  const int listener =
-      socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int listener = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (listener < 0) return errno;
   job.listener = listener;
   job.slices = slices;

@@ -13,8 +13,9 @@
 
 #include "plugin.h"
 
-// Discovery as a multi-slice job does it: slice 0 coordinates, every slice joins once, and all go on
-// when all have come. Whoever joins a second time is never answered: the others have come already.
+// Discovery as a multi-slice job does it: slice 0 coordinates, every slice joins once, and all go
+// on when all have come. Whoever joins a second time is never answered: the others have come
+// already.
 //
 // A slice sends "token TOKEN\n" and "join SLICE\n", and "leave\n" at its deadline: others who wait
 // have theirs. It is told "welcome\n", or "refused\n" for another job's token; then "came SLICE\n"
@@ -163,10 +164,11 @@ static int learn(Discovery *found, const char *line, PJRT_Error **error) {
   if (strcmp(line, "welcome") == 0) {
     found->welcome = 1;
   } else if (strcmp(line, "refused") == 0) {
-    *error = error_new(PJRT_Error_Code_PERMISSION_DENIED,
-                       "virtual TPU: slice %d was refused by slice 0: expected the same "
-                       TOKEN_VARIABLE " in all processes of the job",
-                       identity.first_slice);
+    *error =
+        error_new(PJRT_Error_Code_PERMISSION_DENIED,
+                  "virtual TPU: slice %d was refused by slice 0: expected the same " TOKEN_VARIABLE
+                  " in all processes of the job",
+                  identity.first_slice);
   } else if (number_whole(line_after(line, "came"), 0, last, &slice)) {
     found->seen[slice] = 1;
   } else if (number_whole(line_after(line, "again"), 0, last, &slice)) {
@@ -200,8 +202,8 @@ static int follow(Discovery *found, int joined, PJRT_Error **error) {
   }
 }
 
-// A connection that ends before it was welcome is tried again: a coordinator in a crowd of strangers
-// drops those who have not shown the token yet.
+// A connection that ends before it was welcome is tried again: a coordinator in a crowd of
+// strangers drops those who have not shown the token yet.
 static PJRT_Error *discover(Discovery *found, const Address *address, const char *token) {
   for (;;) {
     const int joined = connect_by(address, found->end);
@@ -237,7 +239,8 @@ PJRT_Error *megascale_discover(void) {
   const char *token = getenv(TOKEN_VARIABLE);
   if (!is_usable(token)) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: " TOKEN_VARIABLE ": expected %d to %d hexadecimal digits, the "
+                     "virtual TPU: " TOKEN_VARIABLE
+                     ": expected %d to %d hexadecimal digits, the "
                      "same in all processes of the job; run_slices sets it",
                      LEAST_TOKEN, MOST_TOKEN);
   }

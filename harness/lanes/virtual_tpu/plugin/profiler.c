@@ -103,9 +103,8 @@ static const ProfilerApi api = {.struct_size = sizeof api,
                                 .collect_data = collect};
 
 void profiler_fill(PJRT_Api *table) {
-  static ProfilerExtension extension = {.base = {.struct_size = sizeof extension,
-                                                 .type = PJRT_Extension_Type_Profiler},
-                                        .api = &api};
+  static ProfilerExtension extension = {
+      .base = {.struct_size = sizeof extension, .type = PJRT_Extension_Type_Profiler}, .api = &api};
   extension.base.next = table->extension_start;
   table->extension_start = &extension.base;
 }

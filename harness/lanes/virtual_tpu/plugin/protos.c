@@ -7,9 +7,9 @@
 // their numbers are those of xla/service/hlo.proto, xla/xla.proto and compile_options.proto.
 
 // XLA of 2025 makes an instruction's unique id of its computation's id and its own, 64 bits wide;
-// older XLA refuses ids above INT_MAX. The caller has asked for the program's size before it asks for
-// the program, so each of those is replaced in the bytes that it had, five at least: a varint may
-// have leading zeros. Narrower ids, as in a computation whose id is 0, stay what they are.
+// older XLA refuses ids above INT_MAX. The caller has asked for the program's size before it asks
+// for the program, so each of those is replaced in the bytes that it had, five at least: a varint
+// may have leading zeros. Narrower ids, as in a computation whose id is 0, stay what they are.
 
 typedef struct {
   uint64_t *from;
@@ -19,7 +19,16 @@ typedef struct {
   int replacing;    // the second one
 } Ids;
 
-typedef enum { WITH_CONFIG, MODULE, COMPUTATION, INSTRUCTION, SCHEDULE, ENTRY, SEQUENCE, NONE } Kind;
+typedef enum {
+  WITH_CONFIG,
+  MODULE,
+  COMPUTATION,
+  INSTRUCTION,
+  SCHEDULE,
+  ENTRY,
+  SEQUENCE,
+  NONE
+} Kind;
 
 static size_t slot_of(const Ids *ids, uint64_t id) {
   size_t slot = (size_t)(id * 0x9E3779B97F4A7C15u >> 20) % ids->slots;

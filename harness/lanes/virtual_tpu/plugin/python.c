@@ -7,8 +7,8 @@
 
 #include "plugin.h"
 
-// The few calls of Python's stable ABI that are needed, found in the process: the plugin is one file
-// for every version of Python, and for programs that have none.
+// The few calls of Python's stable ABI that are needed, found in the process: the plugin is one
+// file for every version of Python, and for programs that have none.
 static struct {
   int (*Py_IsInitialized)(void);
   int (*PyGILState_Ensure)(void);

@@ -129,7 +129,8 @@ TEST(a_client_of_2023_works) {
                           PJRT_STRUCT_SIZE(PJRT_ExecuteOptions, num_non_donatable_input_indices),
                           PJRT_STRUCT_SIZE(PJRT_ExecuteOptions, context),
                           PJRT_STRUCT_SIZE(PJRT_ExecuteOptions, call_location),
-                          PJRT_ExecuteOptions_STRUCT_SIZE, PJRT_ExecuteOptions_STRUCT_SIZE + 64};
+                          PJRT_ExecuteOptions_STRUCT_SIZE,
+                          PJRT_ExecuteOptions_STRUCT_SIZE + 64};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
     float out[4] = {0};
     run(args.client, executable, sizes[i], in, out);

@@ -77,8 +77,7 @@ PJRT_Error *try_compile(PJRT_Client *client, const char *text, PJRT_LoadedExecut
                                    .program = &program,
                                    .compile_options = OPTIONS,
                                    .compile_options_size = sizeof OPTIONS};
-  PJRT_Error *error =
-      CALL_SIZED(PJRT_Client_Compile, &args, PJRT_Client_Compile_Args_STRUCT_SIZE);
+  PJRT_Error *error = CALL_SIZED(PJRT_Client_Compile, &args, PJRT_Client_Compile_Args_STRUCT_SIZE);
   *out = args.executable;
   return error;
 }

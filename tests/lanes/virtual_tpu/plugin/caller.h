@@ -7,11 +7,9 @@
 #include "plugin.h"
 
 // One test: a function that runs in a process of its own.
-#define TEST(name)                                                       \
-  static void name(void);                                                \
-  __attribute__((constructor)) static void register_##name(void) {       \
-    add_test(#name, name);                                               \
-  }                                                                      \
+#define TEST(name)                                                                          \
+  static void name(void);                                                                   \
+  __attribute__((constructor)) static void register_##name(void) { add_test(#name, name); } \
   static void name(void)
 
 void add_test(const char *name, void (*run)(void));
@@ -47,8 +45,8 @@ void run(PJRT_Client *client, PJRT_LoadedExecutable *executable, size_t options_
 PJRT_Device *first_device(PJRT_Client *client);
 
 // out = in + in
-#define DOUBLE                                                                        \
-  "module @double { func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {"     \
+#define DOUBLE                                                                    \
+  "module @double { func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {" \
   " %0 = stablehlo.add %a, %a : tensor<4xf32> return %0 : tensor<4xf32> } }"
 
 #endif  // XLA_HARNESS_TESTS_PLUGIN_CALLER_H_

@@ -40,8 +40,7 @@ TEST(a_wrong_environment_is_named_until_it_is_right) {
       setenv(wrong.name, wrong.value, 1);
     }
     PJRT_Client_Create_Args args = {0};
-    PJRT_Error *error =
-        CALL_SIZED(PJRT_Client_Create, &args, PJRT_Client_Create_Args_STRUCT_SIZE);
+    PJRT_Error *error = CALL_SIZED(PJRT_Client_Create, &args, PJRT_Client_Create_Args_STRUCT_SIZE);
     if (error == NULL) fail("%s=%s was taken", wrong.name, wrong.value);
     EXPECT(code_of(error) == PJRT_Error_Code_INVALID_ARGUMENT);
     const char *text = text_of(error);
@@ -70,14 +69,14 @@ TEST(errors_of_the_backend_keep_their_code_and_text) {
 TEST(without_a_backend_every_entry_says_why) {
   const char *expected = getenv("EXPECTED");
   if (expected == NULL) return;
-#define ENTRY(call, ...)                                                            \
-  if (strncmp(#call, "PJRT_Error_", 11) != 0) {                                     \
-    call##_Args args = {.struct_size = call##_Args_STRUCT_SIZE};                    \
-    PJRT_Error *error = api->call(&args);                                           \
-    EXPECT(code_of(error) == PJRT_Error_Code_FAILED_PRECONDITION);                  \
-    const char *text = text_of(error);                                              \
-    EXPECT(strstr(text, "virtual TPU: VIRTUAL_TPU_BACKEND") != NULL);               \
-    if (strstr(text, expected) == NULL) fail("%s: %s", #call, text);                \
+#define ENTRY(call, ...)                                              \
+  if (strncmp(#call, "PJRT_Error_", 11) != 0) {                       \
+    call##_Args args = {.struct_size = call##_Args_STRUCT_SIZE};      \
+    PJRT_Error *error = api->call(&args);                             \
+    EXPECT(code_of(error) == PJRT_Error_Code_FAILED_PRECONDITION);    \
+    const char *text = text_of(error);                                \
+    EXPECT(strstr(text, "virtual TPU: VIRTUAL_TPU_BACKEND") != NULL); \
+    if (strstr(text, expected) == NULL) fail("%s: %s", #call, text);  \
   }
 #define VOID_ENTRY(call, ...)
 #define STRUCT(name, ...)

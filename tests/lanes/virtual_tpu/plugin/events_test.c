@@ -56,7 +56,11 @@ TEST(a_short_text_comes_back_as_it_was) {
 }
 
 TEST(quoting_never_writes_beyond_its_room) {
-  static const char *const TEXTS[] = {"", "abc", "é€😀é€😀", "\x01\x02\x03\x04", "\"\"\"\"\"\"",
+  static const char *const TEXTS[] = {"",
+                                      "abc",
+                                      "é€😀é€😀",
+                                      "\x01\x02\x03\x04",
+                                      "\"\"\"\"\"\"",
                                       "\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80"};
   for (size_t size = 12; size < 40; ++size) {
     for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; ++i) {
@@ -82,8 +86,8 @@ TEST(a_strange_format_is_still_a_line) {
                                   .format = format,
                                   .format_size = size};
     PJRT_Client_Compile_Args args = {.client = client, .program = &program, .compile_options = ""};
-    EXPECT(strlen(text_of(CALL_SIZED(PJRT_Client_Compile, &args,
-                                     PJRT_Client_Compile_Args_STRUCT_SIZE))) > 0);
+    EXPECT(strlen(text_of(
+               CALL_SIZED(PJRT_Client_Compile, &args, PJRT_Client_Compile_Args_STRUCT_SIZE))) > 0);
   }
   destroy_client(client);
 }

@@ -40,12 +40,11 @@ static const char *const RECORDED[] = {
     "GET / HTTP/1.1\r\n\r\n",
     "\n\n\n",
 };
-static const char *const PIECES[] = {"token ", "join ",  "came ",      "lost ",        "again ",
-                                     "go ",    "leave",  "welcome",    "refused",      "\n",
-                                     "\n",     "\n",     " ",          "-",            "0",
-                                     "1",      "3",      "4",          "256",          "-400",
-                                     TOKEN,    "0x1",    "4294967297", "9223372036854775808",
-                                     "\r\n",   "\xff\xfe"};
+static const char *const PIECES[] = {
+    "token ",  "join ",   "came ", "lost ", "again ", "go ", "leave",      "welcome",
+    "refused", "\n",      "\n",    "\n",    " ",      "-",   "0",          "1",
+    "3",       "4",       "256",   "-400",  TOKEN,    "0x1", "4294967297", "9223372036854775808",
+    "\r\n",    "\xff\xfe"};
 
 static uint32_t next_random(void) {
   static uint64_t state = 1;

@@ -104,8 +104,9 @@ static void break_in_all_ways(const char *proto, size_t size, void (*use)(const 
     memcpy(broken, proto, size);
     for (uint32_t n = 1 + next_random() % 4; n > 0; --n) {
       const uint32_t at = next_random() % size, kind = next_random() % 3;
-      broken[at] = (char)(kind == 0 ? 0xFF : kind == 1 ? broken[at] ^ 1 << next_random() % 8
-                                                       : (int)next_random());
+      broken[at] = (char)(kind == 0   ? 0xFF
+                          : kind == 1 ? broken[at] ^ 1 << next_random() % 8
+                                      : (int)next_random());
     }
     use(broken, size - next_random() % 2);
   }
@@ -156,8 +157,7 @@ TEST(every_field_with_an_id_is_renumbered) {
 
 // Ids that fit stay, and no wide one gets the number of one of them.
 TEST(narrow_ids_stay) {
-  static const char GIVEN[] =
-      "\x1a\x0f\x12\x04\x98\x02\x81\x01\x12\x07\x98\x02" WIDE;
+  static const char GIVEN[] = "\x1a\x0f\x12\x04\x98\x02\x81\x01\x12\x07\x98\x02" WIDE;
   static const char EXPECTED[] =
       "\x1a\x0f\x12\x04\x98\x02\x81\x01\x12\x07\x98\x02\x82\x81\x80\x80\x00";
   char *program = malloc(sizeof GIVEN - 1);
