@@ -112,13 +112,8 @@ def test_report_of_another_version(folder: Path) -> None:
     text = (folder / "reports/matrix/2.6.0/cpu.xml").read_text()
     other = folder / "older" / "cpu.xml"
     other.parent.mkdir()
-<<<<<<< ours
-    other.write_text(text.replace('report" value="2"', 'report" value="1"'))
-    done = since(folder, "1", "--reports", "older")
-=======
     other.write_text(text.replace('report" value="3"', 'report" value="1"'))
-    done = history_of(folder, "1", "--reports", "older")
->>>>>>> theirs
+    done = since(folder, "1", "--reports", "older")
     assert done.returncode == 2
     assert "older/cpu.xml: expected the property" in done.stderr
 
