@@ -219,6 +219,7 @@ HAPPENED = {
     "hangs": ("hung", "", "expectation"),
     "passes": ("passed", "", "expectation"),
     "subtests": ("passed", "", "expectation"),
+    "some_subtests_fail": ("failed", "", "expectation"),
     "skips": ("skipped", "", "expectation"),
     "fails_twice": ("failed", "", "expectation"),
     "xfails": ("failed", "", "pytest"),
