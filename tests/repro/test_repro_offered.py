@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from harness.dashboard import case as dashboard_page
+from harness.dashboard.pages import case_page as dashboard_page
 from harness.issues import text
 
 FILE = "suites/area/test_a.py"
