@@ -18,7 +18,7 @@ from harness.stacks import uv
 from harness.stacks.stack import Stack
 
 # What only the commands need, which never run in a stack's environment.
-_COMMANDS_ONLY = {"uv", "tomlkit", "filelock"}
+_COMMANDS_ONLY = {"duckdb", "filelock", "libcst", "pyarrow", "shtab", "tomlkit", "uv"}
 # What the suites of this project draw inputs with.
 _SUITES = ("hypothesis",)
 
