@@ -1,6 +1,6 @@
 """How much of a run of the suites is the cases' own work.
 
-Runs ``pytest suites/ -n 2`` once and holds its wall time against the sum of the cases' own
+Runs ``pytest suites/ -n 2`` once and compares its wall time with the sum of the cases' own
 durations (set-up, runtime start and body) divided by two.
 Usage: ``uv run benchmarks/suites.py [pytest arguments]``.
 """

@@ -15,7 +15,7 @@ from harness.errors import BadInputError
 from harness.junit.report import Result
 from harness.lanes import DEFAULT_LANE, LANES
 from harness.matrix import run
-from harness.matrix.bisect import Answer, Found, bisect
+from harness.matrix.bisect import StackState, TurningPoint, bisect
 from harness.matrix.cell import Cell, collected
 from harness.stacks import wheels
 from harness.stacks.catalogue import Catalogue
@@ -27,7 +27,7 @@ REPORTS = Path("reports/bisect")
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("bisect", help="name the stack that broke a case, or mended it")
+    parser = commands.add_parser("bisect", help="name the stack that broke a case, or fixed it")
     parser.add_argument("case", metavar="CASE", help="its id, as pytest prints it")
     parser.add_argument("--good", required=True, metavar="STACK", help="where it works")
     parser.add_argument("--bad", required=True, metavar="STACK", help="where it does not")
@@ -66,7 +66,7 @@ class _Asker:
         self._environments = environments
         self.results: dict[str, Result] = {}
 
-    def ask(self, stack: Stack) -> Answer:
+    def ask(self, stack: Stack) -> StackState:
         file = self._case.partition("::")[0]
         cell = Cell(stack, self._lane, self._folder / stack.slug, (file,), (self._case,))
         try:
@@ -75,12 +75,12 @@ class _Asker:
             done = run.Done([cell], {str(cell): str(error)})
         if done.died:
             say("\n".join(done.died.values()))
-            return Answer.UNKNOWN
+            return StackState.UNKNOWN
         for result in cell.read().results.values():
             self.results[stack.name] = result
             if result.measured:
-                return Answer.GOOD if result.works else Answer.BAD
-        return Answer.UNKNOWN
+                return StackState.GOOD if result.works else StackState.BAD
+        return StackState.UNKNOWN
 
 
 def _stacks(options: argparse.Namespace) -> tuple[list[Stack], bool]:
@@ -123,7 +123,7 @@ def _lane(options: argparse.Namespace, good: Stack, environments: Environments) 
 
 
 def _told(
-    case: str, found: Found, asker: _Asker, names: Sequence[str], *, broke: bool
+    case: str, found: TurningPoint, asker: _Asker, names: Sequence[str], *, broke: bool
 ) -> Sequence[str]:
     lines = [case]
     for name in names:
@@ -134,7 +134,7 @@ def _told(
     if broke:
         lines.append(f"broke in {found.bad}: {found.good} is the last good one")
     else:
-        lines.append(f"mended in {found.good}: {found.bad} is the last bad one")
+        lines.append(f"fixed in {found.good}: {found.bad} is the last bad one")
     if found.between:
         lines.append(f"could not be measured in between: {', '.join(found.between)}")
     if found.changes > 1:

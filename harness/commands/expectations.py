@@ -70,14 +70,14 @@ def _update(options: argparse.Namespace) -> int:
     return int(bool(left))
 
 
-def _cause(options: argparse.Namespace) -> update.Cause | None:
+def _cause(options: argparse.Namespace) -> update.DeclaredCause | None:
     if options.issue is None and options.finding is None:
         if options.reason:
             raise BadInputError("--reason: expected --issue or --finding beside it")
         return None
     cause_of("the command line", options.issue, options.finding, project.findings())
     key = "finding" if options.issue is None else "issue"
-    return update.Cause(key, options.issue or options.finding, options.reason)
+    return update.DeclaredCause(key, options.issue or options.finding, options.reason)
 
 
 def _collect(paths: Sequence[str]) -> Collection[str]:

@@ -59,7 +59,7 @@ def decide(
     known: Sequence[Versions],
     runs: int,
 ) -> Decisions:
-    """Hold the entries against the evidence. A change needs ``runs`` equal answers of a stack.
+    """Compare the entries with the evidence. A change needs ``runs`` equal answers of a stack.
 
     Raises BadInputError when two entries apply to a case on one of the stacks.
     """

@@ -20,7 +20,7 @@ Collect = Callable[[Sequence[str]], Collection[str]]  # test files to the ids of
 
 
 @dataclass(frozen=True)
-class Cause:
+class DeclaredCause:
     """Why the new entries' cases fail."""
 
     key: str  # issue or finding
@@ -59,7 +59,7 @@ def plan(
     folder: Path,
     entries: Sequence[Expectation],
     decisions: Decisions,
-    cause: Cause | None,
+    cause: DeclaredCause | None,
     collect: Collect,
 ) -> UpdatePlan:
     """The changes that follow from ``decisions``; nothing is added without a ``cause``.
@@ -134,7 +134,7 @@ def _part(
 
 
 def _added(
-    folder: Path, missing: Missing, decisions: Decisions, ids: Sequence[str], cause: Cause
+    folder: Path, missing: Missing, decisions: Decisions, ids: Sequence[str], cause: DeclaredCause
 ) -> Added:
     wanted = decisions.missing[missing]
     new = rewrite.New(

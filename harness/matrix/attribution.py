@@ -65,13 +65,13 @@ def verdict(into_base: Mapping[str, Swap], into_candidate: Mapping[str, Swap]) -
 
     ``into_base``: the base with the candidate's component; the one that breaks it alone carries
     the regression. ``into_candidate``: the candidate with the base's component, asked when none
-    does: those that mend it are needed, together with others.
+    does: those that fix it are needed, together with others.
     """
     if carriers := _all(into_base, Swap.SAME):
         return carriers[0] if len(carriers) == 1 else f"{' or '.join(carriers)}, each alone"
-    if menders := _all(into_candidate, Swap.WORKS):
-        return f"{' and '.join(menders)}, not alone"
-    return "undecided: no single component breaks the base or mends the candidate"
+    if fixers := _all(into_candidate, Swap.WORKS):
+        return f"{' and '.join(fixers)}, not alone"
+    return "undecided: no single component breaks the base or fixes the candidate"
 
 
 def _all(swaps: Mapping[str, Swap], wanted: Swap) -> list[str]:

@@ -13,7 +13,7 @@ from harness.repro.edits import Edited, Plan
 from harness.repro.names import Bound, names_of_definitions, names_of_imports
 from harness.repro.resolve import Meaning, Ref, Target, meaning
 from harness.repro.source import Import, Imported, Module, Sources, Statement
-from harness.repro.uses import Reader, Use, walk
+from harness.repro.uses import Use, UsesReader, walk
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Bundle:
     def expression(self, module: Module, node: cst.BaseExpression) -> Expression:
         """An expression of a module's text, and all that it needs."""
         self._open(module)
-        uses = Reader(module, node, (), self.sources.is_local).uses
+        uses = UsesReader(module, node, (), self.sources.is_local).uses
         self._require_all(module, uses)
         return (Written(module, node, uses),)
 
@@ -180,7 +180,7 @@ class Bundle:
         self._read(unit, statement)
 
     def _read(self, unit: Unit, node: cst.CSTNode) -> None:
-        reader = Reader(unit.module, node, unit.plan.removed, self.sources.is_local)
+        reader = UsesReader(unit.module, node, unit.plan.removed, self.sources.is_local)
         unit.uses += reader.uses
         unit.inner_imports += reader.inner_imports
         self._words |= reader.words

@@ -25,7 +25,7 @@ class Use:
     imported: Imported | None = None
 
 
-class Reader:
+class UsesReader:
     """What is read in a node, apart from the nodes that are ``removed`` from it.
 
     ``words`` are all attributes and texts: what may name a method.

@@ -1,4 +1,4 @@
-"""A model under FSDPv2 and the same in plain PyTorch, held against each other."""
+"""A model under FSDPv2 and the same in plain PyTorch, compared with each other."""
 
 import copy
 import functools

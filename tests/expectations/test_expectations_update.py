@@ -18,14 +18,14 @@ from harness import cli
 from harness.errors import BadInputError
 from harness.expectations import Expectations, describe, evidence, update
 from harness.expectations.decide import Decisions, decide
-from harness.expectations.update import Cause, UpdatePlan
+from harness.expectations.update import DeclaredCause, UpdatePlan
 from harness.files import write
 from harness.junit.report import FORMAT, FORMAT_PROPERTY
 
 FILE = "suites/sums/test_sums.py"
 KNOWN = [{"torch_xla": version} for version in ("2.4.0", "2.6.0", "2.8.0", "2.9.0")]
 FAILURE = "ValueError: sums differ: 3 instead of 4"
-ISSUE = Cause("issue", "pytorch/xla#8854", "the sum is wrong")
+ISSUE = DeclaredCause("issue", "pytorch/xla#8854", "the sum is wrong")
 
 
 def ids(*parameters: str, name: str = "test_sum") -> list[str]:
@@ -73,7 +73,7 @@ class Bench:
             more["run"] = str(len(self.reports))
             self.reports.append(write_report(path, torch_xla, outcomes, **more))
 
-    def update(self, text: str, cause: Cause | None = None, runs: int = 2) -> str:
+    def update(self, text: str, cause: DeclaredCause | None = None, runs: int = 2) -> str:
         """The new text of the one expectation file."""
         file = self.path / "sums.toml"
         file.write_text(text, newline="")
@@ -88,7 +88,7 @@ class Bench:
         self.asked += files
         return self.collected
 
-    def entries(self, text: str, cause: Cause | None = None, runs: int = 2) -> list[Any]:
+    def entries(self, text: str, cause: DeclaredCause | None = None, runs: int = 2) -> list[Any]:
         """The new entries as data."""
         return list(tomllib.loads(self.update(text, cause, runs)).get("expectation", []))
 
@@ -306,7 +306,7 @@ def test_one_entry_for_a_function_a_signature_and_a_range(bench: Bench) -> None:
     outcomes |= {ids("y-1")[0]: lost, ids("y-2")[0]: "passed"}
     outcomes |= dict.fromkeys(ids("a", name="test_other"), FAILURE)
     bench.ran("2.9.0", outcomes)
-    added = bench.entries("", Cause("finding", "wrong-sum", ""))
+    added = bench.entries("", DeclaredCause("finding", "wrong-sum", ""))
     assert [(one["cases"], one.get("outcome")) for one in added] == [
         (ids("a", name="test_other"), None),
         ([f"{FILE}::test_sum[cpu-4-x-*]"], None),

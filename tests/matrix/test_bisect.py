@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from harness.errors import BadInputError
 from harness.matrix.attribution import Swap, differing, swapped, unsettled, verdict
-from harness.matrix.bisect import Answer, bisect
+from harness.matrix.bisect import StackState, bisect
 from harness.stacks.stack import Stack
 
-G, B, U = Answer.GOOD, Answer.BAD, Answer.UNKNOWN
+G, B, U = StackState.GOOD, StackState.BAD, StackState.UNKNOWN
 
 
 @given(st.integers(2, 200), st.data())
@@ -22,7 +22,7 @@ def test_finds_the_change(count: int, data: st.DataObject) -> None:
     first_bad = data.draw(st.integers(1, count - 1))
     asked: list[int] = []
 
-    def ask(name: str) -> Answer:
+    def ask(name: str) -> StackState:
         asked.append(int(name))
         return B if int(name) >= first_bad else G
 
@@ -33,7 +33,7 @@ def test_finds_the_change(count: int, data: st.DataObject) -> None:
 
 
 @given(st.lists(st.sampled_from([G, B, U]), max_size=20))
-def test_neighbours_differ_and_unmeasured_ones_are_named(inner: list[Answer]) -> None:
+def test_neighbours_differ_and_unmeasured_ones_are_named(inner: list[StackState]) -> None:
     answers = [G, *inner, B]
     names = [str(n) for n in range(len(answers))]
     found = bisect(names, lambda name: answers[int(name)])
@@ -45,7 +45,7 @@ def test_neighbours_differ_and_unmeasured_ones_are_named(inner: list[Answer]) ->
 
 
 @given(st.lists(st.sampled_from([G, B, U]), max_size=12))
-def test_asking_all_counts_every_change(inner: list[Answer]) -> None:
+def test_asking_all_counts_every_change(inner: list[StackState]) -> None:
     answers = [G, *inner, B]
     found = bisect([str(n) for n in range(len(answers))], lambda n: answers[int(n)], every=True)
     known = [a for a in answers if a != U]
@@ -61,7 +61,7 @@ def test_asking_all_counts_every_change(inner: list[Answer]) -> None:
         ([U, B], "0 is not measured"),
     ],
 )
-def test_ends_must_be_what_they_say(answers: list[Answer], said: str) -> None:
+def test_ends_must_be_what_they_say(answers: list[StackState], said: str) -> None:
     with pytest.raises(BadInputError, match=said):
         bisect(["0", "1"], lambda name: answers[int(name)])
 

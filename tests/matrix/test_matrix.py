@@ -242,10 +242,10 @@ def test_bisect(shared_drift: Drift) -> None:
     assert "running" not in again.stderr
 
 
-def test_bisect_backwards_says_what_mended_it(shared_drift: Drift) -> None:
+def test_bisect_backwards_says_what_fixed_it(shared_drift: Drift) -> None:
     case = "suites/area/test_drift.py::test_half[cpu-1]"
     done = shared_drift.run("bisect", case, "--good", "6", "--bad", "5")
-    assert "mended in 6: 5 is the last bad one" in done.stdout
+    assert "fixed in 6: 5 is the last bad one" in done.stdout
 
 
 def test_bisect_of_what_changes_twice(shared_drift: Drift) -> None:

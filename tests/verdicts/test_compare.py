@@ -148,8 +148,8 @@ def test_flaky_base_and_broken_candidate_is_undecided() -> None:
     other = result("y", outcome=Kind.PASSED)
     found = compare([report(works, other)], [report(broken, other)], [report(broken)])
     assert decide(found).exit_code == 2
-    mended = compare([report(broken, other)], [report(works, other)], (), [report(broken)])
-    assert decide(mended).exit_code == 0  # it was always broken: no worse
+    fixed = compare([report(broken, other)], [report(works, other)], (), [report(broken)])
+    assert decide(fixed).exit_code == 0  # it was always broken: no worse
 
 
 def test_cases_with_one_cause_are_one_group(compared: Comparison) -> None:
