@@ -39,7 +39,8 @@ def create_cases(
 def is_sound(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]) -> bool:
     """Whether files of the present format hold what their names say, and outcomes that exist.
 
-    It looks at no more than that, for it looks at every file: ``history_format.decoded`` at all.
+    It checks no more than that, because it reads every file; ``harness.history.format.decoded``
+    checks everything.
     """
     outcomes = ", ".join(f"'{kind}'" for kind in Kind)
     bad = (

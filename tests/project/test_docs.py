@@ -117,6 +117,15 @@ def test_readme_fits_one_screen_and_starts_to_work() -> None:
     assert listed == {folder for folder in folders if not folder.startswith(".")}
 
 
+def test_the_glossary_is_short_and_has_the_verdicts() -> None:
+    terms = re.findall(r"^\| ([a-z][^|]*?) \|", DOCS["glossary.md"], re.MULTILINE)
+    terms = [term for term in terms if term != "term"]
+    assert len(terms) <= 40
+    assert len(set(terms)) == len(terms)
+    for verdict in ("regressed", "new failure", "still failing", "fixed", "missing", "flaky"):
+        assert Verdict(verdict) in terms
+
+
 def test_contributing_starts_with_a_case_and_is_one_page() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert re.findall(r"^## (.+)", text, re.MULTILINE)[0] == "Add a case"
