@@ -60,7 +60,7 @@ def read_run(path: Path, said: Said = Said()) -> Run:
     reader, digest = Reader(path), hashlib.sha256()
     attempts: defaultdict[tuple[str, str, str], list[CaseRun]] = defaultdict(list)
     for element in reader.elements():
-        digest.update(_content(element.reported))
+        digest.update(_content(element.written))
         if not element.second:
             attempts[element.case.key].append(element.case)
     head = reader.head
@@ -147,10 +147,10 @@ def _time(path: Path, head: Head, said: Said) -> datetime:
     return min(stamps)
 
 
-def _content(reported: Reported) -> bytes:
+def _content(written: Reported) -> bytes:
     """All that counts of a test case, whatever its layout in the file. XML has no NUL."""
-    parts = [*_flat(reported.case._elem.attrib), *_flat(reported.properties)]
-    for entry in reported.case._elem:
+    parts = [*_flat(written.case._elem.attrib), *_flat(written.properties)]
+    for entry in written.case._elem:
         parts += [entry.tag, *_flat(entry.attrib), entry.text or ""]
     return "\0".join(parts).encode("utf-8", "surrogatepass")
 

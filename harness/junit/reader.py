@@ -21,7 +21,8 @@ class Element:
     """One test case element of a report."""
 
     case: CaseRun
-    reported: Reported
+    written: Reported  # as the file has it: a history's digests are of this
+    reported: Reported  # in the present format
     ours: bool  # this harness ran the case
     second: bool  # pytest's second one for a case that failed: its teardown failed, too
 
@@ -59,7 +60,7 @@ class Reader:
             ours = is_of_harness(found, ours=self._is_ours())
             reported = self._current(found) if ours else found
             faults = len(self.faults)
-            if element := self._element(reported, ours=ours):
+            if element := self._element(found, reported, ours=ours):
                 sound += len(self.faults) == faults
                 yield element
         self._is_ours()
@@ -71,7 +72,7 @@ class Reader:
         if some and not sound:
             raise BadInputError(f"{self.path}: expected a JUnit report with test cases, found none")
 
-    def _element(self, reported: Reported, *, ours: bool) -> Element | None:
+    def _element(self, written: Reported, reported: Reported, *, ours: bool) -> Element | None:
         try:
             place = place_of(reported, ours=ours)
         except ValueError as error:
@@ -85,7 +86,7 @@ class Reader:
         second = is_teardown(reported) and case.key in self._broken
         if case.outcome.is_bad and not second:
             self._broken.add(case.key)
-        return Element(case, reported, ours, second)
+        return Element(case, written, reported, ours, second)
 
     def _current(self, reported: Reported) -> Reported:
         written = self.head.properties[FORMAT_PROPERTY]

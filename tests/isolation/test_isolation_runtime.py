@@ -61,7 +61,8 @@ def test_segfault(start_runtime):
 
 @pytest.fixture
 def slow(monkeypatch, start_runtime):
-    monkeypatch.setattr("harness.frameworks.torch_xla.start", lambda *_, **__: time.sleep(2))
+    name = "harness.frameworks.torch_xla.TorchXla.start"
+    monkeypatch.setattr(name, lambda *_, **__: time.sleep(2))
     return start_runtime
 
 @pytest.fixture

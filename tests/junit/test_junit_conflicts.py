@@ -176,7 +176,8 @@ def test_every_name_that_the_harness_writes_is_reserved() -> None:
     record = {field.name for field in fields(Record)} - {"facts"}
     facts = {name for lane in LANES.values() for name in lane.facts(Events())}
     merged = {"workers", "skipped_on", "outcomes", "lost"}
-    assert record | facts | merged | {"python", *COMPONENTS} == RESERVED
+    stack = {"python", "modified", *COMPONENTS}
+    assert record | facts | merged | stack == RESERVED
     assert of_a_test("outcome") == "test:outcome"
     assert of_a_test("rows") == "rows"
 

@@ -264,7 +264,6 @@ def test_a_project_without_lanes_sees_no_difference(theirs: Installed, how: list
     [
         ("list", "suites"),
         ("stacks list", "fixtures/stacks"),
-        ("stacks doctor", "fixtures/stacks"),
         ("matrix --stacks all", "fixtures/stacks"),
         ("qualify 2.8.0 2.9.0", "fixtures/stacks"),
         ("bisect suites/a.py::test_a --good 2.6.0 --bad 2.5.1", "fixtures/stacks"),

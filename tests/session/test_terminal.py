@@ -128,6 +128,7 @@ def test_the_summary_takes_the_width_of_the_terminal(long: Project, columns: int
     assert titles
     assert {len(line) for line in titles} == {columns}
     plain = [line for line in lines[1:] if not line.startswith((*IDS, "---"))]
+    plain = [line for line in plain if "test_inner.py" not in line]  # a path is never broken
     assert columns - 12 < max(map(len, plain)) <= columns
     ids = [line.strip() for line in lines if line.startswith("  test_inner.py::test_fails[")]
     assert len(ids) == 3
