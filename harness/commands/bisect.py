@@ -8,9 +8,10 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from harness.commands.output import say, show
-from harness.commands.parsers import Commands, add_folder, output_folder
+from harness.commands.output import answer, say
+from harness.commands.parsers import Commands, add_folder, add_json, output_folder
 from harness.errors import BadInputError
 from harness.junit.report import Result
 from harness.lanes import DEFAULT_LANE, LANES
@@ -39,6 +40,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--lane", help="for a case whose id names none")
     add_folder(parser)
     parser.add_argument("--out", type=output_folder, default=REPORTS, help=f"default: {REPORTS}")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 
@@ -54,7 +56,8 @@ def _run(options: argparse.Namespace) -> int:
         lambda name: asker.ask(by_name[name]),
         every=options.every,
     )
-    show("\n".join(_told(options.case, found, asker, list(by_name), broke=broke)))
+    told = _told(options.case, found, asker, list(by_name), broke=broke)
+    answer(options, _data(options.case, found, asker, broke=broke), "\n".join(told))
     return 0
 
 
@@ -120,6 +123,23 @@ def _lane(options: argparse.Namespace, good: Stack, environments: Environments) 
         )
     named = re.search(r"\[([a-z-]+?)-(?:v\d\w*:)?\d", options.case)
     return str(options.lane or (named[1] if named and named[1] in LANES else DEFAULT_LANE))
+
+
+def _data(case: str, found: TurningPoint, asker: _Asker, *, broke: bool) -> dict[str, Any]:
+    """The turning point as plain values."""
+    failures = {name: result.failure for name, result in asker.results.items()}
+    return {
+        "case": case,
+        "change": "broke" if broke else "fixed",
+        "good": found.good,
+        "bad": found.bad,
+        "between": list(found.between),
+        "changes": found.changes,
+        "stacks": [
+            {"name": name, "answer": str(state), "failure": failures.get(name, "")}
+            for name, state in found.answers.items()
+        ],
+    }
 
 
 def _told(

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from harness.commands.output import say, show
-from harness.commands.parsers import Commands, add_folder, names, output_folder, whole_number
+from harness.commands.output import answer, say
+from harness.commands.parsers import (
+    Commands,
+    add_folder,
+    add_json,
+    names,
+    output_folder,
+    whole_number,
+)
 from harness.commands.partial import told
 from harness.commands.project import upstream_rows
 from harness.files import write
+from harness.junit.report import Report
 from harness.lanes import lane_named
 from harness.matrix import run
 from harness.matrix.cell import Cell
@@ -39,6 +48,7 @@ def add(commands: Commands) -> None:
         "--pytest", default="", metavar="TEXT", help="more arguments for pytest, as one text"
     )
     parser.add_argument("--out", type=output_folder, default=REPORTS, help=f"default: {REPORTS}")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 
@@ -88,6 +98,25 @@ def with_paths(arguments: Sequence[str]) -> tuple[str, ...]:
     return ("suites", *arguments)
 
 
+def _data(
+    columns: Sequence[tuple[str, Sequence[Report]]], died: Mapping[str, str]
+) -> dict[str, Any]:
+    """What each stack's cells say, and the cells without an answer, as plain values."""
+    stacks = [
+        {
+            "name": name,
+            "versions": dict(reports[0].versions) if reports else {},
+            "cases": [
+                {"case": result.key, "outcome": str(result.outcome), "layer": result.layer}
+                for report in reports
+                for result in report.results.values()
+            ],
+        }
+        for name, reports in columns
+    ]
+    return {"stacks": stacks, "no_answer": dict(died)}
+
+
 def _run(options: argparse.Namespace) -> int:
     catalogue = Catalogue(options.folder)
     wanted = names(options.stacks)
@@ -107,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
         for stack in stacks
     ]
     rows = upstream_rows()
-    show("\n".join(overview.text(columns, rows)))
+    answer(options, _data(columns, done.died), "\n".join(overview.text(columns, rows)))
     write({options.out / "overview.md": overview.markdown(columns, rows)})
     for cell in done.cells:
         if str(cell) in done.died:

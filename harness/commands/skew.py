@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from harness.commands.matrix import add_cell_options, with_paths
-from harness.commands.output import say, show
-from harness.commands.parsers import Commands, names, output_folder
+from harness.commands.output import answer, say
+from harness.commands.parsers import Commands, add_json, names, output_folder
 from harness.files import write
 from harness.matrix import run
 from harness.matrix.cell import Cell
@@ -29,6 +29,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--stack", default="2.9.0", help="whose other pins are kept: %(default)s")
     parser.add_argument("--out", type=output_folder, default=REPORTS, help=f"default: {REPORTS}")
     add_cell_options(parser)
+    add_json(parser)
     parser.set_defaults(run=_run)
     parser.epilog = f"Arguments behind -- are pytest's; without them it runs {PROGRAMS}."
 
@@ -56,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
         if str(cell) not in done.died
     }
     grid = skew.Grid({key: tuple(results) for key, results in reports.items()})
-    show("\n".join(skew.text(grid, rows, columns)))
+    answer(options, grid.data(), "\n".join(skew.text(grid, rows, columns)))
     write({options.out / "grid.md": skew.markdown(grid, rows, columns)})
     done.check()
     return 0

@@ -30,6 +30,18 @@ class Grid:
         works = f"{_WORKS} {counts[_WORKS]} of {len(results)}"
         return ", ".join([*bad, works]) if counts[_WORKS] else ", ".join(bad) or "no program"
 
+    def data(self) -> list[dict[str, object]]:
+        """Each cell as plain values: its versions, its answer in words, each program's outcome."""
+        return [
+            {
+                "libtpu": libtpu,
+                "jax": jax,
+                "answer": self.answer(libtpu, jax),
+                "outcomes": {result.id: str(result.outcome) for result in results},
+            }
+            for (libtpu, jax), results in self.cells.items()
+        ]
+
     def reasons(self) -> Iterator[tuple[str, int]]:
         """Each different reason, with how many programs gave it."""
         found = Counter(

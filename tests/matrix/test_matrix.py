@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -22,9 +23,21 @@ def reports(drift: Drift, folder: str = "reports/matrix") -> list[str]:
 
 @pytest.fixture(scope="module")
 def matrix(shared_drift: Drift) -> tuple[Drift, str, str]:
-    done = shared_drift.run("matrix", "--stacks", "1,3,5,6", *PATHS)
+    done = shared_drift.run("matrix", "--stacks", "1,3,5,6", "--json", "all.json", *PATHS)
     assert done.returncode == 1, done.stderr
     return shared_drift, done.stdout, done.stderr
+
+
+def test_the_result_as_json(matrix: tuple[Drift, str, str]) -> None:
+    drift, _, _ = matrix
+    data = json.loads((drift.path / "all.json").read_text())
+    assert data["no_answer"] == {}
+    assert [stack["name"] for stack in data["stacks"]] == ["1", "3", "5", "6"]
+    for stack in data["stacks"]:
+        found = read(drift.path / "reports" / "matrix" / stack["name"] / "cpu.xml").results
+        assert {c["case"]: c["outcome"] for c in stack["cases"]} == {
+            key: str(result.outcome) for key, result in found.items()
+        }
 
 
 def test_each_cell_has_a_report_and_a_log(matrix: tuple[Drift, str, str]) -> None:
@@ -240,6 +253,12 @@ def test_bisect(shared_drift: Drift) -> None:
     again = shared_drift.run("bisect", case, "--good", "1", "--bad", "4")
     assert again.stdout == done.stdout
     assert "running" not in again.stderr
+    data = json.loads(
+        shared_drift.run("bisect", case, "--good", "1", "--bad", "4", "--json").stdout
+    )
+    assert [data["change"], data["good"], data["bad"]] == ["broke", "2", "3"]
+    states = {stack["name"]: (stack["answer"], stack["failure"][:6]) for stack in data["stacks"]}
+    assert states == dict.fromkeys("12", ("good", "")) | dict.fromkeys("34", ("bad", "assert"))
 
 
 def test_bisect_backwards_says_what_fixed_it(shared_drift: Drift) -> None:

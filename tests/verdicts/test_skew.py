@@ -44,6 +44,16 @@ def test_the_grid_as_markdown() -> None:
     assert "- 1: `expected <= 7 but got 8`" in lines
 
 
+def test_the_grid_as_data() -> None:
+    first, *_ = GRID.data()
+    assert first == {
+        "libtpu": "0.0.23",
+        "jax": "0.7.1",
+        "answer": "works 2 of 2",
+        "outcomes": {"x.py::t": "passed"},
+    }
+
+
 def test_an_unknown_stack_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["skew", "--jax=0.7.1", "--libtpu=0.0.23", "--stack=2.9"]) == 2
     assert "stack '2.9': did you mean" in capsys.readouterr().err
