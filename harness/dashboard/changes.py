@@ -23,7 +23,7 @@ HEADLINES = (
     ("fixed", "was broken on the baseline and works now"),
     ("flaky", "outcomes differ on unchanged versions"),
     ("missing", "was measured on the baseline and is not now"),
-    ("slower", "a duration or a recorded number is above what its last runs let expect"),
+    ("slower", "a duration or a recorded number is above the range of its last runs"),
     ("still failing", "was broken on an earlier night too"),
 )
 ALWAYS = ("regressed", "fixed", "flaky", "missing", "slower")  # said also when there is none

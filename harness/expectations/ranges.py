@@ -39,8 +39,8 @@ def only(stack: Versions) -> tuple[str, str]:
 def between(keep: Sequence[Version], drop: Sequence[Version]) -> str:
     """The widest range, "" for any, that has the versions ``keep`` and none of ``drop``.
 
-    It ends at the first version outside, so that it says what is next to it, which a stack
-    between two releases (a nightly) is held to.
+    It ends at the first version outside, so a nightly between two releases belongs to the range
+    only if it is older than that version.
     """
     first, last = min(keep), max(keep)
     parts = [f">={_short(first)}"] if any(version < first for version in drop) else []

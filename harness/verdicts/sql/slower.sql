@@ -1,7 +1,7 @@
 -- slower: a number of the case, its duration or one that it recorded, rose three runs ago and has
--- stayed up. In each of the last 3 runs of stack and lane the case works and the number lies above
--- what the 20 runs before (at least 8 with the number) let expect, and in the one just before it did
--- not; so it is reported once, with the third run. The limit is the median of the 20 plus the largest of
+-- stayed up. In each of the last 3 runs of stack and lane the case works and the number is above the
+-- limit that the 20 runs before them set (at least 8 have the number). In the run just before them it
+-- was not, so it is reported once, with the third run. The limit is the median of the 20 plus the largest of
 -- 5 standard deviations (1.4826 times the median absolute deviation), a tenth of the median and, for
 -- durations, 10 ms. was is that median, now that of the last 3.
 WITH places AS (

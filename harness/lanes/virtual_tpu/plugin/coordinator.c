@@ -56,7 +56,7 @@ static int is_token(const char *given) {
   return differs == 0;
 }
 
-// Whoever joins a second time is never answered: the others have come already.
+// A client that joins a second time is never answered: the others have already joined.
 static void join(Connection *joiner, int slice) {
   const int socket = joiner->lines.socket;
   if (job.seen[slice]) {
