@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from support.drift import GOOD, NO_DOUBLE, Drift, wheel
 
+from harness.stacks import uv
+
 
 def wait_for(path: Path, pattern: str) -> Path:
     end = time.monotonic() + 60
@@ -91,7 +93,10 @@ def test_killed_create_leaves_nothing_that_looks_finished(alone: Drift) -> None:
 def test_two_creators(alone: Drift) -> None:
     alone.stack("1", GOOD)
     assert alone.run("stacks", "lock", "1").returncode == 0
-    with alone.start("stacks", "create", "1") as first:
+    slow = alone.path / "slow-uv"  # so that the second one comes while the first is at it
+    slow.write_text(f'#!/bin/sh\nsleep 2\nexec "{uv.executable()}" "$@"\n')
+    slow.chmod(0o755)
+    with alone.start("stacks", "create", "1", UV=str(slow)) as first:
         wait_for(alone.cache, "environments/*.partial-*")
         second = alone.run("stacks", "create", "1")
         output, errors = first.communicate()
