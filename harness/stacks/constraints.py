@@ -39,7 +39,9 @@ def resolved(stack: Stack, cache: Path) -> Path:
     if not path.exists():
         return resolve(stack, path)
     versions = read(path)
-    for text in stack.requirements:
+    # A file in the cache may have been made by a version of the harness that needed other packages.
+    ours = _ours() if stack.where is None else []
+    for text in [*stack.requirements, *ours]:
         wanted = Requirement(text)
         found = versions.get(canonicalize_name(wanted.name))
         if found is None or not wanted.specifier.contains(found, prereleases=True):
