@@ -39,16 +39,18 @@ def resolved(stack: Stack, cache: Path) -> Path:
     if not path.exists():
         return resolve(stack, path)
     versions = read(path)
-    # A file in the cache may have been made by a version of the harness that needed other packages.
-    ours = _ours() if stack.where is None else []
-    for text in [*stack.requirements, *ours]:
+    # What the harness needs may have changed since the file was made, as well as the stack's pins.
+    for text in [*stack.requirements, *_ours()]:
         wanted = Requirement(text)
+        if wanted.marker is not None and not wanted.marker.evaluate():
+            continue
         found = versions.get(canonicalize_name(wanted.name))
         if found is None or not wanted.specifier.contains(found, prereleases=True):
             if stack.where is None:
                 return resolve(stack, path)
+            source = stack.where.name if text in stack.requirements else "xla-harness"
             raise BadInputError(
-                f"{path}: has {wanted.name} {found or 'not at all'}, {stack.where.name} pins "
+                f"{path}: has {wanted.name} {found or 'not at all'}, {source} pins "
                 f"{text}: run `xla-harness stacks lock {stack.name}`"
             )
     return path

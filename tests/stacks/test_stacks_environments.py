@@ -107,6 +107,31 @@ def test_two_creators(alone: Drift) -> None:
     assert "ready after" not in second.stderr
 
 
+def without(path: Path, package: str) -> None:
+    """Take a package and its checksums out of a constraint file."""
+    text = path.read_text()
+    assert re.search(rf"^{package}==", text, re.MULTILINE)
+    path.write_text(re.sub(rf"^{package}==.*\n(?:    .*\n)*", "", text, flags=re.MULTILINE))
+
+
+def test_a_constraint_file_that_lacks_what_the_harness_needs(alone: Drift) -> None:
+    """A stack's own is refused; one in the cache, of a swap, is made again."""
+    for name in "12":
+        alone.stack(name, GOOD)
+        assert alone.run("stacks", "lock", name).returncode == 0
+    own = alone.path / "fixtures" / "stacks" / "1.txt"
+    assert alone.run("stacks", "create", "1+drift=2").returncode == 0
+    (swap,) = (alone.cache / "constraints").glob("1+drift=2*.txt")
+    for path in (own, swap):
+        without(path, "pydantic")
+    refused = alone.run("stacks", "create", "1")
+    assert refused.returncode == 2
+    assert "1.txt: has pydantic not at all, xla-harness pins pydantic" in refused.stderr
+    assert "xla-harness stacks lock 1" in refused.stderr
+    assert alone.run("stacks", "create", "1+drift=2").returncode == 0
+    assert "\npydantic==" in swap.read_text()
+
+
 def test_a_wheel_that_changed(alone: Drift) -> None:
     alone.stack("1", GOOD)
     assert alone.run("stacks", "lock", "1").returncode == 0
