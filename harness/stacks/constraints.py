@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -30,17 +31,18 @@ def path_of(stack: Stack, cache: Path) -> Path:
     return cache / "constraints" / f"{stack.slug}.txt"
 
 
-def resolved(stack: Stack, cache: Path) -> Path:
+def resolved(stack: Stack, cache: Path, needs: Sequence[str] = ()) -> Path:
     """The stack's constraint file, made if there is none.
 
-    Raises BadInputError when it can't be resolved, or is not of these pins any more.
+    Raises BadInputError when it can't be resolved, is not of these pins any more, or lacks what
+    `needs` asks for: the requirements of whatever is to run beside the stack.
     """
     path = path_of(stack, cache)
     if not path.exists():
         return resolve(stack, path)
     versions = read(path)
-    # What the harness needs may have changed since the file was made, as well as the stack's pins.
-    for text in [*stack.requirements, *_ours()]:
+    # The harness's needs may have changed since the file was made, as well as the stack's pins.
+    for text in [*stack.requirements, *needs]:
         wanted = Requirement(text)
         if wanted.marker is not None and not wanted.marker.evaluate():
             continue
@@ -61,7 +63,9 @@ def resolve(stack: Stack, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lock-") as folder:
         wanted, new = Path(folder) / "in", Path(folder) / "out"
-        wanted.write_text("\n".join([*stack.requirements, *_ours()]) + "\n", encoding="utf-8")
+        wanted.write_text(
+            "\n".join([*stack.requirements, *harness_needs()]) + "\n", encoding="utf-8"
+        )
         # In a folder of its own: a project's settings for uv are not this stack's.
         uv.run(
             f"stack {stack.name}: {' '.join(stack.requirements)}",
@@ -100,7 +104,7 @@ def _exact(stack: Stack) -> list[str]:
     return [version for _, equal, version in texts if equal and "*" not in version]
 
 
-def _ours() -> list[str]:
+def harness_needs() -> list[str]:
     """What the plugin and the suites need besides the stack."""
     try:
         wanted = map(Requirement, requires("xla-harness") or [])

@@ -75,7 +75,7 @@ class Environments:
 
     def constraints(self, stack: Stack) -> Path:
         """The stack's constraint file."""
-        return constraints.resolved(stack, self.cache)
+        return constraints.resolved(stack, self.cache, constraints.harness_needs())
 
     def existing(self, stack: Stack) -> Environment | None:
         """The stack's environment, if it was made."""
