@@ -156,7 +156,7 @@ class Environments:
         sync = ["pip", "sync", "--require-hashes", "--python", str(part / "bin" / "python")]
         sync += [*constraints.sources(stack), str(pinned)]
         self._check_disk(stack, uv.run(doing, *sync, "--dry-run", errors=True))
-        uv.run(doing, *sync, "--compile-bytecode", "--strict", show=True)
+        uv.run(doing, *sync, "--strict", show=True)
 
     def _check_disk(self, stack: Stack, plan: str) -> None:
         """What uv has in its cache is linked, and takes no more; the rest comes in full."""

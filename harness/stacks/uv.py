@@ -60,8 +60,7 @@ def run(doing: str, *arguments: str, show: bool = False, errors: bool = False) -
         text=True,
         # A create that is killed must not leave a uv behind that goes on filling the folder.
         preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
-        # The environment that this process runs in is none of uv's business here.
-        env={k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")},
+        env=_environment(),
     )
     try:
         output, said = process.communicate()
@@ -72,6 +71,15 @@ def run(doing: str, *arguments: str, show: bool = False, errors: bool = False) -
     if process.returncode:
         raise BadInputError(_explained(doing, said or "uv's words are above"))
     return (said or "") if errors else output
+
+
+def _environment() -> dict[str, str]:
+    """This process's variables, except for those of its own environment.
+
+    Modules are compiled when they are installed unless the user's UV_COMPILE_BYTECODE says no.
+    """
+    own = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    return {"UV_COMPILE_BYTECODE": "1", **own}
 
 
 def _explained(doing: str, words: str) -> str:

@@ -88,7 +88,9 @@ class Drift:
         return subprocess.Popen(
             [sys.executable, "-m", "harness", *arguments],
             cwd=self.path,
-            env=clean | {"XLA_HARNESS_CACHE": str(self.cache), "COLUMNS": "80"} | environment,
+            env=clean
+            | {"XLA_HARNESS_CACHE": str(self.cache), "COLUMNS": "80", "UV_COMPILE_BYTECODE": "0"}
+            | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
