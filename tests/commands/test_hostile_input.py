@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,10 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XLA_HARNESS_CACHE", str(folder / "cache"))
-    return  # the rest is undone by the fixture
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -208,10 +206,10 @@ def test_a_stack_file(kind: str, folder: Path, capsys: pytest.CaptureFixture[str
     assert message in said
 
 
-def command(*arguments: str, **streams: int) -> subprocess.CompletedProcess[bytes]:
+def command(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[bytes]:
     line = [sys.executable, "-m", "harness", *arguments]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    return subprocess.run(line, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False, **streams)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(line, env=env, check=False, stdout=stdout, stderr=subprocess.PIPE)
 
 
 def test_a_bug_is_no_verdict(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from support.browser import ARGUMENTS, CHROMIUM, LOADED, served
@@ -14,7 +15,10 @@ from harness import cli
 
 if not CHROMIUM.exists():
     pytest.skip(f"no browser: {CHROMIUM}: run .ci/browser", allow_module_level=True)
-playwright = pytest.importorskip("playwright.sync_api", reason="no browser: playwright")
+if TYPE_CHECKING:
+    from playwright import sync_api as playwright
+else:
+    playwright = pytest.importorskip("playwright.sync_api", reason="no browser: playwright")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core")
 
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
@@ -87,7 +91,7 @@ def kinds(site: Path) -> list[str]:
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
 def test_every_kind_of_page_meets_wcag_aa(
-    site: Path, address: str, page: playwright.Page, width: int, scheme: str
+    site: Path, address: str, page: playwright.Page, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from support.browser import ARGUMENTS, CHROMIUM, served
@@ -14,7 +15,10 @@ from harness import cli
 
 if not CHROMIUM.exists():
     pytest.skip(f"no browser: {CHROMIUM}: run .ci/browser", allow_module_level=True)
-playwright = pytest.importorskip("playwright.sync_api", reason="no browser: playwright")
+if TYPE_CHECKING:
+    from playwright import sync_api as playwright
+else:
+    playwright = pytest.importorskip("playwright.sync_api", reason="no browser: playwright")
 
 SIGNATURE = "ValueError: N of N ranks"  # of a failure that says 3 of 8
 

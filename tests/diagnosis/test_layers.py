@@ -111,7 +111,10 @@ def test_recorded_failure(failure: dict[str, str]) -> None:
 
 
 def test_errors_carry_layers_that_there_are() -> None:
-    errors = [mismatch.MismatchError, *mismatch.MismatchError.__subclasses__()]
+    errors: list[type[mismatch.MismatchError]] = [
+        mismatch.MismatchError,
+        *mismatch.MismatchError.__subclasses__(),
+    ]
     assert {error.layer for error in errors} <= LAYERS.keys()
 
 

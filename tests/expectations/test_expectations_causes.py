@@ -24,7 +24,7 @@ PAGE = "# Findings\n\n## nothing-is-found\n\n## such-a-finding \n\ntext\n\n## Tw
 def test_the_sections_of_a_page_are_its_findings(tmp_path: Path) -> None:
     page = tmp_path / "findings.md"
     page.write_text(PAGE)
-    assert read_findings(page) == {"nothing-is-found", "such-a-finding"}
+    assert read_findings(page) == frozenset({"nothing-is-found", "such-a-finding"})
     assert read_findings(None) is None
     page.write_text("# Findings\n")
     with pytest.raises(BadInputError, match=r"findings\.md: expected findings"):

@@ -169,7 +169,10 @@ def test_a_run_that_is_damaged_on_the_branch_is_replaced(
 
 def test_names_that_no_recorder_gives_stay_on_the_branch(tmp_path: Path, remote: Path) -> None:
     """Also one that is no UTF-8; what is no Parquet file is nobody's."""
-    bad = ["date=2026-99-01/stack=x/a.parquet", b"date=2026-11-21/stack=\xff/a.parquet"]
+    bad: list[str | bytes] = [
+        "date=2026-99-01/stack=x/a.parquet",
+        b"date=2026-11-21/stack=\xff/a.parquet",
+    ]
     _commit(remote, dict.fromkeys([*bad, "README.md"], b"x"))
     Branch(str(remote), "history").push(_runs(tmp_path / "here", "one"))
     found = Branch(str(remote), "history").fetch(tmp_path / "there")

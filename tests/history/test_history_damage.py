@@ -19,9 +19,10 @@ from harness import cli
 from harness.errors import BadInputError
 from harness.history.format import SCHEMA, checked, with_checksum
 from harness.history.names import place_of, run_name, started
-from harness.history.run import LOST, VERSIONS, Run
+from harness.history.run import Run
 from harness.history.store import History
 from harness.junit.case import CaseRun
+from harness.junit.names import LOST, VERSIONS
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
 from harness.verdicts.regressions import state

@@ -69,7 +69,8 @@ def _trials(
         "FAULTS_BELOW": ":".join(str(folder / each) for each in below),
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, str(FAULTS / "trials.py"), state, template, folder, str(step), *line]
+    paths = [str(path) for path in (FAULTS / "trials.py", state, template, folder)]
+    command = [sys.executable, *paths, str(step), *line]
     done = subprocess.run(
         command, env=os.environ | own, cwd=ROOT, capture_output=True, text=True, check=False
     )

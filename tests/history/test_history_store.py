@@ -11,6 +11,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -28,11 +29,11 @@ HOSTILE = ROOT / "fixtures" / "junit" / "hostile"
 COUNT = "SELECT count(*) FROM cases"
 
 
-def asked(history: History, sql: str = COUNT) -> list[tuple[object, ...]]:
+def asked(history: History, sql: str = COUNT) -> list[tuple[Any, ...]]:
     return history.ask(lambda connection: connection.execute(sql).fetchall())
 
 
-def command(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "harness", *arguments]
     return subprocess.run(line, capture_output=True, text=True, check=False, **options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.paths import ROOT
@@ -22,7 +23,7 @@ def history(tmp_path: Path) -> str:
     return str(tmp_path / "history")
 
 
-def _qualify(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, object]]:
+def _qualify(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     target = tmp_path / "answer.json"
     out = ["--json", str(target), "--out", str(tmp_path / "out"), "--markdown", str(tmp_path / "m")]
     code = cli.main(["qualify", *arguments, *out])
@@ -36,7 +37,7 @@ def test_the_findings_are_the_reports(tmp_path: Path, history: str) -> None:
     name = Path(run).stem
     wanted = _qualify(tmp_path, base, candidate)
     assert wanted[0] == 1
-    assert len(wanted[1]["findings"]) > 100  # type: ignore[arg-type]
+    assert len(wanted[1]["findings"]) > 100
     assert _qualify(tmp_path, name, candidate, "--history", history) == wanted
 
 
@@ -45,7 +46,7 @@ def test_latest_is_the_newest_run_of_the_candidates_stack(tmp_path: Path, histor
         report = str(JUNIT / f"{stack}-cpu.xml")
         code, answer = _qualify(tmp_path, "latest", report, "--history", history)
         assert code == 0
-        assert {finding["verdict"] for finding in answer["findings"]} <= {"still failing"}  # type: ignore[attr-defined]
+        assert {finding["verdict"] for finding in answer["findings"]} <= {"still failing"}
 
 
 def test_a_stack_without_a_run_is_named(

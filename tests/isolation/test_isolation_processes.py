@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
+from support.processes import assert_gone, is_alive
 from support.project import Project
 
 MEASURES_COVERAGE = True
@@ -44,13 +44,6 @@ def is_alive(pid):
     except FileNotFoundError:
         return False
 """
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "(zombie)" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def pids(project: Project, count: int) -> list[int]:
@@ -121,11 +114,3 @@ def test_killing_pytest_ends_its_cases(project: Project, number: signal.Signals)
         pytest_process.communicate(timeout=20)
     assert pytest_process.returncode == -number
     assert_gone(started)
-
-
-def assert_gone(started: list[int]) -> None:
-    """Fail unless all are gone within two seconds: what the kernel ends, ends soon after."""
-    end = time.monotonic() + 2
-    while any(map(is_alive, started)) and time.monotonic() < end:
-        time.sleep(0.02)
-    assert [pid for pid in started if is_alive(pid)] == []

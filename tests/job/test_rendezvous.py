@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,8 @@ def note(what):
         print(what, WORKER, time.monotonic(), file=file)
 """
 TOKEN = "0123456789abcdef" * 4
-Workers = Callable[..., list[Ran]]
+Started = list[tuple[Project, subprocess.Popen[str]]]
+Workers = Callable[..., Started]
 
 
 def said(ran: Ran) -> dict[str, tuple[str, str]]:
@@ -34,12 +36,18 @@ def said(ran: Ran) -> dict[str, tuple[str, str]]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., list]]:
+def start(tmp_path: Path) -> Iterator[Workers]:
     """Start a worker for each slice on one suite; ``bodies`` are of workers that have another."""
 
-    processes = []
+    processes: Started = []
 
-    def run(body: str, *args: str, count: int = 2, bodies: dict | None = None, **more: str) -> list:
+    def run(
+        body: str,
+        *args: str,
+        count: int = 2,
+        bodies: dict[int, str] | None = None,
+        **more: str,
+    ) -> Started:
         port = str(free_port())
         for number in range(count):
             project = Project(tmp_path / str(number))
@@ -61,7 +69,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list]]:
             process.wait()
 
 
-def end(processes: list) -> list[Ran]:
+def end(processes: Started) -> list[Ran]:
     ended = []
     for project, process in processes:
         stdout, stderr = process.communicate(timeout=100)

@@ -180,7 +180,7 @@ def test_a_pods_archive_stays_in_its_folder(
     monkeypatch.setattr(
         kubectl.KubernetesCluster,
         "_run",
-        lambda *_: kubectl.subprocess.CompletedProcess([], 0, stream.getvalue(), b""),
+        lambda *_: subprocess.CompletedProcess([], 0, stream.getvalue(), b""),
     )
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
@@ -248,10 +248,10 @@ def test_a_jobset_that_is_none(
 
 
 def test_pods_that_are_none_cost_only_themselves(cluster: Cluster, tmp_path: Path) -> None:
-    odd = [None, 5, {}, {"metadata": 5}, {"metadata": {"name": []}}]
+    odd: list[Any] = [None, 5, {}, {"metadata": 5}, {"metadata": {"name": []}}]
     half = {"metadata": {"name": "x", "labels": 5}, "status": {"containerStatuses": [5, {}]}}
     good = [pod("0-0"), pod("1-0")]
-    cluster.look([*odd, half, *good])  # type: ignore[list-item]
+    cluster.look([*odd, half, *good])
     for name in ("0-0", "1-0"):
         cluster.worker(name, reported(a="passed"))
     assert run(tmp_path / "out") == 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import cmarkgfm
@@ -84,7 +85,7 @@ ACTS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u20
 COMMAND = re.compile(r"::(error|warning|notice) (file=[^,:]*,)?title=[^,:]*::\S.*")
 
 
-def written(folder: Path, report: dict, night: int) -> Path:  # type: ignore[type-arg]
+def written(folder: Path, report: dict[str, Any], night: int) -> Path:
     """The report as a file: on the first night everything passes, on the second it is as drawn."""
     suite = ET.Element("testsuite", timestamp=f"2026-10-{night:02}T02:30:00+00:00")
     suite.set("hostname", report["hostname"])
@@ -145,7 +146,7 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_nothing_in_a_report_acts(
     monkeypatch: pytest.MonkeyPatch,
     github: GitHub,
-    report: dict,  # type: ignore[type-arg]
+    report: dict[str, Any],
 ) -> None:
     github.issues.clear()
     monkeypatch.setenv("GITHUB_API_URL", github.address)

@@ -15,6 +15,7 @@ from harness.history.run import Said, read_run
 from harness.history.store import History
 from harness.junit.report import read
 from harness.matrix.cell import Cell
+from harness.stacks.environments import Environment
 from harness.stacks.stack import Stack
 
 Captured = pytest.CaptureFixture[str]
@@ -210,18 +211,12 @@ def test_dashboard_is_published_without_a_damaged_file(tmp_path: Path, capsys: C
     assert (tmp_path / "site" / "index.html").exists()
 
 
-class Environment:
-    """One that nothing is asked of."""
-
-    folder = Path("environment")
-
-
 def test_cell_whose_report_cannot_be_read_has_died(tmp_path: Path) -> None:
     """So it is run again, and the other cells of the matrix are shown."""
     cell = Cell(Stack("2.9.0", "3.11", {}), "cpu", tmp_path)
     bomb(tmp_path / ".cpu.xml")
     with pytest.raises(BadInputError, match="found a document type"):
-        cell.finish(Environment(), 1)  # type: ignore[arg-type]
+        cell.finish(Environment(Path("environment")), 1)
     assert not cell.report.exists()
 
 

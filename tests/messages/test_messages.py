@@ -105,7 +105,8 @@ def test_a_line_is_a_message_or_refused(data: bytes) -> None:
 def test_what_is_said_is_heard_however_it_is_cut(values: list[object], cut: int) -> None:
     messages = [jobs.Value(0, value, None) for value in values]
     data = b"".join(map(encode, messages))
-    lines, heard = Lines(ALL, 1 << 20), []
+    lines = Lines(ALL, 1 << 20)
+    heard: list[Message] = []
     for at in range(0, len(data), cut):
         lines.feed(data[at : at + cut])
         heard += lines.messages()

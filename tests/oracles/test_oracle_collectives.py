@@ -35,8 +35,8 @@ class TestAllReduce:
         assert lists(oracle.all_reduce(ranks(5, 6), reducer)) == [expected] * 2
 
     def test_unsigned_integers_wrap(self):
-        results = oracle.all_reduce([np.uint8([200]), np.uint8([100])], "sum")
-        assert (results[0].dtype, results[0].tolist()) == (np.uint8, [44])
+        results = oracle.all_reduce([np.array([200], np.uint8), np.array([100], np.uint8)], "sum")
+        assert (results[0].dtype, results[0].tolist()) == (np.dtype(np.uint8), [44])
 
     def test_booleans_add_as_or(self):
         inputs = ranks([True, False, False], [True, True, False])

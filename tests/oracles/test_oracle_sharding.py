@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -109,7 +110,7 @@ print(json.dumps(result))
 
 
 @pytest.fixture(scope="module")
-def result() -> dict:
+def result() -> dict[str, Any]:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},

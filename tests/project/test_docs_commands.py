@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from support.shown import ROOT, Shown, in_blocks, in_sentences, run_all
+from support.paths import ROOT
+from support.shown import Shown, in_blocks, in_sentences, run_all
 
 from harness import cli
 
@@ -124,7 +125,7 @@ def test_what_a_sentence_names_exists(shown: Shown, pytestconfig: pytest.Config)
     assert options - known == set()
 
 
-def _pytest_options(config: pytest.Config) -> list[list[str]]:
+def _pytest_options(config: pytest.Config) -> list[Sequence[str]]:
     groups = [config._parser._anonymous, *config._parser._groups]
     return [option.names() for group in groups for option in group.options]
 

@@ -180,7 +180,7 @@ class Installed:
 
     def fails(self, *arguments: str) -> tuple[int, str]:
         """The exit code of ``xla-harness``, and what it says."""
-        command = [self.python.with_name("xla-harness"), *arguments]
+        command = [str(self.python.with_name("xla-harness")), *arguments]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
@@ -240,7 +240,7 @@ def plain(theirs: Installed, *arguments: str) -> str:
 
     Nor the plugin's name in pytest's own list of plugins.
     """
-    command = [theirs.python, "-m", "pytest", "test_plain.py", "-rA", *arguments]
+    command = [str(theirs.python), "-m", "pytest", "test_plain.py", "-rA", *arguments]
     shown = subprocess.run(
         command,
         cwd=theirs.folder,

@@ -14,7 +14,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from support.workflows import ROOT, act, clone, run_steps
+from support.paths import ROOT
+from support.workflows import act, clone, run_steps
 
 from harness.history.branch import Branch
 from harness.history.store import History
@@ -195,7 +196,9 @@ def test_the_docs_say_what_can_be_given() -> None:
     for name, given in events["workflow_dispatch"]["inputs"].items():
         assert given == {k: v for k, v in inputs[name].items() if k != "description"}
     assert [name for name in inputs if f"`{name}`" not in docs] == []
-    example = yaml.safe_load(re.search(r"```yaml\n(.*?)```", docs, re.DOTALL)[1])  # type: ignore[index]
+    block = re.search(r"```yaml\n(.*?)```", docs, re.DOTALL)
+    assert block is not None
+    example = yaml.safe_load(block[1])
     call = example["jobs"]["suites"]
     assert call["uses"].startswith("OWNER/xla-harness/.github/workflows/suites.yml@")
     assert set(call["with"]) <= set(inputs)

@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self, method: str) -> None:
         size = int(self.headers.get("Content-Length", 0))
-        data = json.loads(self.rfile.read(size)) if size else None
+        data: Any = json.loads(self.rfile.read(size)) if size else None
         self.state.requests.append((method, self.path, data))
         self.state.tokens.add(self.headers.get("Authorization", ""))
         if self.state.refusals:

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 from junitparser.xunit2 import JUnitXml, TestCase
 
@@ -38,7 +40,9 @@ class Ran:
     def cases(self) -> dict[str, TestCase]:
         """The report's test cases by name, without the target: ``test_x`` for test_x[cpu-4]."""
         suites = JUnitXml.fromfile(str(self.junit))
-        return {case.name.replace("[cpu-4]", ""): case for suite in suites for case in suite}
+        # junitparser declares a suite's cases as their base class, which has no properties().
+        cases = (case for suite in suites for case in cast("Iterable[TestCase]", suite))
+        return {case.name.replace("[cpu-4]", ""): case for case in cases}
 
     @property
     def junit_names(self) -> list[str]:

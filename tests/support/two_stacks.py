@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from support.project import Project
 
@@ -90,9 +91,9 @@ def only(report: Report, *keys: str) -> Report:
 
 def result(name: str, **changes: object) -> Result:
     """A result that no run gave: hostile text, other stacks."""
-    plain = {"id": f"a.py::{name}[cpu-4]", "lane": "cpu", "topology": "4", "failure": "no"}
-    plain |= {"layer": "", "text": "", "seconds": 0.0, "properties": {"area": "a"}}
-    return Result(**{**plain, **changes})  # type: ignore[arg-type]
+    plain: dict[str, Any] = {"id": f"a.py::{name}[cpu-4]", "lane": "cpu", "topology": "4"}
+    plain |= {"failure": "no", "layer": "", "text": "", "seconds": 0.0, "properties": {"area": "a"}}
+    return Result(**{**plain, **changes})
 
 
 def report(*results: Result, stack: str = "", **versions: str) -> Report:

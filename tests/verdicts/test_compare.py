@@ -40,8 +40,8 @@ def reports(shared_project: Project) -> Reports:
 
 @pytest.fixture(scope="module")
 def compared(reports: Reports) -> Comparison:
-    again = [[reports("base-again")], [reports("candidate-again")]]
-    return compare([reports("base")], [reports("candidate")], *again, rows=[ROW])
+    base, candidate = [reports("base-again")], [reports("candidate-again")]
+    return compare([reports("base")], [reports("candidate")], base, candidate, [ROW])
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +138,11 @@ def test_one_side_is_one_stack(reports: Reports) -> None:
 def test_exit_code(reports: Reports, names: list[str], code: int) -> None:
     keys = [key(name) for name in names]
     flaky = [k for k in keys if "sometimes" in k or "flaky" in k]
-    again = [[only(reports(f"{side}-again"), *flaky)] for side in ("base", "candidate")]
-    base, candidate = (only(reports(side), *keys) for side in ("base", "candidate"))
-    assert decide(compare([base], [candidate], *again)).exit_code == code
+    sides = ("base", "candidate")
+    base, candidate = ([only(reports(side), *keys)] for side in sides)
+    base_again, candidate_again = ([only(reports(f"{side}-again"), *flaky)] for side in sides)
+    found = compare(base, candidate, base_again, candidate_again)
+    assert decide(found).exit_code == code
 
 
 def test_flaky_base_and_broken_candidate_is_undecided() -> None:

@@ -40,7 +40,13 @@ VERSIONS_OF_NIGHTS = st.text("ab", min_size=NIGHTS, max_size=NIGHTS)
 
 def connected(cases: Sequence[Sequence[Night]], versions: str) -> duckdb.DuckDBPyConnection:
     """The view ``cases`` over such a history."""
-    plain = {"stack": "s", "lane": "cpu", "topology": "1", "message": "", "signature": ""}
+    plain: dict[str, object] = {
+        "stack": "s",
+        "lane": "cpu",
+        "topology": "1",
+        "message": "",
+        "signature": "",
+    }
     plain |= {"layer": "", "area": "", "upstream": [], "duration": 0.0}
     plain |= dict.fromkeys(VERSIONS, "")
     # A case that always works, so that every night has a run.
@@ -140,8 +146,11 @@ def test_every_outcome_is_one_answer_or_none() -> None:
     assert {*WORKS, *BROKEN, Kind.SKIPPED} == set(Kind)
     assert not set(WORKS) & set(BROKEN)
     assert set(DECLARABLE) <= set(BROKEN)
-    relation = sorted(duckdb.sql(OUTCOMES_SQL).fetchall())
-    assert relation == sorted((k, k.answer, k in UNEXPECTED) for k in (*WORKS, *BROKEN))
+    relation = duckdb.sql(OUTCOMES_SQL)
+    assert relation is not None
+    assert sorted(relation.fetchall()) == sorted(
+        (k, k.answer, k in UNEXPECTED) for k in (*WORKS, *BROKEN)
+    )
 
 
 def test_other_engines_are_told_the_same() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from support.processes import assert_gone
 from support.project import Project, Ran
 
 CASES = """\
@@ -145,8 +146,6 @@ def test_properties_count(ran: Ran) -> None:
 
 
 def test_no_process_is_left(ran: Ran) -> None:
-    from test_isolation_processes import assert_gone
-
     pids = [int(pid) for pid in (ran.junit.parent / "pids").read_text().split()]
     assert len(pids) == 4
     assert_gone(pids)

@@ -102,7 +102,7 @@ def test_another_backend(project: Project, source: str, message: str) -> None:
 
 
 def compile_library(target: Path, source: str) -> None:
-    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", target]
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(target)]
     subprocess.run(command, input=source, text=True, check=True)
 
 
@@ -168,6 +168,6 @@ def test_no_plugin_is_half_built(
 def test_a_failed_build_keeps_the_old_plugin(tmp_path: Path) -> None:
     old = tmp_path / "libvirtual_tpu.so"
     old.write_text("old")
-    command = [sys.executable, BUILD, old, "-shared"]
+    command = [sys.executable, str(BUILD), str(old), "-shared"]
     assert subprocess.run(command, env={"CC": "false"}, check=False).returncode == 1
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(old.name, "old")]

@@ -214,7 +214,11 @@ def test_replaced_modules_are_well_formed() -> None:
 
 def test_a_module_without_the_target_stays() -> None:
     program = hlo(lambda x: x + 1, X)
-    replaced, configs = replace_custom_calls(program, "tpu_custom_call", pytest.fail)
+
+    def replacement(*_: object) -> bytes:
+        pytest.fail("there is none to replace")
+
+    replaced, configs = replace_custom_calls(program, "tpu_custom_call", replacement)
     assert configs == []
     parse = Module.FromString
     assert parse(replaced) == parse(program)

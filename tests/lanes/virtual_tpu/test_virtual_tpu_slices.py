@@ -88,7 +88,11 @@ def test_slices_discover_each_other_once(tpu_events: EventLog, topology: Topolog
 
 @pytest.mark.environment(VIRTUAL_TPU_DEADLINE="20")
 def test_nobody_goes_on_before_all_have_come(tpu_events: EventLog, topology: Topology) -> None:
-    run_slices(lambda number: time.sleep(number) or devices(number), topology)
+    def later(number: int) -> list[int]:
+        time.sleep(number)
+        return devices(number)
+
+    run_slices(later, topology)
     events = tpu_events.read()
     last = max(client.time for client in events.of("client"))
     first = min(client.time for client in events.of("client"))
