@@ -8,11 +8,19 @@ https://protobuf.dev/support/cross-version-runtime-guarantee/
 from pathlib import Path
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import Message
 
-_pool = descriptor_pool.DescriptorPool()
-_descriptors = Path(__file__).with_suffix(".binpb").read_bytes()
-for _file in descriptor_pb2.FileDescriptorSet.FromString(_descriptors).file:
-    _pool.Add(_file)
-    for _name in _file.message_type:
-        _found = _pool.FindMessageTypeByName(f"{_file.package}.{_name.name}")
-        globals()[_name.name] = message_factory.GetMessageClass(_found)
+
+def load(descriptors: Path) -> dict[str, type[Message]]:
+    """The messages of a descriptor set, by their names."""
+    pool = descriptor_pool.DescriptorPool()
+    found = {}
+    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes()).file:
+        pool.Add(file)
+        for message in file.message_type:
+            described = pool.FindMessageTypeByName(f"{file.package}.{message.name}")
+            found[message.name] = message_factory.GetMessageClass(described)
+    return found
+
+
+globals().update(load(Path(__file__).with_suffix(".binpb")))

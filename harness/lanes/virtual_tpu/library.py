@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -86,6 +87,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
         **frameworks.environment("tpu", topology.total),
         "TPU_LIBRARY_PATH": str(PLUGIN),
         "VIRTUAL_TPU_BACKEND": str(backend_path()),
+        "VIRTUAL_TPU_PYTHON": sys.executable,
         "VIRTUAL_TPU_TOPOLOGY": f"{topology.slices}x{topology.devices}",
         "VIRTUAL_TPU_BOUNDS": bounds,
         "VIRTUAL_TPU_KIND": generation.device_kind,

@@ -34,6 +34,7 @@ static PJRT_Error *create(PJRT_Client_Create_Args *args) {
   error = bridge_PJRT_Client_Create(args);
   args->create_options = options;
   args->num_options = options_count;
+  if (error == NULL) devices_learn(args->client);
   return error;
 }
 

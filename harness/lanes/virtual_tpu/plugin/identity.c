@@ -11,6 +11,7 @@ typedef struct {
   int64_t coordinates[3];
   PJRT_NamedValue attributes[4];
   char text[80];
+  int process, own;
 } Device;
 
 Identity identity;
@@ -26,7 +27,7 @@ static const char *variable(const char *name) {
   return value != NULL && *value != '\0' ? value : NULL;
 }
 
-int identity_total(void) { return identity.slices_here * identity.devices; }
+int identity_total(void) { return identity.slices * identity.devices; }
 
 static PJRT_NamedValue number(const char *name, int64_t value) {
   return (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
@@ -37,9 +38,18 @@ static PJRT_NamedValue number(const char *name, int64_t value) {
                            .value_size = 1};
 }
 
+// A slice's mesh of chips is cut into blocks, one a process; x counts first, as for chips.
+static int process_of(int slice, const int64_t *at) {
+  const int *grid = identity.grid;
+  int block[3];
+  for (int i = 0; i < 3; ++i) block[i] = (int)at[i] / (identity.bounds[i] / grid[i]);
+  const int inside = block[0] + grid[0] * (block[1] + grid[1] * block[2]);
+  return identity.slices_here == identity.slices ? inside
+                                                 : slice * grid[0] * grid[1] * grid[2] + inside;
+}
+
 static void describe(Device *device, int id) {
-  const int local = id % identity.devices;
-  const int slice = identity.first_slice + id / identity.devices;
+  const int local = id % identity.devices, slice = id / identity.devices;
   const int *bounds = identity.bounds;
   int64_t *at = device->coordinates;
   at[0] = local % bounds[0];
@@ -54,8 +64,10 @@ static void describe(Device *device, int id) {
   device->attributes[1] = number("core_on_chip", 0);
   device->attributes[2] = number("num_cores", identity.cores);
   device->attributes[3] = number("slice_index", slice);
-  snprintf(device->text, sizeof device->text, "TPU_%d(process=0,(%d,%d,%d,0))", id, (int)at[0],
-           (int)at[1], (int)at[2]);
+  device->process = process_of(slice, at);
+  device->own = device->process == identity.process;
+  snprintf(device->text, sizeof device->text, "TPU_%d(process=%d,(%d,%d,%d,0))", id,
+           device->process, (int)at[0], (int)at[1], (int)at[2]);
 }
 
 // In a job of several processes each has one slice, and MEGASCALE_SLICE_ID says which.
@@ -90,6 +102,46 @@ static int numbers(const char *text, char between, int count, int *found) {
   return 1;
 }
 
+// The chips that this process may use, by the variables that libtpu reads them from:
+// https://github.com/pytorch/xla/blob/v2.9.0/torch_xla/_internal/tpu.py
+static PJRT_Error *read_processes(void) {
+  const char *grid = variable("TPU_PROCESS_BOUNDS"), *task = variable("CLOUD_TPU_TASK_ID");
+  const char *chips = variable("TPU_CHIPS_PER_PROCESS_BOUNDS");
+  int *bounds = identity.bounds, block[3];
+  for (int i = 0; i < 3; ++i) identity.grid[i] = 1;
+  identity.process = 0;
+  if (grid != NULL) {
+    if (!numbers(grid, ',', 3, identity.grid)) return wrong("TPU_PROCESS_BOUNDS", grid, "X,Y,Z");
+    if (chips == NULL) return wrong("TPU_CHIPS_PER_PROCESS_BOUNDS", chips, "X,Y,Z");
+    if (!numbers(chips, ',', 3, block))
+      return wrong("TPU_CHIPS_PER_PROCESS_BOUNDS", chips, "X,Y,Z");
+    const int processes = identity.grid[0] * identity.grid[1] * identity.grid[2];
+    const int64_t all = (int64_t)processes * block[0] * block[1] * block[2];
+    if (processes == 1 && all < identity.devices) {
+      // A world of its own within the machine: nobody else's chips are visible.
+      memcpy(bounds, block, sizeof block);
+      identity.devices = (int)all;
+    }
+    for (int i = 0; i < 3; ++i) {
+      if (identity.grid[i] * block[i] == bounds[i]) continue;
+      return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                       "virtual TPU: TPU_PROCESS_BOUNDS=%s by TPU_CHIPS_PER_PROCESS_BOUNDS=%s: "
+                       "expected %d,%d,%d in all, the chips of a slice",
+                       grid, chips, bounds[0], bounds[1], bounds[2]);
+    }
+    if (processes > 1 && !number_whole(task, 0, processes - 1, &identity.process)) {
+      char expected[64];
+      snprintf(expected, sizeof expected, "a process of the slice, from 0 to %d", processes - 1);
+      return wrong("CLOUD_TPU_TASK_ID", task, expected);
+    }
+    if (identity.slices_here < identity.slices)
+      identity.process += identity.first_slice * processes;
+  } else if (identity.slices_here < identity.slices) {
+    identity.process = identity.first_slice;
+  }
+  return NULL;
+}
+
 static PJRT_Error *read_environment(void) {
   const char *topology = variable("VIRTUAL_TPU_TOPOLOGY");
   int sizes[2];
@@ -113,7 +165,8 @@ static PJRT_Error *read_environment(void) {
   }
   snprintf(identity.kind, sizeof identity.kind, "%s", kind);
   snprintf(identity.version, sizeof identity.version, "%s", version);
-  return read_slices();
+  PJRT_Error *error = read_slices();
+  return error != NULL ? error : read_processes();
 }
 
 // Once: a second client of this process must have the devices of the first.
@@ -129,6 +182,9 @@ PJRT_Error *identity_read(void) {
   pthread_mutex_unlock(&lock);
   return error;
 }
+
+int identity_process_of(int id) { return devices[id].process; }
+int identity_is_own(int id) { return devices[id].own; }
 
 static const Device *device_of(PJRT_DeviceDescription *description) {
   PJRT_DeviceDescription_Id_Args args = {.struct_size = PJRT_DeviceDescription_Id_Args_STRUCT_SIZE,

@@ -92,6 +92,7 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
     bridge_fill(&table);
     if (backend != NULL) {
       identity_fill(&table);
+      devices_fill(&table);
       clients_fill(&table);
       programs_fill(&table);
       profiler_fill(&table);

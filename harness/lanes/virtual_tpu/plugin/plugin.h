@@ -5,6 +5,10 @@
 // identity.c  what makes a CPU device a TPU: kind, coordinates, slice
 // clients.c   creating a client: what a discovery is
 // programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
+// devices.c   which devices a process may address, in a job of several
+// job.c       the connection to the process in which the ranks of a job meet
+// meeting.c   a program over the devices of several processes, as one of them sees it
+// executor.c  the same in the process that runs it
 // megascale.c the discovery of all slices by all slices
 // coordinator.c  slice 0's side of it: lets in who has the job's token
 // lines.c     lines of bounded size from a socket
@@ -70,6 +74,8 @@ typedef struct {
   int slices, devices;           // of the whole job, and of one slice
   int slices_here, first_slice;  // all from 0, or this process's own in a job of several
   int bounds[3];                 // of one slice's mesh of chips
+  int grid[3];                   // of the processes that a slice's chips are divided among
+  int process;                   // this one's index in the whole job
   int cores;                     // of one chip, all behind one device
   char kind[64], version[512];
 } Identity;
@@ -77,6 +83,9 @@ extern Identity identity;
 // Read the environment; NULL, or what is wrong with it.
 PJRT_Error *identity_read(void);
 int identity_total(void);
+// Of the device with that id: the process that it belongs to, and whether that is this one.
+int identity_process_of(int id);
+int identity_is_own(int id);
 void identity_fill(PJRT_Api *api);
 
 // --- numbers.c
@@ -135,6 +144,32 @@ void clients_fill(PJRT_Api *api);
 void programs_fill(PJRT_Api *api);
 void programs_forget(const PJRT_Client *client);
 
+// --- devices.c
+// The number that PJRT knows a device by.
+int device_id(PJRT_Device *device);
+// This process's devices, of the newest client; `count` of them.
+PJRT_Device *const *devices_own(size_t *count);
+void devices_learn(PJRT_Client *client);
+// The client that they are of.
+PJRT_Client *devices_client(void);
+void devices_fill(PJRT_Api *api);
+
+// --- job.c
+typedef void (*JobReader)(const char *line, const char *text);
+// Join the job, once; NULL, or why that is not possible.
+PJRT_Error *job_join(JobReader reader);
+// Send one message, with a descriptor if that is not -1; 0 when the job has ended.
+int job_send(int descriptor, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Why the job has failed, to be freed; NULL as long as it has not.
+char *job_failure(void);
+void job_fail(const char *why);
+
+// --- meeting.c
+// Run a program that has devices of other processes too; `met` is 0, and nothing has happened, when
+// it has none.
+PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met);
+void meeting_forget(const PJRT_LoadedExecutable *executable);
+
 // --- protos.c
 // Give the instructions of an HloModuleProto, or of one in an HloModuleProtoWithConfig, ids that
 // fit in 32 bits, each in the bytes that it had.
@@ -142,6 +177,8 @@ void renumber_instructions(char *program, size_t size, int with_config);
 // A CompileOptionsProto with what an old caller can't have said, to be freed, and its size; NULL
 // when nothing is missing.
 char *options_completed(const char *options, size_t *size);
+// The parameters of a serialised CPU executable whose buffers the program may take, to be freed.
+int64_t *donated_parameters(const char *executable, size_t size, size_t *count);
 
 // --- profiler.c
 // Put a profiler before the extensions that `api` has.
@@ -159,5 +196,9 @@ void python_find(void);
 void python_start(void);
 // The Python stack of this thread, to be freed; NULL where there is none.
 char *python_stack(void);
+// Where each Python thread is, to be freed; NULL where there is none.
+char *python_stacks(void);
+// The file and line that this call comes from, to be freed; NULL in a thread that has no Python.
+char *python_site(void);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_

@@ -125,6 +125,7 @@ static PJRT_Error *destroy(PJRT_LoadedExecutable_Destroy_Args *args) {
   const int last = one == NULL || --one->users == 0;
   if (one != NULL && last) remove_program(one);
   pthread_mutex_unlock(&lock);
+  if (last) meeting_forget(args->executable);
   return last ? bridge_PJRT_LoadedExecutable_Destroy(args) : NULL;
 }
 
@@ -208,7 +209,9 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *error = widen_PJRT_ExecuteOptions(&wide, given);
   if (error != NULL) return error;
   args->options = &wide;
-  error = bridge_PJRT_LoadedExecutable_Execute(args);
+  int met = 0;
+  error = meeting_execute(args, &met);
+  if (error == NULL && !met) error = bridge_PJRT_LoadedExecutable_Execute(args);
   args->options = given;
   return error;
 }

@@ -191,3 +191,42 @@ char *options_completed(const char *options, size_t *size) {
   *size += sizeof DEFAULT;
   return completed;
 }
+
+// Which parameter an entry of an alias or donor configuration names. With its arguments in one
+// tuple the program has one parameter, and the index within the tuple counts.
+static int64_t named_parameter(unsigned char *at, unsigned char *end, unsigned number) {
+  unsigned char *inner_end, *inner = find_field(at, end, number + 1, &inner_end);
+  if (inner != NULL && inner < inner_end) return (int64_t)read_varint(&inner, inner_end);
+  inner = find_field(at, end, number, &inner_end);
+  return inner == NULL ? 0 : (int64_t)read_varint(&inner, end);
+}
+
+static void add_parameters(unsigned char *at, unsigned char *end, unsigned number, int64_t **found,
+                           size_t *count) {
+  while (at < end) {
+    const uint64_t tag = read_varint(&at, end), size = read_varint(&at, end);
+    if ((tag & 7) != 2 || size > (uint64_t)(end - at)) return;
+    *found = realloc(*found, (*count + 1) * sizeof **found);
+    if (*found == NULL) abort();
+    (*found)[(*count)++] = named_parameter(at, at + size, number);
+    at += size;
+  }
+}
+
+int64_t *donated_parameters(const char *executable, size_t size, size_t *count) {
+  enum { RESULT = 1, HLO = 1, MODULE_FIELD = 1, ALIASES = 8, DONORS = 18 };
+  enum { ALIAS_PARAMETER = 2, DONOR_PARAMETER = 1 };
+  unsigned char *at = (unsigned char *)executable, *end = at + size, *part, *part_end;
+  int64_t *found = NULL;
+  *count = 0;
+  if ((at = find_field(at, end, RESULT, &end)) == NULL) return NULL;
+  if ((at = find_field(at, end, HLO, &end)) == NULL) return NULL;
+  if ((at = find_field(at, end, MODULE_FIELD, &end)) == NULL) return NULL;
+  if ((part = find_field(at, end, ALIASES, &part_end)) != NULL) {
+    add_parameters(part, part_end, ALIAS_PARAMETER, &found, count);
+  }
+  if ((part = find_field(at, end, DONORS, &part_end)) != NULL) {
+    add_parameters(part, part_end, DONOR_PARAMETER, &found, count);
+  }
+  return found;
+}

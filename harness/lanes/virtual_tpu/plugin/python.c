@@ -83,3 +83,7 @@ void python_start(void) {
 }
 
 char *python_stack(void) { return available ? call("stack") : NULL; }
+
+char *python_stacks(void) { return available ? call("stacks") : NULL; }
+
+char *python_site(void) { return available ? call("site") : NULL; }

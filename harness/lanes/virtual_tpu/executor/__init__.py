@@ -1,0 +1,1 @@
+"""The process in which the ranks of a job meet: it runs the programs that span several of them."""

@@ -1,0 +1,12 @@
+"""``python -m harness.lanes.virtual_tpu.executor DESCRIPTOR``: serve one job, until its ranks end."""
+
+import os
+import socket
+import sys
+
+from harness.lanes.virtual_tpu.executor.server import Server
+
+listening = socket.socket(fileno=int(sys.argv[1]))
+Server(listening, os.environ.get("XLA_HARNESS_JOB_TOKEN", "-")).serve()
+# Without its clean-up: threads may wait in collectives that will never be met.
+os._exit(0)

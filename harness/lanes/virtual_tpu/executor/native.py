@@ -1,0 +1,58 @@
+"""The plugin's functions that run programs, and what each device of a launch is given."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+
+WAITS, RUNS, ENDED = range(3)
+_TEXT = 1024
+
+
+class Part(ctypes.Structure):
+    """What one device of one launch does; ``state`` changes while it runs."""
+
+    _fields_ = (
+        ("executable", ctypes.c_void_p),
+        ("segment", ctypes.c_void_p),
+        ("index", ctypes.c_int64),
+        ("launch", ctypes.c_int64),
+        ("state", ctypes.c_int64),
+        ("error", ctypes.c_char * _TEXT),
+    )
+
+
+class Native:
+    """A CPU client with the devices of all ranks; raises OSError without its libraries."""
+
+    def __init__(self, devices: int) -> None:
+        self._library = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
+        self._library.virtual_tpu_why_missing.restype = ctypes.c_char_p
+        if self._library.virtual_tpu_preload(os.environ["VIRTUAL_TPU_BACKEND"].encode()):
+            raise OSError(self._library.virtual_tpu_why_missing().decode())
+        self._library.virtual_tpu_executor_load.restype = ctypes.c_void_p
+        why = ctypes.create_string_buffer(_TEXT)
+        if self._library.virtual_tpu_executor_start(devices, why, _TEXT):
+            raise OSError(why.value.decode())
+
+    def load(self, content: bytes) -> int:
+        """The loaded executable's address; raises ValueError when XLA refuses it."""
+        why = ctypes.create_string_buffer(_TEXT)
+        size = ctypes.c_size_t(len(content))
+        found = self._library.virtual_tpu_executor_load(content, size, why, ctypes.c_size_t(_TEXT))
+        if not found:
+            raise ValueError(why.value.decode())
+        return int(found)
+
+    def run(self, parts: ctypes.Array[Part]) -> None:
+        """Run all parts to their end; each then has its error, or none."""
+        self._library.virtual_tpu_executor_run(parts, len(parts))
+
+
+def parts(of: Sequence[tuple[int, int, int]], launch: int) -> ctypes.Array[Part]:
+    """A launch's parts, each of an executable, a segment's address and a device's index in it."""
+    made = (Part * len(of))()
+    for part, (executable, segment, index) in zip(made, of, strict=True):
+        part.executable, part.segment, part.index, part.launch = executable, segment, index, launch
+    return made

@@ -1,0 +1,188 @@
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin.h"
+#include "segment.h"
+
+// The job's executor calls these through ctypes: it has a CPU client with the devices of all ranks,
+// and runs each rank's own program on that rank's devices. Programs of one launch meet in XLA's
+// collectives, whether they are the same or not.
+
+static PJRT_Client *client;
+static PJRT_Device *const *devices;
+
+#define CALL(entry, args)                         \
+  do {                                            \
+    PJRT_Error *error_ = backend->entry(&(args)); \
+    if (error_ != NULL) return error_;            \
+  } while (0)
+
+// What one device of one launch does. Python reads `state` while it runs.
+typedef struct {
+  PJRT_LoadedExecutable *executable;
+  Segment *segment;
+  int64_t index;  // of the device within its segment
+  int64_t launch;
+  _Atomic int64_t state;  // 0 waits, 1 runs, 2 has ended
+  char error[1024];
+} Part;
+
+static PJRT_Error *await(PJRT_Event *event) {
+  if (event == NULL) return NULL;
+  PJRT_Event_Await_Args wait = {.struct_size = PJRT_Event_Await_Args_STRUCT_SIZE, .event = event};
+  PJRT_Error *error = backend->PJRT_Event_Await(&wait);
+  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
+                                     .event = event};
+  backend->PJRT_Event_Destroy(&destroy);
+  return error;
+}
+
+static void keep_text(char *text, size_t size, PJRT_Error *error) {
+  PJRT_Error_Message_Args message = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE,
+                                     .error = error};
+  backend->PJRT_Error_Message(&message);
+  snprintf(text, size, "%.*s", (int)message.message_size, message.message);
+  PJRT_Error_Destroy_Args destroy = {.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE,
+                                     .error = error};
+  backend->PJRT_Error_Destroy(&destroy);
+}
+
+// Create the client with so many devices; 0, or -1 and why.
+VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t size) {
+  static const char NAME[] = "cpu_device_count";
+  const PJRT_NamedValue option = {.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                                  .name = NAME,
+                                  .name_size = sizeof NAME - 1,
+                                  .type = PJRT_NamedValue_kInt64,
+                                  .int64_value = count,
+                                  .value_size = 1};
+  PJRT_Client_Create_Args create = {.struct_size = PJRT_Client_Create_Args_STRUCT_SIZE,
+                                    .create_options = &option,
+                                    .num_options = 1};
+  PJRT_Error *error = backend->PJRT_Client_Create(&create);
+  if (error != NULL) {
+    keep_text(why, size, error);
+    return -1;
+  }
+  client = create.client;
+  PJRT_Client_Devices_Args found = {.struct_size = PJRT_Client_Devices_Args_STRUCT_SIZE,
+                                    .client = client};
+  backend->PJRT_Client_Devices(&found);
+  devices = found.devices;
+  return 0;
+}
+
+// Load a serialised executable; NULL, and why.
+VIRTUAL_TPU_EXPORT void *virtual_tpu_executor_load(const char *bytes, size_t bytes_size, char *why,
+                                                   size_t size) {
+  PJRT_Executable_DeserializeAndLoad_Args args = {
+      .struct_size = PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE,
+      .client = client,
+      .serialized_executable = bytes,
+      .serialized_executable_size = bytes_size};
+  PJRT_Error *error = backend->PJRT_Executable_DeserializeAndLoad(&args);
+  if (error == NULL) return args.loaded_executable;
+  keep_text(why, size, error);
+  return NULL;
+}
+
+static PJRT_Error *argument(const Part *part, int64_t index, PJRT_Device *device,
+                            PJRT_Buffer **buffer) {
+  const Array *array = segment_argument(part->segment, part->index, index);
+  // Read where it lies: the segment stays as it is until the rank has its results.
+  PJRT_Client_BufferFromHostBuffer_Args args = {
+      .struct_size = PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE,
+      .client = client,
+      .data = (char *)part->segment + array->offset,
+      .type = (PJRT_Buffer_Type)array->type,
+      .dims = array->dimensions,
+      .num_dims = (size_t)array->dimensions_count,
+      .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableZeroCopy,
+      .device = device};
+  CALL(PJRT_Client_BufferFromHostBuffer, args);
+  *buffer = args.buffer;
+  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
+                                     .event = args.done_with_host_buffer};
+  if (args.done_with_host_buffer != NULL) CALL(PJRT_Event_Destroy, destroy);
+  return NULL;
+}
+
+static PJRT_Error *give_back(const Part *part, int64_t index, PJRT_Buffer *buffer) {
+  const Array *array = segment_result(part->segment, part->index, index);
+  PJRT_Buffer_ToHostBuffer_Args args = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
+                                        .src = buffer,
+                                        .dst = (char *)part->segment + array->offset,
+                                        .dst_size = array->size};
+  CALL(PJRT_Buffer_ToHostBuffer, args);
+  return await(args.event);
+}
+
+static void destroy_all(PJRT_Buffer **buffers, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    PJRT_Buffer_Destroy_Args args = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
+                                     .buffer = buffers[i]};
+    if (buffers[i] != NULL) backend->PJRT_Buffer_Destroy(&args);
+  }
+}
+
+static PJRT_Error *run(Part *part, PJRT_Buffer **arguments, PJRT_Buffer **results) {
+  const Segment *segment = part->segment;
+  PJRT_Device *device = devices[segment_device(segment, part->index)->id];
+  for (int64_t i = 0; i < segment->arguments; ++i) {
+    PJRT_Error *error = argument(part, i, device, &arguments[i]);
+    if (error != NULL) return error;
+  }
+  PJRT_ExecuteOptions options = {.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE,
+                                 .launch_id = (int)part->launch};
+  PJRT_Buffer *const *const argument_lists[1] = {arguments};
+  PJRT_Buffer **const result_lists[1] = {results};
+  PJRT_Event *done = NULL;
+  PJRT_LoadedExecutable_Execute_Args execute = {
+      .struct_size = PJRT_LoadedExecutable_Execute_Args_STRUCT_SIZE,
+      .executable = part->executable,
+      .options = &options,
+      .argument_lists = argument_lists,
+      .num_devices = 1,
+      .num_args = (size_t)segment->arguments,
+      .output_lists = result_lists,
+      .device_complete_events = &done,
+      .execute_device = device};
+  part->state = 1;
+  CALL(PJRT_LoadedExecutable_Execute, execute);
+  PJRT_Error *error = await(done);
+  for (int64_t i = 0; i < segment->results && error == NULL; ++i) {
+    error = give_back(part, i, results[i]);
+  }
+  return error;
+}
+
+static void *run_part(void *argument) {
+  Part *part = argument;
+  const Segment *segment = part->segment;
+  PJRT_Buffer **arguments = calloc((size_t)segment->arguments + 1, sizeof *arguments);
+  PJRT_Buffer **results = calloc((size_t)segment->results + 1, sizeof *results);
+  if (arguments == NULL || results == NULL) abort();
+  PJRT_Error *error = run(part, arguments, results);
+  if (error != NULL) keep_text(part->error, sizeof part->error, error);
+  destroy_all(results, segment->results);
+  destroy_all(arguments, segment->arguments);
+  free(arguments);
+  free(results);
+  part->state = 2;
+  return NULL;
+}
+
+// Run all parts of a launch to their end, each in a thread of its own: a collective waits there.
+VIRTUAL_TPU_EXPORT void virtual_tpu_executor_run(Part *parts, int count) {
+  pthread_t *threads = calloc((size_t)count, sizeof *threads);
+  if (threads == NULL) abort();
+  for (int i = 0; i < count; ++i) {
+    if (pthread_create(&threads[i], NULL, run_part, &parts[i]) != 0) abort();
+  }
+  for (int i = 0; i < count; ++i) pthread_join(threads[i], NULL);
+  free(threads);
+}

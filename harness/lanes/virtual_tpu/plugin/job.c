@@ -1,0 +1,243 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "plugin.h"
+
+// The ranks of a job meet in a process of its own, the job's executor: `python -m
+// harness.lanes.virtual_tpu.executor`. Whoever needs it first listens for it and starts it; it ends
+// when the last rank has left. Its address is a name, not a file, so nothing stays behind.
+//
+// A message is one packet: a line, and text after it where it has some. harness/lanes/virtual_tpu/
+// executor/server.py has the other side.
+
+#define JOB_VARIABLE "XLA_HARNESS_JOB"
+#define TOKEN_VARIABLE "XLA_HARNESS_JOB_TOKEN"
+#define PYTHON_VARIABLE "VIRTUAL_TPU_PYTHON"
+
+enum { MOST_MESSAGE = 1 << 17, BACKLOG = 512 };
+
+extern char **environ;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int connection = -1;
+static pid_t joined;  // by which process: a fork of it is no rank
+static char *failure;
+static JobReader reader;
+
+char *job_failure(void) {
+  pthread_mutex_lock(&lock);
+  char *copy = failure == NULL ? NULL : strdup(failure);
+  pthread_mutex_unlock(&lock);
+  return copy;
+}
+
+void job_fail(const char *why) {
+  pthread_mutex_lock(&lock);
+  if (failure == NULL) failure = strdup(why);
+  pthread_mutex_unlock(&lock);
+}
+
+static socklen_t address_of(const char *name, struct sockaddr_un *address) {
+  *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+  // A first byte of 0 makes it a name in the abstract namespace.
+  const int size =
+      snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "xla-harness-%s", name);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)size);
+}
+
+// Start the executor with the socket that it accepts on; 0, or an errno.
+static int start_executor(int listening) {
+  const char *python = getenv(PYTHON_VARIABLE);
+  if (python == NULL || *python == '\0') return ENOENT;
+  char number[16];
+  snprintf(number, sizeof number, "%d", listening);
+  char *const arguments[] = {(char *)python, "-m", "harness.lanes.virtual_tpu.executor", number,
+                             NULL};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  // Onto itself: that clears close-on-exec in the child alone.
+  posix_spawn_file_actions_adddup2(&actions, listening, listening);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t all, none;
+  sigfillset(&all);
+  sigemptyset(&none);
+  // Ctrl-C is for the ranks; the executor ends with them.
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t process;
+  const int wrong = posix_spawn(&process, python, &actions, &attributes, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  return wrong;
+}
+
+// A connection to the job's executor, started if there is none; -1, and errno says why.
+static int connect_to(const char *name) {
+  struct sockaddr_un address;
+  const socklen_t size = address_of(name, &address);
+  const int listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (bind(listening, (struct sockaddr *)&address, size) == 0) {
+    const int wrong = listen(listening, BACKLOG) != 0 ? errno : start_executor(listening);
+    if (wrong != 0) {
+      close(listening);
+      errno = wrong;
+      return -1;
+    }
+  }
+  const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  // Between another rank's bind and its listen a connection is refused.
+  int failed = 1;
+  for (int tries = 0; tries < 1000 && failed; ++tries) {
+    failed = connect(made, (struct sockaddr *)&address, size) != 0;
+    if (failed && errno != ECONNREFUSED) break;
+    if (failed) usleep(1000);
+  }
+  close(listening);
+  if (!failed) return made;
+  const int why = errno;
+  close(made);
+  errno = why;
+  return -1;
+}
+
+int job_send(int descriptor, const char *format, ...) {
+  char *message;
+  va_list arguments;
+  va_start(arguments, format);
+  const int size = vasprintf(&message, format, arguments);
+  va_end(arguments);
+  if (size < 0) abort();
+  struct iovec part = {.iov_base = message,
+                       .iov_len = (size_t)(size < MOST_MESSAGE ? size : MOST_MESSAGE)};
+  union {
+    struct cmsghdr head;
+    char room[CMSG_SPACE(sizeof(int))];
+  } control = {0};
+  struct msghdr packet = {.msg_iov = &part, .msg_iovlen = 1};
+  if (descriptor >= 0) {
+    packet.msg_control = control.room;
+    packet.msg_controllen = sizeof control.room;
+    struct cmsghdr *head = CMSG_FIRSTHDR(&packet);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof descriptor);
+    memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
+  }
+  const ssize_t sent = sendmsg(connection, &packet, MSG_NOSIGNAL);
+  free(message);
+  return sent >= 0;
+}
+
+// The next message, with an end put to it; NULL when the executor has closed the connection.
+static char *receive(char *room) {
+  ssize_t size;
+  do {
+    size = recv(connection, room, MOST_MESSAGE, 0);
+  } while (size < 0 && errno == EINTR);
+  if (size <= 0) return NULL;
+  room[size] = '\0';
+  return room;
+}
+
+static void *read_messages(void *room) {
+  char *line;
+  while ((line = receive(room)) != NULL) {
+    char *end = strchr(line, '\n'), *text = "";
+    if (end != NULL) {
+      *end = '\0';
+      text = end + 1;
+    }
+    if (strcmp(line, "failed") == 0) {
+      job_fail(text);
+    }
+    reader(line, text);
+  }
+  free(room);
+  job_fail("virtual TPU: the process that runs the job's programs has ended");
+  reader("failed", "");
+  return NULL;
+}
+
+static PJRT_Error *refused(const char *why) {
+  return error_new(PJRT_Error_Code_UNAVAILABLE, "virtual TPU: process %d can't join its job: %s",
+                   identity.process, why);
+}
+
+// Say who this is, and hear whether it is welcome.
+static PJRT_Error *introduce(char *room) {
+  const char *token = getenv(TOKEN_VARIABLE);
+  char *devices = strdup("");
+  for (int id = 0; id < identity_total(); ++id) {
+    char *longer;
+    if (!identity_is_own(id)) continue;
+    if (asprintf(&longer, "%s%s%d", devices, *devices == '\0' ? "" : ",", id) < 0) abort();
+    free(devices);
+    devices = longer;
+  }
+  job_send(-1, "hello %s %d %d %d %s", token == NULL || *token == '\0' ? "-" : token, (int)getpid(),
+           identity.process, identity_total(), devices);
+  free(devices);
+  const char *answer = receive(room);
+  if (answer == NULL) return refused("the process that runs its programs has ended");
+  if (strncmp(answer, "welcome", strlen("welcome")) == 0) return NULL;
+  const char *why = line_after(answer, "refused");
+  return refused(why == NULL ? answer : why);
+}
+
+static PJRT_Error *join(JobReader function) {
+  const char *name = getenv(JOB_VARIABLE);
+  if (name == NULL || *name == '\0') {
+    return error_new(PJRT_Error_Code_FAILED_PRECONDITION,
+                     "virtual TPU: a program over devices of several processes needs a job: "
+                     "XLA_HARNESS_JOB is not set. run_ranks(...), `pytest --processes` and "
+                     "`xla-harness run` set it");
+  }
+  connection = connect_to(name);
+  if (connection < 0) return refused(strerror(errno));
+  char *room = malloc(MOST_MESSAGE + 1);
+  PJRT_Error *error = introduce(room);
+  pthread_t thread;
+  if (error == NULL) {
+    reader = function;
+    joined = getpid();
+    if (pthread_create(&thread, NULL, read_messages, room) != 0) abort();
+    pthread_detach(thread);
+    return NULL;
+  }
+  free(room);
+  close(connection);
+  connection = -1;
+  return error;
+}
+
+PJRT_Error *job_join(JobReader function) {
+  static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&joining);
+  PJRT_Error *error = NULL;
+  if (connection < 0) {
+    error = join(function);
+  } else if (joined != getpid()) {
+    error = error_new(PJRT_Error_Code_FAILED_PRECONDITION,
+                      "virtual TPU: process %d was forked after process %d had joined the job: "
+                      "fork before the first client is created",
+                      (int)getpid(), (int)joined);
+  }
+  pthread_mutex_unlock(&joining);
+  return error;
+}
