@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from harness.isolation.ranks import fork_ranks
 from harness.job import job
 from harness.job.exchange import exchange
 from harness.job.job import Job
+from harness.job.ports import HOST, free_port
 from harness.messages import new_token
 from harness.model.topology import Topology
-
-_HOST = "127.0.0.1"
 
 
 def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float = 50) -> list[Any]:
@@ -39,7 +37,7 @@ def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float 
     """
     if (real := _real_job(topology)) is not None:
         return _in_place(fn, topology, real, deadline)
-    address, token = f"{_HOST}:{free_port()}", new_token()
+    address, token = f"{HOST}:{free_port()}", new_token()
 
     def slice_process(number: int) -> Any:
         os.environ.update(
@@ -91,11 +89,3 @@ def _in_place(
     )
     values = exchange(lambda: fn(real.slice), real, deadline)
     return values[:: real.hosts]
-
-
-def free_port() -> int:
-    """A TCP port of this machine that nothing listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

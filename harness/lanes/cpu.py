@@ -24,6 +24,8 @@ class CpuLane(Lane):
     def check(self, topology: Topology) -> None:
         if topology.generation:
             raise BadInputError(f"topology {topology}: lane cpu has no TPU generation")
+        if topology.processes:
+            raise BadInputError(f"topology {topology}: lane cpu has all devices in one process")
 
     def missing(self) -> str:
         return ""

@@ -11,9 +11,11 @@ from harness.model.generations import generation_named
 
 _SPELLING = re.compile(
     r"(?:(?P<slices>[1-9]\d{0,6})x)?(?:(?P<generation>[a-z]\w*):)?"
-    r"(?P<size>[1-9]\d{0,6}(?:x[1-9]\d{0,6})*)",
+    r"(?P<size>[1-9]\d{0,6}(?:x[1-9]\d{0,6})*)(?:@(?P<processes>[a-z]+))?",
     re.ASCII,
 )
+
+PROCESSES = ("chip", "host", "slice")
 
 
 @dataclass(frozen=True, order=True)
@@ -23,12 +25,16 @@ class Topology:
     A TPU's has a ``generation`` and the ``grid`` of a slice's chips too, and is written as libtpu
     writes a slice, with the number of slices in front: ``v6e:2x2``, ``2xv4:2x2x1``. ``2xv6e:4`` is
     read as ``2xv6e:2x2``. Without a generation, a TPU lane takes its own default.
+
+    ``processes`` says how a job divides its devices: one process for each ``chip``, ``host`` or
+    ``slice``, written ``2x4@chip``; "" is one process that has them all.
     """
 
     slices: int
     devices: int
     generation: str = ""
     grid: tuple[int, ...] = ()
+    processes: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Topology:
@@ -38,17 +44,23 @@ class Topology:
         if match is None or (not match["generation"] and len(size) > 1):
             raise BadInputError(
                 f"topology {text!r}: expected DEVICES or SLICESxDEVICES, as 4 or 2x4; for a TPU "
-                "also [SLICESx]GENERATION:CHIPS, as v6e:4, v6e:2x2 or 2xv4:2x2x1"
+                "also [SLICESx]GENERATION:CHIPS, as v6e:4, v6e:2x2 or 2xv4:2x2x1; a job of several "
+                "processes has @chip, @host or @slice after it"
             )
-        slices = int(match["slices"] or 1)
+        slices, processes = int(match["slices"] or 1), match["processes"] or ""
+        if processes and processes not in PROCESSES:
+            raise BadInputError(
+                f"topology {text!r}: {processes!r}: expected a process for each of: "
+                f"{', '.join(PROCESSES)}"
+            )
         if not match["generation"]:
-            return cls(slices, size[0])
+            return cls(slices, size[0], processes=processes)
         generation = generation_named(match["generation"])
         try:
             grid = generation.grid(size)
         except ValueError as error:
             raise BadInputError(f"topology {text!r}: {error}") from None
-        return cls(slices, math.prod(grid), generation.name, grid)
+        return cls(slices, math.prod(grid), generation.name, grid, processes)
 
     @property
     def total(self) -> int:
@@ -61,8 +73,34 @@ class Topology:
         size = "x".join(map(str, self.grid or (self.devices,)))
         return f"{self.generation}:{size}" if self.generation else size
 
+    @property
+    def bounds(self) -> tuple[int, int, int]:
+        """Chips of one slice along x, y and z."""
+        x, y, z = (*(self.grid or generation_named(self.generation).bounds(self.devices)), 1)[:3]
+        return x, y, z
+
+    @property
+    def process_bounds(self) -> tuple[int, int, int]:
+        """Chips of one process along x, y and z, within a slice."""
+        if self.processes == "chip":
+            return 1, 1, 1
+        x, y, z = self.bounds
+        return (min(x, 2), min(y, 2), 1) if self.processes == "host" else (x, y, z)
+
+    @property
+    def process_grid(self) -> tuple[int, int, int]:
+        """Processes of one slice along x, y and z."""
+        x, y, z = (a // b for a, b in zip(self.bounds, self.process_bounds, strict=True))
+        return x, y, z
+
+    @property
+    def process_count(self) -> int:
+        """Processes of the whole job."""
+        return math.prod(self.process_grid) * self.slices if self.processes else 1
+
     def __str__(self) -> str:
-        return self.slice if self.slices == 1 else f"{self.slices}x{self.slice}"
+        text = self.slice if self.slices == 1 else f"{self.slices}x{self.slice}"
+        return f"{text}@{self.processes}" if self.processes else text
 
 
 def check_slice(topology: Topology) -> None:

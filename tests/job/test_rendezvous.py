@@ -14,7 +14,7 @@ from support.project import Project, Ran
 
 from harness.errors import BadInputError
 from harness.job import job
-from harness.job.slices import free_port
+from harness.job.ports import free_port
 from harness.junit import report
 
 NOTE = """

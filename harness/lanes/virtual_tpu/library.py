@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import secrets
 import sys
 from functools import cache
 from importlib.metadata import version
@@ -12,6 +14,7 @@ from pathlib import Path
 from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes import libtpu_file
+from harness.messages import new_token
 from harness.model.generations import generation_named
 from harness.model.topology import Topology
 
@@ -80,8 +83,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
     Raises BadInputError for an unknown generation.
     """
     generation = generation_named(topology.generation)
-    grid = topology.grid or generation.bounds(topology.devices)
-    bounds = ",".join(map(str, (*grid, 1)[:3]))
+    bounds = _written(topology.bounds)
     wrapper = "megascale+" if topology.slices > 1 else ""  # libtpu's client over all slices
     return {
         **frameworks.environment("tpu", topology.total),
@@ -92,7 +94,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
         "VIRTUAL_TPU_BOUNDS": bounds,
         "VIRTUAL_TPU_KIND": generation.device_kind,
         "VIRTUAL_TPU_CORES": str(generation.cores),
-        "VIRTUAL_TPU_CHIPS": str(topology.total),
+        "VIRTUAL_TPU_CHIPS": str(topology.devices if topology.processes else topology.total),
         "VIRTUAL_TPU_PLATFORM": f"{wrapper}TFRT {generation.device_kind}\n{_libtpu_build()} "
         "virtual TPU",
         "MEGASCALE_NUM_SLICES": str(topology.slices) if topology.slices > 1 else None,
@@ -103,11 +105,57 @@ def environment(topology: Topology) -> dict[str, str | None]:
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_ID": "0",
         "TPU_WORKER_HOSTNAMES": "localhost",
-        # One process has all chips of all slices.
-        "TPU_PROCESS_BOUNDS": "1,1,1",
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
+        **_processes(topology),
+        "XLA_HARNESS_JOB": secrets.token_hex(8),
+        "XLA_HARNESS_JOB_TOKEN": new_token(),
         # Old torch_xla asks for exactly its own PJRT version without it.
         "ENABLE_PJRT_COMPATIBILITY": "1",
         # A thread for each replica: with as many as cores, fewer than all reach a collective.
         "XLA_THREAD_POOL_SIZE": str(max(_LEAST_THREADS, topology.total)),
     }
+
+
+def process_environment(topology: Topology, number: int) -> dict[str, str]:
+    """What makes a process number ``number`` of the topology's job, from 0, as libtpu reads it.
+
+    https://github.com/pytorch/xla/blob/v2.9.0/torch_xla/_internal/tpu.py (configure_topology)
+    """
+    of_slice = topology.process_count // topology.slices
+    slice_number, task = divmod(number, of_slice)
+    chips = math.prod(topology.process_bounds)
+    first = task * chips
+    found = {
+        "TPU_PROCESS_BOUNDS": _written(topology.process_grid),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": _written(topology.process_bounds),
+        "TPU_VISIBLE_CHIPS": ",".join(map(str, range(first, first + chips))),
+        "CLOUD_TPU_TASK_ID": str(task),
+        "TPU_WORKER_ID": "0",
+        "VIRTUAL_TPU_CHIPS": str(chips),
+    }
+    if topology.slices > 1:
+        found["MEGASCALE_SLICE_ID"] = str(slice_number)
+    return found
+
+
+def _processes(topology: Topology) -> dict[str, str | None]:
+    """Which process has which chips, as it is before a launcher divides them."""
+    bounds = _written(topology.bounds)
+    if not topology.processes:  # one has all chips of all slices
+        return {
+            "TPU_PROCESS_BOUNDS": "1,1,1",
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
+            "CLOUD_TPU_TASK_ID": None,
+            "TPU_VISIBLE_CHIPS": None,
+        }
+    return {
+        "TPU_PROCESS_BOUNDS": None,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": None,
+        "TPU_HOST_BOUNDS": "1,1,1",
+        "TPU_CHIPS_PER_HOST_BOUNDS": bounds,
+        "CLOUD_TPU_TASK_ID": None,
+        "TPU_VISIBLE_CHIPS": None,
+    }
+
+
+def _written(bounds: tuple[int, int, int]) -> str:
+    return ",".join(map(str, bounds))

@@ -13,7 +13,8 @@ from typing import NoReturn
 import pytest
 
 from harness.isolation.ranks import RankError
-from harness.job.slices import free_port, run_slices
+from harness.job.ports import free_port
+from harness.job.slices import run_slices
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
 

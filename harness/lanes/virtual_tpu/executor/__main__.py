@@ -1,4 +1,4 @@
-"""``python -m harness.lanes.virtual_tpu.executor DESCRIPTOR``: serve one job, until its ranks end."""
+"""``python -m harness.lanes.virtual_tpu.executor DESCRIPTOR`` serves one job to its end."""
 
 import os
 import socket

@@ -144,8 +144,9 @@ class Program:
 
 
 def _kind(found: executable.Collective) -> str:
-    names = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_permute")
-    return next((name.replace("_", "-") for name in names if found.HasField(name)), "")
+    """The one that is set of those that a collective may be."""
+    fields = (field.name for field, _ in found.ListFields())
+    return next((name.replace("_", "-") for name in fields if not name.startswith("op_")), "")
 
 
 def _collective_thunks(sequence: executable.ThunkSequence) -> Iterator[executable.Thunk]:

@@ -1,4 +1,4 @@
-"""A rank as the executor knows it: a connection, its memory, its programs, and what it waits for."""
+"""A rank as the executor knows it: its connection, its memory, and what it waits for."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import os
 import selectors
 import socket
@@ -34,7 +35,7 @@ class Launch:
 
     number: int
     executions: list[Execution]
-    parts: native.ctypes.Array[native.Part]
+    parts: ctypes.Array[native.Part]
     order: list[int]  # the device of each part
 
 
@@ -90,6 +91,7 @@ class Server:
     # --- Messages
 
     def _hear(self, connection: socket.socket) -> None:
+        rank = next((r for r in self._ranks.values() if r.connection is connection), None)
         try:
             content, ancillary, _, _ = connection.recvmsg(_LARGEST, socket.CMSG_SPACE(4))
         except OSError:
@@ -98,29 +100,34 @@ class Server:
         for _, _, data in ancillary:
             descriptors.frombytes(data)
         try:
-            rank = next((r for r in self._ranks.values() if r.connection is connection), None)
             if not content:
                 self._gone(connection, rank)
-                return
-            line, _, text = content.decode(errors="replace").partition("\n")
-            word, *words = line.split(" ")
-            if rank is None:
-                self._welcome(connection, word, words)
-            elif word == "program":
-                number, size, partitions, count = map(int, words)
-                content = os.pread(descriptors[0], size, 0)
-                rank.programs[number] = Program(content, count, partitions)
-            elif word == "segment":
-                rank.memory[int(words[0])] = Memory(descriptors[0], int(words[1]))
-            elif word == "drop":
-                rank.memory.pop(int(words[0]), None)
-            elif word == "execute":
-                self._queue(rank, words, text)
-            elif word == "stacks":
-                rank.stacks = text
+            else:
+                line, _, text = content.decode(errors="replace").partition("\n")
+                word, *words = line.split(" ")
+                if rank is None:
+                    self._welcome(connection, word, words)
+                else:
+                    self._learn(rank, word, words, text, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _learn(
+        self, rank: Rank, word: str, words: Sequence[str], text: str, descriptors: Sequence[int]
+    ) -> None:
+        if word == "program":
+            number, size, partitions, count = map(int, words)
+            content = os.pread(descriptors[0], size, 0)
+            rank.programs[number] = Program(content, count, partitions)
+        elif word == "segment":
+            rank.memory[int(words[0])] = Memory(descriptors[0], int(words[1]))
+        elif word == "drop":
+            rank.memory.pop(int(words[0]), None)
+        elif word == "execute":
+            self._queue(rank, words, text)
+        elif word == "stacks":
+            rank.stacks = text
 
     def _welcome(self, connection: socket.socket, word: str, words: Sequence[str]) -> None:
         if word != "hello" or len(words) != 5:

@@ -30,7 +30,7 @@ static struct {
   char token[MOST_TOKEN + 1];
   int listener;
   int slices, came, complete;
-  char seen[MOST_SLICES];
+  char seen[MOST_MEMBERS];
   Connection connections[MOST_CONNECTIONS];
   int count;
 } job;

@@ -44,8 +44,8 @@ static int process_of(int slice, const int64_t *at) {
   int block[3];
   for (int i = 0; i < 3; ++i) block[i] = (int)at[i] / (identity.bounds[i] / grid[i]);
   const int inside = block[0] + grid[0] * (block[1] + grid[1] * block[2]);
-  return identity.slices_here == identity.slices ? inside
-                                                 : slice * grid[0] * grid[1] * grid[2] + inside;
+  const int all_here = identity.slices_here == identity.slices;
+  return all_here ? inside : slice * grid[0] * grid[1] * grid[2] + inside;
 }
 
 static void describe(Device *device, int id) {
@@ -108,8 +108,10 @@ static PJRT_Error *read_processes(void) {
   const char *grid = variable("TPU_PROCESS_BOUNDS"), *task = variable("CLOUD_TPU_TASK_ID");
   const char *chips = variable("TPU_CHIPS_PER_PROCESS_BOUNDS");
   int *bounds = identity.bounds, block[3];
+  const int of_slices = identity.slices_here < identity.slices;
   for (int i = 0; i < 3; ++i) identity.grid[i] = 1;
   identity.process = 0;
+  identity.processes = of_slices ? identity.slices : 1;
   if (grid != NULL) {
     if (!numbers(grid, ',', 3, identity.grid)) return wrong("TPU_PROCESS_BOUNDS", grid, "X,Y,Z");
     if (chips == NULL) return wrong("TPU_CHIPS_PER_PROCESS_BOUNDS", chips, "X,Y,Z");
@@ -134,9 +136,9 @@ static PJRT_Error *read_processes(void) {
       snprintf(expected, sizeof expected, "a process of the slice, from 0 to %d", processes - 1);
       return wrong("CLOUD_TPU_TASK_ID", task, expected);
     }
-    if (identity.slices_here < identity.slices)
-      identity.process += identity.first_slice * processes;
-  } else if (identity.slices_here < identity.slices) {
+    identity.processes *= processes;
+    if (of_slices) identity.process += identity.first_slice * processes;
+  } else if (of_slices) {
     identity.process = identity.first_slice;
   }
   return NULL;

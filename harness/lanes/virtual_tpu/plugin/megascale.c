@@ -33,6 +33,11 @@ enum {
   RETRY_MS = 10
 };
 
+// Who takes part is a slice, or a process where a slice has several.
+static const char *member(void) {
+  return identity.processes == identity.slices ? "slice" : "process";
+}
+
 typedef struct {
   char host[256], port[16];
 } Address;
@@ -75,13 +80,12 @@ static PJRT_Error *coordinate(const Address *address, const char *token) {
   pthread_mutex_lock(&lock);
   if (!served) {
     struct addrinfo *found = resolve(address);
-    const int wrong = found == NULL ? 0 : coordinator_serve(found, token, identity.slices);
+    const int wrong = found == NULL ? 0 : coordinator_serve(found, token, identity.processes);
     served = found != NULL && wrong == 0;
     if (!served) {
       error = error_new(PJRT_Error_Code_UNAVAILABLE,
-                        "virtual TPU: slice 0 can't listen on MEGASCALE_COORDINATOR_ADDRESS=%s:%s: "
-                        "%s",
-                        address->host, address->port,
+                        "virtual TPU: %s 0 can't listen on MEGASCALE_COORDINATOR_ADDRESS=%s:%s: %s",
+                        member(), address->host, address->port,
                         found == NULL ? "no such address" : strerror(wrong));
     }
     if (found != NULL) freeaddrinfo(found);
@@ -121,14 +125,14 @@ typedef struct {
   int64_t end;
   int seconds;
   int welcome, again, complete;
-  char seen[MOST_SLICES];
+  char seen[MOST_MEMBERS];
 } Discovery;
 
-// The slices that have not come, as "1, 3".
+// The members that have not come, as "1, 3".
 static const char *absent(const char *seen, char *out, size_t size) {
   size_t used = 0;
   out[0] = '\0';
-  for (int slice = 0; slice < identity.slices && used < size; ++slice) {
+  for (int slice = 0; slice < identity.processes && used < size; ++slice) {
     if (seen[slice]) continue;
     const int more = snprintf(out + used, size - used, "%s%d", used > 0 ? ", " : "", slice);
     used += (size_t)more;
@@ -140,42 +144,41 @@ static PJRT_Error *late(const Discovery *found) {
   char text[512];
   if (found->again) {
     return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
-                     "virtual TPU: slice %d hung in a second discovery: the other slices have come "
+                     "virtual TPU: %s %d hung in a second discovery: the others have come "
                      "already and never come again (%d s); the client was created without "
                      "SKIP_MEGASCALE_PJRT_CLIENT=true",
-                     identity.first_slice, found->seconds);
+                     member(), identity.process, found->seconds);
   }
   return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
-                   "virtual TPU: slice %d waited %d s in its discovery for slice %s of %d",
-                   identity.first_slice, found->seconds, absent(found->seen, text, sizeof text),
-                   identity.slices);
+                   "virtual TPU: %s %d waited %d s in its discovery for %s %s of %d", member(),
+                   identity.process, found->seconds, member(),
+                   absent(found->seen, text, sizeof text), identity.processes);
 }
 
 static PJRT_Error *died(int slice) {
   return error_new(PJRT_Error_Code_UNAVAILABLE,
-                   "virtual TPU: slice %d%s died during the discovery of slice %d", slice,
-                   slice == 0 ? ", the coordinator," : "", identity.first_slice);
+                   "virtual TPU: %s %d%s died during the discovery of %s %d", member(), slice,
+                   slice == 0 ? ", the coordinator," : "", member(), identity.process);
 }
 
 // Learn from one line; 0 for one that no coordinator sends. An error ends the discovery.
 static int learn(Discovery *found, const char *line, PJRT_Error **error) {
   int slice;
-  const int last = identity.slices - 1;
+  const int last = identity.processes - 1;
   if (strcmp(line, "welcome") == 0) {
     found->welcome = 1;
   } else if (strcmp(line, "refused") == 0) {
-    *error =
-        error_new(PJRT_Error_Code_PERMISSION_DENIED,
-                  "virtual TPU: slice %d was refused by slice 0: expected the same " TOKEN_VARIABLE
-                  " in all processes of the job",
-                  identity.first_slice);
+    *error = error_new(PJRT_Error_Code_PERMISSION_DENIED,
+                       "virtual TPU: %s %d was refused by %s 0: expected the same " TOKEN_VARIABLE
+                       " in all processes of the job",
+                       member(), identity.process, member());
   } else if (number_whole(line_after(line, "came"), 0, last, &slice)) {
     found->seen[slice] = 1;
   } else if (number_whole(line_after(line, "again"), 0, last, &slice)) {
     found->again = 1;
   } else if (number_whole(line_after(line, "lost"), 0, last, &slice)) {
     *error = died(slice);
-  } else if (number_whole(line_after(line, "go"), identity.slices, identity.slices, &slice)) {
+  } else if (number_whole(line_after(line, "go"), identity.processes, identity.processes, &slice)) {
     found->complete = 1;
   } else {
     return 0;
@@ -209,11 +212,11 @@ static PJRT_Error *discover(Discovery *found, const Address *address, const char
     const int joined = connect_by(address, found->end);
     if (joined < 0) {
       return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
-                       "virtual TPU: slice %d found no coordinator at "
-                       "MEGASCALE_COORDINATOR_ADDRESS=%s in %d s: slice 0 has not started",
-                       identity.first_slice, coordinator(), found->seconds);
+                       "virtual TPU: %s %d found no coordinator at "
+                       "MEGASCALE_COORDINATOR_ADDRESS=%s in %d s: %s 0 has not started",
+                       member(), identity.process, coordinator(), found->seconds, member());
     }
-    lines_send(joined, "token %s\njoin %d\n", token, identity.first_slice);
+    lines_send(joined, "token %s\njoin %d\n", token, identity.process);
     PJRT_Error *error = NULL;
     const int answered = follow(found, joined, &error);
     close(joined);
@@ -231,10 +234,10 @@ static int is_usable(const char *token) {
 PJRT_Error *megascale_discover(void) {
   const char *text = coordinator();
   if (text == NULL) return NULL;  // all slices are in this process
-  if (identity.slices > MOST_SLICES) {
+  if (identity.processes > MOST_MEMBERS) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: %d slices in processes of their own: expected %d at most",
-                     identity.slices, MOST_SLICES);
+                     "virtual TPU: a job of %d processes: expected %d at most", identity.processes,
+                     MOST_MEMBERS);
   }
   const char *token = getenv(TOKEN_VARIABLE);
   if (!is_usable(token)) {
@@ -254,7 +257,7 @@ PJRT_Error *megascale_discover(void) {
   }
   found.end = milliseconds() + (int64_t)found.seconds * 1000;
   const Address address = split(text);
-  if (identity.first_slice == 0) {
+  if (identity.process == 0) {
     PJRT_Error *error = coordinate(&address, token);
     if (error != NULL) return error;
   }

@@ -75,7 +75,7 @@ typedef struct {
   int slices_here, first_slice;  // all from 0, or this process's own in a job of several
   int bounds[3];                 // of one slice's mesh of chips
   int grid[3];                   // of the processes that a slice's chips are divided among
-  int process;                   // this one's index in the whole job
+  int process, processes;        // this one's index in the whole job, and how many there are
   int cores;                     // of one chip, all behind one device
   char kind[64], version[512];
 } Identity;
@@ -113,10 +113,10 @@ void lines_send(int socket, const char *format, ...) __attribute__((format(print
 const char *line_after(const char *line, const char *word);
 
 // --- coordinator.c
-enum { MOST_SLICES = 256, MOST_TOKEN = 128 };
+enum { MOST_MEMBERS = 256, MOST_TOKEN = 128 };
 struct addrinfo;
-// Serve the discovery of so many slices in a thread of its own; 0, or an errno.
-int coordinator_serve(const struct addrinfo *address, const char *token, int slices);
+// Serve the discovery of so many processes in a thread of its own; 0, or an errno.
+int coordinator_serve(const struct addrinfo *address, const char *token, int processes);
 
 // --- megascale.c
 // Of a clock that only goes forward.

@@ -1,0 +1,15 @@
+"""Addresses of this machine."""
+
+from __future__ import annotations
+
+import socket
+
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nothing listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,55 @@
+"""A job of several processes on one machine, forked from a process that has loaded everything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from harness.errors import BadInputError
+from harness.isolation.ranks import fork_ranks
+from harness.job.ports import HOST, free_port
+from harness.lanes.virtual_tpu import library
+from harness.messages import new_token
+from harness.model.topology import Topology
+
+
+def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float = 50) -> list[Any]:
+    """Return ``[fn(0), fn(1), ...]``, each computed by one process of the topology's job.
+
+    The topology says how many there are, and which devices each has: ``4@chip``, ``2x4@host``. A
+    process addresses its own devices and sees all others; programs may run over any of them.
+    Each is forked from this process, so what is imported here need not be imported again.
+
+    Args:
+        fn: called with the process's number, from 0, where no runtime has started.
+        topology: of the whole job.
+        deadline: in seconds, for all of them together.
+
+    Raises:
+        BadInputError: the topology has one process only.
+        RankError: the first rank that raised or died, or those that still ran at the deadline. No
+            process is left behind.
+    """
+    if not topology.processes:
+        raise BadInputError(f"run_ranks: topology {topology}: expected @chip, @host or @slice")
+    count = topology.process_count
+    of_slice = count // topology.slices
+    port, coordinator, token = free_port(), free_port(), new_token()
+
+    def rank(number: int) -> Any:
+        os.environ.update(library.process_environment(topology, number))
+        os.environ.update(
+            RANK=str(number),
+            WORLD_SIZE=str(count),
+            LOCAL_RANK=str(number % of_slice),
+            LOCAL_WORLD_SIZE=str(of_slice),
+            MASTER_ADDR=HOST,
+            MASTER_PORT=str(port),
+            XLA_HARNESS_JOB_TOKEN=token,
+        )
+        if topology.slices > 1:
+            os.environ["MEGASCALE_COORDINATOR_ADDRESS"] = f"{HOST}:{coordinator}"
+        return fn(number)
+
+    return fork_ranks(rank, count, deadline=deadline)
