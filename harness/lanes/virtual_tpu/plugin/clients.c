@@ -42,6 +42,7 @@ static PJRT_Error *destroy(PJRT_Client_Destroy_Args *args) {
   meeting_leave(args->client);
   programs_forget(args->client);
   devices_forget(args->client);
+  gather_forget();
   return bridge_PJRT_Client_Destroy(args);
 }
 

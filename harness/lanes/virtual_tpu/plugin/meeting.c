@@ -821,6 +821,10 @@ PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) 
       .executable = args->executable};
   CALL(PJRT_LoadedExecutable_AddressableDevices, found);
   *met = found.num_addressable_devices > args->num_devices;
+  const int is_thread = identity.processes == 1 && args->num_devices == 1;
+  if (*met && is_thread && args->execute_device != NULL) {
+    *met = !gather_here(&found, args->execute_device);
+  }
   if (!*met) return NULL;
   if (args->options->num_send_ops > 0 || args->options->num_recv_ops > 0) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,

@@ -7,6 +7,7 @@
 // programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
 // devices.c   which devices a process may address, in a job of several
 // job.c       the connection to the process in which the ranks of a job meet
+// gather.c    whether threads of one process that meet need that other process
 // meeting.c   a program over the devices of several processes, as one of them sees it
 // executor.c  the same in the process that runs it
 // megascale.c the discovery of all slices by all slices
@@ -169,6 +170,14 @@ int job_send(int descriptor, const char *format, ...) __attribute__((format(prin
 // Why the job has failed, to be freed; NULL as long as it has not.
 char *job_failure(void);
 void job_fail(const char *why);
+
+// --- gather.c
+// Wait for the other devices of a program that a thread runs on one device of this process: whether
+// they all bring the same executable, so that XLA's runtime lets them meet.
+int gather_here(const PJRT_LoadedExecutable_AddressableDevices_Args *all,
+                const PJRT_Device *device);
+// Nobody comes any more to what has been left by all who came.
+void gather_forget(void);
 
 // --- meeting.c
 // Run a program that has devices of other processes too; `met` is 0, and nothing has happened, when
