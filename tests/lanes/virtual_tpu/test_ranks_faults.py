@@ -272,3 +272,21 @@ def test_types_arrive_as_they_are(topology: Topology, dtype: str) -> None:
 
     expected = [0.0, 1.0, 1.0, 1.0] if dtype == "bool" else [0.0, 1.0, 2.0, 3.0]
     assert run_ranks(rank, topology) == [(dtype, expected)] * 2
+
+
+@pytest.mark.topologies("2@chip", "2x2@slice")
+def test_a_program_that_exchanges_nothing_waits_for_nobody(topology: Topology) -> None:
+    """torch_xla compiles each program for all devices; each rank may run as many as it likes."""
+
+    def rank(number: int) -> list[float]:
+        import torch
+        import torch_xla
+
+        value = torch.ones(2).to(torch_xla.device())
+        for _ in range(3 + number):
+            value = value * 2
+            torch_xla.sync()
+        found: list[float] = value.cpu().tolist()
+        return found
+
+    assert run_ranks(rank, topology) == [[8.0, 8.0], [16.0, 16.0]]

@@ -38,6 +38,14 @@ typedef struct Program {
   Loan *free;  // segments that no execution uses
 } Program;
 
+// Whether a program exchanges anything with other devices. torch_xla compiles every program for all
+// devices of the job, and one that does not is each device's own, as on hardware.
+typedef struct Kind {
+  struct Kind *next;
+  const PJRT_LoadedExecutable *executable;
+  int exchanges;
+} Kind;
+
 // One execution on its way.
 typedef struct Ticket {
   struct Ticket *next;           // of those that the job's executor has
@@ -60,6 +68,7 @@ enum { MOST_DEVICES = 4096, MOST_QUEUED = 16 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t posted = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
 static Program *programs;
+static Kind *kinds;
 static Ticket *tickets, *all;
 static int programs_made, loans_made, tickets_made;
 // For each device: executions that were queued, that the executor has been told of, and that ended.
@@ -178,6 +187,47 @@ static PJRT_Error *send_program(Program *program, PJRT_Executable *executable) {
   return error;
 }
 
+// By the names of HLO's instructions, which stand in the serialised program as they are.
+static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *found) {
+  static const char *const NAMES[] = {"all-reduce",         "all-gather",
+                                      "all-to-all",         "reduce-scatter",
+                                      "collective-permute", "collective-broadcast"};
+  PJRT_LoadedExecutable_GetExecutable_Args get = {
+      .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
+      .loaded_executable = loaded};
+  CALL(PJRT_LoadedExecutable_GetExecutable, get);
+  PJRT_Executable_Serialize_Args bytes = {.struct_size = PJRT_Executable_Serialize_Args_STRUCT_SIZE,
+                                          .executable = get.executable};
+  PJRT_Error *error = backend->PJRT_Executable_Serialize(&bytes);
+  *found = 0;
+  for (size_t i = 0; error == NULL && i < sizeof NAMES / sizeof *NAMES; ++i) {
+    *found |= memmem(bytes.serialized_bytes, bytes.serialized_bytes_size, NAMES[i],
+                     strlen(NAMES[i])) != NULL;
+  }
+  if (error == NULL) bytes.serialized_executable_deleter(bytes.serialized_executable);
+  PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
+                                          .executable = get.executable};
+  backend->PJRT_Executable_Destroy(&destroy);
+  return error;
+}
+
+// The same, found out once for each executable.
+static PJRT_Error *kind_of(PJRT_LoadedExecutable *executable, int *found) {
+  PJRT_Error *error = NULL;
+  pthread_mutex_lock(&lock);
+  Kind *one = kinds;
+  while (one != NULL && one->executable != executable) one = one->next;
+  if (one == NULL && (error = exchanges(executable, found)) == NULL) {
+    one = calloc(1, sizeof *one);
+    if (one == NULL) abort();
+    *one = (Kind){.next = kinds, .executable = executable, .exchanges = *found};
+    kinds = one;
+  }
+  if (one != NULL) *found = one->exchanges;
+  pthread_mutex_unlock(&lock);
+  return error;
+}
+
 static PJRT_Error *describe(Program *program, PJRT_LoadedExecutable *loaded) {
   PJRT_LoadedExecutable_GetExecutable_Args get = {
       .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
@@ -253,6 +303,11 @@ static void leave_program(Program *program) {
 
 void meeting_forget(const PJRT_LoadedExecutable *executable) {
   pthread_mutex_lock(&lock);
+  Kind **kind = &kinds;
+  while (*kind != NULL && (*kind)->executable != executable) kind = &(*kind)->next;
+  Kind *known = *kind;
+  if (known != NULL) *kind = known->next;
+  free(known);
   Program **link = &programs;
   while (*link != NULL && (*link)->executable != executable) link = &(*link)->next;
   Program *program = *link;
@@ -821,6 +876,8 @@ PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) 
       .executable = args->executable};
   CALL(PJRT_LoadedExecutable_AddressableDevices, found);
   *met = found.num_addressable_devices > args->num_devices;
+  PJRT_Error *error = *met ? kind_of(args->executable, met) : NULL;
+  if (error != NULL) return error;
   const int is_thread = identity.processes == 1 && args->num_devices == 1;
   if (*met && is_thread && args->execute_device != NULL) {
     *met = !gather_here(&found, args->execute_device);
@@ -831,7 +888,7 @@ PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) 
                      "virtual TPU: a program over several processes sends to its host or receives "
                      "from it: that works in a job of one process only");
   }
-  PJRT_Error *error = job_join(hear);
+  error = job_join(hear);
   if (error == NULL) error = failed();
   if (error != NULL) return error;
   PJRT_Device **devices = chosen(args, &found);
