@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
     count = topology.process_count
     of_slice = count // topology.slices
     port, coordinator, token = free_port(), free_port(), new_token()
+    job = secrets.token_hex(8)  # of its own: the processes of an earlier one may still be ending
 
     def rank(number: int) -> Any:
         os.environ.update(library.process_environment(topology, number))
@@ -46,10 +48,13 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
             LOCAL_WORLD_SIZE=str(of_slice),
             MASTER_ADDR=HOST,
             MASTER_PORT=str(port),
+            XLA_HARNESS_JOB=job,
             XLA_HARNESS_JOB_TOKEN=token,
         )
         if topology.slices > 1:
             os.environ["MEGASCALE_COORDINATOR_ADDRESS"] = f"{HOST}:{coordinator}"
-        return fn(number)
+        value = fn(number)
+        library.settle()
+        return value
 
     return fork_ranks(rank, count, deadline=deadline)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.isolation.ranks import fork_ranks
 from harness.job import job
 from harness.job.exchange import exchange
 from harness.job.job import Job
-from harness.job.ports import HOST, free_port
-from harness.messages import new_token
+from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 
 
 def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float = 50) -> list[Any]:
     """Return ``[fn(0), fn(1), ...]``, each computed by the process of one slice.
 
-    Each process sees the ``topology.devices`` devices of its own slice, whose ``slice_index`` is
-    the process's, and its first client waits until every slice has created one. Collectives stay
-    inside a process: what slices exchange beyond the discovery goes over the host, as by gloo.
+    They are the ranks of a job ``@slice``, as ``run_ranks`` starts it: each addresses the devices
+    of its own slice and sees all others, and its first client waits until every slice has created
+    one.
 
     In a job whose workers are such slices already, this process computes its own one's value, in
     place, and the values, which JSON must be able to say, are exchanged.
@@ -37,19 +36,7 @@ def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float 
     """
     if (real := _real_job(topology)) is not None:
         return _in_place(fn, topology, real, deadline)
-    address, token = f"{HOST}:{free_port()}", new_token()
-
-    def slice_process(number: int) -> Any:
-        os.environ.update(
-            MEGASCALE_SLICE_ID=str(number),
-            MEGASCALE_NUM_SLICES=str(topology.slices),
-            MEGASCALE_COORDINATOR_ADDRESS=address,
-            XLA_HARNESS_JOB_TOKEN=token,
-            VIRTUAL_TPU_CHIPS=str(topology.devices),
-        )
-        return fn(number)
-
-    return fork_ranks(slice_process, topology.slices, deadline=deadline)
+    return run_ranks(fn, replace(topology, processes="slice"), deadline=deadline)
 
 
 def shared_store(path: Path, slices: int, number: int) -> Any:

@@ -70,6 +70,15 @@ def load() -> ctypes.CDLL:
     return library
 
 
+def settle() -> None:
+    """Wait until all that this process has queued on its devices has run, or can't any more.
+
+    A process that ends before, others may wait for.
+    """
+    if PLUGIN.exists():
+        ctypes.CDLL(str(PLUGIN)).virtual_tpu_settle()
+
+
 @cache
 def _libtpu_build() -> str:
     """What the stack's own libtpu says of its build: JAX asks for it before it lowers a kernel."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import sys
+import sysconfig
 import threading
 import traceback
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import wrapt
@@ -15,14 +18,22 @@ import wrapt
 from harness.lanes.virtual_tpu import pallas
 
 _RUNNERS = ("/_pytest/", "/pluggy/", "/harness/isolation/", "/harness/lanes/virtual_tpu/")
-_LIBRARIES = ("/site-packages/", "/lib/python3", "<frozen", "/harness/")
+_FOLDERS = sysconfig.get_paths()
+# Of what is no user's code: generated functions, Python's own, installed packages, and ours.
+_LIBRARIES = (
+    "<",
+    *(f"{Path(_FOLDERS[name])}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    f"{Path(__file__).parents[2]}/",
+)
 _DEEPEST = 12  # frames of a stack that are told
 
 
 @cache
 def start() -> str:
     """Make this process ready for a virtual TPU; starts no client and imports no framework."""
-    pallas.attach(ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"]))
+    library = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
+    atexit.register(library.virtual_tpu_settle)
+    pallas.attach(library)
     pallas.record_kernels()
     wrapt.register_post_import_hook(_show_chips, "torch_xla._internal.tpu")
     wrapt.register_post_import_hook(_is_tpu_machine, "jax._src.cloud_tpu_init")
@@ -37,33 +48,42 @@ def stack() -> str:
 
 
 def stacks() -> str:
-    """Where each thread that runs Python is, the main thread first."""
+    """Where the user's code is in each thread that runs some, the main thread first."""
     frames = sys._current_frames()
     main = threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    own = threading.get_ident()
     told = []
     for ident in sorted(frames, key=lambda one: one != main):
-        if ident == own or ident not in names:
-            continue
-        told.append(f"  thread {names[ident]}:\n")
-        told += traceback.format_list(traceback.extract_stack(frames[ident])[-_DEEPEST:])
+        stack = traceback.extract_stack(frames[ident])
+        users = [one for one in stack if _is_users(one.filename)][-_DEEPEST:]
+        if users and ident in names:
+            told.append(f"  thread {names[ident]}:\n")
+            told += traceback.format_list(users)
     return "".join(told)
 
 
 def site() -> str:
-    """The user's line that this thread is in, or the main thread where that has no Python."""
+    """The user's lines that this call comes from, innermost first, one after the other.
+
+    In a thread that has no Python, those that the main thread is at, which may be beyond: they
+    begin with "near".
+    """
     frame = sys._getframe(1) if sys._getframe().f_back else None
-    if frame is None:
-        main = threading.main_thread().ident
-        frame = sys._current_frames().get(main) if main else None
-    innermost = frame
-    while frame is not None and any(one in frame.f_code.co_filename for one in _LIBRARIES):
+    near = "" if frame is not None else "near "
+    if frame is None and (main := threading.main_thread().ident):
+        frame = sys._current_frames().get(main)
+    found = []
+    while frame is not None:
+        code = frame.f_code
+        if _is_users(code.co_filename):
+            found.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
-    found = frame or innermost
-    if found is None:
-        return ""
-    return f"{found.f_code.co_filename}:{found.f_lineno} {found.f_code.co_name}"
+    more = ", ..." if len(found) > _DEEPEST else ""
+    return f"{near}{', called from '.join(found[:_DEEPEST])}{more}" if found else ""
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith(_LIBRARIES)
 
 
 def _show_chips(tpu: Any) -> None:

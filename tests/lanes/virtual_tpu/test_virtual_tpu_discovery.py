@@ -117,7 +117,7 @@ def test_a_second_discovery_hangs(ran: Ran, case: str) -> None:
 
 def test_it_says_who_hung_and_how_long(ran: Ran) -> None:
     message = (
-        r"virtual TPU: slice [01] hung in a second discovery: the other slices have come already "
+        r"virtual TPU: slice [01] hung in a second discovery: the others have come already "
         r"and never come again \(2 s\); the client was created without SKIP_MEGASCALE_PJRT_CLIENT"
     )
     assert re.search(message, text(ran, "test_second_discovery"))

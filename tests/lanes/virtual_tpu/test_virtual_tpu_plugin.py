@@ -7,6 +7,7 @@ without a warning. Each of its tests runs in a process of its own, and is a test
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -63,6 +64,7 @@ class Driver:
             env={k: v for k, v in library.environment(Topology(2, 4)).items() if v is not None}
             | {"LSAN_OPTIONS": "suppressions=suppressions:print_suppressions=0"}
             | {"XLA_HARNESS_EVENTS": "events.jsonl"}
+            | {"PYTHONPATH": os.pathsep.join(sys.path)}  # of the process in which ranks meet
             | environment,
             capture_output=True,
             text=True,

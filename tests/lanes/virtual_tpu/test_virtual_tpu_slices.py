@@ -27,11 +27,11 @@ pytestmark = [
 
 
 def devices(number: int) -> list[int]:
-    """The ``slice_index`` of each device that slice ``number`` sees."""
+    """The ``slice_index`` of each device that slice ``number`` addresses."""
     import jax
 
     del number
-    return [device.slice_index for device in jax.devices()]
+    return [device.slice_index for device in jax.local_devices()]
 
 
 def devices_again() -> None:

@@ -6,6 +6,10 @@ import sys
 
 from harness.lanes.virtual_tpu.executor.server import Server
 
+# Of what the rank that started it has open, it needs this one only: a pipe that it kept open would
+# have no end.
+os.closerange(3, int(sys.argv[1]))
+os.closerange(int(sys.argv[1]) + 1, os.sysconf("SC_OPEN_MAX"))
 listening = socket.socket(fileno=int(sys.argv[1]))
 Server(listening, os.environ.get("XLA_HARNESS_JOB_TOKEN", "-")).serve()
 # Without its clean-up: threads may wait in collectives that will never be met.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,6 +60,12 @@ class Program:
     def __init__(self, content: bytes, devices: int, partitions: int) -> None:
         self.content = content
         self._devices, self._partitions = devices, partitions
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Equal for equal programs, and for no others."""
+        told = f"{self._devices} {self._partitions} ".encode()
+        return hashlib.sha256(told + self.content).digest()
 
     @cached_property
     def _parsed(self) -> executable.Executable:

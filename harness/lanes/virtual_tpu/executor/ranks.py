@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import socket
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pathlib import Path
 from harness.lanes.virtual_tpu.executor.programs import Program
 
 _TICK = os.sysconf("SC_CLK_TCK")
+MOST_MESSAGE = 1 << 17  # bytes; job.c has the same
 
 
 class Memory:
@@ -39,18 +41,36 @@ class Rank:
     devices: tuple[int, ...]
     programs: dict[int, Program] = field(default_factory=dict)
     memory: dict[int, Memory] = field(default_factory=dict)
-    stacks: str = ""
+    stacks: str | None = None
+    unsent: deque[bytes] = field(default_factory=deque)
 
     def send(self, line: str, text: str = "") -> None:
-        """Send a message; one that has gone is none the wiser."""
-        with suppress(OSError):
-            self.connection.send(f"{line}\n{text}".encode())
+        """Send a message, or keep it for ``flush`` as long as the rank takes none in."""
+        self.unsent.append(f"{line}\n{text}".encode()[: MOST_MESSAGE - 1])
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is unsent as far as the rank takes it; one that has gone needs nothing."""
+        while self.unsent:
+            try:
+                self.connection.send(self.unsent[0], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.unsent.clear()
+                return
+            self.unsent.popleft()
 
     @property
     def seconds(self) -> float:
         """CPU time that the process has used; what it had when it ended is 0."""
         fields = self._stat
         return (int(fields[11]) + int(fields[12])) / _TICK if fields else 0.0
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether a thread of it could use a CPU now, be there one for it or not."""
+        return is_runnable(self.pid)
 
     @property
     def is_stopped(self) -> bool:
@@ -66,6 +86,16 @@ class Rank:
         return text.rpartition(") ")[2].split()
 
 
+def is_runnable(pid: int, but: int = 0) -> bool:
+    """Whether any thread of a process could use a CPU now, except for thread ``but``."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            text = stat.read_text(encoding="utf-8", errors="replace")
+            if int(stat.parent.name) != but and text.rpartition(") ")[2][:1] in ("R", "D"):
+                return True
+    return False
+
+
 @dataclass(frozen=True, eq=False)
 class Execution:
     """What a rank has queued on some of its devices.
@@ -74,7 +104,7 @@ class Execution:
         ticket: the rank's number for it.
         devices: ids of all devices of the program, in its order.
         mine: of those the rank runs it on here, in the order of the segment.
-        site: the line of Python that it comes from; "" if that is not known.
+        site: the lines of Python that it comes from; "" if they are not known.
     """
 
     rank: Rank

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import array
-import ctypes
 import os
 import selectors
 import socket
 import struct
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from harness.lanes.virtual_tpu.executor import native
 from harness.lanes.virtual_tpu.executor.diagnosis import Diagnosis
+from harness.lanes.virtual_tpu.executor.history import History
+from harness.lanes.virtual_tpu.executor.launches import Launch, Launcher
 from harness.lanes.virtual_tpu.executor.matching import mismatch
-from harness.lanes.virtual_tpu.executor.programs import Groups, Program
-from harness.lanes.virtual_tpu.executor.ranks import Execution, Memory, Rank
+from harness.lanes.virtual_tpu.executor.programs import Program
+from harness.lanes.virtual_tpu.executor.queues import Queues
+from harness.lanes.virtual_tpu.executor.ranks import (
+    MOST_MESSAGE,
+    Execution,
+    Memory,
+    Rank,
+    is_runnable,
+)
 
-_LARGEST = 1 << 17
 _LOOK = 0.5  # seconds between two looks at whether anything still moves
-_ALONE = 60.0  # seconds that an executor without any rank stays
+_ALONE = 60.0  # seconds that an executor waits for its first rank
 _SECONDS = 20.0
 _ANSWER = 2.0  # seconds that a rank has to say where it is
 _IDLE = 0.02  # of a core: below it a process does nothing
-_HISTORY = 256
-
-
-@dataclass(eq=False)
-class Launch:
-    """Executions that run together, one part a device."""
-
-    number: int
-    executions: list[Execution]
-    parts: ctypes.Array[native.Part]
-    order: list[int]  # the device of each part
 
 
 class Server:
@@ -52,63 +47,68 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._ranks: dict[int, Rank] = {}
-        self._left: dict[int, str] = {}
+        self._left: dict[int, Rank] = {}
         self._owners: dict[int, int] = {}
-        self._queues: dict[int, deque[Execution]] = {}
+        self._queues = Queues()
         self._running: dict[int, Launch] = {}
         self._ended: deque[Launch] = deque()
-        self._native: native.Native | None = None
-        self._loaded: dict[bytes, int] = {}
-        self._ids: dict[tuple[Groups, int], int] = {}
-        self._checked: set[tuple[int, ...]] = set()
-        self._launches = 0
+        self._launcher: Launcher | None = None
+        self._checked: set[tuple[bytes, ...]] = set()
+        self._history = History()
         self._failed = ""
-        self._history: deque[list[tuple[int, str]]] = deque(maxlen=_HISTORY)
         self._deadline = float(os.environ.get("VIRTUAL_TPU_DEADLINE") or _SECONDS)
-        self._moved, self._worked = time.monotonic(), 0.0
+        self._moved = self._looked = time.monotonic()
+        self._worked = 0.0
 
     def serve(self) -> None:
-        """Returns when the last rank has left."""
+        """Returns when the last rank has left, or the one that started this process has."""
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        start = time.monotonic()
-        while self._ranks or (not self._left and time.monotonic() < start + _ALONE):
-            for key, _ in self._selector.select(_LOOK):
-                self._ready(key)
-            while self._ended:
-                self._end(self._ended.popleft())
-            self._look()
+        start, starter = time.monotonic(), os.getppid()
+        while self._ranks or (
+            not self._left and os.getppid() == starter and time.monotonic() < start + _ALONE
+        ):
+            try:
+                self._turn(_LOOK)
+                while self._ended:
+                    self._end(self._ended.popleft())
+                self._look()
+            except Exception:  # whatever it is, the ranks must hear of it
+                self._tell(f"virtual TPU: the job's executor failed:\n{traceback.format_exc()}")
 
-    def _ready(self, key: selectors.SelectorKey) -> None:
-        if key.fileobj is self._listening:
-            connection, _ = self._listening.accept()
-            self._selector.register(connection, selectors.EVENT_READ)
-        elif key.fileobj is self._woken:
-            self._woken.recv(4096)
-        elif isinstance(key.fileobj, socket.socket):
-            self._hear(key.fileobj)
+    def _turn(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            if key.fileobj is self._listening:
+                connection, _ = self._listening.accept()
+                self._selector.register(connection, selectors.EVENT_READ)
+            elif key.fileobj is self._woken:
+                self._woken.recv(4096)
+            elif isinstance(key.fileobj, socket.socket):
+                self._hear(key.fileobj)
+        for rank in self._ranks.values():
+            rank.flush()
 
     # --- Messages
 
     def _hear(self, connection: socket.socket) -> None:
         rank = next((r for r in self._ranks.values() if r.connection is connection), None)
         try:
-            content, ancillary, _, _ = connection.recvmsg(_LARGEST, socket.CMSG_SPACE(4))
+            content, ancillary, _, _ = connection.recvmsg(MOST_MESSAGE, socket.CMSG_SPACE(4))
         except OSError:
             content, ancillary = b"", []
         descriptors = array.array("i")
         for _, _, data in ancillary:
-            descriptors.frombytes(data)
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
         try:
             if not content:
                 self._gone(connection, rank)
+                return
+            line, _, text = content.decode(errors="replace").partition("\n")
+            word, *words = line.split(" ")
+            if rank is None:
+                self._welcome(connection, word, words)
             else:
-                line, _, text = content.decode(errors="replace").partition("\n")
-                word, *words = line.split(" ")
-                if rank is None:
-                    self._welcome(connection, word, words)
-                else:
-                    self._learn(rank, word, words, text, descriptors)
+                self._learn(rank, word, words, text, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -120,6 +120,8 @@ class Server:
             number, size, partitions, count = map(int, words)
             content = os.pread(descriptors[0], size, 0)
             rank.programs[number] = Program(content, count, partitions)
+        elif word == "forget":
+            rank.programs.pop(int(words[0]), None)
         elif word == "segment":
             rank.memory[int(words[0])] = Memory(descriptors[0], int(words[1]))
         elif word == "drop":
@@ -130,24 +132,29 @@ class Server:
             rank.stacks = text
 
     def _welcome(self, connection: socket.socket, word: str, words: Sequence[str]) -> None:
-        if word != "hello" or len(words) != 5:
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid, user, _ = struct.unpack("3i", peer)
+        try:
+            token, number, total, listed = words if word == "hello" else ()
+            devices = tuple(map(int, listed.split(",")))
+            rank, count = Rank(connection, int(number), pid, devices), int(total)
+        except ValueError:
             self._refuse(connection, "it does not speak as a rank does")
             return
-        token, pid, number, total, listed = words
-        rank = Rank(connection, int(number), int(pid), tuple(map(int, listed.split(","))))
-        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        _, user, _ = struct.unpack("3i", peer)
         if user != os.getuid() or token != self._token:
             self._refuse(connection, "XLA_HARNESS_JOB_TOKEN is not that of this job")
         elif rank.number in self._ranks:
             other = self._ranks[rank.number].pid
             self._refuse(connection, f"rank {rank.number} has come already, as process {other}")
-        elif taken := [one for one in rank.devices if one in self._owners]:
+        elif taken := [one for one in devices if one in self._owners]:
             self._refuse(
                 connection, f"device {taken[0]} is that of rank {self._owners[taken[0]]} already"
             )
+        elif not set(devices) <= set(range(count)):
+            self._refuse(connection, f"a job of {count} devices has none of number {max(devices)}")
+        elif why := self._start_launcher(count):
+            self._refuse(connection, why)
         else:
-            self._native = self._native or native.Native(int(total))
             self._ranks[rank.number] = rank
             self._left.pop(rank.number, None)
             self._owners.update(dict.fromkeys(rank.devices, rank.number))
@@ -155,10 +162,21 @@ class Server:
             if self._failed:
                 rank.send("failed", self._failed)
 
+    def _start_launcher(self, devices: int) -> str:
+        """Why a rank of a job of so many devices can't join; "" if it can."""
+        if self._launcher is None:
+            try:
+                self._launcher = Launcher(devices)
+            except OSError as error:
+                return str(error)
+        if devices != self._launcher.devices:
+            return f"the job has {self._launcher.devices} devices, and this process says {devices}"
+        return ""
+
     def _refuse(self, connection: socket.socket, why: str) -> None:
-        connection.send(f"refused {why}".encode())
         self._selector.unregister(connection)
-        connection.close()
+        with connection:
+            connection.send(f"refused {why}".encode(), socket.MSG_DONTWAIT)
 
     def _gone(self, connection: socket.socket, rank: Rank | None) -> None:
         self._selector.unregister(connection)
@@ -166,209 +184,142 @@ class Server:
         if rank is None:
             return
         del self._ranks[rank.number]
-        self._left[rank.number] = f"process {rank.pid}"
-        for queue in self._queues.values():
-            for execution in [one for one in queue if one.rank is rank]:
-                queue.remove(execution)
+        self._left[rank.number] = rank
+        self._queues.remove(rank)
         for device in rank.devices:
             del self._owners[device]
-        self._departed(rank)
+        self._start_ready()
 
     # --- Executions
 
     def _queue(self, rank: Rank, words: Sequence[str], site: str) -> None:
         ticket, memory, program = map(int, words[:3])
         devices, mine = (tuple(map(int, text.split(","))) for text in words[3:5])
-        execution = Execution(
-            rank, ticket, rank.memory[memory], rank.programs[program], devices, mine, site
-        )
-        for device in mine:
-            self._queues.setdefault(device, deque()).append(execution)
         self._moved = time.monotonic()
         if self._failed:
             return
+        self._queues.add(
+            Execution(
+                rank, ticket, rank.memory[memory], rank.programs[program], devices, mine, site
+            )
+        )
         self._start_ready()
 
-    def _head(self, device: int) -> Execution | None:
-        queue = self._queues.get(device)
-        return queue[0] if queue else None
-
     def _start_ready(self) -> None:
-        """Start each program that all of its devices have come to."""
-        started = True
-        while started and not self._failed:
-            started = False
-            for queue in list(self._queues.values()):
-                if queue and self._is_ready(queue[0]):
-                    self._start(queue[0].devices)
-                    started = True
-                    break
-        if not self._failed:
-            self._look_for_circle()
-
-    def _is_ready(self, execution: Execution) -> bool:
-        heads = [self._head(device) for device in execution.devices]
-        return all(
-            one is not None
-            and one.devices == execution.devices
-            and all(self._head(device) is one for device in one.mine)
-            for one in heads
-        )
-
-    def _start(self, devices: tuple[int, ...]) -> None:
-        executions: list[Execution] = []
-        of: dict[int, tuple[Execution, int]] = {}
-        for device in devices:
-            execution = self._queues[device][0]
-            if execution not in executions:
-                executions.append(execution)
-                of.update({one: (execution, index) for one, index in execution.parts()})
-        self._history.append([(e.rank.number, e.site) for e in executions])
-        programs = [of[device][0].program for device in devices]
-        if not self._match(executions, programs):
+        """Start each program that all of its devices have come to; end a job that is stuck."""
+        while not self._failed and (executions := self._queues.ready()):
+            self._start(executions)
+        if self._failed:
             return
+        for one in self._queues.waiting():
+            for rank in self._left.values():
+                if set(rank.devices) & set(one.devices):
+                    self._fail(self._diagnosis().left(rank, one))
+                    return
+        running = {device for launch in self._running.values() for device in launch.devices}
+        if stuck := self._queues.stuck(running):
+            self._fail(self._diagnosis().circle(stuck))
+
+    def _start(self, executions: list[Execution]) -> None:
+        devices = executions[0].devices
+        of = {device: one for one in executions for device in one.mine}
+        self._history.met(executions)
+        if not self._match(executions, [of[device].program for device in devices]):
+            return
+        self._queues.take(executions)
+        assert self._launcher is not None
         try:
-            loaded = [self._load(program) for program in programs]
+            launch = self._launcher.prepare(executions)
         except ValueError as error:
-            self._take(executions)
             for execution in executions:
                 execution.rank.send(f"error {execution.ticket}", str(error))
             return
-        self._take(executions)
-        self._launches += 1
-        parts = native.parts(
-            [
-                (address, of[device][0].memory.address, of[device][1])
-                for address, device in zip(loaded, devices, strict=True)
-            ],
-            self._launches,
-        )
-        launch = Launch(self._launches, executions, parts, list(devices))
         self._running[launch.number] = launch
         threading.Thread(target=self._run, args=(launch,), daemon=True).start()
 
-    def _take(self, executions: Sequence[Execution]) -> None:
-        for execution in executions:
-            for device in execution.mine:
-                self._queues[device].popleft()
-
     def _match(self, executions: Sequence[Execution], programs: Sequence[Program]) -> bool:
         """Whether the programs' collectives match; ends the job if they do not."""
-        if all(program.content == programs[0].content for program in programs):
+        key = tuple(program.digest for program in programs)
+        if len(set(key)) == 1 or key in self._checked:
             return True
-        key = tuple(map(id, programs))
-        if key in self._checked:
-            return True
+        if not any(program.decides for program in programs):  # else only running it says
+            found = mismatch(programs)
+            if found is not None:
+                self._fail(self._diagnosis().mismatch(executions, found))
+                return False
         self._checked.add(key)
-        if any(program.decides for program in programs):
-            return True  # only running it says what each reaches
-        found = mismatch(programs)
-        if found is not None:
-            self._fail(self._diagnosis().mismatch(executions, found))
-        return found is None
-
-    def _load(self, program: Program) -> int:
-        content = program.meeting(self._ids)
-        if content not in self._loaded:
-            assert self._native is not None
-            self._loaded[content] = self._native.load(content)
-        return self._loaded[content]
+        return True
 
     def _run(self, launch: Launch) -> None:
-        assert self._native is not None
-        self._native.run(launch.parts)
+        assert self._launcher is not None
+        self._launcher.run(launch)
         self._ended.append(launch)
         self._wake.send(b".")
 
     def _end(self, launch: Launch) -> None:
         del self._running[launch.number]
         self._moved = time.monotonic()
-        errors = [part.error.decode(errors="replace") for part in launch.parts]
-        error = next((one for one in errors if one), "")
         for execution in launch.executions:
-            if error:
-                execution.rank.send(f"error {execution.ticket}", error)
+            if launch.error:
+                execution.rank.send(f"error {execution.ticket}", launch.error)
             else:
                 execution.rank.send(f"done {execution.ticket}")
         self._start_ready()
 
     # --- Jobs that can't go on
 
-    def _waiting(self) -> list[Execution]:
-        found: list[Execution] = []
-        for queue in self._queues.values():
-            if queue and queue[0] not in found:
-                found.append(queue[0])
-        return found
-
     def _diagnosis(self) -> Diagnosis:
-        return Diagnosis(dict(self._ranks), dict(self._left), self._waiting(), list(self._history))
-
-    def _look_for_circle(self) -> None:
-        """Devices that wait for each other, each before another program, wait for ever."""
-        reach: set[int] = set()
-        for device, queue in self._queues.items():
-            if queue and self._head(device) is not None:
-                reach.add(device)
-        running = {device for launch in self._running.values() for device in launch.order}
-        waiting = {device for device in reach if device not in running}
-        moved = True
-        while moved:  # drop whoever waits for a device that may still come
-            moved = False
-            for device in list(waiting):
-                head = self._head(device)
-                if head is not None and any(
-                    one not in waiting or one in running for one in head.devices
-                ):
-                    waiting.discard(device)
-                    moved = True
-        if waiting:
-            self._fail(self._diagnosis().circle(sorted(waiting)))
-
-    def _departed(self, rank: Rank) -> None:
-        """A program that a rank which has left would have to run never runs."""
-        if self._failed:
-            return
-        lost = [one for one in self._waiting() if set(rank.devices) & set(one.devices)]
-        if lost:
-            self._fail(self._diagnosis().left(rank, lost[0]))
+        return Diagnosis(self._ranks, self._queues.waiting(), self._history.diverged)
 
     def _look(self) -> None:
         """End the job when nobody has done anything for as long as the deadline."""
-        busy = self._waiting() or self._running
-        worked = sum(rank.seconds for rank in self._ranks.values()) + time.process_time()
         now = time.monotonic()
-        if not busy or self._failed or worked - self._worked > _IDLE * _LOOK:
-            self._moved = now
-        self._worked = worked
-        if now - self._moved < self._deadline:
+        if now - self._looked < _LOOK:
             return
-        if self._running:
-            launch = next(iter(self._running.values()))
-            ended = [
-                device
-                for device, part in zip(launch.order, launch.parts, strict=True)
-                if part.state == native.ENDED
-            ]
-            self._fail(self._diagnosis().inside(launch.executions, ended, self._deadline))
-        else:
+        worked = sum(rank.seconds for rank in self._ranks.values()) + time.process_time()
+        busy = bool(self._queues.waiting() or self._running) and not self._failed
+        if not busy or worked - self._worked > _IDLE * (now - self._looked) or self._is_runnable():
+            self._moved = now
+        self._worked, self._looked = worked, now
+        if not busy:
+            return
+        late = now - self._moved >= self._deadline
+        for launch in self._running.values():
+            if launch.error:  # the others may wait in a collective for the one that failed
+                self._fail(self._diagnosis().broken(launch.executions, launch.error))
+            elif late:
+                self._fail(
+                    self._diagnosis().inside(launch.executions, launch.ended, self._deadline)
+                )
+            if self._failed:
+                return
+        if late:
             self._fail(self._diagnosis().absent(self._deadline))
 
+    def _is_runnable(self) -> bool:
+        """Whether a process of the job waits for nothing but a CPU."""
+        return any(rank.is_runnable for rank in self._ranks.values()) or is_runnable(
+            os.getpid(), but=threading.get_native_id()
+        )
+
     def _fail(self, why: Diagnosis) -> None:
+        self._failed = why.reason  # nothing else is a reason from here on
         self._ask_where()
-        self._failed = why.text()
-        for rank in self._ranks.values():
-            rank.send("failed", self._failed)
+        self._tell(why.text())
+
+    def _tell(self, failed: str) -> None:
+        self._failed = failed
         self._queues.clear()
+        for rank in self._ranks.values():
+            rank.send("failed", failed)
 
     def _ask_where(self) -> None:
         """Ask each rank for its Python stacks; one that does not answer has none."""
-        asked = list(self._ranks.values())
-        for rank in asked:
-            rank.stacks = ""
-            rank.send("stacks 0")
+        for rank in self._ranks.values():
+            rank.stacks = None
+            rank.send("stacks")
         end = time.monotonic() + _ANSWER
-        while (rest := end - time.monotonic()) > 0 and not all(rank.stacks for rank in asked):
-            for key, _ in self._selector.select(rest):
-                self._ready(key)
-            asked = [rank for rank in asked if rank.number in self._ranks]
+        while any(rank.stacks is None and not rank.is_stopped for rank in self._ranks.values()):
+            if (rest := end - time.monotonic()) <= 0:
+                return
+            self._turn(rest)

@@ -39,7 +39,10 @@ static PJRT_Error *create(PJRT_Client_Create_Args *args) {
 }
 
 static PJRT_Error *destroy(PJRT_Client_Destroy_Args *args) {
+  meeting_leave(args->client);
   programs_forget(args->client);
+  devices_forget(args->client);
+  gather_forget();
   return bridge_PJRT_Client_Destroy(args);
 }
 

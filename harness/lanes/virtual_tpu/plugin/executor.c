@@ -31,6 +31,18 @@ typedef struct {
   char error[1024];
 } Part;
 
+// All parts of a launch: none runs before all have their arguments, since the others would wait in
+// a collective for one that has none.
+typedef struct {
+  pthread_barrier_t ready;
+  _Atomic int failed;
+} Launch;
+
+typedef struct {
+  Launch *launch;
+  Part *part;
+} Task;
+
 static PJRT_Error *await(PJRT_Event *event) {
   if (event == NULL) return NULL;
   PJRT_Event_Await_Args wait = {.struct_size = PJRT_Event_Await_Args_STRUCT_SIZE, .event = event};
@@ -44,11 +56,11 @@ static PJRT_Error *await(PJRT_Event *event) {
 static void keep_text(char *text, size_t size, PJRT_Error *error) {
   PJRT_Error_Message_Args message = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE,
                                      .error = error};
-  backend->PJRT_Error_Message(&message);
+  error_message(&message);
   snprintf(text, size, "%.*s", (int)message.message_size, message.message);
   PJRT_Error_Destroy_Args destroy = {.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE,
                                      .error = error};
-  backend->PJRT_Error_Destroy(&destroy);
+  error_destroy(&destroy);
 }
 
 // Create the client with so many devices; 0, or -1 and why.
@@ -111,7 +123,25 @@ static PJRT_Error *argument(const Part *part, int64_t index, PJRT_Device *device
   return NULL;
 }
 
+// The rank makes a buffer of it that has the usual layout, last dimension first.
+static PJRT_Error *check_layout(PJRT_Buffer *buffer) {
+  PJRT_Buffer_GetMemoryLayout_Args args = {
+      .struct_size = PJRT_Buffer_GetMemoryLayout_Args_STRUCT_SIZE, .buffer = buffer};
+  CALL(PJRT_Buffer_GetMemoryLayout, args);
+  if (args.layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled) return NULL;
+  const PJRT_Buffer_MemoryLayout_Tiled *tiled = &args.layout.tiled;
+  for (size_t i = 0; i < tiled->minor_to_major_size; ++i) {
+    if (tiled->minor_to_major[i] == (int64_t)(tiled->minor_to_major_size - 1 - i)) continue;
+    return error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                     "virtual TPU: a result has a layout of its own: a program over several "
+                     "processes returns row-major arrays only");
+  }
+  return NULL;
+}
+
 static PJRT_Error *give_back(const Part *part, int64_t index, PJRT_Buffer *buffer) {
+  PJRT_Error *error = check_layout(buffer);
+  if (error != NULL) return error;
   const Array *array = segment_result(part->segment, part->index, index);
   PJRT_Buffer_ToHostBuffer_Args args = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
                                         .src = buffer,
@@ -129,13 +159,18 @@ static void destroy_all(PJRT_Buffer **buffers, int64_t count) {
   }
 }
 
-static PJRT_Error *run(Part *part, PJRT_Buffer **arguments, PJRT_Buffer **results) {
-  const Segment *segment = part->segment;
-  PJRT_Device *device = devices[segment_device(segment, part->index)->id];
-  for (int64_t i = 0; i < segment->arguments; ++i) {
+static PJRT_Error *prepare(const Part *part, PJRT_Buffer **arguments) {
+  PJRT_Device *device = devices[segment_device(part->segment, part->index)->id];
+  for (int64_t i = 0; i < part->segment->arguments; ++i) {
     PJRT_Error *error = argument(part, i, device, &arguments[i]);
     if (error != NULL) return error;
   }
+  return NULL;
+}
+
+static PJRT_Error *run(Part *part, PJRT_Buffer **arguments, PJRT_Buffer **results) {
+  const Segment *segment = part->segment;
+  PJRT_Device *device = devices[segment_device(segment, part->index)->id];
   PJRT_ExecuteOptions options = {.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE,
                                  .launch_id = (int)part->launch};
   PJRT_Buffer *const *const argument_lists[1] = {arguments};
@@ -161,12 +196,16 @@ static PJRT_Error *run(Part *part, PJRT_Buffer **arguments, PJRT_Buffer **result
 }
 
 static void *run_part(void *argument) {
-  Part *part = argument;
+  Launch *launch = ((Task *)argument)->launch;
+  Part *part = ((Task *)argument)->part;
   const Segment *segment = part->segment;
   PJRT_Buffer **arguments = calloc((size_t)segment->arguments + 1, sizeof *arguments);
   PJRT_Buffer **results = calloc((size_t)segment->results + 1, sizeof *results);
   if (arguments == NULL || results == NULL) abort();
-  PJRT_Error *error = run(part, arguments, results);
+  PJRT_Error *error = prepare(part, arguments);
+  if (error != NULL) launch->failed = 1;
+  pthread_barrier_wait(&launch->ready);
+  if (!launch->failed) error = run(part, arguments, results);
   if (error != NULL) keep_text(part->error, sizeof part->error, error);
   destroy_all(results, segment->results);
   destroy_all(arguments, segment->arguments);
@@ -178,11 +217,17 @@ static void *run_part(void *argument) {
 
 // Run all parts of a launch to their end, each in a thread of its own: a collective waits there.
 VIRTUAL_TPU_EXPORT void virtual_tpu_executor_run(Part *parts, int count) {
+  Launch launch = {0};
   pthread_t *threads = calloc((size_t)count, sizeof *threads);
-  if (threads == NULL) abort();
+  Task *tasks = calloc((size_t)count, sizeof *tasks);
+  if (threads == NULL || tasks == NULL) abort();
+  pthread_barrier_init(&launch.ready, NULL, (unsigned)count);
   for (int i = 0; i < count; ++i) {
-    if (pthread_create(&threads[i], NULL, run_part, &parts[i]) != 0) abort();
+    tasks[i] = (Task){.launch = &launch, .part = &parts[i]};
+    if (pthread_create(&threads[i], NULL, run_part, &tasks[i]) != 0) abort();
   }
   for (int i = 0; i < count; ++i) pthread_join(threads[i], NULL);
+  pthread_barrier_destroy(&launch.ready);
   free(threads);
+  free(tasks);
 }

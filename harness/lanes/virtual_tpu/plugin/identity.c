@@ -11,7 +11,7 @@ typedef struct {
   int64_t coordinates[3];
   PJRT_NamedValue attributes[4];
   char text[80];
-  int process, own;
+  int process, own, local;
 } Device;
 
 Identity identity;
@@ -179,7 +179,11 @@ PJRT_Error *identity_read(void) {
   if (error == NULL && devices == NULL) {
     devices = calloc((size_t)identity_total(), sizeof *devices);
     if (devices == NULL) abort();
-    for (int id = 0; id < identity_total(); ++id) describe(&devices[id], id);
+    int own = 0;
+    for (int id = 0; id < identity_total(); ++id) {
+      describe(&devices[id], id);
+      devices[id].local = devices[id].own ? own++ : -1;
+    }
   }
   pthread_mutex_unlock(&lock);
   return error;
@@ -187,6 +191,7 @@ PJRT_Error *identity_read(void) {
 
 int identity_process_of(int id) { return devices[id].process; }
 int identity_is_own(int id) { return devices[id].own; }
+int identity_local(int id) { return devices[id].local; }
 
 static const Device *device_of(PJRT_DeviceDescription *description) {
   PJRT_DeviceDescription_Id_Args args = {.struct_size = PJRT_DeviceDescription_Id_Args_STRUCT_SIZE,

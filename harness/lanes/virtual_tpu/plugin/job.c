@@ -26,7 +26,7 @@
 #define TOKEN_VARIABLE "XLA_HARNESS_JOB_TOKEN"
 #define PYTHON_VARIABLE "VIRTUAL_TPU_PYTHON"
 
-enum { MOST_MESSAGE = 1 << 17, BACKLOG = 512 };
+enum { MOST_MESSAGE = 1 << 17, MOST_NAME = 64, BACKLOG = 512, TRIES = 5, MOST_REFUSALS = 1000 };
 
 extern char **environ;
 
@@ -63,8 +63,9 @@ static int start_executor(int listening) {
   if (python == NULL || *python == '\0') return ENOENT;
   char number[16];
   snprintf(number, sizeof number, "%d", listening);
-  char *const arguments[] = {(char *)python, "-m", "harness.lanes.virtual_tpu.executor", number,
-                             NULL};
+  // -P: the folder that the job runs in is not searched for modules.
+  char *const arguments[] = {(char *)python, "-P", "-m", "harness.lanes.virtual_tpu.executor",
+                             number,         NULL};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   // Onto itself: that clears close-on-exec in the child alone.
@@ -87,33 +88,35 @@ static int start_executor(int listening) {
   return wrong;
 }
 
+// Become the one that starts the executor, if nobody has the address; 0, or an errno.
+static int start_if_missing(const struct sockaddr_un *address, socklen_t size) {
+  const int listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (listening < 0) return errno;
+  int wrong = 0;
+  if (bind(listening, (const struct sockaddr *)address, size) == 0) {
+    wrong = listen(listening, BACKLOG) != 0 ? errno : start_executor(listening);
+  }
+  close(listening);
+  return wrong;
+}
+
 // A connection to the job's executor, started if there is none; -1, and errno says why.
 static int connect_to(const char *name) {
   struct sockaddr_un address;
   const socklen_t size = address_of(name, &address);
-  const int listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (bind(listening, (struct sockaddr *)&address, size) == 0) {
-    const int wrong = listen(listening, BACKLOG) != 0 ? errno : start_executor(listening);
-    if (wrong != 0) {
-      close(listening);
+  // Refused between another rank's bind and its listen, and while an executor ends.
+  for (int tries = 0;; ++tries) {
+    int wrong = start_if_missing(&address, size);
+    const int made = wrong != 0 ? -1 : socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (made >= 0 && connect(made, (struct sockaddr *)&address, size) == 0) return made;
+    if (wrong == 0) wrong = errno;
+    if (made >= 0) close(made);
+    if (wrong != ECONNREFUSED || tries == MOST_REFUSALS) {
       errno = wrong;
       return -1;
     }
+    usleep(1000);
   }
-  const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  // Between another rank's bind and its listen a connection is refused.
-  int failed = 1;
-  for (int tries = 0; tries < 1000 && failed; ++tries) {
-    failed = connect(made, (struct sockaddr *)&address, size) != 0;
-    if (failed && errno != ECONNREFUSED) break;
-    if (failed) usleep(1000);
-  }
-  close(listening);
-  if (!failed) return made;
-  const int why = errno;
-  close(made);
-  errno = why;
-  return -1;
 }
 
 int job_send(int descriptor, const char *format, ...) {
@@ -174,57 +177,71 @@ static void *read_messages(void *room) {
   return NULL;
 }
 
-static PJRT_Error *refused(const char *why) {
-  return error_new(PJRT_Error_Code_UNAVAILABLE, "virtual TPU: process %d can't join its job: %s",
-                   identity.process, why);
+static char *own_devices(void) {
+  char *text = NULL;
+  size_t size;
+  FILE *stream = open_memstream(&text, &size);
+  if (stream == NULL) abort();
+  const char *between = "";
+  for (int id = 0; id < identity_total(); ++id) {
+    if (!identity_is_own(id)) continue;
+    fprintf(stream, "%s%d", between, id);
+    between = ",";
+  }
+  fclose(stream);
+  return text;
 }
 
-// Say who this is, and hear whether it is welcome.
-static PJRT_Error *introduce(char *room) {
+// Say who this is: what the executor answers, or NULL if it has ended.
+static const char *introduce(char *room) {
   const char *token = getenv(TOKEN_VARIABLE);
-  char *devices = strdup("");
-  for (int id = 0; id < identity_total(); ++id) {
-    char *longer;
-    if (!identity_is_own(id)) continue;
-    if (asprintf(&longer, "%s%s%d", devices, *devices == '\0' ? "" : ",", id) < 0) abort();
-    free(devices);
-    devices = longer;
-  }
-  job_send(-1, "hello %s %d %d %d %s", token == NULL || *token == '\0' ? "-" : token, (int)getpid(),
-           identity.process, identity_total(), devices);
+  char *devices = own_devices();
+  job_send(-1, "hello %s %d %d %s", token == NULL || *token == '\0' ? "-" : token, identity.process,
+           identity_total(), devices);
   free(devices);
-  const char *answer = receive(room);
-  if (answer == NULL) return refused("the process that runs its programs has ended");
-  if (strncmp(answer, "welcome", strlen("welcome")) == 0) return NULL;
-  const char *why = line_after(answer, "refused");
-  return refused(why == NULL ? answer : why);
+  return receive(room);
 }
 
 static PJRT_Error *join(JobReader function) {
-  const char *name = getenv(JOB_VARIABLE);
-  if (name == NULL || *name == '\0') {
+  const char *name = getenv(JOB_VARIABLE), *answer = NULL;
+  if (name == NULL || *name == '\0' || strlen(name) > MOST_NAME) {
     return error_new(PJRT_Error_Code_FAILED_PRECONDITION,
                      "virtual TPU: a program over devices of several processes needs a job: "
-                     "XLA_HARNESS_JOB is not set. run_ranks(...), `pytest --processes` and "
-                     "`xla-harness run` set it");
+                     "XLA_HARNESS_JOB is %s. run_ranks(...), `pytest --lane virtual-tpu` and "
+                     "`xla-harness run` set it",
+                     name == NULL || *name == '\0' ? "not set" : "too long");
   }
-  connection = connect_to(name);
-  if (connection < 0) return refused(strerror(errno));
   char *room = malloc(MOST_MESSAGE + 1);
-  PJRT_Error *error = introduce(room);
-  pthread_t thread;
-  if (error == NULL) {
+  if (room == NULL) abort();
+  // An executor that its last rank has just left still has the address, and then ends.
+  for (int tries = 0; tries < TRIES && answer == NULL; ++tries) {
+    if (connection >= 0) close(connection);
+    connection = connect_to(name);
+    if (connection < 0) break;
+    answer = introduce(room);
+  }
+  if (answer != NULL && strncmp(answer, "welcome", strlen("welcome")) == 0) {
     reader = function;
     joined = getpid();
-    if (pthread_create(&thread, NULL, read_messages, room) != 0) abort();
-    pthread_detach(thread);
-    return NULL;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, read_messages, room) == 0) {
+      pthread_detach(thread);
+      return NULL;
+    }
+    answer = "refused there can be no more threads";
   }
+  const char *why = connection < 0 ? strerror(errno) : "the process that runs its programs ended";
+  if (answer != NULL && (why = line_after(answer, "refused")) == NULL) why = answer;
+  PJRT_Error *error =
+      error_new(PJRT_Error_Code_UNAVAILABLE, "virtual TPU: process %d can't join its job: %s",
+                identity.process, why);
   free(room);
-  close(connection);
+  if (connection >= 0) close(connection);
   connection = -1;
   return error;
 }
+
+int job_is_here(void) { return connection >= 0 && joined == getpid(); }
 
 PJRT_Error *job_join(JobReader function) {
   static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER;

@@ -22,12 +22,13 @@ typedef struct Loan {
   Segment *segment;
 } Loan;
 
-// An executable that has met before.
+// An executable that has met before. What is told of its results belongs to `told`.
 typedef struct Program {
   struct Program *next;
-  const PJRT_LoadedExecutable *executable;
-  int number;
-  char *devices;  // of the whole program, in its order, as text: 0,1,2,3
+  const PJRT_LoadedExecutable *executable;  // NULL when it is no more
+  PJRT_Executable *told;
+  int number, users;  // executions that are on their way
+  char *devices;      // of the whole program, in its order, as text: 0,1,2,3
   size_t devices_count, results;
   const PJRT_Buffer_Type *types;
   const int64_t *dimensions;
@@ -39,7 +40,8 @@ typedef struct Program {
 
 // One execution on its way.
 typedef struct Ticket {
-  struct Ticket *next;
+  struct Ticket *next;           // of those that the job's executor has
+  struct Ticket *later, **from;  // of all
   int number;
   Program *program;
   Loan *loan;
@@ -48,17 +50,20 @@ typedef struct Ticket {
   uint64_t *turns;  // of each of its devices
   PJRT_Event **copied;
   size_t copied_count;
-  PJRT_FulfillAliasBufferCallback **promises;  // one a result, then one that only says when
+  // One a result, then one that only says when; NULL where nothing has been promised.
+  PJRT_FulfillAliasBufferCallback **promises;
   char *own, *site;  // the devices as text, and the line of Python that it comes from
 } Ticket;
 
-enum { MOST_DEVICES = 4096 };
+// Who queues more for a device waits: each execution has memory of its own.
+enum { MOST_DEVICES = 4096, MOST_QUEUED = 16 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t posted = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t posted = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
 static Program *programs;
-static Ticket *tickets;
+static Ticket *tickets, *all;
 static int programs_made, loans_made, tickets_made;
-static uint64_t turns_given[MOST_DEVICES], turns_taken[MOST_DEVICES];
+// For each device: executions that were queued, that the executor has been told of, and that ended.
+static uint64_t turns_given[MOST_DEVICES], turns_taken[MOST_DEVICES], turns_ended[MOST_DEVICES];
 
 #define CALL(entry, args)                         \
   do {                                            \
@@ -66,8 +71,12 @@ static uint64_t turns_given[MOST_DEVICES], turns_taken[MOST_DEVICES];
     if (error_ != NULL) return error_;            \
   } while (0)
 
+// Bytes of an element on the host, or 0 for a type that is not handed over.
 static size_t element_size(PJRT_Buffer_Type type) {
   switch (type) {
+    case PJRT_Buffer_Type_INVALID:
+    case PJRT_Buffer_Type_TOKEN:
+      return 0;
     case PJRT_Buffer_Type_S16:
     case PJRT_Buffer_Type_U16:
     case PJRT_Buffer_Type_F16:
@@ -84,11 +93,33 @@ static size_t element_size(PJRT_Buffer_Type type) {
       return 8;
     case PJRT_Buffer_Type_C128:
       return 16;
-    case PJRT_Buffer_Type_TOKEN:
-      return 0;
     default:
       return 1;  // of 8 bits; those of fewer take a byte each on the host
   }
+}
+
+// A buffer that is promised can't have elements of less than a byte: it has no place to say so.
+static int is_promised(PJRT_Buffer_Type type) {
+  switch (type) {
+    case PJRT_Buffer_Type_S2:
+    case PJRT_Buffer_Type_U2:
+    case PJRT_Buffer_Type_S4:
+    case PJRT_Buffer_Type_U4:
+    case PJRT_Buffer_Type_F4E2M1FN:
+      return 0;
+    default:
+      return element_size(type) > 0;
+  }
+}
+
+static PJRT_Error *unsupported(const char *what, PJRT_Buffer_Type type) {
+  const char *kind = type == PJRT_Buffer_Type_TOKEN     ? "a token"
+                     : type == PJRT_Buffer_Type_INVALID ? "an unknown type"
+                                                        : "a type of less than a byte";
+  return error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                   "virtual TPU: %s is of %s (PJRT's number %d): a program over several processes "
+                   "can't have that",
+                   what, kind, (int)type);
 }
 
 static PJRT_Error *await(PJRT_Event *event) {
@@ -152,6 +183,7 @@ static PJRT_Error *describe(Program *program, PJRT_LoadedExecutable *loaded) {
       .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
       .loaded_executable = loaded};
   CALL(PJRT_LoadedExecutable_GetExecutable, get);
+  program->told = get.executable;
   PJRT_Executable_OutputElementTypes_Args types = {
       .struct_size = PJRT_Executable_OutputElementTypes_Args_STRUCT_SIZE,
       .executable = get.executable};
@@ -160,6 +192,14 @@ static PJRT_Error *describe(Program *program, PJRT_LoadedExecutable *loaded) {
       .struct_size = PJRT_Executable_OutputDimensions_Args_STRUCT_SIZE,
       .executable = get.executable};
   CALL(PJRT_Executable_OutputDimensions, dimensions);
+  for (size_t i = 0; i < types.num_output_types; ++i) {
+    if (!is_promised(types.output_types[i])) return unsupported("a result", types.output_types[i]);
+    if (dimensions.dim_sizes[i] > MOST_DIMENSIONS) {
+      return error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                       "virtual TPU: a result has %zu dimensions, expected %d at most",
+                       dimensions.dim_sizes[i], MOST_DIMENSIONS);
+    }
+  }
   program->results = types.num_output_types;
   program->types = types.output_types;
   program->dimensions = dimensions.dims;
@@ -184,15 +224,31 @@ static Program *find_program(const PJRT_LoadedExecutable *executable) {
   return one;
 }
 
-static void free_loans(Program *program) {
+static void free_loan(Loan *one) {
+  job_send(-1, "drop %d", one->number);
+  munmap(one->segment, one->segment->size);
+  close(one->file);
+  free(one);
+}
+
+static void free_program(Program *program) {
   for (Loan *one = program->free, *next; one != NULL; one = next) {
     next = one->next;
-    job_send(-1, "drop %d", one->number);
-    munmap(one->segment, one->segment->size);
-    close(one->file);
-    free(one);
+    free_loan(one);
   }
-  program->free = NULL;
+  PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
+                                          .executable = program->told};
+  if (program->told != NULL) backend->PJRT_Executable_Destroy(&destroy);
+  free(program->devices);
+  free(program->donated);
+  free(program);
+}
+
+// One user less. The last one of a program that is no more frees it.
+static void leave_program(Program *program) {
+  if (--program->users > 0 || program->executable != NULL) return;
+  job_send(-1, "forget %d", program->number);
+  free_program(program);
 }
 
 void meeting_forget(const PJRT_LoadedExecutable *executable) {
@@ -202,9 +258,9 @@ void meeting_forget(const PJRT_LoadedExecutable *executable) {
   Program *program = *link;
   if (program != NULL) {
     *link = program->next;
-    // Executions that are on their way still use it, so the struct itself stays.
     program->executable = NULL;
-    free_loans(program);
+    ++program->users;
+    leave_program(program);
   }
   pthread_mutex_unlock(&lock);
 }
@@ -224,11 +280,20 @@ static PJRT_Error *measure_argument(Array *array, PJRT_Buffer *buffer, uint64_t 
   PJRT_Buffer_Dimensions_Args shape = {.struct_size = PJRT_Buffer_Dimensions_Args_STRUCT_SIZE,
                                        .buffer = buffer};
   CALL(PJRT_Buffer_Dimensions, shape);
+  PJRT_Buffer_DynamicDimensionIndices_Args dynamic = {
+      .struct_size = PJRT_Buffer_DynamicDimensionIndices_Args_STRUCT_SIZE, .buffer = buffer};
+  CALL(PJRT_Buffer_DynamicDimensionIndices, dynamic);
+  if (dynamic.num_dynamic_dims > 0) {
+    return error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                     "virtual TPU: an argument has a dimension of dynamic size: a program over "
+                     "several processes takes none");
+  }
   if (shape.num_dims > MOST_DIMENSIONS) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
                      "virtual TPU: an argument has %zu dimensions, expected %d at most",
                      shape.num_dims, MOST_DIMENSIONS);
   }
+  if (element_size(type.type) == 0) return unsupported("an argument", type.type);
   array->type = type.type;
   array->dimensions_count = (int64_t)shape.num_dims;
   array->size = element_size(type.type);
@@ -315,13 +380,17 @@ static PJRT_Error *borrow(Program *program, const Segment *head, size_t head_siz
 // --- Tickets
 
 static void fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char *why) {
+  if (ticket->promises[index] == NULL) return;
+  // The backend prints each error that it is given: what only says when has the first line.
+  const int is_result = (index + 1) % (ticket->program->results + 1) != 0;
+  const size_t size = why == NULL ? 0 : is_result ? strlen(why) : strcspn(why, "\n");
   PJRT_Client_FulfillAliasBuffer_Args args = {
       .struct_size = PJRT_Client_FulfillAliasBuffer_Args_STRUCT_SIZE,
       .client = ticket->client,
       .buffer = buffer,
       .status_code = why == NULL ? PJRT_Error_Code_OK : PJRT_Error_Code_ABORTED,
       .error_message = why,
-      .error_message_size = why == NULL ? 0 : strlen(why),
+      .error_message_size = size,
       .fulfill_alias_buffer_cb = ticket->promises[index]};
   PJRT_Error *error = backend->PJRT_Client_FulfillAliasBuffer(&args);
   if (error != NULL) free(text_of(error));  // says again what we said
@@ -358,6 +427,38 @@ static PJRT_Error *done_buffer(const Ticket *ticket, PJRT_Device *device, PJRT_B
   return buffer_from(ticket, device, &scalar, &zero, buffer);
 }
 
+static void add(Ticket *ticket) {
+  pthread_mutex_lock(&lock);
+  ticket->later = all;
+  ticket->from = &all;
+  if (all != NULL) all->from = &ticket->later;
+  all = ticket;
+  pthread_mutex_unlock(&lock);
+}
+
+// Give back what an execution had.
+static void end(Ticket *ticket) {
+  const Segment *segment = ticket->loan->segment;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; ticket->number != 0 && i < (size_t)segment->devices; ++i) {
+    ++turns_ended[segment_device(segment, (int64_t)i)->id];
+  }
+  ticket->loan->next = ticket->program->free;
+  ticket->program->free = ticket->loan;
+  leave_program(ticket->program);
+  if (ticket->later != NULL) ticket->later->from = ticket->from;
+  *ticket->from = ticket->later;
+  pthread_cond_broadcast(&finished);
+  pthread_mutex_unlock(&lock);
+  free(ticket->devices);
+  free(ticket->turns);
+  free(ticket->copied);
+  free(ticket->promises);
+  free(ticket->site);
+  free(ticket->own);
+  free(ticket);
+}
+
 static void finish(Ticket *ticket, const char *why) {
   const Segment *segment = ticket->loan->segment;
   const size_t results = ticket->program->results;
@@ -378,18 +479,7 @@ static void finish(Ticket *ticket, const char *why) {
     }
   }
   free(own);
-  pthread_mutex_lock(&lock);
-  if (ticket->program->executable != NULL) {
-    ticket->loan->next = ticket->program->free;
-    ticket->program->free = ticket->loan;
-  }
-  pthread_mutex_unlock(&lock);
-  free(ticket->devices);
-  free(ticket->turns);
-  free(ticket->promises);
-  free(ticket->site);
-  free(ticket->own);
-  free(ticket);
+  end(ticket);
 }
 
 // The ticket with that number, or any if it is 0, which nobody else will find then.
@@ -403,6 +493,24 @@ static Ticket *take_ticket(int number) {
   return found;
 }
 
+// In a thread of its own: it waits for Python, and Python may wait for what is read meanwhile.
+static void *say_where(void *argument) {
+  char *stacks = python_stacks();
+  job_send(-1, "stacks\n%s", stacks == NULL ? "" : stacks);
+  free(stacks);
+  return argument;
+}
+
+// Run a function in a thread that nobody waits for; here when there can be no more threads.
+static void detach(void *(*function)(void *), void *argument) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, function, argument) == 0) {
+    pthread_detach(thread);
+  } else {
+    function(argument);
+  }
+}
+
 // What the job's executor says, in the thread that reads it.
 static void hear(const char *line, const char *text) {
   const char *rest;
@@ -411,14 +519,11 @@ static void hear(const char *line, const char *text) {
     if ((ticket = take_ticket(atoi(rest))) != NULL) finish(ticket, NULL);
   } else if ((rest = line_after(line, "error")) != NULL) {
     if ((ticket = take_ticket(atoi(rest))) != NULL) finish(ticket, text);
-  } else if ((rest = line_after(line, "stacks")) != NULL) {
-    char *stacks = python_stacks();
-    job_send(-1, "stacks %s\n%s", rest, stacks == NULL ? "" : stacks);
-    free(stacks);
+  } else if (strcmp(line, "stacks") == 0) {
+    detach(say_where, NULL);
   } else if (strcmp(line, "failed") == 0) {
     char *why = job_failure();
     while ((ticket = take_ticket(0)) != NULL) finish(ticket, why);
-    pthread_cond_broadcast(&posted);
     free(why);
   }
 }
@@ -438,22 +543,27 @@ static void end_turn(const Ticket *ticket) {
   pthread_cond_broadcast(&posted);
 }
 
-// Post one execution once its arguments have their values, in a thread of its own: another one,
-// on other devices, may have to go first.
-static void *post(void *argument) {
-  Ticket *ticket = argument;
+// Wait until all arguments are where the executor reads them; why one is not, to be freed, or NULL.
+static char *await_copies(Ticket *ticket) {
   char *why = NULL;
   for (size_t i = 0; i < ticket->copied_count; ++i) {
     PJRT_Error *error = await(ticket->copied[i]);
-    if (error == NULL) continue;
-    char *text = text_of(error);
+    char *text = error == NULL ? NULL : text_of(error);
     if (why == NULL) {
       why = text;
     } else {
       free(text);
     }
   }
-  free(ticket->copied);
+  ticket->copied_count = 0;
+  return why;
+}
+
+// Post one execution once its arguments have their values, in a thread of its own: another one,
+// on other devices, may have to go first.
+static void *post(void *argument) {
+  Ticket *ticket = argument;
+  char *why = await_copies(ticket);
   pthread_mutex_lock(&lock);
   wait_for_turn(ticket);
   const int sends = why == NULL && (ticket->next = tickets, tickets = ticket, 1);
@@ -562,66 +672,147 @@ static PJRT_Error *fill(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args
   return NULL;
 }
 
+static PJRT_Error *make_program(PJRT_LoadedExecutable *executable,
+                                const PJRT_LoadedExecutable_AddressableDevices_Args *found,
+                                Program **made) {
+  Program *program = calloc(1, sizeof *program);
+  if (program == NULL) abort();
+  program->number = ++programs_made;
+  program->executable = executable;
+  program->devices = device_list(found->addressable_devices, found->num_addressable_devices);
+  program->devices_count = found->num_addressable_devices;
+  PJRT_Error *error = describe(program, executable);
+  if (error != NULL) {
+    free_program(program);
+    return error;
+  }
+  program->next = programs;
+  programs = *made = program;
+  return NULL;
+}
+
+// What is known of the executable, which has one user more then.
 static PJRT_Error *program_of(PJRT_LoadedExecutable *executable,
                               const PJRT_LoadedExecutable_AddressableDevices_Args *found,
                               Program **program) {
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&lock);
   *program = find_program(executable);
-  if (*program == NULL) {
-    *program = calloc(1, sizeof **program);
-    (*program)->number = ++programs_made;
-    (*program)->executable = executable;
-    (*program)->devices = device_list(found->addressable_devices, found->num_addressable_devices);
-    (*program)->devices_count = found->num_addressable_devices;
-    error = describe(*program, executable);
-    if (error == NULL) {
-      (*program)->next = programs;
-      programs = *program;
-    } else {
-      free(*program);
-    }
-  }
+  if (*program == NULL) error = make_program(executable, found, program);
+  if (error == NULL) ++(*program)->users;
   pthread_mutex_unlock(&lock);
   return error;
 }
 
-static PJRT_Error *submit(const PJRT_LoadedExecutable_Execute_Args *args, Program *program,
-                          PJRT_Device **devices) {
+static PJRT_Error *new_ticket(const PJRT_LoadedExecutable_Execute_Args *args, Program *program,
+                              PJRT_Device **devices, Ticket **made) {
   const Segment sizes = {.arguments = (int64_t)args->num_args,
                          .results = (int64_t)program->results};
   const size_t head_size = sizeof sizes + args->num_devices * segment_device_size(&sizes);
   Segment *head = calloc(1, head_size);
-  Ticket *ticket = calloc(1, sizeof *ticket);
-  *ticket = (Ticket){.program = program, .devices = devices};
+  Loan *loan;
+  if (head == NULL) abort();
   PJRT_Error *error = plan(program, args, devices, head);
-  if (error == NULL) error = borrow(program, head, head_size, &ticket->loan);
+  if (error == NULL) error = borrow(program, head, head_size, &loan);
   free(head);
-  if (error != NULL) {
-    free(devices);
-    free(ticket);
-    return error;
-  }
-  PJRT_Client *client = devices_client();
-  ticket->client = client;
-  ticket->own = device_list(devices, args->num_devices);
+  if (error != NULL) return error;
+  Ticket *ticket = calloc(1, sizeof *ticket);
+  if (ticket == NULL) abort();
+  *ticket = (Ticket){.program = program,
+                     .devices = devices,
+                     .loan = loan,
+                     .client = devices_client_of(devices[0]),
+                     .own = device_list(devices, args->num_devices)};
   ticket->turns = calloc(args->num_devices, sizeof *ticket->turns);
   ticket->copied = calloc(args->num_devices * args->num_args + 1, sizeof *ticket->copied);
   ticket->promises = calloc(promises_of(ticket), sizeof *ticket->promises);
-  ticket->site =
-      args->options->call_location != NULL ? strdup(args->options->call_location) : python_site();
-  error = fill(ticket, args);
-  if (error != NULL) return error;
-  pthread_mutex_lock(&lock);
-  ticket->number = ++tickets_made;
+  if (ticket->turns == NULL || ticket->copied == NULL || ticket->promises == NULL) abort();
+  const char *given = args->options->call_location;
+  ticket->site = given != NULL && *given != '\0' ? strdup(given) : python_site();
+  add(ticket);
+  *made = ticket;
+  return NULL;
+}
+
+// The call fails: whatever was promised has no owner, and nobody is told of the execution.
+static PJRT_Error *take_back(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args,
+                             PJRT_Error *error) {
+  free(await_copies(ticket));
+  const size_t results = ticket->program->results, count = promises_of(ticket);
+  for (size_t i = 0; i < count; ++i) fulfil(ticket, i, NULL, "virtual TPU: it was not executed");
   for (size_t i = 0; i < args->num_devices; ++i) {
-    ticket->turns[i] = turns_given[device_id(devices[i])]++;
+    for (size_t k = 0; k < results; ++k) {
+      PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
+                                          .buffer = args->output_lists[i][k]};
+      if (ticket->promises[i * (results + 1) + k] != NULL) backend->PJRT_Buffer_Destroy(&destroy);
+    }
+  }
+  end(ticket);
+  return error;
+}
+
+static int is_full(const Ticket *ticket) {
+  const size_t count = (size_t)ticket->loan->segment->devices;
+  for (size_t i = 0; i < count; ++i) {
+    const int id = device_id(ticket->devices[i]);
+    if (turns_given[id] - turns_ended[id] >= MOST_QUEUED) return 1;
+  }
+  return 0;
+}
+
+static void queue(Ticket *ticket) {
+  const size_t count = (size_t)ticket->loan->segment->devices;
+  pthread_mutex_lock(&lock);
+  while (is_full(ticket)) pthread_cond_wait(&finished, &lock);
+  ticket->number = ++tickets_made;
+  for (size_t i = 0; i < count; ++i) {
+    ticket->turns[i] = turns_given[device_id(ticket->devices[i])]++;
   }
   pthread_mutex_unlock(&lock);
-  pthread_t thread;
-  if (pthread_create(&thread, NULL, post, ticket) != 0) abort();
-  pthread_detach(thread);
+  detach(post, ticket);
+}
+
+static PJRT_Error *submit(const PJRT_LoadedExecutable_Execute_Args *args, Program *program,
+                          PJRT_Device **devices) {
+  Ticket *ticket;
+  PJRT_Error *error = new_ticket(args, program, devices, &ticket);
+  if (error != NULL) {
+    pthread_mutex_lock(&lock);
+    leave_program(program);
+    pthread_mutex_unlock(&lock);
+    free(devices);
+    return error;
+  }
+  error = fill(ticket, args);
+  if (error != NULL) return take_back(ticket, args, error);
+  queue(ticket);
   return NULL;
+}
+
+// The devices, to be freed, that the caller runs the program on; NULL if it is not as many as it
+// says.
+static PJRT_Device **chosen(const PJRT_LoadedExecutable_Execute_Args *args,
+                            const PJRT_LoadedExecutable_AddressableDevices_Args *found) {
+  PJRT_Device **devices = calloc(args->num_devices + 1, sizeof *devices);
+  if (devices == NULL) abort();
+  size_t count = 0;
+  for (size_t i = 0; i < found->num_addressable_devices && count <= args->num_devices; ++i) {
+    PJRT_Device *device = found->addressable_devices[i];
+    if (args->execute_device != NULL ? device == args->execute_device
+                                     : identity_is_own(device_id(device))) {
+      devices[count++] = device;
+    }
+  }
+  if (count == args->num_devices && count > 0) return devices;
+  free(devices);
+  return NULL;
+}
+
+static PJRT_Error *failed(void) {
+  char *why = job_failure();
+  PJRT_Error *error = why == NULL ? NULL : error_new(PJRT_Error_Code_ABORTED, "%s", why);
+  free(why);
+  return error;
 }
 
 PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) {
@@ -630,30 +821,25 @@ PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) 
       .executable = args->executable};
   CALL(PJRT_LoadedExecutable_AddressableDevices, found);
   *met = found.num_addressable_devices > args->num_devices;
+  const int is_thread = identity.processes == 1 && args->num_devices == 1;
+  if (*met && is_thread && args->execute_device != NULL) {
+    *met = !gather_here(&found, args->execute_device);
+  }
   if (!*met) return NULL;
+  if (args->options->num_send_ops > 0 || args->options->num_recv_ops > 0) {
+    return error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                     "virtual TPU: a program over several processes sends to its host or receives "
+                     "from it: that works in a job of one process only");
+  }
   PJRT_Error *error = job_join(hear);
+  if (error == NULL) error = failed();
   if (error != NULL) return error;
-  char *why = job_failure();
-  if (why != NULL) {
-    error = error_new(PJRT_Error_Code_ABORTED, "%s", why);
-    free(why);
-    return error;
-  }
-  PJRT_Device **devices = calloc(args->num_devices, sizeof *devices);
-  size_t count = 0;
-  for (size_t i = 0; i < found.num_addressable_devices; ++i) {
-    PJRT_Device *device = found.addressable_devices[i];
-    if (args->execute_device != NULL ? device == args->execute_device
-                                     : identity_is_own(device_id(device))) {
-      if (count < args->num_devices) devices[count] = device;
-      ++count;
-    }
-  }
-  if (count != args->num_devices) {
-    free(devices);
+  PJRT_Device **devices = chosen(args, &found);
+  if (devices == NULL) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: a program with %zu devices of this process is to run on %zu",
-                     count, args->num_devices);
+                     "virtual TPU: process %d runs a program on %zu devices: expected as many as "
+                     "the program has in this process",
+                     identity.process, args->num_devices);
   }
   Program *program;
   error = program_of(args->executable, &found, &program);
@@ -661,3 +847,20 @@ PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) 
   free(devices);
   return error;
 }
+
+// Wait until nothing that the client executes is on its way; NULL is any client.
+static void wait_for(const PJRT_Client *client) {
+  if (!job_is_here()) return;  // a fork has none of the threads that would end it
+  pthread_mutex_lock(&lock);
+  for (const Ticket *one = all; one != NULL;) {
+    const int waits = client == NULL || one->client == client;
+    if (waits) pthread_cond_wait(&finished, &lock);
+    one = waits ? all : one->later;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void meeting_leave(const PJRT_Client *client) { wait_for(client); }
+
+// For the end of a process: what it has queued, others may wait for.
+VIRTUAL_TPU_EXPORT void virtual_tpu_settle(void) { wait_for(NULL); }

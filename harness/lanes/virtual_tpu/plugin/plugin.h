@@ -7,6 +7,7 @@
 // programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
 // devices.c   which devices a process may address, in a job of several
 // job.c       the connection to the process in which the ranks of a job meet
+// gather.c    whether threads of one process that meet need that other process
 // meeting.c   a program over the devices of several processes, as one of them sees it
 // executor.c  the same in the process that runs it
 // megascale.c the discovery of all slices by all slices
@@ -86,6 +87,8 @@ int identity_total(void);
 // Of the device with that id: the process that it belongs to, and whether that is this one.
 int identity_process_of(int id);
 int identity_is_own(int id);
+// Its index among the devices of this process, or -1.
+int identity_local(int id);
 void identity_fill(PJRT_Api *api);
 
 // --- numbers.c
@@ -147,28 +150,42 @@ void programs_forget(const PJRT_Client *client);
 // --- devices.c
 // The number that PJRT knows a device by.
 int device_id(PJRT_Device *device);
-// This process's devices, of the newest client; `count` of them.
-PJRT_Device *const *devices_own(size_t *count);
 void devices_learn(PJRT_Client *client);
-// The client that they are of.
-PJRT_Client *devices_client(void);
+void devices_forget(const PJRT_Client *client);
+void devices_forget_executable(const PJRT_LoadedExecutable *executable);
+// The client of one of this process's devices.
+PJRT_Client *devices_client_of(const PJRT_Device *device);
+// An error in a process that was forked after its parent had created a client.
+PJRT_Error *devices_check_process(void);
 void devices_fill(PJRT_Api *api);
 
 // --- job.c
 typedef void (*JobReader)(const char *line, const char *text);
 // Join the job, once; NULL, or why that is not possible.
 PJRT_Error *job_join(JobReader reader);
+// Whether this process has joined it, and not one that it was forked from.
+int job_is_here(void);
 // Send one message, with a descriptor if that is not -1; 0 when the job has ended.
 int job_send(int descriptor, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Why the job has failed, to be freed; NULL as long as it has not.
 char *job_failure(void);
 void job_fail(const char *why);
 
+// --- gather.c
+// Wait for the other devices of a program that a thread runs on one device of this process: whether
+// they all bring the same executable, so that XLA's runtime lets them meet.
+int gather_here(const PJRT_LoadedExecutable_AddressableDevices_Args *all,
+                const PJRT_Device *device);
+// Nobody comes any more to what has been left by all who came.
+void gather_forget(void);
+
 // --- meeting.c
 // Run a program that has devices of other processes too; `met` is 0, and nothing has happened, when
 // it has none.
 PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met);
 void meeting_forget(const PJRT_LoadedExecutable *executable);
+// Wait until nothing that the client executes is on its way.
+void meeting_leave(const PJRT_Client *client);
 
 // --- protos.c
 // Give the instructions of an HloModuleProto, or of one in an HloModuleProtoWithConfig, ids that

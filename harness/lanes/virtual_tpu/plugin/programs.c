@@ -125,7 +125,10 @@ static PJRT_Error *destroy(PJRT_LoadedExecutable_Destroy_Args *args) {
   const int last = one == NULL || --one->users == 0;
   if (one != NULL && last) remove_program(one);
   pthread_mutex_unlock(&lock);
-  if (last) meeting_forget(args->executable);
+  if (last) {
+    meeting_forget(args->executable);
+    devices_forget_executable(args->executable);
+  }
   return last ? bridge_PJRT_LoadedExecutable_Destroy(args) : NULL;
 }
 
@@ -171,6 +174,8 @@ static void write_kernels(const void *caller, const char *names) {
 
 static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   const void *caller = __builtin_return_address(0);
+  PJRT_Error *forked = devices_check_process();
+  if (forked != NULL) return forked;
   const PJRT_Program *submitted = args->program;
   event_compilation("compile", caller, submitted);
   if (memmem(submitted->code, submitted->code_size, KERNEL, sizeof KERNEL - 1) == NULL) {
@@ -201,6 +206,8 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
 }
 
 static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
+  PJRT_Error *forked = devices_check_process();
+  if (forked != NULL) return forked;
   char *stack = event_wants_stack("execute") ? python_stack() : NULL;
   event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu",
               args->num_devices);
@@ -234,7 +241,9 @@ void programs_forget(const PJRT_Client *client) {
   pthread_mutex_lock(&lock);
   for (Shared *one = shared, *next; one != NULL; one = next) {
     next = one->next;
-    if (one->client == client) remove_program(one);
+    if (one->client != client) continue;
+    meeting_forget(one->executable);
+    remove_program(one);
   }
   pthread_mutex_unlock(&lock);
 }

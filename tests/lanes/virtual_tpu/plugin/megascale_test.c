@@ -105,8 +105,8 @@ static int listen_as_coordinator(struct sockaddr_in *address) {
 
 static void become(int slice, const char *seconds) {
   setenv("VIRTUAL_TPU_DEADLINE", seconds, 1);
-  identity.slices = SLICES;
-  identity.first_slice = slice;
+  identity.slices = identity.processes = SLICES;
+  identity.first_slice = identity.process = slice;
 }
 
 static int knock(const struct sockaddr_in *address, const void *bytes, size_t size) {

@@ -1,0 +1,69 @@
+"""Runs the programs of ranks that have met, each on its own devices."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.lanes.virtual_tpu.executor import native
+from harness.lanes.virtual_tpu.executor.programs import Groups, Program
+from harness.lanes.virtual_tpu.executor.ranks import Execution
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """Executions that run together, one part a device, in the order of ``devices``."""
+
+    number: int
+    executions: Sequence[Execution]
+    devices: tuple[int, ...]
+    parts: ctypes.Array[native.Part]
+
+    @property
+    def ended(self) -> list[int]:
+        """Devices that have come to the end of their program."""
+        found = zip(self.devices, self.parts, strict=True)
+        return [device for device, part in found if part.state == native.ENDED]
+
+    @property
+    def error(self) -> str:
+        """What went wrong on one of the devices that have ended; "" if nothing did."""
+        told = (part.error.decode(errors="replace") for part in self.parts if _has_ended(part))
+        return next((error for error in told if error), "")
+
+
+class Launcher:
+    """Has the client that runs all programs; raises OSError when there can be none."""
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+        self._native = native.Native(devices)
+        self._loaded: dict[bytes, int] = {}
+        self._ids: dict[tuple[Groups, int], int] = {}
+        self._launches = 0
+
+    def prepare(self, executions: Sequence[Execution]) -> Launch:
+        """A launch of executions that have met; raises ValueError if XLA refuses a program."""
+        devices = executions[0].devices
+        of = {device: (one, index) for one in executions for device, index in one.parts()}
+        met = [of[device] for device in devices]
+        self._launches += 1
+        parts = native.parts(
+            [(self._load(one.program), one.memory.address, index) for one, index in met],
+            self._launches,
+        )
+        return Launch(self._launches, executions, devices, parts)
+
+    def run(self, launch: Launch) -> None:
+        """Returns when all devices have ended, which they may never do."""
+        self._native.run(launch.parts)
+
+    def _load(self, program: Program) -> int:
+        if program.digest not in self._loaded:
+            self._loaded[program.digest] = self._native.load(program.meeting(self._ids))
+        return self._loaded[program.digest]
+
+
+def _has_ended(part: native.Part) -> bool:
+    return bool(part.state == native.ENDED)

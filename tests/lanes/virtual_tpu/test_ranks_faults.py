@@ -1,0 +1,273 @@
+"""Bad input and faults of a job of several processes: each an error that says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.isolation.ranks import RankError, fork_ranks
+from harness.job.ranks import run_ranks
+from harness.model.topology import Topology
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies("2@chip"),
+    pytest.mark.environment(VIRTUAL_TPU_DEADLINE="20"),
+    pytest.mark.deadline(90),
+]
+KEPT: list[Any] = []  # programs, and with them the memory that their executions share
+EXECUTOR = b"harness.lanes.virtual_tpu.executor"
+
+
+def sums(rows: int = 1, dtype: str = "float32") -> Any:
+    """What a reduction over all devices has made of ones, as it lies on this process's."""
+    import jax
+    import numpy as np
+    from jax import lax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    devices = jax.devices()
+    part = PartitionSpec("x")
+    mesh = Mesh(np.array(devices), "x")
+    full = np.ones((len(devices) * rows, 2), dtype)
+    ones = jax.make_array_from_callback(full.shape, NamedSharding(mesh, part), lambda i: full[i])
+    step = jax.shard_map(lambda v: lax.psum(v, "x"), mesh=mesh, in_specs=part, out_specs=part)
+    program = jax.jit(step)
+    KEPT.append(program)
+    return program(ones)
+
+
+def values(array: Any) -> list[list[float]]:
+    import numpy as np
+
+    return [np.asarray(shard.data).tolist() for shard in array.addressable_shards]
+
+
+def work(_: int) -> list[list[float]]:
+    return values(sums())
+
+
+def executors(job: str) -> list[int]:
+    """The executors that run for a job."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_executor = EXECUTOR in (process / "cmdline").read_bytes()
+            if is_executor and job.encode() in (process / "environ").read_bytes():
+                found.append(int(process.name))
+    return found
+
+
+def assert_none(job: str) -> None:
+    """Nothing of a job that has ended stays behind."""
+    end = time.monotonic() + 20
+    while executors(job) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert executors(job) == []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as own:
+        own.bind(f"\0xla-harness-{job}")  # the address is free
+
+
+def refused(fault: Callable[[int], None], topology: Topology) -> str:
+    """What the first rank hears that tries to compute after ``fault``."""
+
+    def rank(number: int) -> list[list[float]]:
+        fault(number)
+        return work(number)
+
+    with pytest.raises(RankError) as raised:
+        run_ranks(rank, topology, deadline=60)
+    return str(raised.value)
+
+
+def change(number: int, **variables: str) -> Callable[[int], None]:
+    """Give one rank other variables."""
+    return lambda rank: os.environ.update(variables) if rank == number else None
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            change(1, XLA_HARNESS_JOB_TOKEN="0" * 64),
+            r"can't join its job: XLA_HARNESS_JOB_TOKEN is not that of this job",
+        ),
+        (
+            change(1, CLOUD_TPU_TASK_ID="0"),
+            r"process 0 can't join its job: rank 0 has come already, as process \d+",
+        ),
+        (
+            change(1, CLOUD_TPU_TASK_ID="2"),
+            r"CLOUD_TPU_TASK_ID=2: expected a process of the slice, from 0 to 1",
+        ),
+        (
+            change(1, TPU_PROCESS_BOUNDS="4,1,1"),
+            r"TPU_PROCESS_BOUNDS=4,1,1 by TPU_CHIPS_PER_PROCESS_BOUNDS=1,1,1: expected 1,2,1 in",
+        ),
+        (change(1, XLA_HARNESS_JOB=""), r"XLA_HARNESS_JOB is not set. run_ranks"),
+        (change(1, XLA_HARNESS_JOB="j" * 200), r"XLA_HARNESS_JOB is too long"),
+        (change(0, VIRTUAL_TPU_PYTHON="/nowhere/python"), r"can't join its job: No such file"),
+    ],
+    ids=["token", "twice", "no-rank", "more-than-chips", "no-job", "long-job", "no-python"],
+)
+def test_a_wrong_rank_is_refused(
+    topology: Topology, fault: Callable[[int], None], message: str
+) -> None:
+    def one_first(number: int) -> None:
+        fault(number)
+        if "No such file" in message and number == 1:
+            time.sleep(600)  # rank 0 is the one that starts the executor
+
+    assert re.search(message, refused(one_first, topology))
+
+
+def test_jobs_at_once_do_not_disturb_each_other(topology: Topology) -> None:
+    found = fork_ranks(lambda _: run_ranks(work, topology), 2, deadline=60)
+    assert found == [[[[[2.0, 2.0]]]] * 2] * 2
+
+
+def test_nothing_is_left_and_no_shared_memory_file_is_used(
+    topology: Topology, tmp_path: Path
+) -> None:
+    def rank(number: int) -> tuple[str, str, int]:
+        got = sums()
+        values(got)
+        maps = Path("/proc/self/maps").read_text()
+        (tmp_path / str(number)).write_text(os.environ["XLA_HARNESS_JOB"])
+        return os.environ["XLA_HARNESS_JOB"], maps, len(executors(os.environ["XLA_HARNESS_JOB"]))
+
+    ((job, maps, count), _) = run_ranks(rank, topology)
+    assert count == 1
+    assert "memfd:xla-harness-segment" in maps
+    assert "/dev/shm" not in maps
+    assert_none(job)
+
+
+def test_memory_that_runs_out_is_an_error(topology: Topology) -> None:
+    def rank(number: int) -> list[list[float]]:
+        values(sums())
+        if number == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+        return values(sums(rows=1 << 20))
+
+    with pytest.raises(RankError, match=r"no memory for \d+ bytes that several processes share"):
+        run_ranks(rank, topology, deadline=60)
+
+
+def test_an_executor_that_is_killed_ends_the_job(topology: Topology) -> None:
+    def rank(number: int) -> list[list[float]]:
+        values(sums())
+        if number == 0:
+            (executor,) = executors(os.environ["XLA_HARNESS_JOB"])
+            os.kill(executor, signal.SIGKILL)
+        for _ in range(1000):
+            values(sums())
+            time.sleep(0.01)
+        return []
+
+    with pytest.raises(RankError, match="the process that runs the job's programs has ended"):
+        run_ranks(rank, topology, deadline=60)
+
+
+def test_a_fork_after_the_client_started_is_named(topology: Topology) -> None:
+    def rank(number: int) -> list[list[float]]:
+        values(sums())
+        if number == 1:
+            return [[float(word) for word in fork_ranks(again, 1, deadline=20)]]
+        return []
+
+    def again(_: int) -> float:
+        sums()
+        return 0.0
+
+    with pytest.raises(RankError, match=r"process \d+ was forked after process \d+ had created"):
+        run_ranks(rank, topology, deadline=60)
+
+
+def test_strangers_on_the_socket_do_no_harm(topology: Topology) -> None:
+    def rank(number: int) -> list[list[float]]:
+        values(sums())
+        name = f"\0xla-harness-{os.environ['XLA_HARNESS_JOB']}"
+        for said in (b"", b"hello", b"\xff" * 1000, b"hello - 7 2 1,x", b"execute 1 1 1 0,1 0\n"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+                stranger.connect(name)
+                stranger.send(said)
+                assert said == b"" or stranger.recv(1000).startswith(b"refused ")
+        return values(sums())
+
+    assert run_ranks(rank, topology) == [[[[2.0, 2.0]]]] * 2
+
+
+def test_a_second_client_in_a_process(topology: Topology) -> None:
+    def rank(number: int) -> list[list[float]]:
+        from jax.extend import backend
+
+        first = values(sums())
+        KEPT.clear()
+        backend.clear_backends()
+        return first + values(sums())
+
+    assert run_ranks(rank, topology) == [[[[2.0, 2.0]]] * 2] * 2
+
+
+def test_a_rank_returns_before_its_programs_have_run(topology: Topology) -> None:
+    """Who waits for nothing is waited for: the others need what it has queued."""
+
+    def rank(number: int) -> list[list[float]]:
+        found = [sums() for _ in range(30)]
+        return values(found[-1]) if number == 0 else []
+
+    assert run_ranks(rank, topology) == [[[[2.0, 2.0]]], []]
+
+
+def test_what_cannot_be_handed_over_is_refused(topology: Topology) -> None:
+    def rank(_: int) -> list[str]:
+        import jax
+        from jax.experimental.layout import Format, Layout
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        said = []
+        mesh = NamedSharding(Mesh(jax.devices(), "x"), PartitionSpec("x"))
+        other = jax.jit(lambda v: v * 2, out_shardings=Format(Layout((1, 0)), mesh))
+        small = jax.jit(lambda v: v.astype("int4"), out_shardings=mesh)
+        for program in (other, small):
+            try:
+                values(program(sums()))
+            except (RuntimeError, ValueError) as error:
+                said.append(str(error))
+        return said
+
+    for layout, small in run_ranks(rank, topology):
+        assert "a result has a layout of its own" in layout
+        assert "a result is of a type of less than a byte" in small
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float64", "complex64"])
+def test_types_arrive_as_they_are(topology: Topology, dtype: str) -> None:
+    def rank(_: int) -> tuple[str, list[float]]:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        jax.config.update("jax_enable_x64", True)
+        mesh = Mesh(np.array(jax.devices()), "x")
+        full = np.arange(4).astype(jnp.dtype(dtype))
+        parts = NamedSharding(mesh, PartitionSpec("x"))
+        array = jax.make_array_from_callback(full.shape, parts, lambda i: full[i])
+        whole = jax.jit(lambda v: v, out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
+        found = np.asarray(whole.addressable_shards[0].data)
+        return str(found.dtype), found.astype(complex).real.tolist()
+
+    expected = [0.0, 1.0, 1.0, 1.0] if dtype == "bool" else [0.0, 1.0, 2.0, 3.0]
+    assert run_ranks(rank, topology) == [(dtype, expected)] * 2

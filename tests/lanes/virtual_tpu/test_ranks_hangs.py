@@ -1,0 +1,257 @@
+"""What hangs a job of several processes on hardware is an outcome that says who, where and why."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.isolation.ranks import RankError
+from harness.job.ranks import run_ranks
+from harness.model.topology import Topology
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies("4@chip"),
+    pytest.mark.environment(VIRTUAL_TPU_DEADLINE="4"),
+    pytest.mark.deadline(90),
+]
+Work = Callable[[int], Any]
+
+
+def on(devices: int, rows: int = 0) -> tuple[Any, Any]:
+    """A mesh of the first devices, and an array of ones with a row on each."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()[:devices]), "x")
+    full = np.ones((devices, 2 + rows), np.float32)
+    sharding = NamedSharding(mesh, PartitionSpec("x"))
+    return mesh, jax.make_array_from_callback(full.shape, sharding, lambda index: full[index])
+
+
+def program(mesh: Any, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    import jax
+    from jax.sharding import PartitionSpec
+
+    part = PartitionSpec("x")
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=part, out_specs=part, check_vma=False))
+
+
+def reduce(kind: str = "psum", **options: Any) -> Callable[[Any], Any]:
+    from jax import lax
+
+    return lambda value: getattr(lax, kind)(value, "x", **options)
+
+
+def value(array: Any) -> list[list[float]]:
+    import numpy as np
+
+    return [np.asarray(shard.data).tolist() for shard in array.addressable_shards]
+
+
+def hangs(work: Work, topology: Topology, deadline: float = 60) -> str:
+    """Why the job of ranks that do ``work`` can't go on."""
+    with pytest.raises(RankError) as raised:
+        run_ranks(work, topology, deadline=deadline)
+    return str(raised.value)
+
+
+def test_ranks_that_match_compute(topology: Topology) -> None:
+    """The control: what the others do wrong, done right."""
+
+    def work(_: int) -> list[list[float]]:
+        mesh, ones = on(4)
+        return value(program(mesh, reduce())(ones))
+
+    assert run_ranks(work, topology) == [[[[4.0, 4.0]]]] * 4
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (partial(reduce, "pmax"), r"rank 2: all-reduce max of f32\[1, 2\] over {0, 1, 2, 3}"),
+        (partial(reduce, "all_gather", tiled=True), r"rank 2: all-gather"),
+        (
+            partial(reduce, axis_index_groups=[[0, 1], [2, 3]]),
+            r"rank 2: all-reduce sum of f32\[1, 2\] over {0, 1}, {2, 3}",
+        ),
+    ],
+    ids=["reducer", "kind", "group"],
+)
+def test_collectives_that_do_not_match(
+    topology: Topology, other: Callable[[], Callable[[Any], Any]], said: str
+) -> None:
+    def work(number: int) -> list[list[float]]:
+        mesh, ones = on(4)
+        return value(program(mesh, other() if number == 2 else reduce())(ones))
+
+    told = hangs(work, topology)
+    assert "rank 0, 1, 2, 3 run programs whose collectives do not match: at collective 1" in told
+    assert re.search(r"rank 0: all-reduce sum of f32\[1, 2\] over {0, 1, 2, 3}", told)
+    assert re.search(said, told)
+    for number in range(4):
+        assert re.search(rf"rank {number} came from {__file__}:\d+ work", told)
+        assert re.search(rf"rank {number} \(process \d+\):\n  thread MainThread:", told)
+
+
+def test_shapes_that_do_not_match(topology: Topology) -> None:
+    def work(number: int) -> list[list[float]]:
+        mesh, ones = on(4, rows=1 if number == 3 else 0)
+        return value(program(mesh, reduce())(ones))
+
+    told = hangs(work, topology)
+    assert "rank 3: all-reduce sum of f32[1, 3] over" in told
+    assert "rank 0: all-reduce sum of f32[1, 2] over" in told
+
+
+def test_another_order(topology: Topology) -> None:
+    """Rank 0 reduces over all and then over two of them, rank 1 the other way round."""
+
+    def work(number: int) -> list[list[float]]:
+        mesh, ones = on(4)
+        everybody = partial(program(mesh, reduce()), ones)
+        if number >= 2:
+            return value(everybody())
+        pair_mesh, pair_ones = on(2)
+        pair = partial(program(pair_mesh, reduce("pmax")), pair_ones)
+        first, second = (everybody, pair) if number == 0 else (pair, everybody)
+        first()
+        return value(second())
+
+    told = hangs(work, topology)
+    assert "wait for each other, each with another program" in told
+    assert "rank 0: a program over devices 0, 1, 2, 3" in told
+    assert "rank 1: a program over devices 0, 1" in told
+
+
+def test_a_rank_that_leaves_one_out(topology: Topology) -> None:
+    """It ends one program early; before that it came to each from another line."""
+
+    def work(number: int) -> list[list[float]]:
+        mesh, ones = on(4)
+        step = program(mesh, reduce())
+
+        def helper(array: Any) -> Any:
+            return step(array)
+
+        total = step(ones)
+        if number != 3:
+            total = helper(total)
+        total = step(total)
+        return value(step(total))
+
+    told = hangs(work, topology)
+    assert re.search(r"rank 3 \(process \d+\) has ended, and rank 0, 1, 2 waits? for it", told)
+    assert "at program 2 of 3 ranks first came from other lines" in told
+    assert re.search(r"rank 0, 1, 2 from \S+:\d+ helper, called from \S+:\d+ work", told)
+    assert re.search(r"rank 3 from \S+:\d+ work", told)
+
+
+def test_a_rank_that_never_comes(topology: Topology) -> None:
+    def work(number: int) -> list[list[float]]:
+        if number == 2:
+            time.sleep(600)
+        mesh, ones = on(4)
+        return value(program(mesh, reduce())(ones))
+
+    told = hangs(work, topology)
+    assert "the rank of device 2 has never come" in told
+    assert "rank 0, 1, 3 waits for it" in told
+
+
+def test_a_rank_that_comes_once_only(topology: Topology) -> None:
+    def work(number: int) -> list[list[float]]:
+        mesh, ones = on(4)
+        step = program(mesh, reduce())
+        total = step(ones)
+        value(total)
+        if number == 2:
+            time.sleep(600)
+        return value(step(total))
+
+    told = hangs(work, topology)
+    assert "rank 2 does nothing, for 4 seconds" in told
+    assert "time.sleep(600)" in told
+
+
+def test_a_rank_that_is_stopped(topology: Topology) -> None:
+    def work(number: int) -> list[list[float]]:
+        mesh, ones = on(4)
+        step = program(mesh, reduce())
+        total = step(ones)
+        value(total)
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return value(step(total))
+
+    told = hangs(work, topology)
+    assert "rank 1 is stopped by a signal, for 4 seconds" in told
+    assert re.search(r"rank 1 \(process \d+\):\n  it did not say where it is", told)
+
+
+def test_a_collective_on_one_branch_only(topology: Topology) -> None:
+    """All run one program; what it does, only running it says."""
+
+    def work(number: int) -> list[list[float]]:
+        from jax import lax
+
+        mesh, ones = on(4)
+        sums = reduce()
+
+        def body(array: Any) -> Any:
+            return lax.cond(lax.axis_index("x") < 3, sums, lambda same: same, array)
+
+        return value(program(mesh, body)(ones))
+
+    told = hangs(work, topology)
+    assert "rank 0, 1, 2 hangs in a collective that rank 3 did not come to" in told
+    assert "the program's collectives: psum" in told
+
+
+def test_programs_that_differ_but_match(topology: Topology) -> None:
+    """Rank 0 does something of its own besides, as TorchTPU's scatter does on the root."""
+
+    def work(number: int) -> list[list[float]]:
+        mesh, ones = on(4)
+        sums = reduce()
+        body = (lambda array: sums(array * 3) - 8) if number == 0 else sums
+        return value(program(mesh, body)(ones))
+
+    assert run_ranks(work, topology) == [[[[-2.0, -2.0]]], *[[[[6.0, 6.0]]]] * 3]
+
+
+@pytest.mark.parametrize("when", ["first", "waiting", "after"])
+def test_a_rank_that_is_killed(topology: Topology, tmp_path: Path, when: str) -> None:
+    """The others end with it, and no process is left."""
+
+    def work(number: int) -> list[list[float]]:
+        (tmp_path / str(number)).write_text(str(os.getpid()))
+        kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+        if number == 2 and when == "first":
+            kill()
+        mesh, ones = on(4)
+        step = program(mesh, reduce())
+        if number == 2 and when == "waiting":
+            step(ones)
+            kill()
+        if number == 3 and when == "waiting":
+            time.sleep(600)
+        total = step(ones)
+        value(total)
+        if number == 2:
+            kill()
+        return value(step(total))
+
+    told = hangs(work, topology)
+    assert "rank 2 of 4 was killed by SIGKILL" in told
+    for number in range(4):
+        assert not Path("/proc", (tmp_path / str(number)).read_text()).exists()
