@@ -39,7 +39,8 @@ def tensor(ordinal: int) -> Any:
     import torch
     import torch_xla
 
-    return torch.full((2,), float(ordinal), device=torch_xla.device())
+    # From the host: made on the device, it would be a constant of the program.
+    return torch.full((2,), float(ordinal)).to(torch_xla.device())
 
 
 @pytest.mark.parametrize("pin", [False, True])
@@ -85,8 +86,8 @@ def test_replicas_that_do_not_match_are_an_outcome() -> None:
         replicas(reduce)
     told = str(raised.value)
     assert "run programs whose collectives do not match: at collective 1" in told
-    assert "rank 0, device 0: all-reduce sum of f32[2] over {0, 1, 2, 3}" in told
-    assert "rank 0, device 2: all-reduce max of f32[2] over {0, 1, 2, 3}" in told
+    assert "rank 0, device 0: all-reduce sum of f32[2], f32[] over {0, 1, 2, 3}" in told
+    assert "rank 0, device 2: all-reduce max of f32[2], f32[] over {0, 1, 2, 3}" in told
 
 
 def test_a_replica_that_stays_away_is_an_outcome() -> None:

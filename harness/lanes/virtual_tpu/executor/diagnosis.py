@@ -106,9 +106,8 @@ class Diagnosis:
         return "\n".join(lines)
 
     def _came_from(self, executions: Sequence[Execution]) -> Diagnosis:
-        for one in executions:
-            if one.site:
-                self._lines.append(f"  rank {one.rank.number} came from {one.site}")
+        told = (f"  rank {one.rank.number} came from {one.site}" for one in executions if one.site)
+        self._lines += dict.fromkeys(told)
         return self
 
 

@@ -13,6 +13,7 @@
 // for all of them, so the first ones wait for the others, as they would in the collective.
 
 enum { PATIENCE_SECONDS = 2 };
+static const double IDLE_SECONDS = 0.01;
 
 typedef enum { OPEN, HERE, IN_EXECUTOR } Decision;
 
@@ -69,12 +70,24 @@ static void decide(Gathering *one, Decision decision) {
   pthread_cond_broadcast(&decided);
 }
 
+static double cpu_seconds(void) {
+  struct timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+// As long as the process does anything, the others may still be on their way.
 static void wait_for_others(Gathering *one) {
-  struct timespec end;
-  clock_gettime(CLOCK_REALTIME, &end);
-  end.tv_sec += PATIENCE_SECONDS;
   while (one->decision == OPEN) {
-    if (pthread_cond_timedwait(&decided, &lock, &end) == ETIMEDOUT) decide(one, IN_EXECUTOR);
+    const double before = cpu_seconds();
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += PATIENCE_SECONDS;
+    int late = 0;
+    while (one->decision == OPEN && !late) {
+      late = pthread_cond_timedwait(&decided, &lock, &end) == ETIMEDOUT;
+    }
+    if (late && cpu_seconds() - before < IDLE_SECONDS) decide(one, IN_EXECUTOR);
   }
 }
 
