@@ -8,8 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
 from torch import nn
 
+from harness.job.ranks import run_ranks
 from harness.job.slices import run_slices, shared_store
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
@@ -111,6 +113,20 @@ def test_two_processes_meet_once(tpu_events: EventLog, topology: Topology, tmp_p
     losses, _ = run_slices(partial(slice_of, tmp_path / "store", 2), topology)
     tpu_events.expect_discoveries(1)
     assert losses == sorted(losses, reverse=True), f"the loss does not go down: {losses}"
+
+
+@pytest.mark.topologies("2x4@chip", "2x4@slice")
+def test_losses_of_a_job(tpu_events: EventLog, topology: Topology) -> None:
+    """The slices compute together: one model under SPMD over the devices of all processes."""
+
+    def rank(_: int) -> list[float]:
+        xr.use_spmd()
+        return train(*over_slices(topology))
+
+    first, *others = run_ranks(rank, topology)
+    tpu_events.expect_discoveries(1)
+    assert all(losses == first for losses in others), f"the losses differ: {first}, {others}"
+    assert_curve(first)
 
 
 @pytest.mark.topologies("2x2")

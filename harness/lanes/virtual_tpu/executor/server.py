@@ -12,6 +12,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from harness.lanes.virtual_tpu.executor.diagnosis import Diagnosis
 from harness.lanes.virtual_tpu.executor.history import History
@@ -31,6 +32,7 @@ _LOOK = 0.5  # seconds between two looks at whether anything still moves
 _ALONE = 60.0  # seconds that an executor waits for its first rank
 _SECONDS = 20.0
 _ANSWER = 2.0  # seconds that a rank has to say where it is
+_MOST_LAUNCHES = 4096  # at a time: one a device
 _IDLE = 0.02  # of a core: below it a process does nothing
 
 
@@ -46,6 +48,8 @@ class Server:
         self._listening, self._token = listening, token
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
+        # One launch may need another to end, so none waits for a thread.
+        self._threads = ThreadPoolExecutor(max_workers=_MOST_LAUNCHES)
         self._ranks: dict[int, Rank] = {}
         self._left: dict[int, Rank] = {}
         self._owners: dict[int, int] = {}
@@ -235,7 +239,7 @@ class Server:
                 execution.rank.send(f"error {execution.ticket}", str(error))
             return
         self._running[launch.number] = launch
-        threading.Thread(target=self._run, args=(launch,), daemon=True).start()
+        self._threads.submit(self._run, launch)
 
     def _match(self, executions: Sequence[Execution], programs: Sequence[Program]) -> bool:
         """Whether the programs' collectives match; ends the job if they do not."""

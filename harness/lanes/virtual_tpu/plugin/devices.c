@@ -219,12 +219,20 @@ static PJRT_Error *of_executable(PJRT_LoadedExecutable_AddressableDevices_Args *
   return NULL;
 }
 
+// After jax.distributed.initialize JAX says which processes live, in an array of structs whose size
+// is its own. The CPU client, which knows one process, has no use for it.
+static PJRT_Error *process_info(PJRT_Client_UpdateGlobalProcessInfo_Args *args) {
+  (void)args;
+  return NULL;
+}
+
 void devices_fill(PJRT_Api *api) {
   api->PJRT_Buffer_IsOnCpu = is_on_cpu;
   api->PJRT_Client_AddressableDevices = addressable;
   api->PJRT_Client_AddressableMemories = memories;
   api->PJRT_Client_LookupAddressableDevice = lookup;
   api->PJRT_Client_ProcessIndex = process_index;
+  api->PJRT_Client_UpdateGlobalProcessInfo = process_info;
   api->PJRT_Device_AddressableMemories = memories_of;
   api->PJRT_Device_IsAddressable = is_addressable;
   api->PJRT_Device_LocalHardwareId = local_id;

@@ -215,7 +215,8 @@ static void *run_part(void *argument) {
   return NULL;
 }
 
-// Run all parts of a launch to their end, each in a thread of its own: a collective waits there.
+// Run all parts of a launch to their end, each in a thread of its own, of which one is this: a
+// collective waits there.
 VIRTUAL_TPU_EXPORT void virtual_tpu_executor_run(Part *parts, int count) {
   Launch launch = {0};
   pthread_t *threads = calloc((size_t)count, sizeof *threads);
@@ -224,9 +225,10 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_executor_run(Part *parts, int count) {
   pthread_barrier_init(&launch.ready, NULL, (unsigned)count);
   for (int i = 0; i < count; ++i) {
     tasks[i] = (Task){.launch = &launch, .part = &parts[i]};
-    if (pthread_create(&threads[i], NULL, run_part, &tasks[i]) != 0) abort();
+    if (i > 0 && pthread_create(&threads[i], NULL, run_part, &tasks[i]) != 0) abort();
   }
-  for (int i = 0; i < count; ++i) pthread_join(threads[i], NULL);
+  run_part(&tasks[0]);
+  for (int i = 1; i < count; ++i) pthread_join(threads[i], NULL);
   pthread_barrier_destroy(&launch.ready);
   free(threads);
   free(tasks);

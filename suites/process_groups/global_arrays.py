@@ -1,0 +1,68 @@
+"""Arrays of JAX with a part in each process of a job, and what comes of them, device by device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from harness.job.ranks import run_ranks
+from harness.model.topology import Topology
+
+Spec = PartitionSpec
+Parts = dict[int, np.ndarray]  # of one array: what each device has of it, by the device's number
+
+try:
+    from jax import shard_map
+
+    _UNCHECKED = {"check_vma": False}
+except ImportError:  # JAX before 0.6
+    from jax.experimental.shard_map import shard_map
+
+    _UNCHECKED = {"check_rep": False}
+
+
+def mesh_of(*shape: int, names: str = "xy") -> Mesh:
+    """All devices of the job in that shape; the axes are ``x``, ``y``, ..."""
+    return Mesh(np.array(jax.devices()).reshape(shape), tuple(names[: len(shape)]))
+
+
+def mesh_of_devices(numbers: Sequence[int]) -> Mesh:
+    """Only those devices, along ``x``."""
+    return Mesh(np.array([jax.devices()[number] for number in numbers]), ("x",))
+
+
+def spread(value: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
+    """The array with that value, of which each process makes the parts of its own devices."""
+    return jax.make_array_from_callback(value.shape, NamedSharding(mesh, spec), value.__getitem__)
+
+
+def on_each_device(function: Callable[..., Any], mesh: Mesh, spec: PartitionSpec) -> Any:
+    """The program that applies the function to each device's part of its one argument."""
+    return jax.jit(shard_map(function, mesh=mesh, in_specs=(spec,), out_specs=spec, **_UNCHECKED))
+
+
+def parts(array: jax.Array) -> Parts:
+    """What this process's devices have of the array."""
+    return {shard.device.id: np.asarray(shard.data) for shard in array.addressable_shards}
+
+
+def on_ranks(
+    function: Callable[[int], Mapping[str, Parts]], topology: Topology
+) -> dict[str, list[np.ndarray]]:
+    """What all devices of the job have of each array that the ranks return the parts of.
+
+    Raises AssertionError for a device that two processes addressed, or none.
+    """
+    merged: dict[str, Parts] = {}
+    for rank in run_ranks(function, topology):
+        for name, own in rank.items():
+            found = merged.setdefault(name, {})
+            assert not found.keys() & own.keys(), f"{name}: two processes have a device's part"
+            found.update(own)
+    for name, found in merged.items():
+        assert sorted(found) == list(range(topology.total)), f"{name}: parts of {sorted(found)}"
+    return {name: [found[device] for device in sorted(found)] for name, found in merged.items()}

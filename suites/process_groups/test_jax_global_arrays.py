@@ -1,0 +1,202 @@
+"""JAX's global arrays in a job: made of local data, read, donated, and in programs of a few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding
+
+from harness.job.ranks import run_ranks
+from harness.model.topology import Topology
+from suites.process_groups.global_arrays import (
+    Parts,
+    Spec,
+    mesh_of,
+    mesh_of_devices,
+    on_each_device,
+    on_ranks,
+    parts,
+    spread,
+)
+
+pytestmark = pytest.mark.lanes("virtual-tpu")
+
+
+def _value(rows: int) -> np.ndarray:
+    return np.random.default_rng(5).integers(-8, 9, (rows, 3)).astype(np.float32)
+
+
+@pytest.mark.topologies("4@chip", "8@host", "2x4@chip", "2x4@slice")
+def test_identity(topology: Topology) -> None:
+    """Each process addresses its own devices, of its own slice, and sees the others'."""
+
+    def rank(_: int) -> tuple[int, int, list[int], list[int], list[int]]:
+        devices, own = jax.devices(), jax.local_devices()
+        slices = [getattr(device, "slice_index", 0) for device in own]
+        owners = [device.process_index for device in devices]
+        return jax.process_index(), jax.process_count(), [d.id for d in own], slices, owners
+
+    count, total = topology.process_count, topology.total
+    each = total // count
+    for number, (index, processes, own, slices, owners) in enumerate(run_ranks(rank, topology)):
+        assert (index, processes) == (number, count)
+        assert own == list(range(number * each, (number + 1) * each))
+        if topology.slices > 1:
+            assert slices == [device // topology.devices for device in own]
+        assert owners == [device // each for device in range(total)]
+
+
+@pytest.mark.topologies("4@chip", "8@host", "2x4@slice")
+def test_from_local_data(topology: Topology) -> None:
+    """Each process gives its own rows; what it can't address, it can't read."""
+    value, count = _value(2 * topology.total), topology.process_count
+
+    def rank(number: int) -> dict[str, Parts]:
+        sharding = NamedSharding(mesh_of(topology.total), Spec("x"))
+        rows = np.split(value, count)[number]
+        array = jax.make_array_from_process_local_data(sharding, rows)
+        assert array.shape == value.shape
+        assert not array.is_fully_addressable
+        with pytest.raises(RuntimeError, match="non-addressable"):
+            np.asarray(array)
+        pieces = np.split(rows, len(jax.local_devices()))
+        placed = [jax.device_put(*one) for one in zip(pieces, jax.local_devices(), strict=True)]
+        single = jax.make_array_from_single_device_arrays(value.shape, sharding, placed)
+        whole = jax.jit(lambda x: x, out_shardings=NamedSharding(sharding.mesh, Spec()))(array)
+        np.testing.assert_array_equal(np.asarray(whole), value)
+        return {"local": parts(array), "single": parts(single)}
+
+    for name, found in on_ranks(rank, topology).items():
+        np.testing.assert_array_equal(np.concatenate(found), value, err_msg=name)
+
+
+@pytest.mark.topologies("4@chip", "2x4@slice")
+def test_donated(topology: Topology) -> None:
+    """A donated array is gone at once, and the steps that followed had its value."""
+    value = _value(topology.total)
+
+    def rank(_: int) -> dict[str, Parts]:
+        mesh = mesh_of(topology.total)
+        step = jax.jit(
+            lambda x, y: (x + y.sum(0), y * 2),
+            donate_argnums=(0,),
+            out_shardings=(NamedSharding(mesh, Spec("x")), NamedSharding(mesh, Spec("x"))),
+        )
+        x, y = (spread(value, mesh, Spec("x")) for _ in range(2))
+        for _ in range(4):
+            before, kept = x, y
+            x, y = step(x, y)
+            assert before.is_deleted()
+            assert not kept.is_deleted()
+        return {"x": parts(x), "y": parts(y)}
+
+    found = on_ranks(rank, topology)
+    x = y = value
+    for _ in range(4):
+        x, y = x + y.sum(0), y * 2
+    np.testing.assert_array_equal(np.concatenate(found["x"]), x)
+    np.testing.assert_array_equal(np.concatenate(found["y"]), y)
+
+
+@pytest.mark.topologies("4@chip")
+def test_subsets_of_processes(topology: Topology) -> None:
+    """Two halves at a time, the middle, and all: who has no part of a program does not wait."""
+    meshes = {"first": [0, 1], "second": [3, 2], "middle": [1, 2], "all": [0, 1, 2, 3]}
+    value = _value(12)
+
+    def rank(_: int) -> dict[str, Any]:
+        own = jax.local_devices()[0].id
+        waits = {}
+        for name in ("first", "second", "middle", "all", "first", "middle"):
+            if own in meshes[name]:
+                mesh = mesh_of_devices(meshes[name])
+                program = on_each_device(lambda x: lax.cumsum(lax.psum(x, "x")), mesh, Spec("x"))
+                waits[name] = program(spread(value, mesh, Spec("x")))
+        return {name: parts(array)[own] for name, array in waits.items()}
+
+    for number, found in enumerate(run_ranks(rank, topology)):
+        assert sorted(found) == sorted(n for n, devices in meshes.items() if number in devices)
+        for name, part in found.items():
+            summed = np.sum(np.split(value, len(meshes[name])), 0)
+            np.testing.assert_array_equal(part, np.cumsum(summed, 0), err_msg=name)
+
+
+@pytest.mark.topologies("8@host", "2x4@slice")
+def test_one_device_of_each_process(topology: Topology) -> None:
+    """A program on some of a process's devices, beside its own on the others."""
+    value, each = _value(8), topology.total // topology.process_count
+
+    def rank(number: int) -> tuple[np.ndarray, np.ndarray]:
+        chosen = [process * each for process in range(topology.process_count)]
+        mesh = mesh_of_devices(chosen)
+        program = on_each_device(lambda x: lax.psum(x, "x"), mesh, Spec("x"))
+        alone = jax.device_put(value + number, jax.local_devices()[1])
+        summed = program(spread(value, mesh, Spec("x")))
+        (part,) = parts(summed).values()
+        return part, np.asarray(jnp.sqrt(alone * alone))
+
+    for number, (summed, alone) in enumerate(run_ranks(rank, topology)):
+        np.testing.assert_array_equal(summed, np.sum(np.split(value, topology.process_count), 0))
+        np.testing.assert_array_equal(alone, np.abs(value + number))
+
+
+@pytest.mark.topologies("4@chip", "2x4@slice")
+def test_many_in_flight(topology: Topology) -> None:
+    """Forty programs on their way, of two chains that share the devices, before one is read."""
+    value, steps = _value(2 * topology.total), 20
+
+    def rank(_: int) -> dict[str, Parts]:
+        mesh = mesh_of(topology.total)
+        roll = jax.jit(lambda v: jnp.roll(v, 1, 0), out_shardings=NamedSharding(mesh, Spec("x")))
+        swap = on_each_device(lambda v: lax.pmax(v, "x") - v, mesh, Spec("x"))
+        rolled = swapped = spread(value, mesh, Spec("x"))
+        for _ in range(steps):
+            rolled, swapped = roll(rolled), swap(swapped)
+        return {"rolled": parts(rolled), "swapped": parts(swapped)}
+
+    found = on_ranks(rank, topology)
+    np.testing.assert_array_equal(np.concatenate(found["rolled"]), np.roll(value, steps, 0))
+    swapped = np.stack(np.split(value, topology.total))
+    for _ in range(steps):
+        swapped = swapped.max(0) - swapped
+    np.testing.assert_array_equal(np.stack(found["swapped"]), swapped)
+
+
+@pytest.mark.topologies("8@host")
+def test_training_step(topology: Topology) -> None:
+    """Three steps of gradient descent over a mesh of data and model, beside NumPy."""
+    random = np.random.default_rng(7)
+    x, w, y = (random.standard_normal(shape) for shape in ((16, 6), (6, 8), (16, 8)))
+
+    def rank(_: int) -> list[float]:
+        mesh = mesh_of(2, topology.total // 2)
+
+        def loss(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+            return jnp.square(jnp.tanh(x @ w) - y).mean()
+
+        @jax.jit
+        def step(w: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+            value, gradient = jax.value_and_grad(loss)(w, x, y)
+            return value, w - gradient
+
+        weights = spread(w.astype(np.float32), mesh, Spec(None, "y"))
+        inputs = spread(x.astype(np.float32), mesh, Spec("x"))
+        targets = spread(y.astype(np.float32), mesh, Spec("x", "y"))
+        losses = []
+        for _ in range(3):
+            value, weights = step(weights, inputs, targets)
+            losses.append(float(value))
+        return losses
+
+    found, expected = run_ranks(rank, topology), []
+    for _ in range(3):
+        out = np.tanh(x @ w)
+        expected.append(np.square(out - y).mean())
+        w = w - x.T @ (2 * (out - y) / y.size * (1 - out * out))
+    for losses in found:
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)

@@ -1,0 +1,115 @@
+"""jax.experimental.multihost_utils and jax.distributed in a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import multihost_utils
+
+from harness.job.ports import HOST, free_port
+from harness.job.ranks import run_ranks
+from harness.model.topology import Topology
+from suites.process_groups.global_arrays import Spec, mesh_of, spread
+
+pytestmark = pytest.mark.lanes("virtual-tpu")
+
+
+def _own(number: int) -> dict[str, np.ndarray]:
+    """What a process has: different in each, of several dtypes and shapes."""
+    random = np.random.default_rng(number)
+    return {
+        "floats": random.standard_normal((2, 3)).astype(np.float32),
+        "integers": random.integers(-100, 100, 4, np.int32),
+        "scalar": np.asarray(number, np.int32),
+        "flags": random.integers(0, 2, (3,)).astype(np.bool_),
+    }
+
+
+def _assert_equal(got: Any, expected: dict[str, np.ndarray]) -> None:
+    for name, value in expected.items():
+        np.testing.assert_array_equal(np.asarray(got[name]), value, err_msg=name)
+
+
+@pytest.mark.topologies("4@chip", "8@host", "2x4@slice")
+def test_gather_and_broadcast(topology: Topology, subtests: pytest.Subtests) -> None:
+    value = np.arange(4.0 * topology.total, dtype=np.float32).reshape(-1, 4)
+
+    def rank(number: int) -> list[Any]:
+        own = _own(number)
+        array = spread(value, mesh_of(topology.total), Spec("x"))
+        return [
+            multihost_utils.process_allgather(own),
+            multihost_utils.process_allgather(own["floats"], tiled=True),
+            multihost_utils.process_allgather(array, tiled=True),
+            multihost_utils.broadcast_one_to_all(own),
+            multihost_utils.broadcast_one_to_all(own, is_source=number == 1),
+        ]
+
+    count = topology.process_count
+    stacked = {name: np.stack([_own(n)[name] for n in range(count)]) for name in _own(0)}
+    for number, (gathered, tiled, whole, first, second) in enumerate(run_ranks(rank, topology)):
+        with subtests.test(rank=number):
+            _assert_equal(gathered, stacked)
+            np.testing.assert_array_equal(tiled, np.concatenate(stacked["floats"]))
+            np.testing.assert_array_equal(whole, value)
+            _assert_equal(first, _own(0))
+            _assert_equal(second, _own(1))
+
+
+@pytest.mark.topologies("4@chip", "2x4@slice")
+def test_assertions(topology: Topology) -> None:
+    """Equal values pass on all ranks; one that differs fails on its own, and the job goes on."""
+
+    def rank(number: int) -> str:
+        multihost_utils.sync_global_devices("start")
+        multihost_utils.assert_equal(_own(3), "the same everywhere")
+        raised = ""
+        try:
+            multihost_utils.assert_equal(np.asarray([1, number == 1]), "of rank 1 only")
+        except AssertionError as error:
+            raised = str(error)
+        multihost_utils.sync_global_devices("end")
+        return raised
+
+    for number, raised in enumerate(run_ranks(rank, topology)):
+        assert ("of rank 1 only" in raised) == (number == 1)
+
+
+@pytest.mark.topologies("8@host", "2x4@slice")
+def test_host_local_arrays(topology: Topology) -> None:
+    """Each process's rows as one global array, and back."""
+
+    def rank(number: int) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
+        mesh, own = mesh_of(topology.total), np.full((4, 2), number, np.float32)
+        whole = multihost_utils.host_local_array_to_global_array(own, mesh, Spec("x"))
+        total = jax.jit(lambda x: x.sum(0))(whole)
+        back = multihost_utils.global_array_to_host_local_array(whole, mesh, Spec("x"))
+        return whole.shape, np.asarray(total), np.asarray(back)
+
+    count = topology.process_count
+    for number, (shape, total, back) in enumerate(run_ranks(rank, topology)):
+        assert shape == (4 * count, 2)
+        np.testing.assert_array_equal(total, [4 * sum(range(count))] * 2)
+        np.testing.assert_array_equal(back, np.full((4, 2), number))
+
+
+@pytest.mark.topologies("4@chip", "2x4@slice")
+def test_distributed_initialize(topology: Topology) -> None:
+    """JAX's own coordination service on this machine, beside the job's devices."""
+    address, count = f"{HOST}:{free_port()}", topology.process_count
+
+    def rank(number: int) -> tuple[int, int, int, int, list[int]]:
+        jax.distributed.initialize(address, count, number)
+        multihost_utils.sync_global_devices("ready")
+        gathered = multihost_utils.process_allgather(np.asarray(number))
+        found = (jax.process_index(), jax.process_count(), jax.device_count())
+        local = jax.local_device_count()
+        jax.distributed.shutdown()
+        return *found, local, gathered.tolist()
+
+    for number, found in enumerate(run_ranks(rank, topology)):
+        each = topology.total // count
+        assert found == (number, count, topology.total, each, list(range(count)))
