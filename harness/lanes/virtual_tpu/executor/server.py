@@ -179,6 +179,8 @@ class Server:
     def _queue(self, rank: Rank, words: Sequence[str], site: str) -> None:
         ticket, memory, program = map(int, words[:3])
         devices, mine = (tuple(map(int, text.split(","))) for text in words[3:5])
+        if not rank.programs[program].collectives:  # as on hardware, it waits for nobody
+            devices = mine
         execution = Execution(
             rank, ticket, rank.memory[memory], rank.programs[program], devices, mine, site
         )
