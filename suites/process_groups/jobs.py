@@ -1,0 +1,141 @@
+"""A program of torch.distributed as every rank of a job runs it, on backend "xla" and on gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.distributed.xla_backend  # registers backend "xla"
+from torch_xla.core import xla_model as xm
+
+from harness.job.ranks import run_ranks
+from harness.model.mismatch import NumbersError
+from harness.model.topology import Topology
+from harness.oracles import gloo
+from suites.collectives.data import Groups
+from suites.collectives.programs import to_numpy, to_torch
+
+# What torch_xla needs for a group that is not the world: all groups of its shape, from one of them.
+RECTANGULAR = {"xla_pg_options": {"spmd": True}}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of a job: its device, its subgroup, and the ranks that form the subgroup."""
+
+    number: int
+    device: torch.device
+    group: dist.ProcessGroup | None
+    members: tuple[int, ...]
+
+
+Program = Callable[[torch.Tensor, Rank], torch.Tensor]
+Arrays = Sequence[np.ndarray]  # one a rank
+Answers = dict[str, list[np.ndarray]]  # of each question, rank by rank
+
+
+@dataclass(frozen=True)
+class Question:
+    """A program, its input on each rank, and what each rank must get.
+
+    ``over_gloo`` is for a program that gloo can't run as it is: another one with the same meaning,
+    or None where gloo has nothing to say and NumPy is the only oracle.
+    """
+
+    program: Program
+    inputs: Arrays
+    expected: Arrays
+    over_gloo: Program | None
+
+
+def join() -> torch.device:
+    """Make this process a rank of torch_xla's job, as its launchers do; return its device."""
+    device: torch.device = torch_xla.device()
+    xm.set_replication(device, xm.get_xla_supported_devices())
+    return device
+
+
+def join_group() -> torch.device:
+    """Join the job, and its process group on backend "xla"."""
+    device = join()
+    dist.init_process_group("xla", init_method="xla://")
+    return device
+
+
+def over_xla(
+    questions: Mapping[str, Question],
+    topology: Topology,
+    groups: Groups = (),
+    options: Mapping[str, Any] | None = None,
+) -> Answers:
+    """What each rank gets on backend "xla"; the groups are created with these options of its.
+
+    The questions of one call are executed together. Raises RankError if a rank raises.
+    """
+
+    def ask(number: int) -> dict[str, np.ndarray]:
+        rank = _rank(number, join_group(), groups, options)
+        got = {name: _got(q.program, q.inputs, rank) for name, q in questions.items()}
+        torch_xla.sync()
+        xm.wait_device_ops()  # a rank that leaves early breaks the programs that others still run
+        return {name: to_numpy(value) for name, value in got.items()}
+
+    return by_question(run_ranks(ask, topology))
+
+
+def over_gloo(questions: Mapping[str, Question], world: int, groups: Groups = ()) -> Answers:
+    """What each rank gets over gloo, of the questions that gloo can answer."""
+    asked = {name: (q.over_gloo, q.inputs) for name, q in questions.items() if q.over_gloo}
+
+    def ask(number: int) -> dict[str, np.ndarray]:
+        rank = _rank(number, torch.device("cpu"), groups)
+        return {name: to_numpy(_got(*question, rank)) for name, question in asked.items()}
+
+    return by_question(gloo.run_ranks(ask, world)) if asked else {}
+
+
+def by_question(ranks: Sequence[Mapping[str, np.ndarray]]) -> Answers:
+    """Answers of each rank as answers to each question."""
+    return {name: [rank[name] for rank in ranks] for name in ranks[0]}
+
+
+def check(answers: Arrays, expected: Arrays) -> None:
+    """Every rank has what it must have: value, dtype and shape.
+
+    Raises NumbersError, naming all ranks that have something else.
+    """
+    differ = {
+        rank: _difference(got, want)
+        for rank, (got, want) in enumerate(zip(answers, expected, strict=True))
+    }
+    if told := [f"rank {rank}: {text}" for rank, text in differ.items() if text]:
+        raise NumbersError("\n".join(told))
+
+
+def _rank(
+    number: int, device: torch.device, groups: Groups, options: Mapping[str, Any] | None = None
+) -> Rank:
+    """Create the groups, which all ranks must do in the same order, and find one's own."""
+    made = {ranks: dist.new_group(list(ranks), pg_options=options) for ranks in groups}
+    for ranks, group in made.items():
+        if number in ranks:
+            return Rank(number, device, group, ranks)
+    return Rank(number, device, None, tuple(range(dist.get_world_size())))
+
+
+def _got(program: Program, inputs: Arrays, rank: Rank) -> torch.Tensor:
+    return program(to_torch(inputs[rank.number].copy()).to(rank.device), rank)
+
+
+def _difference(got: np.ndarray, want: np.ndarray) -> str:
+    """What is wrong with a rank's answer; "" if nothing."""
+    if (got.dtype, got.shape) != (want.dtype, want.shape):
+        return f"expected {want.dtype}{want.shape}, got {got.dtype}{got.shape}"
+    if np.array_equal(got, want):
+        return ""
+    return f"expected {want.tolist()}, got {got.tolist()}"

@@ -1,0 +1,68 @@
+"""Each collective of torch.distributed over all ranks, and within subgroups."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.model.topology import Topology
+from suites.collectives.data import Groups, layout, ranks_of
+from suites.process_groups.asking import ask
+from suites.process_groups.jobs import Question
+from suites.process_groups.programs import COLLECTIVES, question
+
+pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("pytorch/xla#9315")]
+
+
+def _questions(collective: str, world: int, groups: Groups = ()) -> dict[str, Question]:
+    return {
+        dtype: question(collective, ranks_of(world, (8, 3), dtype), groups)
+        for dtype in ("float32", "int32")
+    }
+
+
+@pytest.mark.topologies("4@chip")
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_world(topology: Topology, subtests: pytest.Subtests, collective: str) -> None:
+    ask(subtests, topology, _questions(collective, topology.total))
+
+
+@pytest.mark.topologies("2x2@chip")
+@pytest.mark.parametrize(
+    "collective", ["all_reduce", "all_gather_into_tensor", "all_to_all_single"]
+)
+def test_slices(topology: Topology, subtests: pytest.Subtests, collective: str) -> None:
+    """The ranks of all slices are one world."""
+    ask(subtests, topology, _questions(collective, topology.total))
+
+
+@pytest.mark.topologies("4@chip")
+@pytest.mark.parametrize(
+    ("collective", "groups"),
+    [
+        *((collective, "strided") for collective in COLLECTIVES),
+        *((collective, "pairs") for collective in ("all_reduce", "broadcast")),
+    ],
+)
+def test_subgroups(
+    topology: Topology, subtests: pytest.Subtests, collective: str, groups: str
+) -> None:
+    """Groups that are created with torch_xla's own option, which derives all of them from one."""
+    of = layout(groups, topology.total)
+    ask(subtests, topology, _questions(collective, topology.total, of), of)
+
+
+@pytest.mark.topologies("4@chip")
+@pytest.mark.upstream("pytorch/xla#8271")
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather_into_tensor", "broadcast"])
+def test_plain_subgroups(topology: Topology, subtests: pytest.Subtests, collective: str) -> None:
+    """Groups as programs for other backends create them."""
+    of = layout("pairs", topology.total)
+    ask(subtests, topology, _questions(collective, topology.total, of), of, {})
+
+
+@pytest.mark.topologies("4@chip")
+def test_subgroups_of_any_size(topology: Topology, subtests: pytest.Subtests) -> None:
+    """Three ranks and one, told to torch_xla in full."""
+    of: Groups = ((0, 1, 2), (3,))
+    options = {"xla_pg_options": {"mesh": [list(ranks) for ranks in of]}}
+    ask(subtests, topology, _questions("all_reduce", topology.total, of), of, options)

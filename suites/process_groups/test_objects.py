@@ -1,0 +1,43 @@
+"""Any Python objects between ranks, which torch.distributed pickles into tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from harness.job.ranks import run_ranks
+from harness.model.topology import Topology
+from harness.oracles import gloo
+from suites.process_groups.jobs import join_group
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies("4@chip"),
+    pytest.mark.upstream("pytorch/xla#5492"),
+]
+
+OBJECTS = ["a", {"b": [1, 2]}, None, "much longer than the others"]
+
+
+def _gathered(rank: int) -> list[Any]:
+    gathered: list[Any] = [None] * len(OBJECTS)
+    dist.all_gather_object(gathered, OBJECTS[rank])
+    return gathered
+
+
+def _broadcast(rank: int) -> list[Any]:
+    objects = OBJECTS if rank == 1 else [None] * len(OBJECTS)
+    dist.broadcast_object_list(objects, 1)
+    return objects
+
+
+@pytest.mark.parametrize("program", [_gathered, _broadcast], ids=["all_gather", "broadcast"])
+def test_objects(topology: Topology, program: Any) -> None:
+    def ask(rank: int) -> list[Any]:
+        join_group()
+        return program(rank)
+
+    assert gloo.run_ranks(program, topology.total) == [OBJECTS] * topology.total
+    assert run_ranks(ask, topology) == [OBJECTS] * topology.total

@@ -1,0 +1,57 @@
+"""Sending and receiving between ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness.model.topology import Topology
+from suites.collectives.data import ranks_of
+from suites.process_groups.asking import ask
+from suites.process_groups.jobs import Program, Question, Rank
+
+pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("pytorch/xla#8074")]
+
+
+def _sends(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    if rank.number == 0:
+        dist.send(x, 1)
+    else:
+        dist.recv(x, 0)
+    return x
+
+
+def _starts_to_send(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    work = dist.isend(x, 1) if rank.number == 0 else dist.irecv(x, 0)
+    assert work is not None
+    work.wait()
+    return x
+
+
+def _in_a_ring(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    """Each rank sends to the next one and receives from the one before, in one batch."""
+    world = len(rank.members)
+    y = torch.zeros_like(x)
+    operations = [
+        dist.P2POp(dist.isend, x, (rank.number + 1) % world),
+        dist.P2POp(dist.irecv, y, (rank.number - 1) % world),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return y
+
+
+@pytest.mark.parametrize("program", [_sends, _starts_to_send], ids=["send", "isend"])
+@pytest.mark.topologies("2@chip")
+def test_pair(topology: Topology, subtests: pytest.Subtests, program: Program) -> None:
+    """Rank 0 sends to rank 1, and there are no others."""
+    inputs = ranks_of(topology.total, (4, 3))
+    ask(subtests, topology, {"float32": Question(program, inputs, [inputs[0]] * 2, program)})
+
+
+@pytest.mark.topologies("4@chip")
+def test_ring(topology: Topology, subtests: pytest.Subtests) -> None:
+    inputs = ranks_of(topology.total, (4, 3))
+    shifted = [inputs[-1], *inputs[:-1]]
+    ask(subtests, topology, {"float32": Question(_in_a_ring, inputs, shifted, _in_a_ring)})

@@ -1,0 +1,119 @@
+"""Every ReduceOp of torch.distributed and every dtype, in each collective that reduces.
+
+Bitwise reductions are asked of booleans only: XLA's CPU client has none of integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness.isolation.ranks import RankError
+from harness.model.topology import Topology
+from harness.oracles import collectives as oracle
+from suites.collectives.data import REDUCERS, REDUCTIONS, executable, ranks_of
+from suites.process_groups.asking import ask
+from suites.process_groups.jobs import Program, Question, Rank, over_xla
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies("4@chip"),
+    pytest.mark.upstream("pytorch/xla#7782"),
+]
+
+
+def _all_reduce(op: dist.ReduceOp) -> Program:
+    def program(x: torch.Tensor, _: Rank) -> torch.Tensor:
+        dist.all_reduce(x, op)
+        return x
+
+    return program
+
+
+def _reduce(op: dist.ReduceOp) -> Program:
+    def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+        dist.reduce(x, 0, op)
+        return x if rank.number == 0 else x.new_empty(0)
+
+    return program
+
+
+def _reduce_scatter(op: dist.ReduceOp) -> Program:
+    def program(x: torch.Tensor, _: Rank) -> torch.Tensor:
+        dist.reduce_scatter(y := torch.empty_like(x[:1]), list(x.split(1)), op)
+        return y
+
+    return program
+
+
+def _reduce_scatter_tensor(op: dist.ReduceOp) -> Program:
+    def program(x: torch.Tensor, _: Rank) -> torch.Tensor:
+        dist.reduce_scatter_tensor(y := torch.empty_like(x[:1]), x, op)
+        return y
+
+    return program
+
+
+def _reduced(inputs: list[np.ndarray], reducer: str) -> list[np.ndarray]:
+    return oracle.all_reduce(inputs, reducer)
+
+
+def _at_first(inputs: list[np.ndarray], reducer: str) -> list[np.ndarray]:
+    first, *others = oracle.all_reduce(inputs, reducer)
+    return [first, *(value[:0].reshape(-1) for value in others)]
+
+
+def _scattered(inputs: list[np.ndarray], reducer: str) -> list[np.ndarray]:
+    return oracle.reduce_scatter(inputs, reducer, 0)
+
+
+Reducing = Callable[[dist.ReduceOp], Program]
+Meaning = Callable[[list[np.ndarray], str], list[np.ndarray]]
+REDUCING: dict[str, tuple[Reducing, Meaning]] = {
+    "all_reduce": (_all_reduce, _reduced),
+    "reduce": (_reduce, _at_first),
+    "reduce_scatter": (_reduce_scatter, _scattered),
+    "reduce_scatter_tensor": (_reduce_scatter_tensor, _scattered),
+}
+
+
+@pytest.mark.parametrize("collective", REDUCING)
+def test_reduction(topology: Topology, subtests: pytest.Subtests, collective: str) -> None:
+    program, meaning = REDUCING[collective]
+    questions = {}
+    for reducer, dtype in REDUCTIONS:
+        # torch_xla pins the layout in reduce, and XLA's CPU client then has no 16-bit all-reduce.
+        if not executable(reducer, dtype) or (collective == "reduce" and "float16" in dtype):
+            continue
+        inputs = ranks_of(topology.total, (4, 3), dtype, reducer)
+        found = program(getattr(dist.ReduceOp, REDUCERS[reducer].c10d))
+        questions[f"{reducer}-{dtype}"] = Question(found, inputs, meaning(inputs, reducer), found)
+    ask(subtests, topology, questions)
+
+
+def test_average(topology: Topology, subtests: pytest.Subtests) -> None:
+    """The average, which gloo does not have."""
+    inputs = ranks_of(topology.total, (4, 3))
+    mean = [np.asarray(np.mean(np.stack(inputs), 0, dtype=np.float32))] * topology.total
+    program = _all_reduce(dist.ReduceOp.AVG)
+    ask(subtests, topology, {"float32": Question(program, inputs, mean, None)})
+
+
+def test_exclusive_or(topology: Topology, subtests: pytest.Subtests) -> None:
+    inputs = ranks_of(topology.total, (4, 3), "bool")
+    odd = [np.logical_xor.reduce(np.stack(inputs))] * topology.total
+    program = _all_reduce(dist.ReduceOp.BXOR)
+    # gloo has it of integers, and says that of booleans it has none.
+    ask(subtests, topology, {"bool": Question(program, inputs, odd, None)})
+
+
+def test_scaled_sum_is_refused(topology: Topology) -> None:
+    """PREMUL_SUM is NCCL's own; a sum without the factor would be a wrong answer in silence."""
+    inputs = ranks_of(topology.total, (4, 3))
+    program = _all_reduce(dist._make_nccl_premul_sum(2.0))
+    with pytest.raises(RankError, match="Invalid reduce op"):
+        over_xla({"float32": Question(program, inputs, inputs, None)}, topology)
