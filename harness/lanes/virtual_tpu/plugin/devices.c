@@ -131,11 +131,19 @@ static PJRT_Error *of_executable(PJRT_LoadedExecutable_AddressableDevices_Args *
   return NULL;
 }
 
+// jax.distributed tells which processes live. The executor watches those of a job itself, and the
+// backend ends the process when its caller writes a process's state as another release does.
+static PJRT_Error *update_processes(PJRT_Client_UpdateGlobalProcessInfo_Args *args) {
+  (void)args;
+  return NULL;
+}
+
 void devices_fill(PJRT_Api *api) {
   api->PJRT_Client_AddressableDevices = addressable;
   api->PJRT_Client_AddressableMemories = memories;
   api->PJRT_Client_LookupAddressableDevice = lookup;
   api->PJRT_Client_ProcessIndex = process_index;
+  api->PJRT_Client_UpdateGlobalProcessInfo = update_processes;
   api->PJRT_Device_AddressableMemories = memories_of;
   api->PJRT_Device_IsAddressable = is_addressable;
   api->PJRT_Device_LocalHardwareId = local_id;
