@@ -28,6 +28,7 @@ from harness.commands import (
     query,
     record,
     repro,
+    run,
     since,
     skew,
     stacks,
@@ -54,6 +55,7 @@ _COMMANDS = (
     expectations,
     durations,
     repro,
+    run,
     record,
     collect,
     history,
@@ -102,7 +104,7 @@ def _run(arguments: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(own)
     if pytest_arguments and "arguments" not in options:
-        parser.error(f"{own[0]} runs no pytest: expected nothing behind --")
+        parser.error(f"{own[0]} runs no other program: expected nothing behind --")
     options.arguments = pytest_arguments
     return int(options.run(options))
 
@@ -116,7 +118,7 @@ def _refuse_undecodable(arguments: Sequence[str]) -> None:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The command's own arguments, and those behind ``--``, which are pytest's."""
+    """The command's own arguments, and those behind ``--``, which are another program's."""
     if "--" not in arguments:
         return arguments, []
     index = arguments.index("--")

@@ -13,12 +13,12 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NoReturn
 
 from harness.isolation import evidence, libc
 from harness.isolation.child import Endpoints
 from harness.isolation.evidence import Death
+from harness.isolation.orphans import children, kill_orphans
 from harness.isolation.streams import BoundedBuffer
 from harness.messages import new_token
 from harness.messages.cases import ANSWERS, LastAnswer, Taken
@@ -63,7 +63,7 @@ class CaseProcess:
         writers = [*(writer for _, writer in pipes), other.detach()]
         names, token = (*_READERS, "messages"), new_token().encode()
         command_reader, self._commands = os.pipe()
-        self._others = _children()
+        self._others = children()
         self.pid = _fork()
         if self.pid == 0:
             for descriptor in (*readers, self._commands):
@@ -117,7 +117,7 @@ class CaseProcess:
             _kill_group(self.pid)
             self._signal(signal.SIGKILL)
             os.waitpid(self.pid, 0)
-            _kill_orphans(self._others)
+            kill_orphans(self._others)
             self._selector.close()
             for descriptor in (*self._fds.values(), self._pidfd):
                 os.close(descriptor)
@@ -243,22 +243,6 @@ def _fork() -> int:
         return os.fork()
 
 
-def _children() -> set[int]:
-    """Direct children of this process, zombies and adopted orphans included."""
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        found.update(map(int, (task / "children").read_text().split()))
-    return found
-
-
 def _kill_group(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def _kill_orphans(others: set[int]) -> None:
-    """Kill what left its process group; each death may bring its own children to us."""
-    while orphans := _children() - others:
-        for orphan in orphans:
-            os.kill(orphan, signal.SIGKILL)
-            os.waitpid(orphan, 0)

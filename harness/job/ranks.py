@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable
 from typing import Any
 
 from harness.errors import BadInputError
 from harness.isolation.ranks import fork_ranks
-from harness.job.ports import HOST, free_port
-from harness.lanes.virtual_tpu import library
-from harness.messages import new_token
+from harness.job.environment import JobEnvironment
 from harness.model.topology import Topology
 
 
@@ -34,27 +31,12 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
     """
     if not topology.processes:
         raise BadInputError(f"run_ranks: topology {topology}: expected @chip, @host or @slice")
-    count = topology.process_count
-    of_slice = count // topology.slices
-    port, coordinator, token = free_port(), free_port(), new_token()
-    job = secrets.token_hex(8)  # of its own: the processes of an earlier one may still be ending
+    environment = JobEnvironment(topology)
 
     def rank(number: int) -> Any:
-        os.environ.update(library.process_environment(topology, number))
-        os.environ.update(
-            RANK=str(number),
-            WORLD_SIZE=str(count),
-            LOCAL_RANK=str(number % of_slice),
-            LOCAL_WORLD_SIZE=str(of_slice),
-            MASTER_ADDR=HOST,
-            MASTER_PORT=str(port),
-            XLA_HARNESS_JOB=job,
-            XLA_HARNESS_JOB_TOKEN=token,
-        )
-        if topology.slices > 1:
-            os.environ["MEGASCALE_COORDINATOR_ADDRESS"] = f"{HOST}:{coordinator}"
+        os.environ.update(environment.of(number))
         value = fn(number)
         library.settle()
         return value
 
-    return fork_ranks(rank, count, deadline=deadline)
+    return fork_ranks(rank, topology.process_count, deadline=deadline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.errors import BadInputError
 from harness.model.generations import generation_named
@@ -16,6 +16,7 @@ _SPELLING = re.compile(
 )
 
 PROCESSES = ("chip", "host", "slice")
+ONE = "one"  # as options and markers write a job of one process
 
 
 @dataclass(frozen=True, order=True)
@@ -62,6 +63,19 @@ class Topology:
             raise BadInputError(f"topology {text!r}: {error}") from None
         return cls(slices, math.prod(grid), generation.name, grid, processes)
 
+    def divided(self, processes: str) -> Topology:
+        """The same devices for a job of a process each ``chip``, ``host``, ``slice``, or ``one``.
+
+        Raises BadInputError for another word, and for a topology that says another one itself.
+        """
+        if processes not in (ONE, *PROCESSES):
+            raise BadInputError(
+                f"processes {processes!r}: expected one of {', '.join((ONE, *PROCESSES))}"
+            )
+        if self.processes not in ("", processes):
+            raise BadInputError(f"topology {self}: expected no {processes!r} beside it")
+        return replace(self, processes="" if processes == ONE else processes)
+
     @property
     def total(self) -> int:
         """All devices of all slices."""
@@ -97,6 +111,11 @@ class Topology:
     def process_count(self) -> int:
         """Processes of the whole job."""
         return math.prod(self.process_grid) * self.slices if self.processes else 1
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether its processes can have all chips of a slice, each as many as the others."""
+        return math.prod(self.process_grid) * math.prod(self.process_bounds) == self.devices
 
     def __str__(self) -> str:
         text = self.slice if self.slices == 1 else f"{self.slices}x{self.slice}"

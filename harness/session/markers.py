@@ -18,6 +18,7 @@ from harness.model.topology import Target, Topology
 MARKERS = (
     "lanes(*names): the lanes the case can run on",
     "topologies(*sizes): the topologies it can run on, as 4 or '2x4'; needs lanes(...)",
+    "processes(*each): a process for each 'chip', 'host' or 'slice', or 'one'; needs lanes(...)",
     "upstream(*issues): the upstream issues it watches, as 'pytorch/xla#8854'",
     "environment(**variables): variables set before the runtime starts; None unsets one",
     "deadline(seconds): after which it counts as hung",
@@ -28,15 +29,17 @@ _ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 
 
 def declared_targets(item: pytest.Item) -> list[Target]:
-    """Lane × topology of the closest ``lanes`` and ``topologies`` markers; [] without ``lanes``.
+    """Lane × topology × processes of the closest markers of these names; [] without ``lanes``.
 
-    Raises BadInputError for an unknown lane or a topology that can't be read.
+    Raises BadInputError for an unknown lane or word, or a topology that can't be read.
     """
-    _refuse_keywords(item, "lanes", "topologies", "upstream")
+    _refuse_keywords(item, "lanes", "topologies", "processes", "upstream")
     lanes, topologies = item.get_closest_marker("lanes"), item.get_closest_marker("topologies")
+    processes = item.get_closest_marker("processes")
     if lanes is None:
-        if topologies is not None:
-            raise BadInputError(f"{item.nodeid}: topologies(...) needs lanes(...)")
+        for mark in (topologies, processes):
+            if mark is not None:
+                raise BadInputError(f"{item.nodeid}: {mark.name}(...) needs lanes(...)")
         return []
     if not lanes.args or not all(isinstance(name, str) for name in lanes.args):
         said = ", ".join(map(repr, lanes.args))
@@ -44,13 +47,22 @@ def declared_targets(item: pytest.Item) -> list[Target]:
     try:
         sizes = [Topology.parse(str(size)) for size in (topologies.args if topologies else ())]
         targets = [
-            Target(lane.name, lane_can(lane, size))
+            Target(lane.name, lane_can(lane, divided))
             for lane in map(lane_named, lanes.args)
             for size in sizes or [lane.default_topology]
+            for divided in _divided(size, processes)
         ]
     except BadInputError as error:
         raise BadInputError(f"{item.nodeid}: {error}") from None
     return list(dict.fromkeys(targets))
+
+
+def _divided(size: Topology, processes: pytest.Mark | None) -> list[Topology]:
+    if processes is None:
+        return [size]
+    if not processes.args:
+        raise BadInputError("processes(): expected words, as processes('chip', 'one')")
+    return [size.divided(str(word)) for word in processes.args]
 
 
 def case_of(item: pytest.Item, target: Target, deadline: float) -> Case:

@@ -15,7 +15,7 @@ from harness.isolation.isolator import Limits
 from harness.job import job
 from harness.lanes import lane_can, lane_named
 from harness.lanes.tpu_aot.golden import Golden
-from harness.model.topology import Target, Topology
+from harness.model.topology import PROCESSES, Target, Topology
 from harness.session.selection import Durations, Shard, read_cases, read_durations
 
 _MIB, _KIB = 1 << 20, 1 << 10
@@ -34,6 +34,11 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="SIZES",
         default="all",
         help="topologies to run on, as 4 or 1,8 or 2x4, 2xv6e:2x2 (default: all a case names)",
+    )
+    where.addoption(
+        "--processes",
+        metavar="EACH",
+        help="run jobs with a process for each chip, host or slice of the topologies",
     )
     which = parser.getgroup("xla-harness: which cases run")
     which.addoption(
@@ -106,6 +111,7 @@ class Settings:
     lanes: tuple[str, ...]  # () for the first that a case names
     hardware: Topology | None  # of the one lane asked for, if that is one of real hardware
     topologies: tuple[Topology, ...]
+    processes: str  # each of which a job has a process for; "" for what its topology says
     in_process: str  # why there is no isolation, or ""
     shard: Shard | None
     durations: Durations
@@ -126,6 +132,8 @@ class Settings:
         given, sizes = config.getoption("lane"), config.getoption("topology")
         lanes = () if given is None else _split(given)
         topologies = () if sizes == "all" else tuple(map(Topology.parse, _split(sizes)))
+        if processes := config.getoption("processes") or "":
+            topologies = _divided(topologies, lanes, processes)
         if job.current() is not None and config.getoption("numprocesses", None):
             raise BadInputError("-n: expected one process on each worker of a job")
         for lane in map(lane_named, lanes):
@@ -135,6 +143,7 @@ class Settings:
             lanes=lanes,
             hardware=_hardware(lanes),
             topologies=topologies,
+            processes=processes,
             in_process=_why_in_process(config),
             shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
             durations=read_durations(_from_root(config, config.getini("xla_durations"))),
@@ -168,6 +177,8 @@ class Settings:
             return f"lane {target.lane}: {missing}"
         if self.topologies and target.topology not in self.topologies:
             return f"topology {target.topology}: run with --topology {target.topology}"
+        if self.processes and target.topology.processes != self.processes:
+            return f"topology {target.topology}: run without --processes {self.processes}"
         return ""
 
     def place(self, target: Target) -> Target:
@@ -186,8 +197,23 @@ class Settings:
                 "tests without a lanes marker: expected one --lane and one --topology"
             )
         lane = lane_named(self.lanes[0])
-        size = self.topologies[0] if self.topologies else lane.default_topology
+        if self.topologies:
+            size = self.topologies[0]
+        else:
+            size = lane.default_topology
+            size = size.divided(self.processes) if self.processes else size
         return Target(lane.name, lane_can(lane, size))
+
+
+def _divided(
+    topologies: Sequence[Topology], lanes: Sequence[str], processes: str
+) -> tuple[Topology, ...]:
+    """The chosen topologies as jobs of several processes; BadInputError names the option."""
+    if not lanes:
+        raise BadInputError("--processes: expected a --lane to run jobs on")
+    if processes not in PROCESSES:
+        raise BadInputError(f"--processes {processes!r}: expected one of {', '.join(PROCESSES)}")
+    return tuple(size.divided(processes) for size in topologies)
 
 
 def _why_in_process(config: pytest.Config) -> str:

@@ -20,6 +20,22 @@ xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
         ("--topology=0", "topology '0': expected DEVICES or SLICESxDEVICES, as 4 or 2x4"),
         ("--topology=4,x", "topology 'x': expected"),
         ("--topology=2x", "topology '2x': expected"),
+        ("--topology=4@core", "topology '4@core': 'core': expected a process for each of: chip,"),
+        ("--processes=chip", "--processes: expected a --lane to run jobs on"),
+        ("--lane=cpu --processes=core", "--processes 'core': expected one of chip, host, slice"),
+        (
+            "--lane=virtual-tpu --topology=4@chip --processes=host",
+            "topology 4@chip: expected no 'host' beside it",
+        ),
+        (
+            "--lane=cpu --topology=4 --processes=chip",
+            "topology 4@chip: lane cpu has all devices in one process",
+        ),
+        (
+            "--lane=tpu-aot --topology=v6e:2x2 --processes=chip",
+            "topology v6e:2x2@chip: lane tpu-aot compiles in one process",
+        ),
+        ("--lane=virtual-tpu --topology=6@host", "topology 6@host: a slice of"),
         ("--deadline=0", "--deadline '0': expected a number above 0"),
         ("--deadline=nan", "--deadline 'nan': expected a number above 0"),
         ("--deadline=inf", "--deadline 'inf': expected a number above 0"),
@@ -31,7 +47,7 @@ xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
     ],
 )
 def test_bad_option(project: Project, option: str, message: str) -> None:
-    ran = project.run(option)
+    ran = project.run(*option.split())
     assert ran.code == 2
     assert ran.shows(f"xla-harness: {message}")
     assert "Traceback" not in ran.stdout + ran.stderr
@@ -48,6 +64,10 @@ BAD_MARKERS = {
     "lanes('cpu')\n@pytest.mark.topologies('4x')": "topology '4x': expected DEVICES or",
     "lanes('cpu')\n@pytest.mark.topologies(0)": "topology '0': expected DEVICES or",
     "topologies(4)": "topologies(...) needs lanes(...)",
+    "processes('chip')": "processes(...) needs lanes(...)",
+    "lanes('virtual-tpu')\n@pytest.mark.processes()": "processes(): expected words, as processes(",
+    "lanes('virtual-tpu')\n@pytest.mark.processes('core')": "processes 'core': expected one of",
+    "lanes('cpu')\n@pytest.mark.processes('chip')": "topology 4@chip: lane cpu has all devices in",
     "lanes('cpu')\n@pytest.mark.deadline()": "deadline(...): expected one argument",
     "lanes('cpu')\n@pytest.mark.deadline('long')": "deadline('long'): expected seconds above 0",
     "lanes('cpu')\n@pytest.mark.deadline(10**400)": f"deadline(1{'0' * 400}): expected",
@@ -85,6 +105,64 @@ def test_two_lanes_are_no_place_for_a_plain_test(project: Project) -> None:
     ran = project.run("--lane=cpu", "--topology=1,4")
     assert ran.code == 2
     assert ran.shows("tests without a lanes marker: expected one --lane and one --topology")
+
+
+JOBS = """\
+pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies(2, "2x2")]
+@pytest.mark.processes("one", "chip")
+def test_x(): pass
+@pytest.mark.processes("slice")
+@pytest.mark.topologies("2x2")
+def test_y(): pass
+def test_z(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            (),
+            "x[2] x[2@chip] x[2x2] x[2x2@chip] y[2x2@slice] z[2] z[2x2]",
+        ),
+        (("--processes=chip",), "x[2@chip] x[2x2@chip]"),
+        (("--processes=chip", "--topology=2x2"), "x[2x2@chip]"),
+        (("--topology=2x2@slice",), "y[2x2@slice]"),
+        (("--topology=2",), "x[2] z[2]"),
+    ],
+    ids=" ".join,
+)
+def test_processes_multiply_topologies(
+    project: Project, options: tuple[str, ...], expected: str
+) -> None:
+    project.write("test_inner.py", JOBS)
+    ran = project.run("--lane=virtual-tpu", "--collect-only", "-q", *options)
+    names = [
+        line.partition("::test_")[2].replace("virtual-tpu-", "")
+        for line in ran.stdout.splitlines()
+        if "::" in line
+    ]
+    assert names == expected.split()
+
+
+IN_A_JOB = """from harness.job.ranks import run_ranks
+@pytest.mark.lanes("virtual-tpu")
+@pytest.mark.processes("chip", "host")
+@pytest.mark.topologies("2x2")
+def test_x(topology):
+    places = run_ranks(lambda n: (os.environ["RANK"], os.environ["MEGASCALE_SLICE_ID"]), topology)
+    print(topology, places)
+    assert len(places) == topology.process_count
+"""
+
+
+def test_report_states_the_processes(project: Project) -> None:
+    project.write("test_inner.py", IN_A_JOB)
+    ran = project.run("--lane=virtual-tpu")
+    assert "rank" not in ran.stdout  # a RankError
+    for each in ("chip", "host"):
+        said = ran.properties(f"test_x[virtual-tpu-2x2@{each}]")
+        assert (said["lane"], said["topology"]) == ("virtual-tpu", f"2x2@{each}")
 
 
 LEFT_OUT = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from harness.errors import BadInputError
 from harness.lanes.events import Events
 from harness.lanes.libtpu_file import library
 from harness.lanes.tpu_aot import libtpu
@@ -22,6 +23,8 @@ class TpuAotLane(VirtualTpuLane):
 
     def check(self, topology: Topology) -> None:
         libtpu.check(topology)
+        if topology.processes:
+            raise BadInputError(f"topology {topology}: lane tpu-aot compiles in one process")
 
     def missing(self) -> str:
         return "" if library() else "libtpu is not installed"

@@ -34,6 +34,11 @@ class VirtualTpuLane(Lane):
             raise BadInputError(
                 f"topology {topology}: expected {library.MOST_DEVICES} devices at most"
             )
+        if not topology.is_divisible:
+            x, y, z = topology.bounds
+            raise BadInputError(
+                f"topology {topology}: a slice of {x}x{y}x{z} chips has no whole hosts of 2x2"
+            )
 
     def missing(self) -> str:
         return ""  # a part of this package: preload says what is wrong with it

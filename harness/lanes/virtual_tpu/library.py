@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import secrets
 import sys
 from functools import cache
@@ -19,6 +20,7 @@ from harness.model.generations import generation_named
 from harness.model.topology import Topology
 
 PLUGIN = Path(__file__).with_name("libvirtual_tpu.so")
+_STARTUP = Path(__file__).with_name("startup")
 # What libtpu 0.0.23 says, for stacks without a libtpu.
 _BUILD = "Built on Sep 11 2025 15:57:19 (1757631439)"
 MOST_DEVICES = 4096
@@ -157,6 +159,7 @@ def _processes(topology: Topology) -> dict[str, str | None]:
             "TPU_VISIBLE_CHIPS": None,
         }
     return {
+        "PYTHONPATH": _python_path(),  # of the workers that a launcher starts
         "TPU_PROCESS_BOUNDS": None,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": None,
         "TPU_HOST_BOUNDS": "1,1,1",
@@ -164,6 +167,13 @@ def _processes(topology: Topology) -> dict[str, str | None]:
         "CLOUD_TPU_TASK_ID": None,
         "TPU_VISIBLE_CHIPS": None,
     }
+
+
+def _python_path() -> str:
+    """The path of this process, with what prepares a new Python for a virtual TPU first."""
+    given = os.environ.get("PYTHONPATH", "")
+    folders = [folder for folder in given.split(os.pathsep) if folder != str(_STARTUP)]
+    return os.pathsep.join([str(_STARTUP), *folders] if given else [str(_STARTUP)])
 
 
 def _written(bounds: tuple[int, int, int]) -> str:

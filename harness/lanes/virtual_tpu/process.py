@@ -35,9 +35,15 @@ def start() -> str:
     atexit.register(library.virtual_tpu_settle)
     pallas.attach(library)
     pallas.record_kernels()
+    prepare_frameworks()
+    return ""
+
+
+@cache
+def prepare_frameworks() -> None:
+    """Let both frameworks find the chips of the virtual TPU when they are imported."""
     wrapt.register_post_import_hook(_show_chips, "torch_xla._internal.tpu")
     wrapt.register_post_import_hook(_is_tpu_machine, "jax._src.cloud_tpu_init")
-    return ""
 
 
 def stack() -> str:

@@ -191,8 +191,8 @@ void meeting_leave(const PJRT_Client *client);
 // Give the instructions of an HloModuleProto, or of one in an HloModuleProtoWithConfig, ids that
 // fit in 32 bits, each in the bytes that it had.
 void renumber_instructions(char *program, size_t size, int with_config);
-// A CompileOptionsProto with what an old caller can't have said, to be freed, and its size; NULL
-// when nothing is missing.
+// A CompileOptionsProto with what an old caller can't have said and without the options of the
+// TPU's own compiler, to be freed, and its size; NULL when there is nothing to change.
 char *options_completed(const char *options, size_t *size);
 // The parameters of a serialised CPU executable whose buffers the program may take, to be freed.
 int64_t *donated_parameters(const char *executable, size_t size, size_t *count);

@@ -175,20 +175,62 @@ static unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned
   return found;
 }
 
-// A caller's debug options that do not know parallel code generation say by that 0 parts, which XLA
-// refuses. A proto is merged with what is appended to it, so XLA's own default goes to its end.
-char *options_completed(const char *options, size_t *size) {
+// Whether an entry of the option overrides names an option of the TPU's compiler.
+static int is_of_tpu(unsigned char *entry, unsigned char *end) {
+  static const char START[] = "xla_tpu_";
+  unsigned char *key_end, *key = find_field(entry, end, 1, &key_end);
+  return key != NULL && (size_t)(key_end - key) >= sizeof START - 1 &&
+         memcmp(key, START, sizeof START - 1) == 0;
+}
+
+// Copy the options without those that only the TPU's compiler knows: the CPU's refuses them.
+static size_t copy_of_cpu(char *copy, const char *options, size_t size) {
+  enum { OVERRIDES = 7 };
+  unsigned char *at = (unsigned char *)options, *end = at + size;
+  size_t copied = 0;
+  while (at < end) {
+    unsigned char *first = at;
+    const uint64_t tag = read_varint(&at, end), wire = tag & 7;
+    uint64_t length = wire == 1 ? 8 : wire == 5 ? 4 : 0;
+    if (wire == 0) read_varint(&at, end);
+    if (wire == 2) length = read_varint(&at, end);
+    if (length > (uint64_t)(end - at)) length = (uint64_t)(end - at);
+    unsigned char *value = at;
+    at += length;
+    if (tag == (OVERRIDES << 3 | 2) && is_of_tpu(value, at)) continue;
+    memcpy(copy + copied, first, (size_t)(at - first));
+    copied += (size_t)(at - first);
+  }
+  return copied;
+}
+
+// Whether a caller's debug options do not know parallel code generation.
+static int lack_split(const char *options, size_t size) {
   enum { BUILD = 3, DEBUG = 3, SPLIT = 323 };
+  unsigned char *at = (unsigned char *)options, *end = at + size;
+  if ((at = find_field(at, end, BUILD, &end)) == NULL) return 0;
+  if ((at = find_field(at, end, DEBUG, &end)) == NULL) return 0;
+  return find_field(at, end, SPLIT, &end) == NULL;
+}
+
+// Options that do not know parallel code generation say by that 0 parts, which XLA refuses. A proto
+// is merged with what is appended to it, so XLA's own default goes to its end.
+char *options_completed(const char *options, size_t *size) {
+  enum { BUILD = 3, DEBUG = 3 };
   static const unsigned char DEFAULT[] = {BUILD << 3 | 2, 5, DEBUG << 3 | 2, 3, 0x98, 0x14, 32};
-  unsigned char *at = (unsigned char *)options, *end = at + *size;
-  if ((at = find_field(at, end, BUILD, &end)) == NULL) return NULL;
-  if ((at = find_field(at, end, DEBUG, &end)) == NULL) return NULL;
-  if (find_field(at, end, SPLIT, &end) != NULL) return NULL;
   char *completed = malloc(*size + sizeof DEFAULT);
   if (completed == NULL) abort();
-  memcpy(completed, options, *size);
-  memcpy(completed + *size, DEFAULT, sizeof DEFAULT);
-  *size += sizeof DEFAULT;
+  const int lack = lack_split(options, *size);
+  const size_t copied = copy_of_cpu(completed, options, *size);
+  if (!lack && copied == *size) {
+    free(completed);
+    return NULL;
+  }
+  *size = copied;
+  if (lack) {
+    memcpy(completed + *size, DEFAULT, sizeof DEFAULT);
+    *size += sizeof DEFAULT;
+  }
   return completed;
 }
 

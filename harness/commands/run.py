@@ -1,0 +1,86 @@
+"""``xla-harness run``: any command on a lane, in as many processes as a job has."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+
+from harness.commands.output import say
+from harness.commands.parsers import Commands
+from harness.errors import BadInputError
+from harness.job.command import run_command
+from harness.job.environment import JobEnvironment
+from harness.lanes import LANES, Lane, lane_can, lane_named
+from harness.model.topology import Topology
+
+_LANE = "virtual-tpu"
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "run", help="run a command on a lane: xla-harness run --topology 2x4 -- python train.py"
+    )
+    parser.add_argument("--lane", default=_LANE, metavar="NAME", help="default: %(default)s")
+    parser.add_argument("--topology", metavar="SIZE", help="as 4 or 2x4 (default: the lane's own)")
+    parser.add_argument(
+        "--processes",
+        metavar="EACH",
+        help="start it once for each chip, host or slice (default: once, with all devices)",
+    )
+    parser.add_argument("--deadline", metavar="SECONDS", help="after which all processes end")
+    parser.set_defaults(arguments=[], run=_run)
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise BadInputError(f"--deadline {text!r}: expected seconds above 0")
+    return seconds
+
+
+def _run(options: argparse.Namespace) -> int:
+    if not options.arguments:
+        raise BadInputError("run: expected a command behind --, as -- python train.py")
+    lane = lane_named(options.lane)
+    if lane.compiles_only or lane.runs_cases_of:
+        able = [name for name in LANES if not LANES[name].compiles_only]
+        able = [name for name in able if not LANES[name].runs_cases_of]
+        raise BadInputError(f"run: lane {lane.name}: expected one of {', '.join(able)}")
+    topology = _topology(options, lane)
+    deadline = _seconds(options.deadline)
+    lane.preload()  # says what is missing
+    ended = run_command(options.arguments, _environments(lane, topology), deadline)
+    if ended.why:
+        say(f"xla-harness: {ended.why}", style="red")
+    return ended.code
+
+
+def _topology(options: argparse.Namespace, lane: Lane) -> Topology:
+    size = Topology.parse(options.topology) if options.topology else lane.default_topology
+    return lane_can(lane, size.divided(options.processes) if options.processes else size)
+
+
+def _environments(lane: Lane, topology: Topology) -> list[Mapping[str, str]]:
+    """The environment of each process.
+
+    The one process of one slice finds its chips as a host's process does, so that a launcher in it
+    can divide them.
+    """
+    if topology.processes:
+        base, job = _merged(lane.environment(topology)), JobEnvironment(topology)
+        return [base | job.of(number) for number in range(topology.process_count)]
+    undivided = topology.slices == 1 and lane.name == _LANE
+    return [_merged(lane.environment(topology.divided("chip") if undivided else topology))]
+
+
+def _merged(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """This process's environment with the changes; None unsets."""
+    found = {name: value for name, value in os.environ.items() if name not in changes}
+    return found | {name: value for name, value in changes.items() if value is not None}

@@ -1,0 +1,165 @@
+"""Runs a command once, or once for each process of a job, and leaves nothing of it behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from harness.errors import BadInputError
+from harness.isolation import evidence, libc
+from harness.isolation.orphans import children, kill_orphans
+from harness.job.output import Output
+
+LATE = 124  # as timeout(1) says it
+_AFTER_FAILURE = 3.0  # seconds for the others to fail of it too, and to say where they are
+_AFTER_SIGTERM = 5.0
+_LOOK = 1.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a command came to its end.
+
+    Attributes:
+        code: its exit code, as a shell says it; that of the first process that failed, LATE when
+            some were still running at the deadline.
+        why: what is to be said of it; "" for nothing.
+    """
+
+    code: int
+    why: str = ""
+
+
+def run_command(
+    words: Sequence[str], environments: Sequence[Mapping[str, str]], deadline: float | None
+) -> Ending:
+    """Run the command with each of these environments, and wait for all of them.
+
+    One process has this one's input and output. The output of several goes line by line to this
+    one's, with the rank in front. When one fails, the others end. Whatever they have started ends
+    with them, also on Ctrl-C, SIGTERM and SIGHUP.
+
+    Args:
+        words: the program and its arguments.
+        environments: all variables of each process.
+        deadline: in seconds, for all together; None for none.
+
+    Raises:
+        BadInputError: there is no such program.
+    """
+    libc.adopt_orphans()
+    others = children()
+    handlers = {each: signal.signal(each, _leave) for each in (signal.SIGTERM, signal.SIGHUP)}
+    job = _Processes()
+    try:
+        for environment in environments:
+            job.start(words, environment, len(environments))
+        return job.wait(deadline)
+    except KeyboardInterrupt:
+        return Ending(128 + signal.SIGINT)
+    finally:
+        try:
+            job.end()
+        finally:
+            kill_orphans(others)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    del frame
+    raise SystemExit(128 + number)
+
+
+class _Processes:
+    """The processes of one job, by their ranks."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._output = Output()
+
+    def start(self, words: Sequence[str], environment: Mapping[str, str], count: int) -> None:
+        """Start the next of ``count`` processes."""
+        pipe = None if count == 1 else subprocess.PIPE
+        try:
+            started = subprocess.Popen(
+                words,
+                env=environment,
+                stdin=None if count == 1 else subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=pipe,
+                preexec_fn=libc.DieWithParent(),  # noqa: PLW1509  # there is no other thread
+            )
+        except OSError as error:
+            raise BadInputError(f"{words[0]}: expected a program: {error.strerror}") from error
+        prefix = b"rank %*d | " % (len(str(count - 1)), len(self._started))
+        for read, out in ((started.stdout, sys.stdout), (started.stderr, sys.stderr)):
+            if read is not None:
+                self._output.add(read.fileno(), prefix, out.buffer)
+        self._output.wake_for(os.pidfd_open(started.pid))
+        self._started.append(started)
+
+    def wait(self, deadline: float | None) -> Ending:
+        """Wait until all have ended, or one has failed."""
+        end = time.monotonic() + deadline if deadline is not None else None
+        while self._running() and not self._failed():
+            left = _LOOK if end is None else end - time.monotonic()
+            if left <= 0:
+                return self._late(deadline)
+            self._output.copy(min(left, _LOOK))
+        failed = self._failed()
+        if not failed:
+            return Ending(0)
+        self._wait_for_all(_AFTER_FAILURE)
+        code = self._code(failed[0])
+        assert code is not None
+        alone = len(self._started) == 1  # it has said itself what it has to say
+        return Ending(code, "" if alone else f"{self._named(failed[:1])}: exit code {code}")
+
+    def end(self) -> None:
+        """End those that still run, and copy what all have written."""
+        for rank in self._running():
+            self._started[rank].terminate()
+        self._wait_for_all(_AFTER_SIGTERM)
+        for rank in self._running():
+            self._started[rank].kill()
+            self._started[rank].wait()
+        self._output.flush()
+        for started in self._started:
+            for pipe in (started.stdout, started.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def _wait_for_all(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._running() and (left := end - time.monotonic()) > 0:
+            self._output.copy(left)
+
+    def _late(self, deadline: float | None) -> Ending:
+        """Say where each process is that still runs."""
+        running = self._running()
+        stacks = [
+            f"rank {rank}:\n{evidence.native_stack(self._started[rank].pid)}" for rank in running
+        ]
+        who = f"{self._named(running)}: still running after {deadline:g} s"
+        return Ending(LATE, "\n".join([who, *stacks]))
+
+    def _code(self, rank: int) -> int | None:
+        """Its exit code, as a shell says it; None while it runs."""
+        code = self._started[rank].poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def _running(self) -> list[int]:
+        return [rank for rank in range(len(self._started)) if self._code(rank) is None]
+
+    def _failed(self) -> list[int]:
+        return [rank for rank in range(len(self._started)) if self._code(rank)]
+
+    def _named(self, ranks: Sequence[int]) -> str:
+        return f"rank {', '.join(map(str, ranks))} of {len(self._started)}"

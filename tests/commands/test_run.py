@@ -1,0 +1,249 @@
+"""``xla-harness run``: each process gets its place, and nothing is left of any of them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.project import take_ctrl_c
+
+from harness import cli
+from harness.lanes.virtual_tpu import library
+
+PLACE = """\
+import os
+print(*(os.environ.get(name, "-") for name in (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CLOUD_TPU_TASK_ID",
+    "TPU_VISIBLE_CHIPS", "TPU_PROCESS_BOUNDS", "MEGASCALE_SLICE_ID")))
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that is over."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process, and says what came of it."""
+
+    def call(*options: str, command: Sequence[str] = ()) -> Ran:
+        code = cli.main(["run", *options, *(["--", *command] if command else [])])
+        return Ran(code, *capfd.readouterr())
+
+    return call
+
+
+def python(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", text)
+
+
+def lines(text: str) -> list[str]:
+    return sorted(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--topology=4",), ["- - - - - - - -"]),
+        (("--topology=2x4",), ["- - - - - - 1,1,1 -"]),
+        (
+            ("--topology=4", "--processes=chip"),
+            [f"rank {n} | {n} 4 {n} 4 {n} {n} 2,2,1 -" for n in range(4)],
+        ),
+        (
+            ("--topology=8", "--processes=host"),
+            ["rank 0 | 0 2 0 2 0 0,1,2,3 1,2,1 -", "rank 1 | 1 2 1 2 1 4,5,6,7 1,2,1 -"],
+        ),
+        (
+            ("--topology=2x4@slice",),
+            ["rank 0 | 0 2 0 1 0 0,1,2,3 1,1,1 0", "rank 1 | 1 2 0 1 0 0,1,2,3 1,1,1 1"],
+        ),
+    ],
+    ids=["one", "slices", "chips", "hosts", "a process a slice"],
+)
+def test_place_of_each_process(run: Run, options: tuple[str, ...], expected: list[str]) -> None:
+    ran = run(*options, command=python(PLACE))
+    assert ran.code == 0, ran.stderr
+    assert lines(ran.stdout) == expected
+
+
+def test_processes_share_one_job_and_two_runs_do_not(run: Run) -> None:
+    names = ("XLA_HARNESS_JOB", "XLA_HARNESS_JOB_TOKEN", "MASTER_PORT")
+    show = python(f"import os; print(*map(os.environ.get, {names}))")
+    jobs = []
+    for _ in range(2):
+        ran = run("--topology=2@chip", command=show)
+        (job,) = {line.partition("| ")[2] for line in ran.stdout.splitlines()}
+        jobs.append(job.split())
+    assert all(one != other for one, other in zip(*jobs, strict=True))
+
+
+def test_output_keeps_its_stream_and_its_last_line(run: Run) -> None:
+    text = "import sys; print('out'); print('err\\nno newline', end='', file=sys.stderr)"
+    ran = run("--topology=2@chip", command=python(text))
+    assert lines(ran.stdout) == ["rank 0 | out", "rank 1 | out"]
+    assert lines(ran.stderr) == [
+        f"rank {n} | {said}" for n in (0, 1) for said in ("err", "no newline")
+    ]
+
+
+def test_one_process_has_our_output_and_its_own_exit_code(run: Run) -> None:
+    ran = run("--topology=4", command=("sh", "-c", "printf 'as it is'; exit 3"))
+    assert ran == Ran(3, "as it is", "")
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("raise SystemExit(7)", 7), ("os.kill(os.getpid(), 9)", 137)]
+)
+def test_others_end_with_the_first_that_fails(run: Run, end: str, code: int) -> None:
+    text = f"import os, time\nif os.environ['RANK'] == '2':\n    {end}\ntime.sleep(600)"
+    start = time.monotonic()
+    ran = run("--topology=4@chip", command=python(text))
+    assert ran.code == code
+    assert f"xla-harness: rank 2 of 4: exit code {code}" in ran.stderr
+    assert time.monotonic() - start < 60
+
+
+LEAVES = """\
+import os, subprocess, sys, time
+child = subprocess.Popen(["sleep", "611"], start_new_session=True)
+print(child.pid, flush=True)
+if os.environ["RANK"] == "0":
+    {end}
+time.sleep(611)
+"""
+
+
+def gone(pids: Sequence[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0) if time.sleep(1) else sys.exit(1)", "sys.exit(1)"])
+def test_nothing_stays_behind_a_failure(run: Run, end: str) -> None:
+    ran = run("--topology=2@chip", command=python(LEAVES.format(end=end)))
+    assert ran.code == 1
+    assert gone([int(line.split()[-1]) for line in ran.stdout.splitlines()])
+
+
+def test_nothing_stays_behind_a_command_that_has_ended(run: Run) -> None:
+    ran = run("--topology=4", command=("sh", "-c", "setsid sleep 611 >&- 2>&- & echo $!"))
+    assert ran.code == 0
+    assert gone([int(ran.stdout)])
+
+
+# Without the command line, which takes seconds to import.
+DRIVER = """\
+import os, sys
+from harness.job.command import run_command
+ranks = [{{**os.environ, "RANK": str(rank)}} for rank in range(2)]
+sys.exit(run_command([sys.executable, "-c", {text!r}], ranks, None).code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        (signal.SIGHUP, 128 + signal.SIGHUP),
+        (signal.SIGINT, 128 + signal.SIGINT),
+    ],
+)
+def test_nothing_stays_behind_a_signal(number: signal.Signals, code: int) -> None:
+    command = python(DRIVER.format(text=LEAVES.format(end="pass")))
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=take_ctrl_c,  # noqa: PLW1509 - this process has one thread
+    ) as running:
+        assert running.stdout is not None
+        pids = [int(running.stdout.readline().split()[-1]) for _ in range(2)]
+        running.send_signal(number)
+        assert running.wait(60) == code
+        assert gone(pids)
+
+
+def test_deadline_says_where_they_are(run: Run) -> None:
+    text = "import os, time\ndef stuck(): time.sleep(600)\nos.environ['RANK'] == '1' and stuck()"
+    ran = run("--topology=2@chip", "--deadline=5", command=python(text))
+    assert ran.code == 124
+    assert "rank 1 of 2: still running after 5 s" in ran.stderr
+    assert "stuck (<string>:2)" in ran.stderr
+    assert "rank 0:" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--topology=4",), "run: expected a command behind --"),
+        (("--topology=4", "--", "./nothing-here"), "./nothing-here: expected a program"),
+        (("--topology=4x", "--", "true"), "topology '4x': expected DEVICES"),
+        (("--lane=gpu", "--", "true"), "lane 'gpu': expected one of"),
+        (("--lane=tpu-aot", "--", "true"), "lane tpu-aot: expected one of cpu, virtual-tpu"),
+        (
+            ("--lane=cpu", "--topology=4@chip", "--", "true"),
+            "topology 4@chip: lane cpu has all devices in one process",
+        ),
+        (
+            ("--topology=4@chip", "--processes=host", "--", "true"),
+            "topology 4@chip: expected no 'host' beside it",
+        ),
+        (
+            ("--processes=core", "--", "true"),
+            "processes 'core': expected one of one, chip, host, slice",
+        ),
+        (("--deadline=0", "--", "true"), "--deadline '0': expected seconds above 0"),
+    ],
+)
+def test_bad_input(
+    capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert cli.main(["run", *arguments]) == 2
+    assert message in capfd.readouterr().err
+
+
+def test_lane_cpu(run: Run) -> None:
+    show = python("import os; print(os.environ['PJRT_DEVICE'], os.environ['CPU_NUM_DEVICES'])")
+    assert run("--lane=cpu", "--topology=8", command=show).stdout == "CPU 8\n"
+
+
+@pytest.mark.parametrize("framework", ["torch_xla", "jax"])
+def test_python_without_the_harness(tmp_path: Path, framework: str) -> None:
+    (tmp_path / f"{framework}.py").touch()
+    startup = Path(library.__file__).with_name("startup")
+    ran = subprocess.run(
+        (sys.executable, "-S", "-c", f"import sitecustomize; print(1); import {framework}"),
+        env={"PYTHONPATH": f"{startup}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout == "1\n"
+    assert f"{sys.executable} has {framework} but no xla-harness" in ran.stderr
+
+
+def test_another_sitecustomize_runs_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    startup = Path(library.__file__).with_name("startup")
+    ran = subprocess.run(
+        (sys.executable, "-c", "print('ours')"),
+        env={"PYTHONPATH": f"{startup}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr) == ("theirs\nours\n", "")
