@@ -26,7 +26,7 @@ from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.verdicts import allow
 from harness.verdicts.compare import decide
-from harness.verdicts.findings import Comparison, Open
+from harness.verdicts.comparison import Comparison, Open
 from harness.verdicts.since import find_reports
 
 OUT = Path("reports/qualify")

@@ -1,4 +1,4 @@
-"""The allow-list: which findings a person accepts of a candidate, why, and until when."""
+"""The allow-list: which cases a person accepts of a candidate, why, and until when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.errors import BadInputError
 from harness.expectations import glob_pattern
 from harness.files import Table, Text, one_of, read_tables
 from harness.model.issues import ISSUE
-from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.comparison import ComparedCase, Comparison
 from harness.verdicts.words import REFUSALS
 
 
@@ -46,12 +46,10 @@ class AllowEntry(Table):
     def _patterns(self) -> list[re.Pattern[str]]:
         return [glob_pattern(case) for case in self.cases]
 
-    def allows(self, finding: Finding) -> bool:
+    def allows(self, case: ComparedCase) -> bool:
         """Whether it is about this case and this verdict."""
-        return finding.verdict == self.verdict and any(
-            pattern.fullmatch(name)
-            for pattern in self._patterns
-            for name in {finding.id, finding.key}
+        return case.verdict == self.verdict and any(
+            pattern.fullmatch(name) for pattern in self._patterns for name in {case.id, case.key}
         )
 
 
@@ -59,7 +57,7 @@ class AllowEntry(Table):
 class Allowed:
     """What a list allows of a comparison."""
 
-    entries: Mapping[str, AllowEntry]  # by the finding's key
+    entries: Mapping[str, AllowEntry]  # by the case's key
     stale: tuple[AllowEntry, ...]  # those that allow nothing of it
 
 
@@ -80,17 +78,17 @@ def load(path: Path, today: date) -> tuple[AllowEntry, ...]:
 
 
 def apply(entries: tuple[AllowEntry, ...], comparison: Comparison) -> Allowed:
-    """Which findings are signed off. Raises BadInputError when two entries allow one finding."""
+    """Which cases are signed off. Raises BadInputError when two entries allow one case."""
     found: dict[str, AllowEntry] = {}
     used = set()
-    for finding in comparison.of(*REFUSALS):
-        fits = [entry for entry in entries if entry.allows(finding)]
+    for case in comparison.of(*REFUSALS):
+        fits = [entry for entry in entries if entry.allows(case)]
         if len(fits) > 1:
             raise BadInputError(
-                f"{fits[0].where} and {fits[1].where} match {finding.key}: "
+                f"{fits[0].where} and {fits[1].where} match {case.key}: "
                 "expected one entry at most for a case"
             )
         for entry in fits:
-            found[finding.key] = entry
+            found[case.key] = entry
             used.add(entry.where)
     return Allowed(found, tuple(entry for entry in entries if entry.where not in used))
