@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from harness.session.markers import MARKERS
 from harness.session.session import Cases
 from harness.session.terminal import Terminal
 from harness.stacks.catalogue import known_versions
-from harness.verdicts import upstream
+from harness.verdicts.upstream import Row
 
 __all__ = [
     "start_runtime",
@@ -50,13 +51,19 @@ def pytest_configure(config: pytest.Config) -> None:
         known = known_versions(settings.stacks)
         findings = read_findings(settings.findings)
         expectations = Expectations.load_optional(settings.expectations, known, findings)
-        config.stash[_TERMINAL] = Terminal(
-            config, settings.in_process, upstream.load_optional(settings.upstream)
-        )
+        config.stash[_TERMINAL] = Terminal(config, settings.in_process, _rows(settings.upstream))
     except BadInputError as error:
         pytest.exit(f"xla-harness: {error}", returncode=2)
     config.pluginmanager.register(Cases(config, settings, expectations))
     config.pluginmanager.register(TraceFilter())
+
+
+def _rows(path: Path | None) -> tuple[Row, ...]:
+    if path is None:
+        return ()
+    from harness.verdicts.upstream_file import load
+
+    return load(path)
 
 
 @pytest.hookimpl(tryfirst=True)
