@@ -16,7 +16,6 @@ from harness.session.logs import TraceFilter
 from harness.session.markers import MARKERS
 from harness.session.session import Cases
 from harness.session.terminal import Terminal
-from harness.stacks.catalogue import known_versions
 from harness.verdicts.upstream import Row
 
 __all__ = [
@@ -48,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     try:
         settings = options.Settings.of(config)
-        known = known_versions(settings.stacks)
+        known = _known_versions(settings.stacks)
         findings = read_findings(settings.findings)
         expectations = Expectations.load_optional(settings.expectations, known, findings)
         config.stash[_TERMINAL] = Terminal(config, settings.in_process, _rows(settings.upstream))
@@ -56,6 +55,14 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"xla-harness: {error}", returncode=2)
     config.pluginmanager.register(Cases(config, settings, expectations))
     config.pluginmanager.register(TraceFilter())
+
+
+def _known_versions(folder: Path | None) -> list[dict[str, str]]:
+    if folder is None:
+        return []
+    from harness.stacks.catalogue import known_versions
+
+    return known_versions(folder)
 
 
 def _rows(path: Path | None) -> tuple[Row, ...]:

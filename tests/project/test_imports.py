@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 from support.paths import ROOT
@@ -24,6 +25,13 @@ for name in ("--help", *cli._COMMANDS):
     first[name] = sorted(sys.modules.keys() - before)
     before = set(sys.modules)
 print(json.dumps(first))
+"""
+# A test of a project without stacks, expectations and lanes.
+TEST = """\
+import sys
+def test_modules(request):
+    assert request.config.pluginmanager.hasplugin("xla-harness")
+    print(*sys.modules)
 """
 
 
@@ -46,3 +54,14 @@ def test_a_command_imports_no_other_one() -> None:
     first, *_ = cli._COMMANDS
     assert not imported()["--help"] & of_commands
     assert imported()[first] & of_commands == {f"harness.commands.{first}"}
+
+
+def test_a_plain_test_needs_no_heavy_library(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text(TEST)
+    line = [sys.executable, "-m", "pytest", "-s", "-p", "no:cov", "-p", "no:hypothesispytest"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert not set(done.stdout.split()) & HEAVY
