@@ -10,7 +10,6 @@ from typing import Any
 
 from harness.commands.output import answer, say
 from harness.commands.parsers import (
-    Commands,
     add_folder,
     add_json,
     names,
@@ -35,11 +34,8 @@ LANES = "cpu,virtual-tpu"
 REPORTS = Path("reports/matrix")
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "matrix", help="run the suites on several stacks and lanes, and compare them"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("--stacks", required=True, metavar="NAMES", help="as 2.5.1,2.9.0, or all")
     add_run_options(parser)
     parser.add_argument("--shard", metavar="NUMBER/COUNT", help="one part of each cell, as 2/5")

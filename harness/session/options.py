@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +15,11 @@ from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
 from harness.job import job
 from harness.lanes import lane_can, lane_named
-from harness.lanes.tpu_aot.golden import Golden
 from harness.model.topology import Target, Topology
 from harness.session.selection import Durations, Shard, read_cases, read_durations
+
+if TYPE_CHECKING:
+    from harness.lanes.tpu_aot.golden import Golden
 
 _MIB, _KIB = 1 << 20, 1 << 10
 
@@ -232,7 +235,11 @@ def _hardware(lanes: Sequence[str]) -> Topology | None:
 def _golden(config: pytest.Config, lanes: Sequence[str]) -> Golden | None:
     folder = _from_root(config, config.getini("xla_golden"))
     compiles = not lanes or any(lane_named(name).compiles_only for name in lanes)
-    return Golden(folder) if folder is not None and compiles else None
+    if folder is None or not compiles:
+        return None
+    from harness.lanes.tpu_aot.golden import Golden
+
+    return Golden(folder)
 
 
 def _preload(config: pytest.Config) -> tuple[str, ...]:

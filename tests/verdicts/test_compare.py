@@ -17,7 +17,8 @@ from harness.errors import BadInputError
 from harness.junit.report import Report, read
 from harness.model.outcome import Kind
 from harness.render import comparison_github, comparison_text
-from harness.verdicts.allow import Allowed, apply, load
+from harness.verdicts.allow import Allowed, apply
+from harness.verdicts.allow_file import load
 from harness.verdicts.compare import compare, decide
 from harness.verdicts.comparison import ComparedCase, Comparison
 from harness.verdicts.groups import groups
