@@ -74,7 +74,6 @@ class Project:
 
     path: Path
     preload: str = ""
-    measured: bool = False  # a run under coverage takes three times as long
 
     def write(self, name: str, body: str) -> Path:
         """Write a file; a test module gets the usual imports."""
@@ -89,8 +88,7 @@ class Project:
         ini = self.path / "pytest.ini"
         if not ini.exists():
             ini.write_text(INI.format(preload=self.preload), encoding="utf-8")
-        ours = OURS if self.measured else (*OURS, "COVERAGE_")
-        clean = {name: os.environ[name] for name in os.environ if not name.startswith(ours)}
+        clean = {name: os.environ[name] for name in os.environ if not name.startswith(OURS)}
         return subprocess.Popen(
             [sys.executable, "-m", "pytest", "--junitxml=junit.xml", *FASTER, *args],
             cwd=self.path,
