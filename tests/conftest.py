@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 from support.drift import GOOD, NO_DOUBLE, NO_HALF, WITH_NEW, Drift
 from support.drift import project as drift_project
 from support.project import Project
+
+# Each of a thousand processes would compile the harness anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

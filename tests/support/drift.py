@@ -29,6 +29,8 @@ def test_new():
     if not hasattr(drift, "new"):
         pytest.skip("drift has no new()")
 """
+# The harness brings hypothesis along, for suites; here nothing uses what takes a second to load.
+INI = "[pytest]\naddopts = -p no:hypothesispytest\nxla_preload =\njunit_family = xunit2\n"
 GOOD = "def double(n): return 2 * n\ndef half(n): return n // 2\nSECONDS = 0\n"
 NO_DOUBLE = GOOD.replace("2 * n", "n * n")
 NO_HALF = GOOD.replace("n // 2", "n // 0")
@@ -112,5 +114,5 @@ def project(path: Path, cache: Path) -> Drift:
     (path / "suites" / "area").mkdir(parents=True)
     (path / "suites" / "area" / "__init__.py").write_text('"""Drift is right."""\n')
     (path / "suites" / "area" / "test_drift.py").write_text(SUITE)
-    (path / "pytest.ini").write_text("[pytest]\nxla_preload =\njunit_family = xunit2\n")
+    (path / "pytest.ini").write_text(INI)
     return Drift(path, cache)
