@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posix
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,11 @@ from support.project import Project
 # Each of a thousand processes would compile the harness anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A shell's background job, as these tests may be, ignores SIGINT, and so would all that it starts.
+# A handler is not inherited, and costs no fork of this process, as preexec_fn would: 60 ms each.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 
 # A worker of xdist takes whole files: one of these at the end would keep the others waiting.

@@ -11,8 +11,6 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.project import take_ctrl_c
-
 SUITE = """\
 import time
 import pytest
@@ -96,7 +94,6 @@ class Drift:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=take_ctrl_c,  # noqa: PLW1509 - this process has one thread
         )
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -63,11 +63,6 @@ class Ran:
         return " ".join(text.split()) in " ".join((self.stdout + self.stderr).split())
 
 
-def take_ctrl_c() -> None:
-    """A shell's background job, as these tests may be, ignores SIGINT, and so do its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @dataclass(frozen=True)
 class Project:
     """A folder with tests of its own, which a pytest of its own runs."""
@@ -98,7 +93,6 @@ class Project:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=take_ctrl_c,  # noqa: PLW1509 - this process has one thread
         )
 
     def run(self, *args: str, typed: str = "", **environment: str) -> Ran:
