@@ -9,8 +9,6 @@ from support.project import Project
 
 from harness.model.versions import stack_versions
 
-MEASURES_COVERAGE = True
-
 OPTION = "--expectations=expected"
 CASES = """\
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#1")]

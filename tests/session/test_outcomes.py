@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import pytest
 from support.project import Project, Ran
 
-MEASURES_COVERAGE = True
-
 
 @dataclass(frozen=True)
 class End:
