@@ -9,6 +9,8 @@ from support.project import Project
 
 from harness.model.versions import stack_versions
 
+MEASURES_COVERAGE = True
+
 OPTION = "--expectations=expected"
 CASES = """\
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#1")]

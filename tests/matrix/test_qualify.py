@@ -12,6 +12,8 @@ import pytest
 from support.drift import Drift, wheel
 from support.drift import project as drift_project
 
+MEASURES_COVERAGE = True
+
 SUITE = """\
 import time
 from pathlib import Path

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import pytest
 from support.project import Project, Ran
 
+MEASURES_COVERAGE = True
+
 
 @dataclass(frozen=True)
 class End:

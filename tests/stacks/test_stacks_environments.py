@@ -15,6 +15,8 @@ from support.drift import GOOD, NO_DOUBLE, Drift, wheel
 
 from harness.stacks import uv
 
+MEASURES_COVERAGE = True
+
 
 def wait_for(path: Path, pattern: str) -> Path:
     end = time.monotonic() + 60
