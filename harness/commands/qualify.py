@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.commands.matrix import REPORTS, add_run_options, cells_of, with_paths
+from harness.commands.matrix import LANES, REPORTS, add_run_options, cells_of, with_paths
 from harness.commands.output import STDOUT, annotate, as_json, say, show
 from harness.commands.parsers import add_json, output_file, output_folder, whole_number
 from harness.commands.partial import told
@@ -28,6 +28,8 @@ from harness.verdicts.comparison import Comparison, Open
 from harness.verdicts.since import find_reports
 
 OUT = Path("reports/qualify")
+# The virtual TPU asks more than the frameworks' own CPU clients: clients, discoveries, kernels.
+ONCE = "virtual-tpu,cpu"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "base", metavar="BASE", help="a stack, a report, a folder of reports, or a recorded run"
     )
     parser.add_argument("candidate", metavar="CANDIDATE", help="the same")
-    add_run_options(parser)
+    add_run_options(parser, None, f"{ONCE}, each case on the first that it can run on")
     parser.add_argument("--allow", type=Path, metavar="FILE", help="what was signed off")
     parser.add_argument(
         "--history", metavar="DIR", help="BASE is a run of it: a name, or latest of the same stack"
@@ -155,7 +157,11 @@ def _sides(options: argparse.Namespace) -> tuple[Sides, list[str]]:
         None if reports else Catalogue(options.folder).find(name)
         for reports, name in zip(given, named, strict=True)
     ]
-    cells = cells_of([stack for stack in stacks if stack], options, options.reports)
+    # A report or a recorded run has cases on more lanes than one, so the other side needs them too.
+    once = options.lanes is None and not any(given)
+    options.lanes = options.lanes or (ONCE if once else LANES)
+    ran = [stack for stack in stacks if stack]
+    cells = cells_of(ran, options, options.reports, once=once)
     done = run.Done([], {})
     if cells:
         done = run.run(cells, Environments(), jobs=options.jobs, fresh=options.fresh, say=say)

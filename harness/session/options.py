@@ -45,6 +45,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="one part of several that take equally long by recorded durations, as 2/5",
     )
     which.addoption("--cases", metavar="FILE", help="only the cases whose ids are its lines")
+    which.addoption(
+        "--unless-lane",
+        metavar="NAMES",
+        default="",
+        help="leave out cases that can run on one of these lanes too, as virtual-tpu",
+    )
     apart = parser.getgroup("xla-harness: a process for each case")
     apart.addoption(
         "--isolation",
@@ -110,6 +116,7 @@ class Settings:
     hardware: Topology | None  # of the one lane asked for, if that is one of real hardware
     topologies: tuple[Topology, ...]
     in_process: str  # why there is no isolation, or ""
+    elsewhere: tuple[str, ...]  # lanes whose cases are left out on all others
     shard: Shard | None
     durations: Durations
     cases: frozenset[str] | None  # None for all
@@ -131,6 +138,10 @@ class Settings:
         topologies = () if sizes == "all" else tuple(map(Topology.parse, _split(sizes)))
         if job.current() is not None and config.getoption("numprocesses", None):
             raise BadInputError("-n: expected one process on each worker of a job")
+        elsewhere = _split(unless) if (unless := config.getoption("unless_lane")) else ()
+        for lane in map(lane_named, elsewhere):
+            if lane.name in lanes:
+                raise BadInputError(f"--unless-lane {lane.name}: --lane asks for that lane")
         for lane in map(lane_named, lanes):
             for size in topologies if len(lanes) == 1 else ():
                 lane_can(lane, size)
@@ -139,6 +150,7 @@ class Settings:
             hardware=_hardware(lanes),
             topologies=topologies,
             in_process=_why_in_process(config),
+            elsewhere=elsewhere,
             shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
             durations=read_durations(_from_root(config, config.getini("xla_durations"))),
             cases=read_cases(Path(path)) if (path := config.getoption("cases")) else None,
@@ -167,6 +179,8 @@ class Settings:
                 return f"lane {emulated}: {target} is the same case"
         if target.lane not in (self.lanes or (declared[0].lane,)):
             return f"lane {target.lane}: run with --lane {target.lane}"
+        if other := next((one.lane for one in declared if one.lane in self.elsewhere), ""):
+            return f"lane {target.lane}: left to lane {other}"
         if not self.lanes and (missing := lane_named(target.lane).missing()):
             return f"lane {target.lane}: {missing}"
         if self.topologies and target.topology not in self.topologies:
