@@ -47,7 +47,7 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ],
 )
 def test_finds(answer: dict[str, Any], function: str, issue: str, layer: str, least: int) -> None:
-    found = [f for f in answer["findings"] if f"::{function}" in f["case"]]
+    found = [f for f in answer["cases"] if f"::{function}" in f["case"]]
     assert len(found) >= least
     assert {f["verdict"] for f in found} == {"regressed"}
     assert {f["layer"] for f in found} == {layer}
@@ -56,5 +56,5 @@ def test_finds(answer: dict[str, Any], function: str, issue: str, layer: str, le
 
 
 def test_finds_nothing_else(answer: dict[str, Any]) -> None:
-    named = [f["case"] for f in answer["findings"] if not any(f"::{c}" in f["case"] for c in CASES)]
+    named = [f["case"] for f in answer["cases"] if not any(f"::{c}" in f["case"] for c in CASES)]
     assert named == []

@@ -7,64 +7,43 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import pairwise
 
 from harness import __version__
-from harness.commands import (
-    bisect,
-    collect,
-    completion,
-    dashboard,
-    durations,
-    expectations,
-    history,
-    issues,
-    jobset,
-    known,
-    list_,
-    matrix,
-    plan,
-    qualify,
-    query,
-    record,
-    repro,
-    run,
-    since,
-    skew,
-    stacks,
-    topologies,
-    verdict,
-    wheels,
-)
-from harness.commands.output import say
+from harness.commands.output import say, show
+from harness.commands.parsers import add_former_name
 from harness.errors import BadInputError
 from harness.model.versions import stack_versions
 
-_COMMANDS = (
-    list_,
-    known,
-    topologies,
-    stacks,
-    wheels,
-    plan,
-    matrix,
-    qualify,
-    bisect,
-    since,
-    skew,
-    expectations,
-    durations,
-    repro,
-    run,
-    record,
-    collect,
-    history,
-    verdict,
-    query,
-    issues,
-    dashboard,
-    jobset,
-)
+# Each command is a module of harness.commands. The help shows them in this order.
+_COMMANDS = {
+    "list": "areas with their cases, lanes, topologies and upstream issues",
+    "known": "the defects that expectations declare: causes, cases and stacks",
+    "topologies": "the TPU slices that the installed libtpu compiles for",
+    "stacks": "stacks and their environments",
+    "wheels": "download nightly wheels of one day",
+    "plan": "stacks and cells of a workflow, as KEY=JSON lines",
+    "matrix": "run the suites on several stacks and lanes, and compare them",
+    "qualify": "one verdict on moving from a stack to another, and what carries it",
+    "bisect": "name the stack that broke a case, or fixed it",
+    "since": "since when an upstream issue is there: first bad, last bad, first good stack",
+    "skew": "compile a fixed set of programs with each JAX and each libtpu",
+    "expectations": "what upstream is known to get wrong",
+    "durations": "record how long cases take, for --shard",
+    "repro": "write a case as one script that needs neither the harness nor pytest",
+    "run": "run a command on a lane: xla-harness run --topology 2x4 -- python train.py",
+    "record": "add JUnit reports, ours or any pytest's, to a history",
+    "collect": "add a night's cells to a history; what a dead cell lost is recorded too",
+    "history": "fetch a history from a git branch, or add to it",
+    "verdict": "what regressed, was fixed, is flaky, missing or slower in a run",
+    "query": "ask a history in SQL, over the views cases and outcomes",
+    "issues": "keep one GitHub issue for each regression",
+    "dashboard": "publish a history as a static site",
+    "jobset": "print a Kubernetes JobSet that runs cases on TPU slices; collect its reports",
+    "completion": "print a script that completes commands",
+}
+_FORMER = {"history-of": "since"}
 
 _BROKEN_PIPE = 128 + 13  # as a shell says it of a program that SIGPIPE ended
 
@@ -101,11 +80,12 @@ def _flush() -> None:
 def _run(arguments: list[str]) -> int:
     _refuse_undecodable(arguments)
     own, pytest_arguments = _split(arguments)
-    parser = _parser()
+    parser = _parser(own[0] if own else "")
     options = parser.parse_args(own)
     if pytest_arguments and "arguments" not in options:
         parser.error(f"{own[0]} runs no other program: expected nothing behind --")
     options.arguments = pytest_arguments
+    options.every_command = _parser  # whose options `completion` needs
     return int(options.run(options))
 
 
@@ -125,14 +105,27 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:index], arguments[index + 1 :]
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of the command line; with ``only``, no other command has its options.
+
+    The modules of other commands are then not imported, so that each command starts fast.
+    """
     parser = argparse.ArgumentParser(prog="xla-harness", description=sys.modules["harness"].__doc__)
-    stack = ", ".join(f"{name} {version}" for name, version in stack_versions().items())
-    parser.add_argument(
-        "--version", action="version", version=f"xla-harness {__version__} ({stack})"
-    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show versions and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add(commands)
-    completion.add(commands, _parser)
+    for name, about in _COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        if only is None or name == _FORMER.get(only, only):
+            import_module(f"harness.commands.{name}").add(command)
+    for former, name in _FORMER.items():
+        add_former_name(commands, former, name)
     return parser
+
+
+class _Version(argparse.Action):
+    """Prints the versions, which take a look at every component's package."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        stack = ", ".join(f"{name} {version}" for name, version in stack_versions().items())
+        show(f"xla-harness {__version__} ({stack})")
+        parser.exit()

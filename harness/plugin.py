@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,7 @@ from harness.session.logs import TraceFilter
 from harness.session.markers import MARKERS
 from harness.session.session import Cases
 from harness.session.terminal import Terminal
-from harness.stacks.catalogue import known_versions
-from harness.verdicts import upstream
+from harness.verdicts.upstream import Row
 
 __all__ = [
     "start_runtime",
@@ -47,16 +47,30 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     try:
         settings = options.Settings.of(config)
-        known = known_versions(settings.stacks)
+        known = _known_versions(settings.stacks)
         findings = read_findings(settings.findings)
         expectations = Expectations.load_optional(settings.expectations, known, findings)
-        config.stash[_TERMINAL] = Terminal(
-            config, settings.in_process, upstream.load_optional(settings.upstream)
-        )
+        config.stash[_TERMINAL] = Terminal(config, settings.in_process, _rows(settings.upstream))
     except BadInputError as error:
         pytest.exit(f"xla-harness: {error}", returncode=2)
     config.pluginmanager.register(Cases(config, settings, expectations))
     config.pluginmanager.register(TraceFilter())
+
+
+def _known_versions(folder: Path | None) -> list[dict[str, str]]:
+    if folder is None:
+        return []
+    from harness.stacks.catalogue import known_versions
+
+    return known_versions(folder)
+
+
+def _rows(path: Path | None) -> tuple[Row, ...]:
+    if path is None:
+        return ()
+    from harness.verdicts.upstream_file import load
+
+    return load(path)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,14 +9,14 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from harness.expectations import Expectations
-from harness.verdicts import upstream
+from harness.verdicts import upstream_file
 
 _ROOT = Path(__file__).parents[2]
 
 
 def page() -> str:
     """Two tables, from ``fixtures/upstream.toml`` and from the markers of all cases."""
-    rows = upstream.load_optional(_ROOT / "fixtures" / "upstream.toml")
+    rows = upstream_file.load(_ROOT / "fixtures" / "upstream.toml")
     return "\n".join(
         [
             "# Upstream issues\n",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.commands.output import answer, say
-from harness.commands.parsers import Commands, add_folder, add_json, output_folder
+from harness.commands.parsers import add_folder, add_json, output_folder
 from harness.errors import BadInputError
 from harness.junit.report import Result
 from harness.lanes import DEFAULT_LANE, LANES
@@ -26,9 +26,8 @@ from harness.stacks.stack import Stack
 REPORTS = Path("reports/bisect")
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser("bisect", help="name the stack that broke a case, or fixed it")
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("case", metavar="CASE", help="its id, as pytest prints it")
     parser.add_argument("--good", required=True, metavar="STACK", help="where it works")
     parser.add_argument("--bad", required=True, metavar="STACK", help="where it does not")

@@ -7,15 +7,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.commands.output import show
-from harness.commands.parsers import Commands, add_folder, names
+from harness.commands.parsers import add_folder, names
 from harness.commands.partial import told
 from harness.commands.plan import add_cell_options, with_wheels
 from harness.commands.query import tell
 from harness.errors import BadInputError
 from harness.history.run import Run, Said, joined, parse_time, read_run
-from harness.history.store import History, RecordedRun
 from harness.matrix.cells import Cells, agreeing
 from harness.matrix.lost import Lost, completed, known_cases
 from harness.matrix.plan import Planned, cells
@@ -23,12 +23,12 @@ from harness.printable import printable
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.stack import Stack
 
+if TYPE_CHECKING:
+    from harness.history.store import History, RecordedRun
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "collect", help="add a night's cells to a history; what a dead cell lost is recorded too"
-    )
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("reports", type=Path, metavar="DIR", help="with the cells' files below it")
     parser.add_argument("--night", required=True, metavar="JSON", help="what plan night printed")
     add_cell_options(parser)
@@ -53,6 +53,8 @@ class _Tonight:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from harness.history.store import History
+
     history = History(options.history)
     said = Said(commit=options.commit, time=parse_time(options.time, "--time"))
     planned = _planned(options)

@@ -6,24 +6,23 @@ import argparse
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import duckdb
-
 from harness.commands.output import say, show
-from harness.commands.parsers import Commands, output_folder, whole_number
+from harness.commands.parsers import output_folder, whole_number
 from harness.commands.project import upstream_rows
 from harness.commands.query import tell
 from harness.dashboard.publish import NIGHTS, Shown, publish
 from harness.dashboard.site import Site
 from harness.errors import PARTIAL, BadInputError
-from harness.history.store import History
-from harness.verdicts import upstream
+
+if TYPE_CHECKING:
+    import duckdb
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser("dashboard", help="publish a history as a static site")
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
     parser.add_argument(
         "--out", required=True, type=output_folder, metavar="SITE", help="the site's folder"
@@ -53,8 +52,10 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from harness.history.store import History
+
     home = address(options.address)
-    rows = upstream.load_optional(options.upstream) if options.upstream else upstream_rows()
+    rows = upstream_rows(options.upstream)
     history = History(options.history)
 
     def site_of(connection: duckdb.DuckDBPyConnection) -> Site:

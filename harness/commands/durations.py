@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from harness.commands.output import show
-from harness.commands.parsers import Commands, output_file
+from harness.commands.parsers import output_file
 from harness.commands.partial import told
 from harness.commands.project import file_of_durations
 from harness.files import write
@@ -15,9 +15,8 @@ from harness.junit.report import read_all
 from harness.session.selection import recorded
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser("durations", help="record how long cases take, for --shard")
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, ours")
     parser.add_argument(
         "--out",

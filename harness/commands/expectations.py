@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.commands import project
 from harness.commands.output import show
-from harness.commands.parsers import Commands, add_folder, whole_number
+from harness.commands.parsers import add_folder, whole_number
 from harness.errors import BadInputError
 from harness.expectations import Expectations, describe, evidence, update
 from harness.expectations.causes import cause_of
@@ -18,9 +18,8 @@ from harness.session import listing
 from harness.stacks.catalogue import known_versions
 
 
-def add(commands: Commands) -> None:
-    """Add the command and its own commands."""
-    parser = commands.add_parser("expectations", help="what upstream is known to get wrong")
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own commands."""
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     action = actions.add_parser("update", help="rewrite the files from reports")
     action.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, ours")

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.commands.output import say
-from harness.commands.parsers import Commands
 from harness.commands.query import tell_of
 from harness.commands.step_outputs import print_outputs
 from harness.errors import PARTIAL
-from harness.history.branch import Branch
 from harness.history.names import SetAside
 
+if TYPE_CHECKING:
+    from harness.history.branch import Branch
 
-def add(commands: Commands) -> None:
-    """Add the command and its own commands."""
-    parser = commands.add_parser("history", help="fetch a history from a git branch, or add to it")
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own commands."""
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for name, run, text in (
         ("fetch", _fetch, "the branch's runs into a folder; an absent branch has none"),
@@ -32,17 +33,23 @@ def add(commands: Commands) -> None:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    done = Branch(options.remote, options.branch).fetch(options.history)
+    done = _branch(options).fetch(options.history)
     print_outputs({"runs": done.runs})
     return _partly(done.set_aside)
 
 
 def _push(options: argparse.Namespace) -> int:
-    done = Branch(options.remote, options.branch).push(options.history)
+    done = _branch(options).push(options.history)
     for name in done.replaced:
         say(f"replaced, since the branch had it damaged: {name}")
     print_outputs({"pushed": len(done.new) + len(done.replaced)})
     return _partly(done.set_aside)
+
+
+def _branch(options: argparse.Namespace) -> Branch:
+    from harness.history.branch import Branch
+
+    return Branch(options.remote, options.branch)
 
 
 def _partly(set_aside: Sequence[SetAside]) -> int:

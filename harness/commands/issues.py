@@ -6,18 +6,16 @@ import argparse
 
 from harness.commands.dashboard import address
 from harness.commands.output import show
-from harness.commands.parsers import Commands, whole_number
+from harness.commands.parsers import whole_number
 from harness.commands.query import tell
-from harness.history.store import History
 from harness.issues.github import Issues
 from harness.issues.plan import decide
 from harness.printable import printable
 from harness.verdicts.regressions import state
 
 
-def add(commands: Commands) -> None:
-    """Add the command and its own command."""
-    parser = commands.add_parser("issues", help="keep one GitHub issue for each regression")
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own command."""
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     sync = actions.add_parser("sync", help="open, update, close and reopen them by a history")
     sync.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
@@ -38,6 +36,8 @@ def add(commands: Commands) -> None:
 
 
 def _sync(options: argparse.Namespace) -> int:
+    from harness.history.store import History
+
     site = address(options.site, "--site")
     history, issues = History(options.history), Issues(options.repo)
     found = history.ask(state)

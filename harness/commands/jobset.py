@@ -22,12 +22,8 @@ _HOUR = 3600
 _SECONDS = whole_number(0, 10**9)
 
 
-def add(commands: Commands) -> None:
-    """Add the command and its own commands."""
-    parser = commands.add_parser(
-        "jobset",
-        help="print a Kubernetes JobSet that runs cases on TPU slices; collect its reports",
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own commands."""
     parser.add_argument("--accelerator", metavar="NAME", help="GKE's, as tpu-v6e-slice")
     parser.add_argument("--grid", metavar="CHIPS", help="of one slice, as 2x2 or 2x2x1")
     parser.add_argument("--topology", dest="grid", action=Renamed, help=argparse.SUPPRESS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.commands import project
 from harness.commands.output import answer, columns
-from harness.commands.parsers import Commands, add_folder, add_json
+from harness.commands.parsers import add_folder, add_json
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations
 from harness.stacks.catalogue import Catalogue, versions_of
@@ -18,11 +18,8 @@ from harness.verdicts.upstream import Row
 Stacks = Mapping[str, Mapping[str, str]]  # name to component to version
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "known", help="the defects that expectations declare: causes, cases and stacks"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("--stack", metavar="NAME", help="only what is expected on this stack")
     parser.add_argument("--cause", metavar="TEXT", help="only issues and findings with this text")
     add_folder(parser)

@@ -10,7 +10,6 @@ from typing import Any
 
 from harness.commands.output import answer, say
 from harness.commands.parsers import (
-    Commands,
     add_folder,
     add_json,
     names,
@@ -35,11 +34,8 @@ LANES = "cpu,virtual-tpu"
 REPORTS = Path("reports/matrix")
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "matrix", help="run the suites on several stacks and lanes, and compare them"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("--stacks", required=True, metavar="NAMES", help="as 2.5.1,2.9.0, or all")
     add_run_options(parser)
     parser.add_argument("--shard", metavar="NUMBER/COUNT", help="one part of each cell, as 2/5")
@@ -59,9 +55,11 @@ def add_wheels_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that runs the suites."""
-    parser.add_argument("--lanes", default=LANES, metavar="NAMES", help=f"default: {LANES}")
+def add_run_options(
+    parser: argparse.ArgumentParser, lanes: str | None = LANES, said: str = LANES
+) -> None:
+    """The options of every command that runs the suites; ``said`` is the default in words."""
+    parser.add_argument("--lanes", default=lanes, metavar="NAMES", help=f"default: {said}")
     add_cell_options(parser)
     parser.epilog = "Arguments behind -- are pytest's; without a path among them it runs suites."
 
@@ -77,17 +75,29 @@ def add_cell_options(parser: argparse.ArgumentParser) -> None:
 
 
 def cells_of(
-    stacks: Sequence[Stack], options: argparse.Namespace, folder: Path, shard: Shard | None = None
+    stacks: Sequence[Stack],
+    options: argparse.Namespace,
+    folder: Path,
+    shard: Shard | None = None,
+    *,
+    once: bool = False,
 ) -> list[Cell]:
-    """A cell for each stack and lane, checked before anything runs."""
+    """A cell for each stack and lane, checked before anything runs.
+
+    With ``once`` each case runs on one lane only, the first of them that it can run on.
+    """
     lanes = names(options.lanes)
     for lane in lanes:
         lane_named(lane)
     arguments = with_paths(options.arguments)
     return [
-        Cell(stack, lane, folder / stack.slug, arguments, shard=shard)
+        Cell(
+            *(stack, lane, folder / stack.slug, arguments),
+            shard=shard,
+            elsewhere=tuple(lanes[:place]) if once else (),
+        )
         for stack in stacks
-        for lane in lanes
+        for place, lane in enumerate(lanes)
     ]
 
 

@@ -12,12 +12,13 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
-
-from _pytest._io import TerminalWriter
+from typing import TYPE_CHECKING, Any, TextIO
 
 from harness.files import write
 from harness.printable import printable
+
+if TYPE_CHECKING:
+    from _pytest._io import TerminalWriter
 
 STDOUT = Path("-")
 _HEADING = "---"  # as harness.render.terminal_lines.title begins and ends a line
@@ -69,6 +70,8 @@ def columns() -> int:
 
 
 def _lines(text: str, stream: TextIO, style: str) -> str:
+    from _pytest._io import TerminalWriter
+
     writer = TerminalWriter(stream)
     return "\n".join(_painted(printable(line), writer, style) for line in text.split("\n"))
 

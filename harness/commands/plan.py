@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from harness.commands.output import as_json
-from harness.commands.parsers import Commands, add_folder, names
+from harness.commands.parsers import add_folder, names
 from harness.commands.step_outputs import print_outputs
 from harness.history.run import parse_time
 from harness.matrix.plan import cells
@@ -15,9 +15,8 @@ from harness.stacks.catalogue import Catalogue
 from harness.stacks.stack import Stack
 
 
-def add(commands: Commands) -> None:
-    """Add the command and its own commands."""
-    parser = commands.add_parser("plan", help="stacks and cells of a workflow, as KEY=JSON lines")
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own commands."""
     add_folder(parser)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     night = actions.add_parser("night", help="the stacks of a night, and when it began")

@@ -6,12 +6,8 @@ import os
 from functools import cache
 from pathlib import Path
 
-import pytest
-from _pytest.config.findpaths import locate_config
-
 from harness.errors import BadInputError
 from harness.expectations.causes import read_findings
-from harness.verdicts import upstream
 from harness.verdicts.upstream import Row
 
 # What a project has that sets nothing.
@@ -38,10 +34,18 @@ def file_of_durations() -> Path:
     return _path("xla_durations")
 
 
-def upstream_rows() -> tuple[Row, ...]:
-    """The rows of setting ``xla_upstream``, none without the file; raises BadInputError."""
-    path = _path("xla_upstream")
-    return upstream.load_optional(path if path.exists() else None)
+def upstream_rows(path: Path | None = None) -> tuple[Row, ...]:
+    """The rows of the file; by default those of setting ``xla_upstream``, none without the file.
+
+    Raises BadInputError.
+    """
+    if path is None:
+        path = _path("xla_upstream")
+        if not path.exists():
+            return ()
+    from harness.verdicts.upstream_file import load
+
+    return load(path)
 
 
 def findings() -> frozenset[str] | None:
@@ -59,6 +63,9 @@ def _path(name: str) -> Path:
 @cache
 def _settings(folder: Path) -> tuple[Path, dict[str, str]]:
     """The root folder and what its configuration says; raises BadInputError for a broken one."""
+    import pytest
+    from _pytest.config.findpaths import locate_config
+
     try:
         root, _, said, *_ = locate_config(folder, [folder])
     except pytest.UsageError as error:

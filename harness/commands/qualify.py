@@ -6,16 +6,14 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.commands.matrix import REPORTS, add_run_options, cells_of, with_paths
+from harness.commands.matrix import LANES, REPORTS, add_run_options, cells_of, with_paths
 from harness.commands.output import STDOUT, annotate, as_json, say, show
-from harness.commands.parsers import Commands, add_json, output_file, output_folder, whole_number
+from harness.commands.parsers import add_json, output_file, output_folder, whole_number
 from harness.commands.partial import told
 from harness.commands.project import upstream_rows
 from harness.commands.query import tell
 from harness.errors import INTERRUPTED, BadInputError
 from harness.files import write
-from harness.history.recorded import recorded
-from harness.history.store import History
 from harness.junit.report import Report, read_all
 from harness.matrix import run
 from harness.matrix.qualify import Effort, Sides, steps
@@ -26,22 +24,21 @@ from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.verdicts import allow
 from harness.verdicts.compare import decide
-from harness.verdicts.findings import Comparison, Open
+from harness.verdicts.comparison import Comparison, Open
 from harness.verdicts.since import find_reports
 
 OUT = Path("reports/qualify")
+# The virtual TPU asks more than the frameworks' own CPU clients: clients, discoveries, kernels.
+ONCE = "virtual-tpu,cpu"
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "qualify", help="one verdict on moving from a stack to another, and what carries it"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument(
         "base", metavar="BASE", help="a stack, a report, a folder of reports, or a recorded run"
     )
     parser.add_argument("candidate", metavar="CANDIDATE", help="the same")
-    add_run_options(parser)
+    add_run_options(parser, None, f"{ONCE}, each case on the first that it can run on")
     parser.add_argument("--allow", type=Path, metavar="FILE", help="what was signed off")
     parser.add_argument(
         "--history", metavar="DIR", help="BASE is a run of it: a name, or latest of the same stack"
@@ -76,7 +73,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    entries = allow.load(options.allow, datetime.now(UTC).date()) if options.allow else ()
+    entries = _allowed(options.allow) if options.allow else ()
     sides, faults = _sides(options)
     runner = _runner(options, sides)
     output = _Output(options, entries, options.markdown or runner.out / "summary.md")
@@ -92,6 +89,12 @@ def _run(options: argparse.Namespace) -> int:
         return INTERRUPTED
     left_out = told(faults)
     return output.exit_code or left_out
+
+
+def _allowed(path: Path) -> tuple[allow.AllowEntry, ...]:
+    from harness.verdicts.allow_file import load
+
+    return load(path, datetime.now(UTC).date())
 
 
 class _Output:
@@ -143,6 +146,9 @@ def _sides(options: argparse.Namespace) -> tuple[Sides, list[str]]:
     read = [_reports(name) for name in named[bool(options.history) :]]
     given = [reports for reports, _ in read]
     if options.history:
+        from harness.history.recorded import recorded
+        from harness.history.store import History
+
         stack = next((report.stack for report in given[0] if report.stack), options.candidate)
         history = History(options.history)
         given.insert(0, [recorded(history, options.base, stack)])
@@ -151,7 +157,11 @@ def _sides(options: argparse.Namespace) -> tuple[Sides, list[str]]:
         None if reports else Catalogue(options.folder).find(name)
         for reports, name in zip(given, named, strict=True)
     ]
-    cells = cells_of([stack for stack in stacks if stack], options, options.reports)
+    # A report or a recorded run has cases on more lanes than one, so the other side needs them too.
+    once = options.lanes is None and not any(given)
+    options.lanes = options.lanes or (ONCE if once else LANES)
+    ran = [stack for stack in stacks if stack]
+    cells = cells_of(ran, options, options.reports, once=once)
     done = run.Done([], {})
     if cells:
         done = run.run(cells, Environments(), jobs=options.jobs, fresh=options.fresh, say=say)

@@ -6,26 +6,25 @@ import argparse
 import csv
 import sys
 from collections.abc import Iterable
-from typing import cast
-
-import duckdb
+from typing import TYPE_CHECKING, cast
 
 from harness.commands.output import answer, say
-from harness.commands.parsers import Commands, add_json
+from harness.commands.parsers import add_json
 from harness.errors import BadInputError
 from harness.history.names import SetAside
-from harness.history.store import History
 from harness.printable import printable
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from harness.history.store import History
 
 Rows = tuple[list[str], list[tuple[object, ...]]]
 _WIDEST = 60  # characters of a column, but for the last
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "query", help="ask a history in SQL, over the views cases and outcomes"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("sql", metavar="SQL", help="as 'SELECT outcome, count(*) FROM cases ...'")
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
     parser.add_argument("--csv", action="store_true", help="as CSV, uncut; line breaks are escaped")
@@ -50,6 +49,10 @@ def tell_of(set_aside: Iterable[SetAside]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    import duckdb
+
+    from harness.history.store import History
+
     history = History(options.history)
 
     def question(connection: duckdb.DuckDBPyConnection) -> Rows:

@@ -8,19 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.commands.output import show
-from harness.commands.parsers import Commands
 from harness.commands.partial import told
 from harness.errors import BadInputError
 from harness.history.run import Run, Said, joined, parse_time, read_run
-from harness.history.store import History
 from harness.printable import printable
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "record", help="add JUnit reports, ours or any pytest's, to a history"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument(
         "reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, of any pytest"
     )
@@ -39,6 +34,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from harness.history.store import History
+
     time = parse_time(options.time, "--time") if options.time else None
     said = Said(options.stack, options.commit, options.machine, time)
     runs, faults = _read(options.reports, said)

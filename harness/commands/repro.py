@@ -6,23 +6,21 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.commands.output import say
-from harness.commands.parsers import Commands, output_file
+from harness.commands.parsers import output_file
 from harness.commands.project import folder_of_stacks
 from harness.files import write as write_files
-from harness.repro import cases, check
-from harness.repro.cases import Found
-from harness.repro.check import Ending
 from harness.repro.pins import pins_of
-from harness.repro.write import write
+
+if TYPE_CHECKING:
+    from harness.repro.cases import Found
+    from harness.repro.check import Ending
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "repro", help="write a case as one script that needs neither the harness nor pytest"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("case", metavar="CASE", help="its id, as pytest prints it")
     parser.add_argument("--out", type=output_file, metavar="FILE", help="default: standard output")
     parser.add_argument("--stack", metavar="NAME", help="pin this stack's versions")
@@ -40,6 +38,9 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from harness.repro import cases, check
+    from harness.repro.write import write
+
     pins, python = pins_of(options.stack, folder_of_stacks()) if options.stack else ({}, "")
     found = cases.find(options.case)
     ending = None
@@ -59,6 +60,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(found: Found, text: str, ending: Ending) -> int:
+    from harness.repro import check
+
     say("running the script ...")
     with tempfile.TemporaryDirectory(prefix="repro-") as folder:
         path = Path(folder) / "script.py"

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 
 from harness.commands.output import say
-from harness.commands.parsers import Commands
 from harness.errors import BadInputError
 from harness.job.command import run_command
 from harness.job.environment import JobEnvironment
@@ -17,11 +16,8 @@ from harness.model.topology import Topology
 _LANE = "virtual-tpu"
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "run", help="run a command on a lane: xla-harness run --topology 2x4 -- python train.py"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("--lane", default=_LANE, metavar="NAME", help="default: %(default)s")
     parser.add_argument("--topology", metavar="SIZE", help="as 4 or 2x4 (default: the lane's own)")
     parser.add_argument(

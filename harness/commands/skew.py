@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.commands.matrix import add_cell_options, with_paths
 from harness.commands.output import answer, say
-from harness.commands.parsers import Commands, add_json, names, output_folder
+from harness.commands.parsers import add_json, names, output_folder
 from harness.files import write
 from harness.matrix import run
 from harness.matrix.cell import Cell
@@ -19,11 +19,8 @@ REPORTS = Path("reports/skew")
 PROGRAMS = "suites/multislice_flash_attention/test_skew.py"
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "skew", help="compile a fixed set of programs with each JAX and each libtpu"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("--jax", required=True, metavar="VERSIONS", help="as 0.7.1,0.8.0")
     parser.add_argument("--libtpu", required=True, metavar="VERSIONS", help="as 0.0.21,0.0.23")
     parser.add_argument("--stack", default="2.9.0", help="whose other pins are kept: %(default)s")

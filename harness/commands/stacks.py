@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from harness.commands import project
 from harness.commands.output import answer, say, show
-from harness.commands.parsers import Commands, add_folder, add_json
+from harness.commands.parsers import add_folder, add_json
 from harness.stacks import constraints, doctor, wheels
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
@@ -19,9 +19,8 @@ from harness.stacks.stack import Stack
 _SHOWN = ("torch", "jax", "libtpu", "numpy")
 
 
-def add(commands: Commands) -> None:
-    """Add the command and its own commands."""
-    parser = commands.add_parser("stacks", help="stacks and their environments")
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own commands."""
     add_folder(parser)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     action = actions.add_parser("list", help="all stacks, and which are installed")

@@ -7,7 +7,7 @@ import os
 import textwrap
 
 from harness.commands.output import answer, columns
-from harness.commands.parsers import Commands, add_json
+from harness.commands.parsers import add_json
 from harness.errors import BadInputError
 from harness.lanes.tpu_aot import libtpu
 from harness.model.generations import GENERATIONS, Generation
@@ -15,11 +15,8 @@ from harness.model.topology import Topology
 from harness.model.versions import installed
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "topologies", help="the TPU slices that the installed libtpu compiles for"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     add_json(parser)
     parser.set_defaults(run=_run)
 

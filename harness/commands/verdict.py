@@ -6,20 +6,16 @@ import argparse
 import dataclasses
 
 from harness.commands.output import annotate, answer
-from harness.commands.parsers import Commands, add_json, output_file
+from harness.commands.parsers import add_json, output_file
 from harness.commands.query import tell
 from harness.errors import BadInputError
-from harness.history.store import History
 from harness.render import nightly_github, nightly_text
 from harness.verdicts.nightly import judge
 from harness.verdicts.words import NIGHTLY
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "verdict", help="what regressed, was fixed, is flaky, missing or slower in a run"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument("name", metavar="RUN", help="its name or the beginning of it, or latest")
     parser.add_argument("--history", required=True, metavar="DIR", help="a folder, or an address")
     parser.add_argument(
@@ -36,6 +32,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from harness.history.store import History
+
     history = History(options.history)
     run, stacks = history.find(options.name)
     verdicts = history.ask(lambda connection: judge(connection, [run]), stacks)

@@ -6,14 +6,13 @@ import argparse
 from datetime import UTC, date, datetime
 
 from harness.commands.output import show
-from harness.commands.parsers import Commands, output_folder, whole_number
+from harness.commands.parsers import output_folder, whole_number
 from harness.errors import BadInputError
 from harness.stacks.download import PLACE, download
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser("wheels", help="download nightly wheels of one day")
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument(
         "addresses", metavar="ADDRESSES", help=f"separated by blanks; {PLACE} is the day, 20261121"
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-
-from duckdb import DuckDBPyConnection
+from typing import TYPE_CHECKING
 
 from harness.dashboard.began import Began, began
 from harness.dashboard.page_names import ordered
@@ -15,6 +14,9 @@ from harness.dashboard.units import day, number, seconds
 from harness.diagnosis.signature import first_line
 from harness.verdicts.nightly import NightVerdict, judge
 from harness.verdicts.words import Verdict
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 # What the front page counts, in this order. A crash and a hang are one of these, and their outcome.
 HEADLINES = (

@@ -13,7 +13,6 @@ from datetime import date, datetime
 from functools import cached_property
 from importlib import resources
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.dashboard import page_names, units
@@ -78,6 +77,8 @@ class Renderer:
 
     def __init__(self, runs: Container[str], example: str) -> None:
         """``runs`` are those that have a page; ``example`` stands in the search box."""
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
         self._environment = Environment(
             loader=PackageLoader("harness.dashboard"),
             autoescape=True,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from duckdb import DuckDBPyConnection
+from typing import TYPE_CHECKING
 
 from harness.dashboard.changes import judged
 from harness.dashboard.page_maker import STATIC, Build, static
@@ -28,6 +27,9 @@ from harness.dashboard.site import Site
 from harness.dashboard.site_facts import Facts
 from harness.history.names import SetAside
 from harness.verdicts.upstream import Row
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 NIGHTS = 90
 _PAGES = (

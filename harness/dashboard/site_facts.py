@@ -9,9 +9,7 @@ from functools import cached_property
 from importlib import resources
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
-
-from duckdb import DuckDBPyConnection
+from typing import TYPE_CHECKING, Any
 
 from harness.dashboard.page_names import natural
 from harness.dashboard.rows import (
@@ -30,6 +28,9 @@ from harness.dashboard.rows import (
     cost,
 )
 from harness.model.versions import COMPONENTS
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 _MANY = 10_000  # rows fetched at once
 _MEMORY = "1GB"  # more goes to a temporary file

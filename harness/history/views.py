@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 
 from harness.history.format import SCHEMA
+from harness.history.sql import quoted
 from harness.model.outcome import OUTCOMES_SQL, Kind
 
 # A time is UTC without a zone here: with one, each client shows its own, and Python needs pytz.
@@ -61,8 +62,3 @@ _EMPTY = pa.schema([*SCHEMA, ("date", pa.date32()), ("stack", pa.string())]).emp
 def _files(addresses: Sequence[str]) -> str:
     files = ", ".join(f"'{quoted(address)}'" for address in addresses)
     return f"read_parquet([{files}], {_PARTITIONS})"
-
-
-def quoted(text: str) -> str:
-    """``text`` inside of an SQL string."""
-    return text.replace("'", "''")

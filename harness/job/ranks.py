@@ -9,6 +9,7 @@ from typing import Any
 from harness.errors import BadInputError
 from harness.isolation.ranks import fork_ranks
 from harness.job.environment import JobEnvironment
+from harness.lanes.virtual_tpu import library
 from harness.model.topology import Topology
 
 

@@ -40,6 +40,7 @@ class Cell:
     shard: Shard | None = None
     workers: int = 1
     label: str = ""  # which of several runs of one stack and lane it is
+    elsewhere: tuple[str, ...] = ()  # lanes to which it leaves the cases that they can run
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.stack.name, self._name, self.label)))
@@ -121,6 +122,7 @@ class Cell:
             "arguments": list(self.arguments),
             "cases": None if self.cases is None else sorted(self.cases),
             "shard": str(self.shard or ""),
+            "elsewhere": list(self.elsewhere),
             "sources": sources_digest(self.arguments),
         }
 
@@ -131,6 +133,8 @@ class Cell:
             names = self.folder / f"{self._name}.cases"
             names.write_text("".join(f"{case}\n" for case in self.cases), encoding="utf-8")
             command += ["--cases", str(names)]
+        if self.elsewhere:
+            command += ["--unless-lane", ",".join(self.elsewhere)]
         if self.shard is not None:
             command += ["--shard", str(self.shard)]
         if self.workers > 1:

@@ -6,12 +6,14 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from harness.history.run import Run, Said
 from harness.junit.case import MOST_MESSAGE, CaseRun, Place, not_run
 from harness.junit.names import VERSIONS
+
+if TYPE_CHECKING:
+    import duckdb
 
 _KNOWN = """
 SELECT "case", area, topology, expected, upstream FROM cases

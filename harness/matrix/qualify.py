@@ -11,7 +11,7 @@ from harness.matrix.runner import Runner
 from harness.matrix.swaps import attribute, to_attribute
 from harness.stacks.stack import Stack
 from harness.verdicts.compare import compare
-from harness.verdicts.findings import Comparison, Finding, Open
+from harness.verdicts.comparison import ComparedCase, Comparison, Open
 from harness.verdicts.groups import Group
 from harness.verdicts.upstream import Row
 
@@ -89,7 +89,7 @@ def _opened(found: Comparison, sides: Sides, effort: Effort, keys: Sequence[str]
     return replace(found, open=Open(len(keys), len(_causes(found, sides, effort))))
 
 
-def _causes(found: Comparison, sides: Sides, effort: Effort) -> Sequence[Group[Finding]]:
+def _causes(found: Comparison, sides: Sides, effort: Effort) -> Sequence[Group[ComparedCase]]:
     """Those that will be attributed, which takes two stacks to swap components between."""
     if not effort.attribution or len(sides.runnable) < len(sides.stacks):
         return ()

@@ -11,14 +11,14 @@ from harness.matrix import attribution
 from harness.matrix.attribution import Component, Swap
 from harness.matrix.runner import Runner
 from harness.stacks.stack import Stack
-from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.comparison import ComparedCase, Comparison
 from harness.verdicts.groups import Group, causes, representatives
 from harness.verdicts.words import Verdict
 
 
 def to_attribute(
     comparison: Comparison, base: Stack, candidate: Stack
-) -> tuple[Group[Finding], ...]:
+) -> tuple[Group[ComparedCase], ...]:
     """The causes whose component is looked for."""
     if not attribution.differing(base, candidate):
         return ()
@@ -39,16 +39,16 @@ def attribute(comparison: Comparison, base: Stack, candidate: Stack, runner: Run
     left = attribution.unsettled(broken, into_base)
     into_candidate = _swaps(candidate, base, components, {key: broken[key] for key in left}, runner)
     named = {
-        finding.key: (key, attribution.verdict(into_base[key], into_candidate.get(key, {})))
+        case.key: (key, attribution.verdict(into_base[key], into_candidate.get(key, {})))
         for key, group in asked.items()
-        for finding in group.members
+        for case in group.members
     }
-    return replace(comparison, findings=tuple(_named(f, named) for f in comparison.findings))
+    return replace(comparison, cases=tuple(_named(f, named) for f in comparison.cases))
 
 
-def _asked(group: Group[Finding]) -> str:
+def _asked(group: Group[ComparedCase]) -> str:
     """The case that stands for the cause, one that was rerun itself if there is one."""
-    rerun = [finding for finding in group.members if finding.rerun_itself]
+    rerun = [case for case in group.members if case.rerun_itself]
     return representatives(rerun or group.members, 1)[0].key
 
 
@@ -57,11 +57,11 @@ def _broken(comparison: Comparison, key: str) -> Result:
     return next(result for result in runs if result.measured and not result.works)
 
 
-def _named(finding: Finding, named: Mapping[str, tuple[str, str]]) -> Finding:
-    if finding.key not in named:
-        return finding
-    case, component = named[finding.key]
-    return replace(finding, component=component, attributed_case=case)
+def _named(case: ComparedCase, named: Mapping[str, tuple[str, str]]) -> ComparedCase:
+    if case.key not in named:
+        return case
+    asked, component = named[case.key]
+    return replace(case, component=component, attributed_case=asked)
 
 
 def _swaps(

@@ -1,1 +1,1 @@
-"""Verdicts and findings as text, Markdown and annotations."""
+"""Verdicts and comparisons as text, Markdown and annotations."""

@@ -9,7 +9,7 @@ from harness.render.comparison_text import counts, rested, versions
 from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
-from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.comparison import ComparedCase, Comparison
 from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
 
@@ -23,7 +23,7 @@ _LEVELS = {
 
 
 def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 30) -> str:
-    """The answer, the groups of findings in at most ``most`` rows, and both stacks' versions."""
+    """The answer, the groups of cases in at most ``most`` rows, and both stacks' versions."""
     allowed = allowed or Allowed({}, ())
     base, candidate = plain(comparison.base.name), plain(comparison.candidate.name)
     answer = plain(decide(comparison, allowed.entries).sentence)
@@ -38,7 +38,7 @@ def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 
     return "\n".join(lines) + "\n"
 
 
-def _rows(found: Sequence[Group[Finding]]) -> Iterator[tuple[str, ...]]:
+def _rows(found: Sequence[Group[ComparedCase]]) -> Iterator[tuple[str, ...]]:
     """A row of cells for each group, under _COLUMNS."""
     for group in found:
         first = group.first
@@ -54,7 +54,7 @@ def _rows(found: Sequence[Group[Finding]]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def group_table(found: Sequence[Group[Finding]], most: int) -> Iterator[str]:
+def group_table(found: Sequence[Group[ComparedCase]], most: int) -> Iterator[str]:
     """The groups in at most ``most`` rows; nothing for none."""
     if found:
         yield from table(_COLUMNS, _rows(found[:most]))
@@ -72,7 +72,7 @@ def _findings(comparison: Comparison, allowed: Allowed, most: int) -> Iterator[s
 def _allowed(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     if allowed.entries:
         yield from ("Signed off:", "")
-        keys = [f.key for f in comparison.findings if f.key in allowed.entries]
+        keys = [f.key for f in comparison.cases if f.key in allowed.entries]
         entries = {allowed.entries[key].where: allowed.entries[key] for key in keys}
         for entry in entries.values():
             cases = sum(allowed.entries[key] == entry for key in keys)

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
-from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.comparison import ComparedCase, Comparison
 from harness.verdicts.words import Verdict
 
 
@@ -26,26 +26,26 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
             "attributions": comparison.open.attributions,
         },
         "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
-        "findings": [
-            _finding(finding, allowed)
-            for finding in comparison.findings
-            if finding.verdict != Verdict.UNCHANGED
+        "cases": [
+            _compared(case, allowed)
+            for case in comparison.cases
+            if case.verdict != Verdict.UNCHANGED
         ],
     }
 
 
-def _finding(finding: Finding, allowed: Allowed) -> dict[str, Any]:
-    entry = allowed.entries.get(finding.key)
+def _compared(case: ComparedCase, allowed: Allowed) -> dict[str, Any]:
+    entry = allowed.entries.get(case.key)
     return {
-        "case": finding.key,
-        "verdict": str(finding.verdict),
-        "expected": finding.expected,
-        "layer": finding.layer,
-        "failure": finding.failure,
-        "issues": list(finding.issues),
-        "rerun_cases": list(finding.rerun_cases),
-        "component": finding.component,
-        "attributed_case": finding.attributed_case or None,
-        "note": finding.note,
+        "case": case.key,
+        "verdict": str(case.verdict),
+        "expected": case.expected,
+        "layer": case.layer,
+        "failure": case.failure,
+        "issues": list(case.issues),
+        "rerun_cases": list(case.rerun_cases),
+        "component": case.component,
+        "attributed_case": case.attributed_case or None,
+        "note": case.note,
         "signed_off_by": entry.signed_off_by if entry else None,
     }

@@ -8,7 +8,7 @@ from harness.printable import printable
 from harness.render.terminal_lines import heading, title, wrapped
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide, undecided_of
-from harness.verdicts.findings import DIFFERS, Comparison, Finding
+from harness.verdicts.comparison import DIFFERS, ComparedCase, Comparison
 from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
 
@@ -33,7 +33,7 @@ def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     yield from wrapped(decide(comparison, allowed.entries).sentence)
 
 
-def section(found: Sequence[Group[Finding]], shown: int = _SHOWN) -> Iterator[str]:
+def section(found: Sequence[Group[ComparedCase]], shown: int = _SHOWN) -> Iterator[str]:
     """The groups of one verdict: how many cases, where they broke, whose issue, the first case."""
     if not found:
         return
@@ -89,7 +89,7 @@ def rested(comparison: Comparison) -> str:
     differing = comparison.of(*DIFFERS)
     if not differing:
         return ""
-    if not any(finding.rerun_cases for finding in differing):
+    if not any(case.rerun_cases for case in differing):
         return "What differs was not rerun: flaky cases may be among it."
     known = basis(differing)
     return f"Of what differs, {known}." if known else "All that differs was rerun."

@@ -12,7 +12,7 @@ from harness.render.comparison_github import group_table
 from harness.render.comparison_text import section
 from harness.render.terminal_lines import WIDTH, title, wrapped
 from harness.verdicts.compare import compare
-from harness.verdicts.findings import Comparison, Side, side
+from harness.verdicts.comparison import Comparison, Side, side
 from harness.verdicts.groups import groups
 from harness.verdicts.upstream import Row
 from harness.verdicts.words import Verdict

@@ -9,9 +9,9 @@ import libcst as cst
 
 from harness.repro.bundle import Bundle, Unit
 from harness.repro.edits import WIDTH, Edited
+from harness.repro.nodes import walk
 from harness.repro.resolve import Ref
 from harness.repro.source import Module, Statement
-from harness.repro.uses import walk
 
 
 def definitions(bundle: Bundle, last: str) -> str:

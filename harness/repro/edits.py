@@ -10,11 +10,10 @@ from typing import Any
 
 import libcst as cst
 import pytest
-from libcst import matchers as m
 
 from harness.errors import BadInputError
+from harness.repro.nodes import find, walk
 from harness.repro.source import Module
-from harness.repro.uses import walk
 
 WIDTH = 100
 # Decorators that never look at annotations; those of others stay.
@@ -93,7 +92,7 @@ def take_fixtures(module: Module, plan: Plan, function: cst.FunctionDef) -> list
         plan.is_context = yields(function)
     own = function.params
     parameters = [*own.posonly_params, *own.params, *own.kwonly_params]
-    used = {node.value for node in m.findall(function.body, m.Name()) if isinstance(node, cst.Name)}
+    used = {name.value for name in find(function.body, cst.Name)}
     kept = [p.name.value for p in parameters if p.name.value in used | {"self", "cls"}]
     if "request" in kept:
         kept = _without_request(module, plan, function, kept)
@@ -120,7 +119,7 @@ def _without_request(
             plan.replace(node, cst.Name("param"))
             kept = [*kept, *({"param"} - set(kept))]
             known += 1
-    uses = m.findall(function.body, m.Name("request"))
+    uses = [name for name in find(function.body, cst.Name) if name.value == "request"]
     if known < len(uses):
         raise BadInputError(
             f"{module.where(uses[0])}: a script has no pytest request: only "
@@ -142,7 +141,7 @@ def is_mark(module: Module, decorator: cst.BaseExpression) -> bool:
 
 def yields(function: cst.CSTNode) -> bool:
     """Whether it, or a function inside of it, is a generator."""
-    return bool(m.findall(function, m.Yield()))
+    return bool(find(function, cst.Yield))
 
 
 def _remove_decorators(module: Module, plan: Plan, node: cst.FunctionDef | cst.ClassDef) -> None:
@@ -206,9 +205,14 @@ def _with_short_head(
 def _joined(node: cst.Parameters) -> cst.Parameters:
     """Parameters with one blank behind each comma."""
     plain = {"comma": cst.MaybeSentinel.DEFAULT, "whitespace_after_param": _NO_SPACE}
-    found = m.replace(node, m.Param(), lambda param, _: param.with_changes(**plain))
     star = cst.ParamStar(cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-    return cst.ensure_type(m.replace(found, m.ParamStar(), star), cst.Parameters)
+    plan = Plan()
+    for child in node.children:
+        if isinstance(child, cst.Param):
+            plan.change(child, **plain)
+        elif isinstance(child, cst.ParamStar):
+            plan.replace(child, star)
+    return cst.ensure_type(node.visit(Edited(plan)), cst.Parameters)
 
 
 _EMPTY = cst.SimpleStatementSuite([cst.Expr(cst.Ellipsis())])
@@ -218,6 +222,6 @@ def _shorten_docstring(plan: Plan, node: cst.FunctionDef | cst.ClassDef) -> None
     first = node.body.body[0]
     text = node.get_docstring()
     if text and "\n\n" in text and "\\" not in text and '"""' not in text:
-        (statement,) = m.findall(first, m.SimpleString())
-        paragraph = cst.ensure_type(statement, cst.SimpleString).value.partition("\n\n")[0]
-        plan.change(statement, value=f'{paragraph}"""')
+        (literal,) = find(first, cst.SimpleString)
+        paragraph = literal.value.partition("\n\n")[0]
+        plan.change(literal, value=f'{paragraph}"""')

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypeGuard
 
 import libcst as cst
-from libcst import matchers as m
 from libcst.helpers import get_absolute_module_from_package_for_import
 from libcst.metadata import (
     BuiltinScope,
@@ -26,6 +25,7 @@ from libcst.metadata import (
 )
 
 from harness.errors import BadInputError
+from harness.repro.nodes import find
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Import = cst.Import | cst.ImportFrom
@@ -87,8 +87,8 @@ class Module:
         For a name that an import inside a function binds, that import.
         """
         found: dict[cst.Name, Import | None] = {}
-        for statement in m.findall(self.tree, m.Global()):
-            found.update((item.name, None) for item in cst.ensure_type(statement, cst.Global).names)
+        for statement in find(self.tree, cst.Global):
+            found.update((item.name, None) for item in statement.names)
         for assignment in self._own.assignments:
             node: object = getattr(assignment, "node", None)
             name = node.name if isinstance(node, cst.FunctionDef | cst.ClassDef) else node
@@ -163,7 +163,7 @@ class Module:
             if statement not in binding
             and not self._is_for_types(statement)
             and not imports_in([statement])
-            and not m.matches(statement, _NOTHING)
+            and not _does_nothing(statement)
         ]
 
     @cached_property
@@ -180,8 +180,16 @@ class Module:
 
 
 _OUTSIDE = (GlobalScope, BuiltinScope)
-_CONSTANT = m.SimpleString() | m.ConcatenatedString() | m.Integer() | m.Float() | m.Ellipsis()
-_NOTHING = m.SimpleStatementLine([m.Pass() | m.Expr(_CONSTANT)])
+_CONSTANT = cst.SimpleString | cst.ConcatenatedString | cst.Integer | cst.Float | cst.Ellipsis
+
+
+def _does_nothing(statement: cst.CSTNode) -> bool:
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return False
+    only = statement.body[0]
+    return isinstance(only, cst.Pass) or (
+        isinstance(only, cst.Expr) and isinstance(only.value, _CONSTANT)
+    )
 
 
 def imports_in(statements: Iterable[cst.CSTNode]) -> list[Import]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from harness.errors import BadInputError
+from harness.repro.nodes import walk
 from harness.repro.source import Import, Imported, Module
 
 
@@ -71,14 +72,6 @@ class UsesReader:
                 "be put into a script"
             )
         self.inner_imports.append(node)
-
-
-def walk(node: cst.CSTNode, removed: Collection[cst.CSTNode] = ()) -> Iterator[cst.CSTNode]:
-    """The node and all below it, without those that are removed."""
-    if node not in removed:
-        yield node
-        for child in node.children:
-            yield from walk(child, removed)
 
 
 def _attributes(module: Module, node: cst.CSTNode) -> Iterator[cst.Attribute]:

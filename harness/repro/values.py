@@ -13,9 +13,10 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.repro.bundle import Bundle, Expression, Named
+from harness.repro.nodes import walk
 from harness.repro.resolve import Ref
 from harness.repro.source import Imported, Module, Statement
-from harness.repro.uses import Use, walk
+from harness.repro.uses import Use
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
@@ -13,13 +13,15 @@ from harness.frameworks import FRAMEWORKS
 from harness.isolation.pytest_child import RUNTIME_START, current_phase
 from harness.lanes import LANES
 from harness.lanes.events import VARIABLE, EventLog
-from harness.lanes.tpu_aot.golden import Golden
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model.case import Case
 from harness.model.topology import Target, Topology
 
+if TYPE_CHECKING:
+    from harness.lanes.tpu_aot.golden import Golden
+    from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+
 CASE = pytest.StashKey[Case]()
-GOLDEN = pytest.StashKey[Golden | None]()
+GOLDEN: pytest.StashKey[Golden | None] = pytest.StashKey()
 
 
 class StartRuntime(Protocol):
@@ -77,4 +79,6 @@ def tpu_compiler(request: pytest.FixtureRequest, xla_target: Target) -> TpuCompi
     """The compiler of libtpu for the topology that the case runs on."""
     if not LANES[xla_target.lane].compiles_only:
         pytest.fail(f"tpu_compiler: lane {xla_target.lane} compiles for no TPU", pytrace=False)
+    from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+
     return TpuCompiler(request.node.stash[CASE], request.config.stash[GOLDEN])

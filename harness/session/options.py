@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +15,11 @@ from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
 from harness.job import job
 from harness.lanes import lane_can, lane_named
-from harness.lanes.tpu_aot.golden import Golden
 from harness.model.topology import PROCESSES, Target, Topology
 from harness.session.selection import Durations, Shard, read_cases, read_durations
+
+if TYPE_CHECKING:
+    from harness.lanes.tpu_aot.golden import Golden
 
 _MIB, _KIB = 1 << 20, 1 << 10
 
@@ -47,6 +50,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="one part of several that take equally long by recorded durations, as 2/5",
     )
     which.addoption("--cases", metavar="FILE", help="only the cases whose ids are its lines")
+    which.addoption(
+        "--unless-lane",
+        metavar="NAMES",
+        default="",
+        help="leave out cases that can run on one of these lanes too, as virtual-tpu",
+    )
     apart = parser.getgroup("xla-harness: a process for each case")
     apart.addoption(
         "--isolation",
@@ -113,6 +122,7 @@ class Settings:
     topologies: tuple[Topology, ...]
     processes: str  # each of which a job has a process for; "" for what its topology says
     in_process: str  # why there is no isolation, or ""
+    elsewhere: tuple[str, ...]  # lanes whose cases are left out on all others
     shard: Shard | None
     durations: Durations
     cases: frozenset[str] | None  # None for all
@@ -136,6 +146,10 @@ class Settings:
             topologies = _divided(topologies, lanes, processes)
         if job.current() is not None and config.getoption("numprocesses", None):
             raise BadInputError("-n: expected one process on each worker of a job")
+        elsewhere = _split(unless) if (unless := config.getoption("unless_lane")) else ()
+        for lane in map(lane_named, elsewhere):
+            if lane.name in lanes:
+                raise BadInputError(f"--unless-lane {lane.name}: --lane asks for that lane")
         for lane in map(lane_named, lanes):
             for size in topologies if len(lanes) == 1 else ():
                 lane_can(lane, size)
@@ -145,6 +159,7 @@ class Settings:
             topologies=topologies,
             processes=processes,
             in_process=_why_in_process(config),
+            elsewhere=elsewhere,
             shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
             durations=read_durations(_from_root(config, config.getini("xla_durations"))),
             cases=read_cases(Path(path)) if (path := config.getoption("cases")) else None,
@@ -173,6 +188,8 @@ class Settings:
                 return f"lane {emulated}: {target} is the same case"
         if target.lane not in (self.lanes or (declared[0].lane,)):
             return f"lane {target.lane}: run with --lane {target.lane}"
+        if other := next((one.lane for one in declared if one.lane in self.elsewhere), ""):
+            return f"lane {target.lane}: left to lane {other}"
         if not self.lanes and (missing := lane_named(target.lane).missing()):
             return f"lane {target.lane}: {missing}"
         if self.topologies and target.topology not in self.topologies:
@@ -258,7 +275,11 @@ def _hardware(lanes: Sequence[str]) -> Topology | None:
 def _golden(config: pytest.Config, lanes: Sequence[str]) -> Golden | None:
     folder = _from_root(config, config.getini("xla_golden"))
     compiles = not lanes or any(lane_named(name).compiles_only for name in lanes)
-    return Golden(folder) if folder is not None and compiles else None
+    if folder is None or not compiles:
+        return None
+    from harness.lanes.tpu_aot.golden import Golden
+
+    return Golden(folder)
 
 
 def _preload(config: pytest.Config) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.junitxml import xml_key
@@ -28,8 +28,7 @@ from harness.isolation.pytest_child import RUNTIME_START
 from harness.isolation.reports import keep_layer, of_death
 from harness.isolation.threads import NotForkableError, refuse_started_runtimes
 from harness.job import job
-from harness.job.rendezvous import Meetings
-from harness.junit.report import (
+from harness.junit.names import (
     FORMAT,
     FORMAT_PROPERTY,
     LEFT_OUT,
@@ -41,7 +40,6 @@ from harness.junit.report import (
 from harness.lanes import LANES, hardware
 from harness.lanes.events import VARIABLE, EventLog
 from harness.lanes.tpu_aot.compilation_record import PROPERTY, Summary
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model.case import Case
 from harness.model.outcome import Kind
 from harness.model.provenance import modified_property
@@ -52,6 +50,9 @@ from harness.session.markers import case_of, declared_targets
 from harness.session.options import Settings
 from harness.session.record import record_of, settle
 from harness.session.selection import Shard, shards
+
+if TYPE_CHECKING:
+    from harness.job.rendezvous import Meetings
 
 _OUTPUT_KEY = "xla_harness"
 
@@ -151,6 +152,8 @@ class Cases:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         own = job.current()
         if own is not None and os.getpid() == self._pid:
+            from harness.job.rendezvous import Meetings
+
             self._meetings = Meetings(own, [i.nodeid for i in session.items if CASE in i.stash])
 
     @pytest.hookimpl(tryfirst=True)
@@ -182,8 +185,11 @@ class Cases:
         """Compare with the golden compilations once the case has found no fault by itself."""
         result = yield
         compiler = pyfuncitem.funcargs.get("tpu_compiler")
-        if isinstance(compiler, TpuCompiler):
-            compiler.compare()
+        if compiler is not None:
+            from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+
+            if isinstance(compiler, TpuCompiler):
+                compiler.compare()
         return result
 
     @pytest.hookimpl(tryfirst=True)  # it may change the report for all who come after it

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from harness.errors import BadInputError
 from harness.model.versions import COMPONENTS
 from harness.stacks import constraints
-from harness.stacks.stack import TOGETHER, Stack, extends, read
+from harness.stacks.stack import TOGETHER, Stack
 
 _SWAP = re.compile(r"\+([A-Za-z][\w.-]*)=([^+]+(?:\+(?![A-Za-z][\w.-]*=)[^+]+)*)")
 
@@ -66,11 +66,13 @@ class Catalogue:
     @property
     def releases(self) -> list[Stack]:
         """The stacks that extend no other one: neither variants nor templates."""
-        return [stack for stack in self.stacks if extends(self._paths[stack.name]) is None]
+        return [stack for stack in self.stacks if stack.extends is None]
 
     def _named(self, name: str, below: tuple[str, ...] = ()) -> Stack:
         if name in self._stacks:
             return self._stacks[name]
+        from harness.stacks.stack_file import extends, read
+
         path = Path(name)
         if path.suffix == ".toml":
             base = extends(path)
@@ -82,6 +84,8 @@ class Catalogue:
     def _read(self, name: str, below: tuple[str, ...]) -> Stack:
         if name in self._stacks:
             return self._stacks[name]
+        from harness.stacks.stack_file import extends, read
+
         path = self._paths[name]
         base = extends(path)
         if base is None:

@@ -6,39 +6,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
-from pydantic import Field
 
 from harness.errors import BadInputError
-from harness.files import Table, Text, checked, read_toml
 
 # What is swapped together, because it only fits together: torch_xla is built for one torch, and
 # jax and jaxlib are released as a pair.
 TOGETHER = (("torch", "torch_xla"), ("jax", "jaxlib"), ("libtpu",))
-_PYTHON = re.compile(r"3\.\d+(\.\d+)?")
-_DISK = 8
-
-
-class _Wheels(Table):
-    folder: str | None = None
-    index: bool | str | None = None
-
-
-class _File(Table):
-    note: str = Field("", description="a text")
-    extends: str | None = Field(None, description="the name of a stack")
-    python: str | None = Field(
-        None, description="a version, as '3.11'", pattern=f"^(?:{_PYTHON.pattern})$"
-    )
-    pins: dict[str, Text | Literal[False]] = Field(
-        {}, description="a version, a specifier, the path of a wheel, or false for none, by name"
-    )
-    wheels: _Wheels = Field(_Wheels(), description="'folder', a text, and 'index', false or a text")
-    disk: float | None = Field(None, description="a number of GB, as 8", ge=0, allow_inf_nan=False)
+PYTHON = re.compile(r"3\.\d+(\.\d+)?")
+DISK = 8  # GB, where a stack's file says nothing
 
 
 @dataclass(frozen=True)
@@ -51,8 +30,9 @@ class Stack:
     note: str = ""
     folder: Path | None = None  # wheels besides those of the index
     index: bool | str = True  # False: only the folder; a text: this index instead of uv's own
-    disk: float = _DISK  # GB that the first environment of it takes
+    disk: float = DISK  # GB that the first environment of it takes
     where: Path | None = field(default=None, compare=False)
+    extends: str | None = field(default=None, compare=False)  # the name of another stack
 
     @property
     def slug(self) -> str:
@@ -94,7 +74,7 @@ class Stack:
 
         Raises BadInputError for a Python that is no version.
         """
-        if python is not None and not _PYTHON.fullmatch(python):
+        if python is not None and not PYTHON.fullmatch(python):
             raise BadInputError(
                 f"stack {self.name}: python={python!r}: expected a version, as 3.11"
             )
@@ -175,38 +155,3 @@ def _wheel_version(stack: Stack, name: str, wheel: Path) -> Version:
 def _compact(python: str) -> str:
     major, minor = python.split(".")[:2]
     return major + minor
-
-
-def read(path: Path, base: Stack | None = None) -> Stack:
-    """Read one stack's file; ``base`` is the stack that it extends.
-
-    Raises BadInputError naming the file, the key and what was expected.
-    """
-    said = checked(str(path), _File, read_toml(path))
-    folder, index = said.wheels.folder, said.wheels.index
-    python = said.python or (base.python if base else None)
-    if python is None:
-        raise BadInputError(f"{path}: key 'python' is missing: expected a version, as '3.11'")
-    pins: dict[str, str | bool] = {**(base.pins if base else {}), **said.pins}
-    for name, pin in said.pins.items():
-        if isinstance(pin, str):
-            pins[name] = str(path.parent / pin) if pin.endswith(".whl") else pin.strip()
-    stack = Stack(
-        name=path.stem,
-        python=python,
-        pins={name: pin for name, pin in pins.items() if isinstance(pin, str)},
-        note=said.note,
-        folder=path.parent / folder if folder else base.folder if base else None,
-        index=index if index is not None else base.index if base else True,
-        disk=said.disk if said.disk is not None else base.disk if base else _DISK,
-        where=path,
-    )
-    if not stack.pins:
-        raise BadInputError(f"{path}: key 'pins' is missing: expected a table of versions")
-    _ = stack.requirements  # a bad pin is said now, not in the middle of a run
-    return stack
-
-
-def extends(path: Path) -> str | None:
-    """The name of the stack that the file's one extends; raises BadInputError for a bad file."""
-    return checked(str(path), _File, read_toml(path)).extends

@@ -1,6 +1,6 @@
 """What has changed: the rules about a history, in SQL, and the comparison of two stacks.
 
 ``words`` has every verdict and what it means; ``sql/`` has a statement for each rule, ``rules`` the
-views that they read, and ``nightly`` runs them. ``compare`` and ``findings`` compare two stacks,
-``groups`` puts findings of one cause together, ``allow`` has what somebody signed off.
+views that they read, and ``nightly`` runs them. ``compare`` and ``comparison`` compare two stacks,
+``groups`` puts cases of one cause together, ``allow`` has what somebody signed off.
 """

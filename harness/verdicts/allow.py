@@ -1,4 +1,4 @@
-"""The allow-list: which findings a person accepts of a candidate, why, and until when."""
+"""The allow-list: which cases a person accepts of a candidate, why, and until when."""
 
 from __future__ import annotations
 
@@ -7,51 +7,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field, PrivateAttr
 
 from harness.errors import BadInputError
 from harness.expectations import glob_pattern
-from harness.files import Table, Text, one_of, read_tables
-from harness.model.issues import ISSUE
-from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.comparison import ComparedCase, Comparison
 from harness.verdicts.words import REFUSALS
 
 
-class AllowEntry(Table):
+@dataclass(frozen=True)
+class AllowEntry:
     """One ``[[allow]]``. ``cases`` are ids or keys; only ``*`` and ``?`` are special in them."""
 
-    cases: tuple[Text, ...] = Field(
-        description="a list of case ids, with * and ?", strict=False, min_length=1
-    )
-    verdict: Annotated[str, one_of(REFUSALS)] = Field(
-        description=" or ".join(f"'{verdict}'" for verdict in REFUSALS)
-    )
-    reason: Text = Field(description="a text")
-    signed_off_by: Text = Field(description="a text")
-    issue: str = Field(
-        default="", description="'owner/repo#number'", pattern=f"^(?:{ISSUE.pattern})$"
-    )
-    until: date | None = Field(default=None, description="a date, as 2026-12-31")
-    _where: str = PrivateAttr("")
-
-    @property
-    def where(self) -> str:
-        """File and number, for messages."""
-        return self._where
+    cases: tuple[str, ...]
+    verdict: str
+    reason: str
+    signed_off_by: str
+    where: str  # file and number, for messages
+    issue: str = ""
+    until: date | None = None
 
     @cached_property
     def _patterns(self) -> list[re.Pattern[str]]:
         return [glob_pattern(case) for case in self.cases]
 
-    def allows(self, finding: Finding) -> bool:
+    def allows(self, case: ComparedCase) -> bool:
         """Whether it is about this case and this verdict."""
-        return finding.verdict == self.verdict and any(
-            pattern.fullmatch(name)
-            for pattern in self._patterns
-            for name in {finding.id, finding.key}
+        return case.verdict == self.verdict and any(
+            pattern.fullmatch(name) for pattern in self._patterns for name in {case.id, case.key}
         )
 
 
@@ -59,38 +41,22 @@ class AllowEntry(Table):
 class Allowed:
     """What a list allows of a comparison."""
 
-    entries: Mapping[str, AllowEntry]  # by the finding's key
+    entries: Mapping[str, AllowEntry]  # by the case's key
     stale: tuple[AllowEntry, ...]  # those that allow nothing of it
 
 
-def load(path: Path, today: date) -> tuple[AllowEntry, ...]:
-    """Read the list. Raises BadInputError naming the file, the entry and the key.
-
-    An entry whose ``until`` is before ``today`` has expired, which is an error.
-    """
-    entries = list(read_tables(path, "allow", AllowEntry))
-    for where, entry in entries:
-        entry._where = where
-        if entry.until is not None and entry.until < today:
-            raise BadInputError(
-                f"{where}: key 'until': expired on {entry.until}: remove the entry, or have "
-                f"{entry.signed_off_by} sign it off again"
-            )
-    return tuple(entry for _, entry in entries)
-
-
 def apply(entries: tuple[AllowEntry, ...], comparison: Comparison) -> Allowed:
-    """Which findings are signed off. Raises BadInputError when two entries allow one finding."""
+    """Which cases are signed off. Raises BadInputError when two entries allow one case."""
     found: dict[str, AllowEntry] = {}
     used = set()
-    for finding in comparison.of(*REFUSALS):
-        fits = [entry for entry in entries if entry.allows(finding)]
+    for case in comparison.of(*REFUSALS):
+        fits = [entry for entry in entries if entry.allows(case)]
         if len(fits) > 1:
             raise BadInputError(
-                f"{fits[0].where} and {fits[1].where} match {finding.key}: "
+                f"{fits[0].where} and {fits[1].where} match {case.key}: "
                 "expected one entry at most for a case"
             )
         for entry in fits:
-            found[finding.key] = entry
+            found[case.key] = entry
             used.add(entry.where)
     return Allowed(found, tuple(entry for entry in entries if entry.where not in used))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from harness.diagnosis.signature import first_line, generalised
 from harness.junit.report import Report, Result
 from harness.model.outcome import Answer
-from harness.verdicts.findings import Comparison, Finding, Side, Tally, side
+from harness.verdicts.comparison import ComparedCase, Comparison, Side, Tally, side
 from harness.verdicts.upstream import Row
 from harness.verdicts.words import REFUSALS, VERDICTS, Verdict, change, counted
 
@@ -24,15 +24,15 @@ def compare(
 
     The reports of a side are its lanes and shards; reruns are more runs of some of its cases. An
     unexpected pass works. A failure counts whether or not an expectation declares it; where it
-    does, ``Finding.expected`` says so.
+    does, ``ComparedCase.expected`` says so.
 
     Raises BadInputError when one side's reports are of several stacks.
     """
     before, after = side(base, reruns_base), side(candidate, reruns_candidate)
     keys = sorted(before.runs.keys() | after.runs.keys())
-    findings = [_finding(key, before, after, rows) for key in keys]
-    findings.sort(key=lambda finding: (VERDICTS.index(finding.verdict), finding.key))
-    return Comparison(before, after, tuple(findings))
+    cases = [_compared(key, before, after, rows) for key in keys]
+    cases.sort(key=lambda case: (VERDICTS.index(case.verdict), case.key))
+    return Comparison(before, after, tuple(cases))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     """The answer; ``allowed`` are the keys of what was signed off.
 
     2: can't tell. A side has no measured case, or nothing speaks against the candidate but a
-    flaky case that may be a regression (``Finding.undecided``).
+    flaky case that may be a regression (``ComparedCase.undecided``).
     1: something regressed, as expected or not, or is missing, and nobody has signed it off.
     0: neither.
     """
@@ -64,24 +64,24 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     return Decision(0, f"Qualified: nothing regressed, nothing is missing{but}.")
 
 
-def _counts(against: Sequence[Finding]) -> Iterator[str]:
+def _counts(against: Sequence[ComparedCase]) -> Iterator[str]:
     for verdict in REFUSALS:
-        found = [finding for finding in against if finding.verdict == verdict]
+        found = [case for case in against if case.verdict == verdict]
         if found:
             yield counted(len(found), sum(f.expected for f in found), verdict)
 
 
-def undecided_of(comparison: Comparison) -> tuple[Finding, ...]:
+def undecided_of(comparison: Comparison) -> tuple[ComparedCase, ...]:
     """The cases that more runs may show to be regressions."""
-    return tuple(finding for finding in comparison.findings if finding.undecided)
+    return tuple(case for case in comparison.cases if case.undecided)
 
 
-def _finding(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Finding:
+def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> ComparedCase:
     base, candidate = before.runs.get(key, ()), after.runs.get(key, ())
     every = (*candidate, *base)
     broken = _broken(candidate) or _broken(base)
     row = next((row for row in rows if row.names(every[0].id)), None)
-    found = Finding(
+    found = ComparedCase(
         key=key,
         id=every[0].id,
         area=every[0].properties.get("area", ""),

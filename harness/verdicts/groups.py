@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from harness.diagnosis.signature import generalised
-from harness.verdicts.findings import Finding
+from harness.verdicts.comparison import ComparedCase
 from harness.verdicts.nightly import NightVerdict
 from harness.verdicts.words import VERDICTS, Verdict
 
@@ -57,18 +57,18 @@ class Group(Generic[T]):
         return len(self.members)
 
 
-def groups(findings: Iterable[Finding]) -> tuple[Group[Finding], ...]:
+def groups(cases: Iterable[ComparedCase]) -> tuple[Group[ComparedCase], ...]:
     """Findings with the same verdict, issues, layer, component and failure but for its numbers."""
-    return _grouped(findings, lambda finding: (*_cause(finding), finding.component))
+    return _grouped(cases, lambda case: (*_cause(case), case.component))
 
 
-def causes(findings: Iterable[Finding]) -> tuple[Group[Finding], ...]:
-    """What is rerun and attributed as one: findings of one cause, area and lane."""
-    return _grouped(findings, lambda finding: (*_cause(finding), finding.area, finding.lane))
+def causes(cases: Iterable[ComparedCase]) -> tuple[Group[ComparedCase], ...]:
+    """What is rerun and attributed as one: cases of one cause, area and lane."""
+    return _grouped(cases, lambda case: (*_cause(case), case.area, case.lane))
 
 
-def _cause(finding: Finding) -> tuple[Hashable, ...]:
-    return (finding.issues, finding.layer, generalised(finding.failure))
+def _cause(case: ComparedCase) -> tuple[Hashable, ...]:
+    return (case.issues, case.layer, generalised(case.failure))
 
 
 def night_groups(found: Iterable[NightVerdict]) -> tuple[Group[NightVerdict], ...]:
@@ -84,15 +84,15 @@ def night_groups(found: Iterable[NightVerdict]) -> tuple[Group[NightVerdict], ..
     return _grouped(found, cause)
 
 
-def basis(findings: Sequence[Finding]) -> str:
+def basis(cases: Sequence[ComparedCase]) -> str:
     """On which of them their verdicts and components rest, in words; "" where each is its own."""
-    rerun = sum(finding.rerun_itself for finding in findings)
-    rest = sum(bool(finding.rerun_cases) for finding in findings) - rerun
-    alone = len(findings) - rerun - rest
+    rerun = sum(case.rerun_itself for case in cases)
+    rest = sum(bool(case.rerun_cases) for case in cases) - rerun
+    alone = len(cases) - rerun - rest
     parts = [f"rerun: {rerun}{_for_others(rest)}"] if rest or (rerun and alone) else []
     parts += [f"not rerun: {alone}"] if alone and (rerun or rest) else []
-    attributed = [finding for finding in findings if finding.component]
-    own = sum(finding.attributed_case == finding.key for finding in attributed)
+    attributed = [case for case in cases if case.component]
+    own = sum(case.attributed_case == case.key for case in attributed)
     if own < len(attributed):
         parts.append(f"attributed: {own}{_for_others(len(attributed) - own)}")
     return "; ".join(parts)
@@ -102,25 +102,25 @@ def _for_others(count: int) -> str:
     return f", for {count} other{'s' * (count > 1)}" if count else ""
 
 
-def representatives(findings: Iterable[Finding], most: int) -> tuple[Finding, ...]:
+def representatives(cases: Iterable[ComparedCase], most: int) -> tuple[ComparedCase, ...]:
     """At most ``most`` of them, from as many files, functions and parameters as there are.
 
     The choice is the same every time, and fewer are the first of more.
     """
-    files: dict[str, dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
-    for finding in sorted(findings, key=lambda finding: finding.key):
-        function = finding.id.partition("[")[0]
-        files[function.partition("::")[0]][function].append(finding)
+    files: dict[str, dict[str, list[ComparedCase]]] = defaultdict(lambda: defaultdict(list))
+    for case in sorted(cases, key=lambda case: case.key):
+        function = case.id.partition("[")[0]
+        files[function.partition("::")[0]][function].append(case)
     ranked = [
-        ((turn, place, finding.key), finding)
+        ((turn, place, case.key), case)
         for functions in files.values()
         for place, members in enumerate(functions.values())
-        for turn, finding in enumerate(_ends_first(members))
+        for turn, case in enumerate(_ends_first(members))
     ]
-    return tuple(finding for _, finding in sorted(ranked, key=lambda pair: pair[0])[:most])
+    return tuple(case for _, case in sorted(ranked, key=lambda pair: pair[0])[:most])
 
 
-def _ends_first(members: Sequence[Finding]) -> Iterator[Finding]:
+def _ends_first(members: Sequence[ComparedCase]) -> Iterator[ComparedCase]:
     """The first, the last, the middle one, then the others."""
     indices = (0, len(members) - 1, len(members) // 2, *range(len(members)))
     yield from (members[index] for index in dict.fromkeys(indices))

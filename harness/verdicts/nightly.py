@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from harness.model.outcome import Kind
 from harness.verdicts.rules import ask_about, statement
 from harness.verdicts.words import NIGHTLY, REFUSALS, Verdict, counted
+
+if TYPE_CHECKING:
+    import duckdb
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from harness.verdicts.nightly import versions_of
 from harness.verdicts.rules import ask_about, statement
+
+if TYPE_CHECKING:
+    import duckdb
 
 _NEWEST = "SELECT max(run) FROM cases GROUP BY stack"
 _DETAILS = """

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from harness.history.names import started
-from harness.history.views import quoted
+from harness.history.sql import quoted
+
+if TYPE_CHECKING:
+    import duckdb
 
 SQL = Path(__file__).parent / "sql"
 

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from harness.errors import BadInputError
 from harness.junit.report import FORMAT_PROPERTY, Report, Result, read_all
 from harness.model.issues import resolve
-from harness.verdicts.findings import Side, side
+from harness.verdicts.comparison import Side, side
 from harness.verdicts.upstream import Row, RowAnswer
 
 _MOST_OF_A_HEAD = 1 << 16  # bytes: pytest writes a suite's properties before its cases

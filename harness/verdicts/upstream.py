@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
-
-from pydantic import Field
+from typing import Any, Protocol, TypeVar
 
 from harness.diagnosis.layers import LAYERS
 from harness.expectations import glob_pattern
-from harness.files import Table, one_of, read_tables
 from harness.model.outcome import WORKS, Kind
 
 _ORDER = list(LAYERS)
@@ -53,19 +49,17 @@ class RowAnswer:
         return f"{self.passed}/{self.passed + self.wrong + self.unmeasured}"
 
 
-class Row(Table):
+@dataclass(frozen=True)
+class Row:
     """A statement about the stack, and the cases that prove or refute it.
 
     With a ``layer``, a case that broke at an earlier one did not reach what the row is about.
     """
 
-    title: str = Field(description="a text")
-    issues: tuple[str, ...] = Field(description="a list of texts", strict=False)
-    cases: tuple[str, ...] = Field(description="a list of texts", strict=False)
-    layer: Annotated[str, one_of(LAYERS)] = Field(
-        default="trace",  # so that only a release without the API says nothing
-        description=", ".join(LAYERS),
-    )
+    title: str
+    issues: tuple[str, ...]
+    cases: tuple[str, ...]
+    layer: str = "trace"  # so that only a release without the API says nothing
 
     @cached_property
     def _patterns(self) -> list[Any]:
@@ -88,10 +82,3 @@ class Row(Table):
     def is_before(self, layer: str) -> bool:
         """Whether a case that broke at ``layer`` broke before what the row is about."""
         return layer in LAYERS and _ORDER.index(layer) < _ORDER.index(self.layer)
-
-
-def load_optional(path: Path | None) -> tuple[Row, ...]:
-    """Read the file, if one is named; raises BadInputError naming the file and the key."""
-    if path is None:
-        return ()
-    return tuple(row for _, row in read_tables(path, "row", Row))

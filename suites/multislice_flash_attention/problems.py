@@ -1,6 +1,6 @@
 """Attention problems: their inputs, what torch_xla makes of them, and the float64 answer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,3 +108,21 @@ def assert_close(value: torch.Tensor, oracle: torch.Tensor, dtype: torch.dtype, 
         **TOLERANCE[dtype],
         msg=lambda text: f"{name}: {text}",
     )
+
+
+def assert_all_close(
+    pairs: Iterable[tuple[str, torch.Tensor | None, torch.Tensor]], dtype: torch.dtype
+) -> None:
+    """Compare each named value with its oracle; the error has all that differ, not only the first.
+
+    Raises AssertionError.
+    """
+    wrong = []
+    for name, value, oracle in pairs:
+        try:
+            assert value is not None, f"{name}: there is none"
+            assert_close(value, oracle, dtype, name)
+        except AssertionError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise AssertionError("\n".join(wrong))

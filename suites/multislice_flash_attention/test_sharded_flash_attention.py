@@ -12,6 +12,7 @@ from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.problems import (
     Problem,
+    assert_all_close,
     assert_close,
     expected,
     flash,
@@ -48,9 +49,8 @@ def assert_step(problem: Problem, **sharding: Any) -> None:
     result.backward(leaves["do"])
     torch_xla.sync()
     out, gradients = expected(problem)
-    assert_close(result, out, problem.dtype, "output")
-    for name, oracle in gradients.items():
-        assert_close(leaves[name].grad, oracle, problem.dtype, f"gradient of {name}")
+    of_inputs = [(f"gradient of {n}", leaves[n].grad, oracle) for n, oracle in gradients.items()]
+    assert_all_close([("output", result, out), *of_inputs], problem.dtype)
 
 
 @SPEC

@@ -15,7 +15,7 @@ import pytest
 from support.paths import ROOT
 
 from harness import cli
-from harness.commands import verdict
+from harness.history import store
 from harness.history.store import History
 
 GOOD_REPORT = """\
@@ -218,7 +218,7 @@ def test_a_bug_is_no_verdict(
     def broken(*_: object) -> None:
         raise KeyError("::error::\x1b[2J")
 
-    monkeypatch.setattr(verdict, "History", broken)
+    monkeypatch.setattr(store, "History", broken)
     assert cli.main(["verdict", "latest", "--history", "history"]) == os.EX_SOFTWARE
     said = capsys.readouterr().err
     assert "Traceback" in said

@@ -49,7 +49,9 @@ def template(tmp_path: Path) -> Path:
     """A folder with a history of two nights, and a branch with the first of them."""
     folder = tmp_path / "template"
     history = History(folder / "history")
-    subprocess.run(["git", "init", "--quiet", "--bare", folder / "remote.git"], check=True)
+    # Without git's examples of hooks, as each trial starts with a copy.
+    options = ["--quiet", "--bare", "--template="]
+    subprocess.run(["git", "init", *options, folder / "remote.git"], check=True)
     for night in (10, 11):
         history.record([_report(tmp_path / f"{night}.xml", night)])
         if night == 10:

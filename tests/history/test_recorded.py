@@ -37,7 +37,7 @@ def test_the_findings_are_the_reports(tmp_path: Path, history: str) -> None:
     name = Path(run).stem
     wanted = _qualify(tmp_path, base, candidate)
     assert wanted[0] == 1
-    assert len(wanted[1]["findings"]) > 100
+    assert len(wanted[1]["cases"]) > 100
     assert _qualify(tmp_path, name, candidate, "--history", history) == wanted
 
 
@@ -46,7 +46,7 @@ def test_latest_is_the_newest_run_of_the_candidates_stack(tmp_path: Path, histor
         report = str(JUNIT / f"{stack}-cpu.xml")
         code, answer = _qualify(tmp_path, "latest", report, "--history", history)
         assert code == 0
-        assert {finding["verdict"] for finding in answer["findings"]} <= {"still failing"}
+        assert {case["verdict"] for case in answer["cases"]} <= {"still failing"}
 
 
 def test_a_stack_without_a_run_is_named(

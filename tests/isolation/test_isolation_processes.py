@@ -10,8 +10,6 @@ import pytest
 from support.processes import assert_gone, is_alive
 from support.project import Project
 
-MEASURES_COVERAGE = True
-
 NOTE = """\
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.deadline(20)]
 SLEEP = ["sleep", "60"]

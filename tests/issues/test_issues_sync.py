@@ -269,12 +269,15 @@ def test_a_next_page_elsewhere_gets_no_token(nights: Nights, github: GitHub) -> 
     ],
 )
 def test_a_rate_limit_is_waited_for(
-    nights: Nights, github: GitHub, headers: dict[str, str]
+    nights: Nights, github: GitHub, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
 ) -> None:
     nights.add(GOOD)
     nights.add(BAD)
     github.refusals = [(403, headers), (429, headers)]
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
     nights.sync()
+    assert waits == [1, 1]
     assert len(github.issues) == 1
 
 

@@ -25,6 +25,8 @@ from harness.messages.framing import Lines
 from harness.messages.jobs import FROM_FIRST
 from harness.model.outcome import Kind
 
+MEASURES_COVERAGE = True
+
 TOKEN, OTHER_TOKEN = "0123456789abcdef" * 4, "0" * 64
 CASES = ("a.py::a", "a.py::b", "a.py::c")
 DIGEST = wire.digest("\n".join(CASES))

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.project import take_ctrl_c
 
 BODY = """
 import os, pytest, time
@@ -37,7 +36,6 @@ class Worker:
             env={"PATH": "/usr/bin:/bin", **environment},
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=take_ctrl_c,  # noqa: PLW1509 - this process has one thread
         )
 
     def await_file(self, name: str, text: str = "") -> str:

@@ -149,8 +149,8 @@ def test_conflict_is_refused_by_qualify(tmp_path: Path, capsys: pytest.CaptureFi
     target = tmp_path / "answer.json"
     command = ["qualify", str(base), str(candidate), "--json", str(target)]
     assert cli.main([*command, "--out", str(tmp_path / "out")]) == 1
-    (finding,) = json.loads(target.read_text())["findings"]
-    assert finding["verdict"] == "regressed"
+    (one,) = json.loads(target.read_text())["cases"]
+    assert one["verdict"] == "regressed"
     assert "conflicting results in one report" in capsys.readouterr().out
 
 

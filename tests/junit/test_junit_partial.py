@@ -151,7 +151,7 @@ def qualify(tmp_path: Path, base: Path, candidate: Path) -> tuple[int, dict[str,
     target = tmp_path / "answer.json"
     command = ["qualify", str(base), str(candidate), "--json", str(target)]
     code = cli.main([*command, "--out", str(tmp_path / "out")])
-    return code, {f["case"]: f["failure"] for f in json.loads(target.read_text())["findings"]}
+    return code, {f["case"]: f["failure"] for f in json.loads(target.read_text())["cases"]}
 
 
 def test_qualify_names_what_it_did_not_read(tmp_path: Path, capsys: Captured) -> None:

@@ -12,6 +12,8 @@ import pytest
 from support.drift import Drift, wheel
 from support.drift import project as drift_project
 
+MEASURES_COVERAGE = True
+
 SUITE = """\
 import time
 from pathlib import Path
@@ -53,8 +55,8 @@ class Told:
     answer: dict[str, Any]
 
     @property
-    def findings(self) -> dict[str, dict[str, Any]]:
-        return {f["case"].partition("::")[2]: f for f in self.answer["findings"]}
+    def cases(self) -> dict[str, dict[str, Any]]:
+        return {f["case"].partition("::")[2]: f for f in self.answer["cases"]}
 
 
 def told(drift: Drift, code: int, output: str, errors: str) -> Told:
@@ -103,7 +105,7 @@ def test_the_first_answer_comes_before_the_reruns(interrupted: Told) -> None:
     assert "Still open: 9 cases to rerun, 3 causes to attribute." in interrupted.output
     assert "interrupted: reports/qualify/1..2/summary.md has what is known" in interrupted.errors
     assert interrupted.answer["open"] == {"reruns": 9, "attributions": 3}
-    assert all(not f["rerun_cases"] and not f["component"] for f in interrupted.findings.values())
+    assert all(not f["rerun_cases"] and not f["component"] for f in interrupted.cases.values())
 
 
 def test_the_same_command_continues(stacks: Drift, finished: Told) -> None:
@@ -117,19 +119,19 @@ def test_the_same_command_continues(stacks: Drift, finished: Told) -> None:
 
 
 def test_representatives_stand_for_their_cause(stacks: Drift, finished: Told) -> None:
-    doubles = {n: finished.findings[f"test_double[cpu-1-{n}]"] for n in range(1, 9)}
+    doubles = {n: finished.cases[f"test_double[cpu-1-{n}]"] for n in range(1, 9)}
     assert {f["verdict"] for f in doubles.values()} == {"regressed"}
     chosen = [f"{FILE}::test_double[cpu-1-{n}]" for n in (1, 5, 8)]
-    for number, finding in doubles.items():
+    for number, one in doubles.items():
         itself = number in (1, 5, 8)
-        assert sorted(finding["rerun_cases"]) == ([finding["case"]] if itself else chosen)
+        assert sorted(one["rerun_cases"]) == ([one["case"]] if itself else chosen)
     assert "rerun: 3, for 5 others; attributed: 1, for 7 others" in finished.output
     assert "rerun: 3, for 1 other; attributed: 1, for 3 others" in finished.output  # test_other
     assert "rerun: 3, for 5 others" in (stacks.path / "reports/qualify/1..2/summary.md").read_text()
 
 
 def test_a_flaky_representative_has_its_whole_cause_rerun(finished: Told) -> None:
-    shaky = {n: finished.findings[f"test_shaky[cpu-1-{n}]"] for n in range(5)}
+    shaky = {n: finished.cases[f"test_shaky[cpu-1-{n}]"] for n in range(5)}
     verdicts = {n: f["verdict"] for n, f in shaky.items()}
     assert verdicts == {0: "flaky", 1: "flaky", 2: "regressed", 3: "regressed", 4: "regressed"}
     assert all(f["rerun_cases"] == [f["case"]] for f in shaky.values())
@@ -138,7 +140,7 @@ def test_a_flaky_representative_has_its_whole_cause_rerun(finished: Told) -> Non
 def test_each_cause_is_attributed_by_one_case(finished: Told) -> None:
     carried = {
         name.partition("[")[0]: (f["component"], f["attributed_case"])
-        for name, f in finished.findings.items()
+        for name, f in finished.cases.items()
         if f["verdict"] == "regressed"
     }
     assert carried == {
@@ -159,7 +161,7 @@ def test_swaps_whose_pins_do_not_go_together(drift: Drift) -> None:
     assert done.returncode == 1, done.stderr
     found = told(drift, done.returncode, done.stdout, done.stderr)
     assert "the pins don't fit together" in found.errors
-    assert {f["component"] for f in found.findings.values()} == {
+    assert {f["component"] for f in found.cases.values()} == {
         "undecided: no single component breaks the base or fixes the candidate"
     }
     assert "What differs was not rerun: flaky cases may be among it." in found.output

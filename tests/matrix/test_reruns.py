@@ -15,7 +15,7 @@ from harness.model.outcome import Kind
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 from harness.verdicts.compare import compare
-from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.comparison import ComparedCase, Comparison
 from harness.verdicts.groups import basis, causes, representatives
 from harness.verdicts.words import Verdict
 
@@ -39,16 +39,16 @@ def regressed(names: Iterable[str]) -> Comparison:
     return compare([all_of(names, works=True)], [all_of(names, works=False)])
 
 
-def findings_of(*ids: str) -> list[Finding]:
+def cases_of(*ids: str) -> list[ComparedCase]:
     cases = [case("x", works=False, id=id_) for id_ in ids]
     good = [case("x", works=True, id=id_) for id_ in ids]
-    return list(compare([report(*good)], [report(*cases)]).findings)
+    return list(compare([report(*good)], [report(*cases)]).cases)
 
 
 def test_representatives_come_from_everywhere() -> None:
     ids = [f"a.py::f[cpu-1-{n}]" for n in range(9)]
     ids += ["a.py::g[cpu-1-0]", "a.py::g[cpu-1-1]", "b.py::f[cpu-1-0]"]
-    found = findings_of(*ids)
+    found = cases_of(*ids)
     first = [f.id for f in representatives(found, 5)]
     assert first == [
         "a.py::f[cpu-1-0]",
@@ -103,13 +103,13 @@ def test_what_each_finding_rests_on() -> None:
     first = regressed(names)
     keys = chosen(first, 3)
     stable = with_basis(first, compare_again(names, first=keys, works=()), keys)
-    rests = {f.key: f.rerun_cases for f in stable.findings}
+    rests = {f.key: f.rerun_cases for f in stable.cases}
     assert rests[key("t0")] == (key("t0"),)
     assert rests[key("t5")] == tuple(keys)
-    assert basis(stable.findings) == "rerun: 3, for 3 others"
+    assert basis(stable.cases) == "rerun: 3, for 3 others"
     shaken = with_basis(first, compare_again(names, first=keys, works=("t1",)), keys)
-    assert {f.key: f.rerun_cases for f in shaken.findings}[key("t5")] == ()
-    assert basis(shaken.findings) == "rerun: 3; not rerun: 3"
+    assert {f.key: f.rerun_cases for f in shaken.cases}[key("t5")] == ()
+    assert basis(shaken.cases) == "rerun: 3; not rerun: 3"
 
 
 def test_a_rerun_without_an_answer_speaks_for_nobody() -> None:
@@ -127,4 +127,4 @@ def test_reports_alone_are_final_at_once(tmp_path: Path) -> None:
     runner = Runner(Environments(tmp_path), tmp_path, (), print)
     (only,) = steps(sides, runner, Effort())
     assert not only.open
-    assert only.findings[0].rerun_cases == ()
+    assert only.cases[0].rerun_cases == ()

@@ -8,6 +8,8 @@ import pytest
 
 from harness.oracles import collectives as oracle
 
+MEASURES_COVERAGE = True
+
 
 def ranks(*values):
     return [np.array(value) for value in values]

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+MEASURES_COVERAGE = True
+
 PROGRAM = """
 import dataclasses, json, os
 os.environ.update(PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4")

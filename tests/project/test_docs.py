@@ -24,7 +24,7 @@ from harness.session.markers import MARKERS
 from harness.session.options import add_options
 from harness.session.record import Record
 from harness.stacks.catalogue import known_versions
-from harness.verdicts import upstream
+from harness.verdicts import upstream_file
 from harness.verdicts.words import NIGHTLY, Verdict
 
 DOCS = {path.name: path.read_text() for path in ROOT.glob("docs/*.md")}
@@ -191,7 +191,7 @@ def test_there_are_at_least_600_cases(cases: list[dict[str, object]]) -> None:
 
 def test_every_upstream_row_has_cases(cases: list[dict[str, object]]) -> None:
     ids = [str(case["id"]) for case in cases]
-    for row in upstream.load_optional(ROOT / "fixtures" / "upstream.toml"):
+    for row in upstream_file.load(ROOT / "fixtures" / "upstream.toml"):
         for glob in row.cases:
             assert any(glob_pattern(glob).fullmatch(id_) for id_ in ids), glob
 

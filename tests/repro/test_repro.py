@@ -25,6 +25,8 @@ from harness.repro.check import Ending
 from harness.repro.standins import gloo as short_gloo
 from harness.repro.standins import ranks as short_ranks
 
+MEASURES_COVERAGE = True
+
 FILES = {
     "pytest.ini": "[pytest]\nxla_expectations = expectations\nxla_preload =\n",
     "expectations/tiny.toml": """

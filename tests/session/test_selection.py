@@ -82,6 +82,28 @@ def test_chosen_cases(project: Project) -> None:
     assert list(ran.cases) == ["test_long[cpu-1]"]
 
 
+def test_cases_are_left_to_another_lane(project: Project) -> None:
+    project.write("test_inner.py", BODY)
+    project.write("test_other.py", "@pytest.mark.lanes('cpu')\ndef test_here(): pass\n")
+    ran = project.run("--lane", "cpu", "--unless-lane", "virtual-tpu,tpu-aot")
+    assert ran.code == 0
+    assert list(ran.cases) == ["test_here"]
+    assert ran.shows("lane cpu: left to lane virtual-tpu")
+
+
+@pytest.mark.parametrize(
+    ("lane", "said"),
+    [
+        ("cpu", "--unless-lane cpu: --lane asks for that lane"),
+        ("cpv", "lane 'cpv': expected one of cpu, "),
+    ],
+)
+def test_a_lane_that_cases_can_not_be_left_to(project: Project, lane: str, said: str) -> None:
+    ran = project.run("--lane", "cpu", "--unless-lane", lane)
+    assert ran.code == 2
+    assert ran.shows(said)
+
+
 def test_chosen_cases_of_no_file(project: Project) -> None:
     project.write("test_inner.py", BODY)
     ran = project.run("--lane", "cpu", "--cases", "nowhere")

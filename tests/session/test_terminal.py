@@ -8,6 +8,8 @@ import shlex
 import pytest
 from support.project import Project, Ran
 
+MEASURES_COVERAGE = True
+
 CASES = """\
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#1")]
 @pytest.mark.parametrize("n", range(12))

@@ -15,6 +15,8 @@ from support.drift import GOOD, NO_DOUBLE, Drift, wheel
 
 from harness.stacks import uv
 
+MEASURES_COVERAGE = True
+
 
 def wait_for(path: Path, pattern: str) -> Path:
     end = time.monotonic() + 60
@@ -45,7 +47,7 @@ def test_create_show_list_remove(alone: Drift) -> None:
     assert "one: resolving" in created.stderr
     assert re.search(r"one: ready after \d+ s", created.stderr)
     code = "import drift, importlib.util as i; print(drift.double(2), i.find_spec('harness'))"
-    done = subprocess.run([python, "-Pc", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([python, "-Ic", code], capture_output=True, text=True, check=True)
     assert done.stdout == "4 None\n"
     assert list(alone.cache.glob("environments/*.partial-*")) == []
     constraints = (alone.path / "fixtures" / "stacks" / "one.txt").read_text()

@@ -63,18 +63,12 @@ class Ran:
         return " ".join(text.split()) in " ".join((self.stdout + self.stderr).split())
 
 
-def take_ctrl_c() -> None:
-    """A shell's background job, as these tests may be, ignores SIGINT, and so do its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @dataclass(frozen=True)
 class Project:
     """A folder with tests of its own, which a pytest of its own runs."""
 
     path: Path
     preload: str = ""
-    measured: bool = False  # a run under coverage takes three times as long
 
     def write(self, name: str, body: str) -> Path:
         """Write a file; a test module gets the usual imports."""
@@ -89,8 +83,7 @@ class Project:
         ini = self.path / "pytest.ini"
         if not ini.exists():
             ini.write_text(INI.format(preload=self.preload), encoding="utf-8")
-        ours = OURS if self.measured else (*OURS, "COVERAGE_")
-        clean = {name: os.environ[name] for name in os.environ if not name.startswith(ours)}
+        clean = {name: os.environ[name] for name in os.environ if not name.startswith(OURS)}
         return subprocess.Popen(
             [sys.executable, "-m", "pytest", "--junitxml=junit.xml", *FASTER, *args],
             cwd=self.path,
@@ -100,7 +93,6 @@ class Project:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=take_ctrl_c,  # noqa: PLW1509 - this process has one thread
         )
 
     def run(self, *args: str, typed: str = "", **environment: str) -> Ran:

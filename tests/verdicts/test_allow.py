@@ -10,7 +10,8 @@ from support.two_stacks import report, result
 
 from harness.errors import BadInputError
 from harness.model.outcome import Kind
-from harness.verdicts.allow import apply, load
+from harness.verdicts.allow import apply
+from harness.verdicts.allow_file import load
 from harness.verdicts.compare import compare
 
 TODAY = date(2026, 6, 30)

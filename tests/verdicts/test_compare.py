@@ -17,9 +17,10 @@ from harness.errors import BadInputError
 from harness.junit.report import Report, read
 from harness.model.outcome import Kind
 from harness.render import comparison_github, comparison_text
-from harness.verdicts.allow import Allowed, apply, load
+from harness.verdicts.allow import Allowed, apply
+from harness.verdicts.allow_file import load
 from harness.verdicts.compare import compare, decide
-from harness.verdicts.findings import Comparison, Finding
+from harness.verdicts.comparison import ComparedCase, Comparison
 from harness.verdicts.groups import groups
 from harness.verdicts.upstream import Row
 from harness.verdicts.words import Verdict
@@ -45,12 +46,12 @@ def compared(reports: Reports) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def found(compared: Comparison) -> dict[str, Finding]:
-    return {finding.key: finding for finding in compared.findings}
+def found(compared: Comparison) -> dict[str, ComparedCase]:
+    return {one.key: one for one in compared.cases}
 
 
-def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
-    assert {key: str(finding.verdict) for key, finding in found.items()} == {
+def test_verdicts(compared: Comparison, found: dict[str, ComparedCase]) -> None:
+    assert {key: str(one.verdict) for key, one in found.items()} == {
         key("works"): "unchanged",
         key("regresses", "-0"): "regressed",
         key("regresses", "-1"): "regressed",
@@ -70,12 +71,12 @@ def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
         "test_placed.py::test_placed[cpu-4]": "unchanged",
     }
     assert compared.counts[Verdict.REGRESSED] == 4
-    assert [f.verdict for f in compared.findings] == sorted(
-        (f.verdict for f in compared.findings), key=list(Verdict).index
+    assert [f.verdict for f in compared.cases] == sorted(
+        (f.verdict for f in compared.cases), key=list(Verdict).index
     )
 
 
-def test_what_is_known_of_each(found: dict[str, Finding]) -> None:
+def test_what_is_known_of_each(found: dict[str, ComparedCase]) -> None:
     regressed = found[key("regresses", "-1")]
     assert (regressed.layer, regressed.issues) == ("numbers", ("pytorch/xla#1",))
     assert regressed.failure.startswith("harness.model.mismatch.NumbersError: rank 1: 9 at 0x")
@@ -90,7 +91,7 @@ def test_what_is_known_of_each(found: dict[str, Finding]) -> None:
     assert str(found[key("sometimes_breaks")].candidate) == "1 ok, 1 broken"
 
 
-def test_why_it_is_not_measured(found: dict[str, Finding]) -> None:
+def test_why_it_is_not_measured(found: dict[str, ComparedCase]) -> None:
     missing = "not collected: the case is in no report of this stack"
     assert found[key("skipped_now")].failure == "skipped: no such device"
     assert found[key("gone")].failure == missing
@@ -106,7 +107,7 @@ def test_left_out_of_one_lane_is_not_left_out_of_all(reports: Reports) -> None:
     """Each lane's report leaves out the other lanes' cases."""
     candidate = reports("candidate")
     whole = replace(candidate, left_out={}, uncollected={})
-    found = {f.key: f for f in compare([reports("base")], [candidate, whole]).findings}
+    found = {f.key: f for f in compare([reports("base")], [candidate, whole]).cases}
     assert found["test_placed.py::test_placed[cpu-2]"].failure.startswith("not collected")
 
 
@@ -242,8 +243,8 @@ def test_versions_side_by_side() -> None:
 
 
 def test_component_is_named(compared: Comparison) -> None:
-    findings = tuple(replace(f, component="torch_xla") for f in compared.findings)
-    attributed = replace(compared, findings=findings)
+    cases = tuple(replace(f, component="torch_xla") for f in compared.cases)
+    attributed = replace(compared, cases=cases)
     assert "| torch_xla | `test_inner" in comparison_github.summary(attributed)
     assert "numbers, pytorch/xla#1, carried by torch_xla" in "\n".join(
         comparison_text.lines(attributed)

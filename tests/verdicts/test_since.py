@@ -123,5 +123,5 @@ def test_the_former_name_still_works_and_says_so(folder: Path) -> None:
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
     now = since(folder, "pytorch/xla#1")
     assert (done.returncode, done.stdout) == (now.returncode, now.stdout)
-    assert "history-of is deprecated: it is called `xla-harness since` now" in done.stderr
+    assert "history-of is deprecated: since is its name" in done.stderr
     assert now.stderr == ""

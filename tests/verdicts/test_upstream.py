@@ -10,7 +10,8 @@ from support.two_stacks import result
 
 from harness.errors import BadInputError
 from harness.model.outcome import Kind
-from harness.verdicts.upstream import Row, load_optional
+from harness.verdicts.upstream import Row
+from harness.verdicts.upstream_file import load
 
 P, F, S, E = Kind.PASSED, Kind.FAILED, Kind.SKIPPED, Kind.EXPECTED_FAILURE
 GOOD = '[[row]]\ntitle = "sums"\nissues = ["a/b#1"]\ncases = ["*"]\n'
@@ -54,10 +55,10 @@ def test_bad_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "upstream.toml"
     path.write_text(text)
     with pytest.raises(BadInputError) as caught:
-        load_optional(path)
+        load(path)
     assert message in str(caught.value)
 
 
 def test_the_signature_row_is_about_verification() -> None:
-    rows = load_optional(ROOT / "fixtures" / "upstream.toml")
+    rows = load(ROOT / "fixtures" / "upstream.toml")
     assert [row.layer for row in rows if row.issues == ("pytorch/xla#8969",)] == ["verification"]

@@ -6,11 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.lanes.events import Events
-from harness.lanes.tpu_aot.compiler import Compilation
-from harness.lanes.tpu_aot.optimized import CompiledCollective, Groups, Transfer
+
+if TYPE_CHECKING:
+    from harness.lanes.tpu_aot.compiler import Compilation
+    from harness.lanes.tpu_aot.optimized import CompiledCollective, Groups, Transfer
 
 EVENT = "aot"  # of a case's log: one program was compiled
 REFUSED = "aot_refused"  # one program was given to the compiler, and refused

@@ -30,6 +30,8 @@ class TpuAotLane(VirtualTpuLane):
         return "" if library() else "libtpu is not installed"
 
     def preload(self) -> None:
+        from harness.lanes.tpu_aot import tpu_compiler  # noqa: F401 - once for all cases
+
         super().preload()
         libtpu.preload()
 

@@ -44,6 +44,8 @@ class VirtualTpuLane(Lane):
         return ""  # a part of this package: preload says what is wrong with it
 
     def preload(self) -> None:
+        from harness.lanes.virtual_tpu import process  # noqa: F401 - once for all cases
+
         library.load()
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:

@@ -8,9 +8,11 @@ Usage: trials.py STATE TEMPLATE FOLDER STEP ARGUMENT...
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import mmap
 import os
+import pkgutil
 import shutil
 import struct
 import subprocess
@@ -22,7 +24,7 @@ from typing import Any
 import duckdb  # noqa: F401 - before the first fork, as all that the commands import
 import pyarrow.parquet as pq  # noqa: F401
 
-from harness import cli
+from harness import cli, commands
 from harness.history.files import Folder
 from harness.history.format import checked
 
@@ -33,6 +35,8 @@ ERRORS = (errno.EIO, errno.ENOSPC)
 
 def main(state: Path, template: Path, folder: Path, step: int, line: list[str]) -> None:
     """Try the command without a fault, then with each until there is no such call any more."""
+    for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
+        importlib.import_module(module.name)
     with state.open("r+b") as file:
         shared = mmap.mmap(file.fileno(), 24)
     for number in (*range(FIRST), *range(FIRST, MOST, step)):

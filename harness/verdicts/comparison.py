@@ -105,7 +105,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ComparedCase:
     """One case on the base and on the candidate.
 
     ``layer`` and ``failure`` are those of the side where it broke, the candidate's if both did;
@@ -183,20 +183,20 @@ class Comparison:
 
     base: Side
     candidate: Side
-    findings: tuple[Finding, ...]
+    cases: tuple[ComparedCase, ...]
     open: Open = Open()
 
-    def of(self, *verdicts: Verdict) -> tuple[Finding, ...]:
-        """The findings with one of these verdicts."""
-        return tuple(finding for finding in self.findings if finding.verdict in verdicts)
+    def of(self, *verdicts: Verdict) -> tuple[ComparedCase, ...]:
+        """The cases with one of these verdicts."""
+        return tuple(case for case in self.cases if case.verdict in verdicts)
 
     def counted(self, verdict: Verdict) -> str:
         """How many cases have the verdict: ``5 regressed (3 expected)``; "" for none."""
         found = self.of(verdict)
-        expected = sum(finding.expected for finding in found)
+        expected = sum(case.expected for case in found)
         return counted(len(found), expected, verdict) if found else ""
 
     @cached_property
     def counts(self) -> Mapping[Verdict, int]:
         """How many cases have each verdict."""
-        return Counter(finding.verdict for finding in self.findings)
+        return Counter(case.verdict for case in self.cases)

@@ -6,16 +6,13 @@ import argparse
 from pathlib import Path
 
 from harness.commands.output import answer, columns, say
-from harness.commands.parsers import Commands, add_json
+from harness.commands.parsers import add_json
 from harness.errors import BadInputError
 from harness.session import listing
 
 
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "list", help="areas with their cases, lanes, topologies and upstream issues"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     parser.add_argument(
         "paths", nargs="*", default=["suites"], metavar="PATH", help="default: suites"
     )

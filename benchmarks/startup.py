@@ -1,0 +1,64 @@
+"""What starting costs: commands that do little, and a run of one trivial test.
+
+Each number is processor time, the least of several rounds: it hardly depends on what else runs. All
+are measured in turns. Without plugins, pytest is what the plugin's cost is compared with.
+Usage: ``uv run benchmarks/startup.py [--rounds 10]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HARNESS = ("-m", "harness")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+LINES = {
+    "xla-harness --help": (*HARNESS, "--help"),
+    "xla-harness query --help": (*HARNESS, "query", "--help"),
+    "xla-harness known": (*HARNESS, "known"),
+    "xla-harness completion bash": (*HARNESS, "completion", "bash"),
+    "one test, no plugin": (*PYTEST, "--disable-plugin-autoload"),
+    "one test, pytest-xdist": (*PYTEST, "--disable-plugin-autoload", "-p", "xdist"),
+    "one test, xla-harness": (*PYTEST, "--disable-plugin-autoload", "-p", "harness.plugin"),
+}
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "test_trivial.py").write_text("def test_trivial():\n    pass\n")
+        for line in LINES.values():  # compiles the modules
+            seconds(line, folder)
+        found: dict[str, list[float]] = {name: [] for name in LINES}
+        for _ in range(rounds):
+            for name, line in LINES.items():
+                found[name].append(seconds(line, folder))
+    for name, each in found.items():
+        print(f"{name:<30}{min(each):>6.2f} s")
+
+
+def seconds(line: tuple[str, ...], folder: str) -> float:
+    """Processor time of one run: commands in this project, pytest in the folder."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, *line],
+        cwd=folder if "pytest" in line else ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+if __name__ == "__main__":
+    main()

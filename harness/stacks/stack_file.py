@@ -1,0 +1,67 @@
+"""The file of a stack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from harness.errors import BadInputError
+from harness.files import read_toml
+from harness.stacks.stack import DISK, PYTHON, Stack
+from harness.tables import Table, Text, checked
+
+
+class _Wheels(Table):
+    folder: str | None = None
+    index: bool | str | None = None
+
+
+class _File(Table):
+    note: str = Field("", description="a text")
+    extends: str | None = Field(None, description="the name of a stack")
+    python: str | None = Field(
+        None, description="a version, as '3.11'", pattern=f"^(?:{PYTHON.pattern})$"
+    )
+    pins: dict[str, Text | Literal[False]] = Field(
+        {}, description="a version, a specifier, the path of a wheel, or false for none, by name"
+    )
+    wheels: _Wheels = Field(_Wheels(), description="'folder', a text, and 'index', false or a text")
+    disk: float | None = Field(None, description="a number of GB, as 8", ge=0, allow_inf_nan=False)
+
+
+def read(path: Path, base: Stack | None = None) -> Stack:
+    """Read one stack's file; ``base`` is the stack that it extends.
+
+    Raises BadInputError naming the file, the key and what was expected.
+    """
+    said = checked(str(path), _File, read_toml(path))
+    folder, index = said.wheels.folder, said.wheels.index
+    python = said.python or (base.python if base else None)
+    if python is None:
+        raise BadInputError(f"{path}: key 'python' is missing: expected a version, as '3.11'")
+    pins: dict[str, str | bool] = {**(base.pins if base else {}), **said.pins}
+    for name, pin in said.pins.items():
+        if isinstance(pin, str):
+            pins[name] = str(path.parent / pin) if pin.endswith(".whl") else pin.strip()
+    stack = Stack(
+        name=path.stem,
+        python=python,
+        pins={name: pin for name, pin in pins.items() if isinstance(pin, str)},
+        note=said.note,
+        folder=path.parent / folder if folder else base.folder if base else None,
+        index=index if index is not None else base.index if base else True,
+        disk=said.disk if said.disk is not None else base.disk if base else DISK,
+        where=path,
+        extends=said.extends,
+    )
+    if not stack.pins:
+        raise BadInputError(f"{path}: key 'pins' is missing: expected a table of versions")
+    _ = stack.requirements  # a bad pin is said now, not in the middle of a run
+    return stack
+
+
+def extends(path: Path) -> str | None:
+    """The name of the stack that the file's one extends; raises BadInputError for a bad file."""
+    return checked(str(path), _File, read_toml(path)).extends
