@@ -53,9 +53,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reruns",
         type=whole_number(0, 100),
-        default=2,
+        default=1,
         metavar="N",
-        help="of representatives of what differs; default: 2",
+        help="of representatives of what differs; default: 1",
     )
     parser.add_argument(
         "--representatives",
