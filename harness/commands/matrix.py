@@ -94,7 +94,7 @@ def cells_of(
         Cell(
             *(stack, lane, folder / stack.slug, arguments),
             shard=shard,
-            elsewhere=tuple(lanes[:place]) if once else (),
+            elsewhere=lanes[:place] if once else (),
         )
         for stack in stacks
         for place, lane in enumerate(lanes)

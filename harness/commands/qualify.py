@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.commands.matrix import LANES, REPORTS, add_run_options, cells_of, with_paths
 from harness.commands.output import STDOUT, annotate, as_json, say, show
@@ -26,6 +27,9 @@ from harness.verdicts import allow
 from harness.verdicts.compare import decide
 from harness.verdicts.comparison import Comparison, Open
 from harness.verdicts.since import find_reports
+
+if TYPE_CHECKING:
+    from harness.verdicts.allow_file import AllowEntry
 
 OUT = Path("reports/qualify")
 # The virtual TPU asks more than the frameworks' own CPU clients: clients, discoveries, kernels.
@@ -53,9 +57,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reruns",
         type=whole_number(0, 100),
-        default=2,
+        default=1,
         metavar="N",
-        help="of representatives of what differs; default: 2",
+        help="of representatives of what differs; default: 1",
     )
     parser.add_argument(
         "--representatives",
@@ -91,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
     return output.exit_code or left_out
 
 
-def _allowed(path: Path) -> tuple[allow.AllowEntry, ...]:
+def _allowed(path: Path) -> tuple[AllowEntry, ...]:
     from harness.verdicts.allow_file import load
 
     return load(path, datetime.now(UTC).date())
@@ -101,7 +105,7 @@ class _Output:
     """The answer: the first and the last go to the terminal, all of them into the files."""
 
     def __init__(
-        self, options: argparse.Namespace, entries: tuple[allow.AllowEntry, ...], summary: Path
+        self, options: argparse.Namespace, entries: tuple[AllowEntry, ...], summary: Path
     ) -> None:
         self._options, self._entries = options, entries
         self.summary = summary

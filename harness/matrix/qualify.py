@@ -51,7 +51,7 @@ class Sides:
 class Effort:
     """How much is done after the first verdict."""
 
-    reruns: int = 2  # of each chosen case
+    reruns: int = 1  # of each chosen case
     representatives: int = 3  # of each cause
     attribution: bool = True
 

@@ -71,33 +71,36 @@ class Catalogue:
     def _named(self, name: str, below: tuple[str, ...] = ()) -> Stack:
         if name in self._stacks:
             return self._stacks[name]
-        from harness.stacks.stack_file import extends, read
+        from harness.stacks.stack_file import read
 
         path = Path(name)
-        if path.suffix == ".toml":
-            base = extends(path)
+        if path.suffix != ".toml":
+            raise BadInputError(f"stack {name!r}: {_nearest(name, self._stacks)} ({self._folder})")
+
+        def base_of(base: str) -> Stack | None:
             if base in (*below, name):
                 raise BadInputError(f"{path}: key 'extends': {base!r} extends this one")
-            return read(path, self._named(base, (*below, name)) if base else None)
-        raise BadInputError(f"stack {name!r}: {_nearest(name, self._stacks)} ({self._folder})")
+            return self._named(base, (*below, name)) if base else None
+
+        return read(path, base_of)
 
     def _read(self, name: str, below: tuple[str, ...]) -> Stack:
         if name in self._stacks:
             return self._stacks[name]
-        from harness.stacks.stack_file import extends, read
+        from harness.stacks.stack_file import read
 
         path = self._paths[name]
-        base = extends(path)
-        if base is None:
-            stack = read(path)
-        elif base not in self._paths:
-            raise BadInputError(f"{path}: key 'extends': {base!r}: {_nearest(base, self._paths)}")
-        elif base in (*below, name):
-            raise BadInputError(f"{path}: key 'extends': {base!r} extends this one")
-        else:
-            stack = read(path, self._read(base, (*below, name)))
-        self._stacks[name] = stack
-        return stack
+
+        def base_of(base: str) -> Stack:
+            if base not in self._paths:
+                near = _nearest(base, self._paths)
+                raise BadInputError(f"{path}: key 'extends': {base!r}: {near}")
+            if base in (*below, name):
+                raise BadInputError(f"{path}: key 'extends': {base!r} extends this one")
+            return self._read(base, (*below, name))
+
+        self._stacks[name] = read(path, base_of)
+        return self._stacks[name]
 
 
 def known_versions(folder: Path | None) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -31,12 +32,13 @@ class _File(Table):
     disk: float | None = Field(None, description="a number of GB, as 8", ge=0, allow_inf_nan=False)
 
 
-def read(path: Path, base: Stack | None = None) -> Stack:
-    """Read one stack's file; ``base`` is the stack that it extends.
+def read(path: Path, base_of: Callable[[str], Stack | None]) -> Stack:
+    """Read one stack's file; ``base_of`` gives the stack that it extends, by its name there.
 
     Raises BadInputError naming the file, the key and what was expected.
     """
     said = checked(str(path), _File, read_toml(path))
+    base = None if said.extends is None else base_of(said.extends)
     folder, index = said.wheels.folder, said.wheels.index
     python = said.python or (base.python if base else None)
     if python is None:
@@ -60,8 +62,3 @@ def read(path: Path, base: Stack | None = None) -> Stack:
         raise BadInputError(f"{path}: key 'pins' is missing: expected a table of versions")
     _ = stack.requirements  # a bad pin is said now, not in the middle of a run
     return stack
-
-
-def extends(path: Path) -> str | None:
-    """The name of the stack that the file's one extends; raises BadInputError for a bad file."""
-    return checked(str(path), _File, read_toml(path)).extends

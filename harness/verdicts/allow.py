@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
-from functools import cached_property
+from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
-from harness.expectations import glob_pattern
-from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.comparison import Comparison
 from harness.verdicts.words import REFUSALS
 
-
-@dataclass(frozen=True)
-class AllowEntry:
-    """One ``[[allow]]``. ``cases`` are ids or keys; only ``*`` and ``?`` are special in them."""
-
-    cases: tuple[str, ...]
-    verdict: str
-    reason: str
-    signed_off_by: str
-    where: str  # file and number, for messages
-    issue: str = ""
-    until: date | None = None
-
-    @cached_property
-    def _patterns(self) -> list[re.Pattern[str]]:
-        return [glob_pattern(case) for case in self.cases]
-
-    def allows(self, case: ComparedCase) -> bool:
-        """Whether it is about this case and this verdict."""
-        return case.verdict == self.verdict and any(
-            pattern.fullmatch(name) for pattern in self._patterns for name in {case.id, case.key}
-        )
+if TYPE_CHECKING:
+    from harness.verdicts.allow_file import AllowEntry
 
 
 @dataclass(frozen=True)

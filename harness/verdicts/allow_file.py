@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from harness.errors import BadInputError
+from harness.expectations import glob_pattern
 from harness.model.issues import ISSUE
 from harness.tables import Table, Text, one_of, read_tables
-from harness.verdicts.allow import AllowEntry
+from harness.verdicts.comparison import ComparedCase
 from harness.verdicts.words import REFUSALS
 
 
-class _Entry(Table):
+class AllowEntry(Table):
+    """One ``[[allow]]``. ``cases`` are ids or keys; only ``*`` and ``?`` are special in them."""
+
     cases: tuple[Text, ...] = Field(
         description="a list of case ids, with * and ?", strict=False, min_length=1
     )
@@ -28,6 +33,22 @@ class _Entry(Table):
         default="", description="'owner/repo#number'", pattern=f"^(?:{ISSUE.pattern})$"
     )
     until: date | None = Field(default=None, description="a date, as 2026-12-31")
+    _where: str = PrivateAttr("")
+
+    @property
+    def where(self) -> str:
+        """File and number, for messages."""
+        return self._where
+
+    @cached_property
+    def _patterns(self) -> list[re.Pattern[str]]:
+        return [glob_pattern(case) for case in self.cases]
+
+    def allows(self, case: ComparedCase) -> bool:
+        """Whether it is about this case and this verdict."""
+        return case.verdict == self.verdict and any(
+            pattern.fullmatch(name) for pattern in self._patterns for name in {case.id, case.key}
+        )
 
 
 def load(path: Path, today: date) -> tuple[AllowEntry, ...]:
@@ -35,14 +56,12 @@ def load(path: Path, today: date) -> tuple[AllowEntry, ...]:
 
     An entry whose ``until`` is before ``today`` has expired, which is an error.
     """
-    entries = [
-        AllowEntry(**dict(entry), where=where)
-        for where, entry in read_tables(path, "allow", _Entry)
-    ]
-    for entry in entries:
+    entries = list(read_tables(path, "allow", AllowEntry))
+    for where, entry in entries:
+        entry._where = where
         if entry.until is not None and entry.until < today:
             raise BadInputError(
-                f"{entry.where}: key 'until': expired on {entry.until}: remove the entry, or have "
+                f"{where}: key 'until': expired on {entry.until}: remove the entry, or have "
                 f"{entry.signed_off_by} sign it off again"
             )
-    return tuple(entries)
+    return tuple(entry for _, entry in entries)

@@ -186,7 +186,7 @@ def test_qualify_names_the_component(shared_drift: Drift) -> None:
     assert "a/b#1" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert "drift" in (shared_drift.path / "summary.md").read_text()
-    rerun = shared_drift.path / "reports/qualify/1..3/rerun-2/3/cpu.xml"
+    rerun = shared_drift.path / "reports/qualify/1..3/rerun-1/3/cpu.xml"
     assert len(read(rerun).results) == 2  # only what differs
 
 

@@ -115,7 +115,7 @@ def test_the_same_command_continues(stacks: Drift, finished: Told) -> None:
     assert (once_more.stdout, once_more.returncode) == (finished.output, finished.code)
     assert ": running" not in once_more.stderr
     assert "swaps: kept" in once_more.stderr
-    assert "rerun-all-2: kept" in once_more.stderr
+    assert "rerun-all-1: kept" in once_more.stderr
 
 
 def test_representatives_stand_for_their_cause(stacks: Drift, finished: Told) -> None:
