@@ -192,10 +192,13 @@ class Settings:
             return f"lane {target.lane}: left to lane {other}"
         if not self.lanes and (missing := lane_named(target.lane).missing()):
             return f"lane {target.lane}: {missing}"
-        if self.topologies and target.topology not in self.topologies:
-            return f"topology {target.topology}: run with --topology {target.topology}"
-        if self.processes and target.topology.processes != self.processes:
-            return f"topology {target.topology}: run without --processes {self.processes}"
+        return self._why_not_size(target.topology)
+
+    def _why_not_size(self, size: Topology) -> str:
+        if self.topologies and size not in self.topologies:
+            return f"topology {size}: run with --topology {size}"
+        if self.processes and size.processes != self.processes:
+            return f"topology {size}: run without --processes {self.processes}"
         return ""
 
     def place(self, target: Target) -> Target:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.project import take_ctrl_c
 
 from harness import cli
 from harness.lanes.virtual_tpu import library
@@ -164,12 +163,7 @@ sys.exit(run_command([sys.executable, "-c", {text!r}], ranks, None).code)
 )
 def test_nothing_stays_behind_a_signal(number: signal.Signals, code: int) -> None:
     command = python(DRIVER.format(text=LEAVES.format(end="pass")))
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=take_ctrl_c,  # noqa: PLW1509 - this process has one thread
-    ) as running:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         pids = [int(running.stdout.readline().split()[-1]) for _ in range(2)]
         running.send_signal(number)
