@@ -8,11 +8,11 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.jobs import assert_none, executors, remains
 
 from harness.isolation.ranks import RankError, fork_ranks
 from harness.job.ranks import run_ranks
@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.deadline(90),
 ]
 KEPT: list[Any] = []  # programs, and with them the memory that their executions share
-EXECUTOR = b"harness.lanes.virtual_tpu.executor"
 
 
 def sums(rows: int = 1, dtype: str = "float32") -> Any:
@@ -54,32 +53,6 @@ def values(array: Any) -> list[list[float]]:
 
 def work(_: int) -> list[list[float]]:
     return values(sums())
-
-
-def executors(job: str) -> list[int]:
-    """The executors that run for a job."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            is_executor = EXECUTOR in (process / "cmdline").read_bytes()
-            if is_executor and job.encode() in (process / "environ").read_bytes():
-                found.append(int(process.name))
-    return found
-
-
-def assert_none(job: str) -> None:
-    """Nothing of a job that has ended stays behind: neither its executor nor its address."""
-    end = time.monotonic() + 20
-    while (left := remains(job)) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert left == []
-
-
-def remains(job: str) -> list[str]:
-    """The lines of a job's sockets, and its executors."""
-    sockets = Path("/proc/net/unix").read_text().splitlines()
-    named = [line for line in sockets if f"@xla-harness-{job}" in line]
-    return named + [str(executor) for executor in executors(job)]
 
 
 def change(number: int, **variables: str) -> Callable[[int], None]:
@@ -181,15 +154,14 @@ def test_an_executor_that_is_killed_ends_the_job(topology: Topology) -> None:
 
 
 def test_a_fork_after_the_client_started_is_named(topology: Topology) -> None:
-    def rank(number: int) -> list[list[float]]:
-        values(sums())
-        if number == 1:
-            return [[float(word) for word in fork_ranks(again, 1, deadline=20)]]
-        return []
+    """It runs what is compiled: JAX's own threads, which compile, are missing in a fork too."""
 
-    def again(_: int) -> float:
-        sums()
-        return 0.0
+    def rank(number: int) -> list[float]:
+        total = sums()
+        (program,) = KEPT
+        total = program(total)
+        values(total)
+        return fork_ranks(lambda _: program(total), 1, deadline=20) if number == 1 else []
 
     with pytest.raises(RankError, match=r"process \d+ was forked after process \d+ had created"):
         run_ranks(rank, topology, deadline=60)
@@ -238,9 +210,9 @@ def test_what_cannot_be_handed_over_is_refused(topology: Topology) -> None:
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
         said = []
-        mesh = NamedSharding(Mesh(jax.devices(), "x"), PartitionSpec("x"))
-        other = jax.jit(lambda v: v * 2, out_shardings=Format(Layout((1, 0)), mesh))
-        small = jax.jit(lambda v: v.astype("int4"), out_shardings=mesh)
+        whole = NamedSharding(Mesh(jax.devices(), "x"), PartitionSpec())
+        other = jax.jit(lambda v: v * 2, out_shardings=Format(Layout((1, 0)), whole))
+        small = jax.jit(lambda v: v.astype("int4"), out_shardings=whole)
         for program in (other, small):
             try:
                 values(program(sums()))
@@ -251,6 +223,22 @@ def test_what_cannot_be_handed_over_is_refused(topology: Topology) -> None:
     for layout, small in run_ranks(rank, topology):
         assert "a result has a layout of its own" in layout
         assert "a result is of a type of less than a byte" in small
+
+
+def test_a_sharded_program_that_exchanges_nothing_waits_for_nobody(topology: Topology) -> None:
+    """JAX runs it on all of a process's devices at once; only one process runs it here."""
+
+    def rank(number: int) -> list[list[float]]:
+        import jax
+        from jax.experimental.layout import Format, Layout
+
+        ones = sums()
+        if number == 1:
+            return []
+        own = jax.jit(lambda v: v * 3, out_shardings=Format(Layout((1, 0)), ones.sharding))
+        return values(own(ones))
+
+    assert run_ranks(rank, topology) == [[[[6.0, 6.0]]], []]
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float64", "complex64"])

@@ -1,4 +1,4 @@
-"""``python -m harness.lanes.virtual_tpu.executor DESCRIPTOR`` serves one job to its end."""
+"""``python -m harness.lanes.virtual_tpu.executor DESCRIPTOR STARTER`` serves one job to its end."""
 
 import os
 import socket
@@ -11,6 +11,6 @@ from harness.lanes.virtual_tpu.executor.server import Server
 os.closerange(3, int(sys.argv[1]))
 os.closerange(int(sys.argv[1]) + 1, os.sysconf("SC_OPEN_MAX"))
 listening = socket.socket(fileno=int(sys.argv[1]))
-Server(listening, os.environ.get("XLA_HARNESS_JOB_TOKEN", "-")).serve()
+Server(listening, os.environ.get("XLA_HARNESS_JOB_TOKEN", "-"), int(sys.argv[2])).serve()
 # Without its clean-up: threads may wait in collectives that will never be met.
 os._exit(0)

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,4 +59,25 @@ PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args) {
   if (error == NULL) return backend == NULL ? backend_missing() : backend->PJRT_Error_GetCode(args);
   args->code = error->code;
   return NULL;
+}
+
+char *error_text(PJRT_Error *error) {
+  PJRT_Error_Message_Args message = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE,
+                                     .error = error};
+  error_message(&message);
+  char *text = strndup(message.message, message.message_size);
+  PJRT_Error_Destroy_Args destroy = {.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE,
+                                     .error = error};
+  error_destroy(&destroy);
+  return text;
+}
+
+PJRT_Error *event_await(PJRT_Event *event) {
+  if (event == NULL) return NULL;
+  PJRT_Event_Await_Args wait = {.struct_size = PJRT_Event_Await_Args_STRUCT_SIZE, .event = event};
+  PJRT_Error *error = backend->PJRT_Event_Await(&wait);
+  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
+                                     .event = event};
+  backend->PJRT_Event_Destroy(&destroy);
+  return error;
 }

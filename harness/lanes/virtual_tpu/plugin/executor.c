@@ -15,12 +15,6 @@
 static PJRT_Client *client;
 static PJRT_Device *const *devices;
 
-#define CALL(entry, args)                         \
-  do {                                            \
-    PJRT_Error *error_ = backend->entry(&(args)); \
-    if (error_ != NULL) return error_;            \
-  } while (0)
-
 // What one device of one launch does. Python reads `state` while it runs.
 typedef struct {
   PJRT_LoadedExecutable *executable;
@@ -43,24 +37,10 @@ typedef struct {
   Part *part;
 } Task;
 
-static PJRT_Error *await(PJRT_Event *event) {
-  if (event == NULL) return NULL;
-  PJRT_Event_Await_Args wait = {.struct_size = PJRT_Event_Await_Args_STRUCT_SIZE, .event = event};
-  PJRT_Error *error = backend->PJRT_Event_Await(&wait);
-  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
-                                     .event = event};
-  backend->PJRT_Event_Destroy(&destroy);
-  return error;
-}
-
 static void keep_text(char *text, size_t size, PJRT_Error *error) {
-  PJRT_Error_Message_Args message = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE,
-                                     .error = error};
-  error_message(&message);
-  snprintf(text, size, "%.*s", (int)message.message_size, message.message);
-  PJRT_Error_Destroy_Args destroy = {.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE,
-                                     .error = error};
-  error_destroy(&destroy);
+  char *whole = error_text(error);
+  snprintf(text, size, "%s", whole == NULL ? "" : whole);
+  free(whole);
 }
 
 // Create the client with so many devices; 0, or -1 and why.
@@ -115,11 +95,11 @@ static PJRT_Error *argument(const Part *part, int64_t index, PJRT_Device *device
       .num_dims = (size_t)array->dimensions_count,
       .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableZeroCopy,
       .device = device};
-  CALL(PJRT_Client_BufferFromHostBuffer, args);
+  TRY(PJRT_Client_BufferFromHostBuffer, args);
   *buffer = args.buffer;
   PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
                                      .event = args.done_with_host_buffer};
-  if (args.done_with_host_buffer != NULL) CALL(PJRT_Event_Destroy, destroy);
+  if (args.done_with_host_buffer != NULL) TRY(PJRT_Event_Destroy, destroy);
   return NULL;
 }
 
@@ -127,7 +107,7 @@ static PJRT_Error *argument(const Part *part, int64_t index, PJRT_Device *device
 static PJRT_Error *check_layout(PJRT_Buffer *buffer) {
   PJRT_Buffer_GetMemoryLayout_Args args = {
       .struct_size = PJRT_Buffer_GetMemoryLayout_Args_STRUCT_SIZE, .buffer = buffer};
-  CALL(PJRT_Buffer_GetMemoryLayout, args);
+  TRY(PJRT_Buffer_GetMemoryLayout, args);
   if (args.layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled) return NULL;
   const PJRT_Buffer_MemoryLayout_Tiled *tiled = &args.layout.tiled;
   for (size_t i = 0; i < tiled->minor_to_major_size; ++i) {
@@ -147,8 +127,8 @@ static PJRT_Error *give_back(const Part *part, int64_t index, PJRT_Buffer *buffe
                                         .src = buffer,
                                         .dst = (char *)part->segment + array->offset,
                                         .dst_size = array->size};
-  CALL(PJRT_Buffer_ToHostBuffer, args);
-  return await(args.event);
+  TRY(PJRT_Buffer_ToHostBuffer, args);
+  return event_await(args.event);
 }
 
 static void destroy_all(PJRT_Buffer **buffers, int64_t count) {
@@ -187,8 +167,8 @@ static PJRT_Error *run(Part *part, PJRT_Buffer **arguments, PJRT_Buffer **result
       .device_complete_events = &done,
       .execute_device = device};
   part->state = 1;
-  CALL(PJRT_LoadedExecutable_Execute, execute);
-  PJRT_Error *error = await(done);
+  TRY(PJRT_LoadedExecutable_Execute, execute);
+  PJRT_Error *error = event_await(done);
   for (int64_t i = 0; i < segment->results && error == NULL; ++i) {
     error = give_back(part, i, results[i]);
   }

@@ -61,11 +61,12 @@ static socklen_t address_of(const char *name, struct sockaddr_un *address) {
 static int start_executor(int listening) {
   const char *python = getenv(PYTHON_VARIABLE);
   if (python == NULL || *python == '\0') return ENOENT;
-  char number[16];
+  char number[16], starter[16];
   snprintf(number, sizeof number, "%d", listening);
+  snprintf(starter, sizeof starter, "%d", (int)getpid());
   // -P: the folder that the job runs in is not searched for modules.
-  char *const arguments[] = {(char *)python, "-P", "-m", "harness.lanes.virtual_tpu.executor",
-                             number,         NULL};
+  char *const arguments[] = {(char *)python, "-P",    "-m", "harness.lanes.virtual_tpu.executor",
+                             number,         starter, NULL};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   // Onto itself: that clears close-on-exec in the child alone.

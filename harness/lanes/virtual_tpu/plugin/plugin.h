@@ -8,7 +8,10 @@
 // devices.c   which devices a process may address, in a job of several
 // job.c       the connection to the process in which the ranks of a job meet
 // gather.c    whether threads of one process that meet need that other process
-// meeting.c   a program over the devices of several processes, as one of them sees it
+// meeting.c   a program over the devices of several processes, as one of them sees it; meeting.h
+// exchanges.c   which programs that are
+// segments.c    the memory that arguments and results are handed over in
+// tickets.c     executions on their way
 // executor.c  the same in the process that runs it
 // megascale.c the discovery of all slices by all slices
 // coordinator.c  slice 0's side of it: lets in who has the job's token
@@ -49,6 +52,16 @@ PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...)
 void error_destroy(PJRT_Error_Destroy_Args *args);
 void error_message(PJRT_Error_Message_Args *args);
 PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
+// An error's text, to be freed; the error is.
+char *error_text(PJRT_Error *error);
+// Wait for an event, which is destroyed, and may be NULL: its error.
+PJRT_Error *event_await(PJRT_Event *event);
+// Call an entry of the backend, in a function that returns an error.
+#define TRY(entry, args)                          \
+  do {                                            \
+    PJRT_Error *error_ = backend->entry(&(args)); \
+    if (error_ != NULL) return error_;            \
+  } while (0)
 
 // --- plugin.c
 // The table of the library at `path`, which the variable `name` names; NULL, and in `wrong` why.

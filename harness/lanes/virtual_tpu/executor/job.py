@@ -1,0 +1,206 @@
+"""A job: its programs start when their ranks have met, and it ends, with the reason, when stuck."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from harness.lanes.virtual_tpu.executor.diagnosis import Diagnosis
+from harness.lanes.virtual_tpu.executor.history import History
+from harness.lanes.virtual_tpu.executor.launches import Launch, Launcher
+from harness.lanes.virtual_tpu.executor.matching import mismatch
+from harness.lanes.virtual_tpu.executor.programs import Program
+from harness.lanes.virtual_tpu.executor.queues import Queues
+from harness.lanes.virtual_tpu.executor.ranks import Execution, Rank
+from harness.lanes.virtual_tpu.executor.watch import Watch
+
+_ANSWER = 2.0  # seconds that a rank has to say where it is
+_MOST_LAUNCHES = 4096  # at a time: one a device
+
+
+class Job:
+    """The ranks that are there, what their devices are before, and what runs.
+
+    Args:
+        turn: hears what ranks say, for so many seconds at the most; ``go_on`` calls it.
+
+    Attributes:
+        ranks: those that are there, by their number.
+        left: those that have ended.
+        owners: the rank of each device that has one now.
+        woken: has something to read when ``go_on`` has something to do.
+    """
+
+    def __init__(self, turn: Callable[[float], None]) -> None:
+        self.ranks: dict[int, Rank] = {}
+        self.left: dict[int, Rank] = {}
+        self.owners: dict[int, int] = {}
+        self._wake, self.woken = socket.socketpair()
+        self._turn = turn
+        # One launch may need another to end, so none waits for a thread.
+        self._threads = ThreadPoolExecutor(max_workers=_MOST_LAUNCHES)
+        self._queues = Queues()
+        self._running: dict[int, Launch] = {}
+        self._ended: deque[Launch] = deque()
+        self._launcher: Launcher | None = None
+        self._checked: set[tuple[bytes, ...]] = set()
+        self._history = History()
+        self._failed = ""
+        self._failing: Diagnosis | None = None  # of which the ranks have not been told
+        self._watch = Watch()
+
+    def expect(self, devices: int) -> str:
+        """Why a rank of a job of so many devices can't join; "" if it can."""
+        if self._launcher is None:
+            try:
+                self._launcher = Launcher(devices)
+            except OSError as error:
+                return str(error)
+        if devices != self._launcher.devices:
+            return f"the job has {self._launcher.devices} devices, and this process says {devices}"
+        return ""
+
+    def join(self, rank: Rank) -> None:
+        """Take a rank in, and tell it so; it hears at once of a job that has failed."""
+        self.ranks[rank.number] = rank
+        self.left.pop(rank.number, None)
+        self.owners.update(dict.fromkeys(rank.devices, rank.number))
+        rank.send("welcome")
+        if self._failed:
+            rank.send("failed", self._failed)
+
+    def leave(self, rank: Rank) -> None:
+        """The rank has ended; whoever waits for it hears so."""
+        del self.ranks[rank.number]
+        self.left[rank.number] = rank
+        self._queues.remove(rank)
+        for device in rank.devices:
+            del self.owners[device]
+        self._start_ready()
+
+    def queue(self, execution: Execution) -> None:
+        """A rank has come to a program."""
+        self._watch.moved()
+        if self._failed:
+            return
+        self._queues.add(execution)
+        self._start_ready()
+
+    def go_on(self) -> None:
+        """Answer for launches that have ended, and end a job that has failed or does not move."""
+        while self._ended:
+            self._end(self._ended.popleft())
+        self._look()
+        if self._failing is not None:
+            self._ask_where()
+            self.tell(self._failing.text())
+
+    def tell(self, failed: str) -> None:
+        """The job can't go on: tell all ranks why."""
+        self._failed, self._failing = failed, None
+        self._queues.clear()
+        for rank in self.ranks.values():
+            rank.send("failed", failed)
+
+    # --- Executions
+
+    def _start_ready(self) -> None:
+        """Start each program that all of its devices have come to; end a job that is stuck."""
+        while not self._failed and (executions := self._queues.ready()):
+            self._start(executions)
+        if self._failed:
+            return
+        for one in self._queues.waiting():
+            for rank in self.left.values():
+                if set(rank.devices) & set(one.devices):
+                    self._fail(self._diagnosis().left(rank, one))
+                    return
+        running = {device for launch in self._running.values() for device in launch.devices}
+        if stuck := self._queues.stuck(running):
+            self._fail(self._diagnosis().circle(stuck))
+
+    def _start(self, executions: list[Execution]) -> None:
+        devices = executions[0].devices
+        of = {device: one for one in executions for device in one.mine}
+        self._history.met(executions)
+        if not self._match(executions, [of[device].program for device in devices]):
+            return
+        self._queues.take(executions)
+        assert self._launcher is not None
+        try:
+            launch = self._launcher.prepare(executions)
+        except ValueError as error:
+            for execution in executions:
+                execution.rank.send(f"error {execution.ticket}", str(error))
+            return
+        self._running[launch.number] = launch
+        self._threads.submit(self._run, launch)
+
+    def _match(self, executions: Sequence[Execution], programs: Sequence[Program]) -> bool:
+        """Whether the programs' collectives match; ends the job if they do not."""
+        key = tuple(program.digest for program in programs)
+        if len(set(key)) == 1 or key in self._checked:
+            return True
+        if not any(program.decides for program in programs):  # else only running it says
+            found = mismatch(programs)
+            if found is not None:
+                self._fail(self._diagnosis().mismatch(executions, found))
+                return False
+        self._checked.add(key)
+        return True
+
+    def _run(self, launch: Launch) -> None:
+        assert self._launcher is not None
+        self._launcher.run(launch)
+        self._ended.append(launch)
+        self._wake.send(b".")
+
+    def _end(self, launch: Launch) -> None:
+        del self._running[launch.number]
+        self._watch.moved()
+        for execution in launch.executions:
+            if launch.error:
+                execution.rank.send(f"error {execution.ticket}", launch.error)
+            else:
+                execution.rank.send(f"done {execution.ticket}")
+        self._start_ready()
+
+    # --- Jobs that can't go on
+
+    def _diagnosis(self) -> Diagnosis:
+        return Diagnosis(self.ranks, self._queues.waiting(), self._history.diverged)
+
+    def _look(self) -> None:
+        """End the job when nobody has done anything for as long as the deadline."""
+        busy = bool(self._queues.waiting() or self._running) and not self._failed
+        if not self._watch.looks(self.ranks.values(), busy=busy):
+            return
+        for launch in self._running.values():
+            if launch.error:  # the others may wait in a collective for the one that failed
+                self._fail(self._diagnosis().broken(launch.executions, launch.error))
+            elif self._watch.is_late:
+                self._fail(
+                    self._diagnosis().inside(launch.executions, launch.ended, self._watch.deadline)
+                )
+            if self._failed:
+                return
+        if self._watch.is_late:
+            self._fail(self._diagnosis().absent(self._watch.deadline))
+
+    def _fail(self, why: Diagnosis) -> None:
+        # Nothing else is a reason from here on. No rank is asked here, where one is being heard.
+        self._failed, self._failing = why.reason, why
+
+    def _ask_where(self) -> None:
+        """Ask each rank for its Python stacks; one that does not answer has none."""
+        for rank in self.ranks.values():
+            rank.stacks = None
+            rank.send("stacks")
+        end = time.monotonic() + _ANSWER
+        while any(rank.stacks is None and not rank.is_stopped for rank in self.ranks.values()):
+            if (rest := end - time.monotonic()) <= 0:
+                return
+            self._turn(rest)

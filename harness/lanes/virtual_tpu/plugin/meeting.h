@@ -1,0 +1,93 @@
+// A program whose devices belong to several processes, or to threads that each run it on one. It is
+// executed by the job's executor, once for all: this side hands over its devices' arguments, and
+// gives the caller buffers that get their values when the results are there. As on hardware the
+// caller does not wait, and what is queued for a device runs in that order.
+#ifndef XLA_HARNESS_VIRTUAL_TPU_MEETING_H_
+#define XLA_HARNESS_VIRTUAL_TPU_MEETING_H_
+
+#include <pthread.h>
+
+#include "plugin.h"
+#include "segment.h"
+
+// A segment that the executor has too.
+typedef struct Loan {
+  struct Loan *next;
+  int number, file;
+  Segment *segment;
+} Loan;
+
+// An executable that has met before. What is told of its results belongs to `told`.
+typedef struct Program {
+  struct Program *next;
+  const PJRT_LoadedExecutable *executable;  // NULL when it is no more
+  PJRT_Executable *told;
+  int number, users;  // executions that are on their way
+  char *devices;      // of the whole program, in its order, as text: 0,1,2,3
+  size_t devices_count, results;
+  const PJRT_Buffer_Type *types;
+  const int64_t *dimensions;
+  const size_t *ranks;
+  int64_t *donated;
+  size_t donated_count;
+  Loan *free;  // segments that no execution uses
+} Program;
+
+// One execution on its way.
+typedef struct Ticket {
+  struct Ticket *next;           // of those that the job's executor has
+  struct Ticket *later, **from;  // of all
+  int number;
+  Program *program;
+  Loan *loan;
+  PJRT_Client *client;
+  PJRT_Device **devices;
+  uint64_t *turns;  // of each of its devices
+  PJRT_Event **copied;
+  size_t copied_count;
+  // One a result, then one that only says when; NULL where nothing has been promised.
+  PJRT_FulfillAliasBufferCallback **promises;
+  char *own, *site;  // the devices as text, and the line of Python that it comes from
+} Ticket;
+
+// Guards all programs, loans and tickets.
+extern pthread_mutex_t meeting_lock;
+
+// --- exchanges.c
+// Whether a program exchanges anything with other devices.
+PJRT_Error *program_exchanges(PJRT_LoadedExecutable *executable, int *found);
+// What is known of the executable, which has one user more then.
+PJRT_Error *program_of(PJRT_LoadedExecutable *executable,
+                       const PJRT_LoadedExecutable_AddressableDevices_Args *found,
+                       Program **program);
+// One user less. The last one of a program that is no more frees it. The lock is held.
+void program_leave(Program *program);
+// The devices' ids, to be freed: 0,1,2,3.
+char *devices_text(PJRT_Device *const *devices, size_t count);
+
+// --- segments.c
+// An error if a result of that kind can't be promised.
+PJRT_Error *segment_check_result(PJRT_Buffer_Type type, size_t dimensions);
+// Write a segment's head for this call into `head`, which has room for it.
+PJRT_Error *segment_plan(const Program *program, const PJRT_LoadedExecutable_Execute_Args *args,
+                         PJRT_Device *const *devices, Segment *head);
+// A segment with this head: one that an earlier execution has given back, or a new one.
+PJRT_Error *loan_borrow(Program *program, const Segment *head, size_t head_size, Loan **loan);
+void loan_free(Loan *one);
+
+// --- tickets.c
+void ticket_add(Ticket *ticket);
+size_t ticket_promises(const Ticket *ticket);
+// Keep a promise: give it the buffer, or say why there is none.
+void ticket_fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char *why);
+// Wait until all arguments are where the executor reads them; why one is not, to be freed, or NULL.
+char *ticket_await_copies(Ticket *ticket);
+// Send it to the executor when its arguments are there and it is its turn, without waiting for
+// that.
+void ticket_queue(Ticket *ticket);
+// Give back what an execution had.
+void ticket_end(Ticket *ticket);
+// What the job's executor says, in the thread that reads it.
+void tickets_hear(const char *line, const char *text);
+
+#endif  // XLA_HARNESS_VIRTUAL_TPU_MEETING_H_

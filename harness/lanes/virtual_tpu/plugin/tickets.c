@@ -1,0 +1,258 @@
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "meeting.h"
+
+// Executions on their way: posted to the job's executor in the order of each device, and ended when
+// it answers.
+
+// Who queues more for a device waits: each execution has memory of its own.
+enum { MOST_DEVICES = 4096, MOST_QUEUED = 16 };
+static pthread_cond_t posted = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
+static Ticket *tickets, *all;
+static int tickets_made;
+// For each device: executions that were queued, that the executor has been told of, and that ended.
+static uint64_t turns_given[MOST_DEVICES], turns_taken[MOST_DEVICES], turns_ended[MOST_DEVICES];
+
+void ticket_fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char *why) {
+  if (ticket->promises[index] == NULL) return;
+  // The backend prints each error that it is given: what only says when has the first line.
+  const int is_result = (index + 1) % (ticket->program->results + 1) != 0;
+  const size_t size = why == NULL ? 0 : is_result ? strlen(why) : strcspn(why, "\n");
+  PJRT_Client_FulfillAliasBuffer_Args args = {
+      .struct_size = PJRT_Client_FulfillAliasBuffer_Args_STRUCT_SIZE,
+      .client = ticket->client,
+      .buffer = buffer,
+      .status_code = why == NULL ? PJRT_Error_Code_OK : PJRT_Error_Code_ABORTED,
+      .error_message = why,
+      .error_message_size = size,
+      .fulfill_alias_buffer_cb = ticket->promises[index]};
+  PJRT_Error *error = backend->PJRT_Client_FulfillAliasBuffer(&args);
+  if (error != NULL) free(error_text(error));  // says again what we said
+  if (buffer == NULL) return;
+  PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
+                                      .buffer = buffer};
+  backend->PJRT_Buffer_Destroy(&destroy);
+}
+
+static PJRT_Error *buffer_from(const Ticket *ticket, PJRT_Device *device, const Array *array,
+                               const void *data, PJRT_Buffer **buffer) {
+  PJRT_Client_BufferFromHostBuffer_Args args = {
+      .struct_size = PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE,
+      .client = ticket->client,
+      .data = data,
+      .type = (PJRT_Buffer_Type)array->type,
+      .dims = array->dimensions,
+      .num_dims = (size_t)array->dimensions_count,
+      .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall,
+      .device = device};
+  TRY(PJRT_Client_BufferFromHostBuffer, args);
+  *buffer = args.buffer;
+  return event_await(args.done_with_host_buffer);
+}
+
+size_t ticket_promises(const Ticket *ticket) {
+  return (size_t)ticket->loan->segment->devices * (ticket->program->results + 1);
+}
+
+// The value that only says when: any will do.
+static PJRT_Error *done_buffer(const Ticket *ticket, PJRT_Device *device, PJRT_Buffer **buffer) {
+  static const int8_t zero;
+  const Array scalar = {.type = PJRT_Buffer_Type_S8, .size = 1};
+  return buffer_from(ticket, device, &scalar, &zero, buffer);
+}
+
+void ticket_add(Ticket *ticket) {
+  pthread_mutex_lock(&meeting_lock);
+  ticket->later = all;
+  ticket->from = &all;
+  if (all != NULL) all->from = &ticket->later;
+  all = ticket;
+  pthread_mutex_unlock(&meeting_lock);
+}
+
+void ticket_end(Ticket *ticket) {
+  const Segment *segment = ticket->loan->segment;
+  pthread_mutex_lock(&meeting_lock);
+  for (size_t i = 0; ticket->number != 0 && i < (size_t)segment->devices; ++i) {
+    ++turns_ended[segment_device(segment, (int64_t)i)->id];
+  }
+  ticket->loan->next = ticket->program->free;
+  ticket->program->free = ticket->loan;
+  program_leave(ticket->program);
+  if (ticket->later != NULL) ticket->later->from = ticket->from;
+  *ticket->from = ticket->later;
+  pthread_cond_broadcast(&finished);
+  pthread_mutex_unlock(&meeting_lock);
+  free(ticket->devices);
+  free(ticket->turns);
+  free(ticket->copied);
+  free(ticket->promises);
+  free(ticket->site);
+  free(ticket->own);
+  free(ticket);
+}
+
+static void finish(Ticket *ticket, const char *why) {
+  const Segment *segment = ticket->loan->segment;
+  const size_t results = ticket->program->results;
+  char *own = NULL;
+  for (size_t i = 0, at = 0; i < (size_t)segment->devices; ++i) {
+    for (size_t k = 0; k <= results; ++k, ++at) {
+      PJRT_Buffer *buffer = NULL;
+      PJRT_Error *error = NULL;
+      if (why == NULL && k < results) {
+        const Array *array = segment_result(segment, (int64_t)i, (int64_t)k);
+        error = buffer_from(ticket, ticket->devices[i], array,
+                            (const char *)segment + array->offset, &buffer);
+      } else if (why == NULL) {
+        error = done_buffer(ticket, ticket->devices[i], &buffer);
+      }
+      if (error != NULL) why = own = error_text(error);
+      ticket_fulfil(ticket, at, why == NULL ? buffer : NULL, why);
+    }
+  }
+  free(own);
+  ticket_end(ticket);
+}
+
+// The ticket with that number, or any if it is 0, which nobody else will find then.
+static Ticket *take_ticket(int number) {
+  pthread_mutex_lock(&meeting_lock);
+  Ticket **link = &tickets;
+  while (*link != NULL && number != 0 && (*link)->number != number) link = &(*link)->next;
+  Ticket *found = *link;
+  if (found != NULL) *link = found->next;
+  pthread_mutex_unlock(&meeting_lock);
+  return found;
+}
+
+// In a thread of its own: it waits for Python, and Python may wait for what is read meanwhile.
+static void *say_where(void *argument) {
+  char *stacks = python_stacks();
+  job_send(-1, "stacks\n%s", stacks == NULL ? "" : stacks);
+  free(stacks);
+  return argument;
+}
+
+// Run a function in a thread that nobody waits for; here when there can be no more threads.
+static void detach(void *(*function)(void *), void *argument) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, function, argument) == 0) {
+    pthread_detach(thread);
+  } else {
+    function(argument);
+  }
+}
+
+void tickets_hear(const char *line, const char *text) {
+  const char *rest;
+  Ticket *ticket;
+  if ((rest = line_after(line, "done")) != NULL) {
+    if ((ticket = take_ticket(atoi(rest))) != NULL) finish(ticket, NULL);
+  } else if ((rest = line_after(line, "error")) != NULL) {
+    if ((ticket = take_ticket(atoi(rest))) != NULL) finish(ticket, text);
+  } else if (strcmp(line, "stacks") == 0) {
+    detach(say_where, NULL);
+  } else if (strcmp(line, "failed") == 0) {
+    char *why = job_failure();
+    while ((ticket = take_ticket(0)) != NULL) finish(ticket, why);
+    free(why);
+  }
+}
+
+// Wait until what was queued before on each of its devices has been posted.
+static void wait_for_turn(const Ticket *ticket) {
+  const size_t count = (size_t)ticket->loan->segment->devices;
+  for (size_t i = 0; i < count; ++i) {
+    const int id = device_id(ticket->devices[i]);
+    while (turns_taken[id] != ticket->turns[i]) pthread_cond_wait(&posted, &meeting_lock);
+  }
+}
+
+static void end_turn(const Ticket *ticket) {
+  const size_t count = (size_t)ticket->loan->segment->devices;
+  for (size_t i = 0; i < count; ++i) ++turns_taken[device_id(ticket->devices[i])];
+  pthread_cond_broadcast(&posted);
+}
+
+char *ticket_await_copies(Ticket *ticket) {
+  char *why = NULL;
+  for (size_t i = 0; i < ticket->copied_count; ++i) {
+    PJRT_Error *error = event_await(ticket->copied[i]);
+    char *text = error == NULL ? NULL : error_text(error);
+    if (why == NULL) {
+      why = text;
+    } else {
+      free(text);
+    }
+  }
+  ticket->copied_count = 0;
+  return why;
+}
+
+// Post one execution once its arguments have their values, in a thread of its own: another one,
+// on other devices, may have to go first.
+static void *post(void *argument) {
+  Ticket *ticket = argument;
+  char *why = ticket_await_copies(ticket);
+  pthread_mutex_lock(&meeting_lock);
+  wait_for_turn(ticket);
+  const int sends = why == NULL && (ticket->next = tickets, tickets = ticket, 1);
+  const int sent =
+      sends && job_send(-1, "execute %d %d %d %s %s\n%s", ticket->number, ticket->loan->number,
+                        ticket->program->number, ticket->program->devices, ticket->own,
+                        ticket->site == NULL ? "" : ticket->site);
+  end_turn(ticket);
+  const int number = ticket->number;
+  pthread_mutex_unlock(&meeting_lock);
+  if (!sends) {
+    finish(ticket, why);
+  } else if (!sent || (why = job_failure()) != NULL) {
+    // The job may have failed while this was on its way; whoever takes it first finishes it.
+    Ticket *own = take_ticket(number);
+    if (own != NULL) finish(own, why == NULL ? "virtual TPU: the job has ended" : why);
+  }
+  free(why);
+  return NULL;
+}
+
+static int is_full(const Ticket *ticket) {
+  const size_t count = (size_t)ticket->loan->segment->devices;
+  for (size_t i = 0; i < count; ++i) {
+    const int id = device_id(ticket->devices[i]);
+    if (turns_given[id] - turns_ended[id] >= MOST_QUEUED) return 1;
+  }
+  return 0;
+}
+
+void ticket_queue(Ticket *ticket) {
+  const size_t count = (size_t)ticket->loan->segment->devices;
+  pthread_mutex_lock(&meeting_lock);
+  while (is_full(ticket)) pthread_cond_wait(&finished, &meeting_lock);
+  ticket->number = ++tickets_made;
+  for (size_t i = 0; i < count; ++i) {
+    ticket->turns[i] = turns_given[device_id(ticket->devices[i])]++;
+  }
+  pthread_mutex_unlock(&meeting_lock);
+  detach(post, ticket);
+}
+
+// Wait until nothing that the client executes is on its way; NULL is any client.
+static void wait_for(const PJRT_Client *client) {
+  if (!job_is_here()) return;  // a fork has none of the threads that would end it
+  pthread_mutex_lock(&meeting_lock);
+  for (const Ticket *one = all; one != NULL;) {
+    const int waits = client == NULL || one->client == client;
+    if (waits) pthread_cond_wait(&finished, &meeting_lock);
+    one = waits ? all : one->later;
+  }
+  pthread_mutex_unlock(&meeting_lock);
+}
+
+void meeting_leave(const PJRT_Client *client) { wait_for(client); }
+
+// For the end of a process: what it has queued, others may wait for.
+VIRTUAL_TPU_EXPORT void virtual_tpu_settle(void) { wait_for(NULL); }
