@@ -55,6 +55,11 @@ def work(_: int) -> list[list[float]]:
     return values(sums())
 
 
+def segments(process: int) -> int:
+    """How many pieces of memory that ranks share a process has mapped."""
+    return Path(f"/proc/{process}/maps").read_text().count("memfd:xla-harness-segment")
+
+
 def change(number: int, **variables: str) -> Callable[[int], None]:
     """Give one rank other variables."""
     return lambda rank: os.environ.update(variables) if rank == number else None
@@ -125,6 +130,29 @@ def test_nothing_is_left_and_no_shared_memory_file_is_used(topology: Topology) -
     assert "memfd:xla-harness-segment" in maps
     assert "/dev/shm" not in maps
     assert_none(job)
+
+
+def test_memory_is_used_again_and_removed(topology: Topology) -> None:
+    def rank(_: int) -> tuple[int, int]:
+        from jax.extend import backend
+
+        total = sums()
+        for _ in range(20):
+            total = KEPT[0](total)
+            values(total)
+        used = segments(os.getpid())
+        (executor,) = executors(os.environ["XLA_HARNESS_JOB"])
+        del total
+        KEPT.clear()
+        backend.clear_backends()
+        end = time.monotonic() + 20
+        while segments(executor) and time.monotonic() < end:
+            time.sleep(0.05)
+        return used, segments(os.getpid()) + segments(executor)
+
+    for used, left in run_ranks(rank, topology):
+        assert 1 <= used <= 3  # the next one may come before the last has been given back
+        assert left == 0
 
 
 def test_memory_that_runs_out_is_an_error(topology: Topology) -> None:
