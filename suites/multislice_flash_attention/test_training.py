@@ -116,6 +116,7 @@ def test_two_processes_meet_once(tpu_events: EventLog, topology: Topology, tmp_p
 
 
 @pytest.mark.topologies("2x4@chip", "2x4@slice")
+@pytest.mark.deadline(240)  # each of eight processes compiles for eight devices
 def test_losses_of_a_job(tpu_events: EventLog, topology: Topology) -> None:
     """The slices compute together: one model under SPMD over the devices of all processes."""
 
@@ -123,7 +124,7 @@ def test_losses_of_a_job(tpu_events: EventLog, topology: Topology) -> None:
         xr.use_spmd()
         return train(*over_slices(topology))
 
-    first, *others = run_ranks(rank, topology)
+    first, *others = run_ranks(rank, topology, deadline=220)
     tpu_events.expect_discoveries(1)
     assert all(losses == first for losses in others), f"the losses differ: {first}, {others}"
     assert_curve(first)
