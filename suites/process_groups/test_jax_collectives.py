@@ -25,7 +25,7 @@ from suites.process_groups.global_arrays import (
     spread,
 )
 
-pytestmark = pytest.mark.lanes("virtual-tpu")
+pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("jax-ml/jax#40830")]
 
 Axes = tuple[str, ...]
 Meaning = Callable[[Sequence[np.ndarray], Groups], list[np.ndarray]]

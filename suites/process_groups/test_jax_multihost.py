@@ -14,7 +14,7 @@ from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 from suites.process_groups.global_arrays import Spec, mesh_of, spread
 
-pytestmark = pytest.mark.lanes("virtual-tpu")
+pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("jax-ml/jax#25783")]
 
 
 def _own(number: int) -> dict[str, np.ndarray]:
