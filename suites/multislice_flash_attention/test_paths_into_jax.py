@@ -234,5 +234,6 @@ def test_all_paths_together(
     for name, path in (ALONE | WITH_CLIENT | BY_TORCHAX).items():
         with subtests.test(path=name):
             assert_plus_one(path())
-    assert clients(tpu_events) == ["torch_xla", "jax"]
-    tpu_events.expect_discoveries(1)
+    with subtests.test("clients"):
+        assert clients(tpu_events) == ["torch_xla", "jax"]
+        tpu_events.expect_discoveries(1)

@@ -272,7 +272,6 @@ def test_every_step_of_ci_runs_in_a_clean_clone(tmp_path: Path) -> None:
         variables={"HISTORY_REMOTE": str(_recorded(tmp_path))},
         environment={
             "PYTEST_ADDOPTS": f"-k {_smallest_test_file()}",
-            "UV_COMPILE_BYTECODE": "0",
             "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache"),  # it compares contents, not places
         },
     )
