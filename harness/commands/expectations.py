@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from harness.commands import project
-from harness.commands.output import show
-from harness.commands.parsers import add_folder, whole_number
+from harness.commands.output import answer
+from harness.commands.parsers import add_folder, add_json, whole_number
 from harness.errors import BadInputError
 from harness.expectations import Expectations, describe, evidence, update
 from harness.expectations.causes import cause_of
@@ -46,6 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     action.add_argument("--dry-run", action="store_true", help="say what would change")
     add_folder(action)
+    add_json(action)
     action.set_defaults(run=_update)
 
 
@@ -65,7 +66,8 @@ def _update(options: argparse.Namespace) -> int:
     if not options.dry_run:
         write(plan.texts)
     left = list(describe.left(decisions, plan, options.reports, options.runs))
-    show("\n".join([*describe.changes(plan), *left]))
+    text = "\n".join([*describe.changes(plan), *left])
+    answer(options, describe.as_data(decisions, plan), text)
     return int(bool(left))
 
 

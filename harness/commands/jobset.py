@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from harness.commands.output import as_json, say, show
+from harness.commands.output import answer, as_json, say, show
 from harness.commands.parsers import (
     Commands,
     Renamed,
     add_former_name,
+    add_json,
     output_file,
     output_folder,
     whole_number,
@@ -92,6 +94,7 @@ def _add_collect(actions: Commands) -> None:
     action.add_argument(
         "--timeout", type=_SECONDS, default=_HOUR, metavar="SECONDS", help="default: %(default)s"
     )
+    add_json(action)
 
 
 def _add_merge(actions: Commands) -> None:
@@ -100,6 +103,7 @@ def _add_merge(actions: Commands) -> None:
         "folders", nargs="+", type=Path, metavar="DIR", help="of a worker, named as it: 1-0"
     )
     action.add_argument("--out", type=output_file, required=True, metavar="FILE")
+    add_json(action)
     action.set_defaults(run=_merge)
 
 
@@ -135,11 +139,12 @@ def _collect(options: argparse.Namespace) -> int:
     name, namespace = job_plan.name_of(options.name), job_plan.namespace_of(options.namespace)
     over = workers.collect(name, namespace, options.out, options.timeout, say)
     for worker in over:
-        show(f"{worker.name}  {worker.told}")
+        say(f"{worker.name}  {worker.told}")
     merged = options.out / "report.xml"
     reports = {worker.name: worker.folder / work.REPORT for worker in over}
     found = merge.write(reports, merged, {worker.name: worker.told for worker in over})
-    show("\n".join([*found.lines, str(merged)]))
+    data = _as_data(found, merged) | {"exits": {worker.name: worker.exit for worker in over}}
+    answer(options, data, "\n".join([*found.lines, str(merged)]))
     return _code(found, bad=any(worker.exit for worker in over))
 
 
@@ -148,11 +153,23 @@ def _merge(options: argparse.Namespace) -> int:
     if len(reports) < len(options.folders):
         raise BadInputError("DIR: expected a folder of each worker, found two of one name")
     found = merge.write(reports, options.out, {})
-    show("\n".join(found.lines))
+    answer(options, _as_data(found, options.out), "\n".join(found.lines))
     return _code(found)
 
 
 def _code(found: merge.Merged, *, bad: bool = False) -> int:
     if found.bad or bad:
         return 1
-    return PARTIAL if found.partial else 0
+    return PARTIAL if found.faults else 0
+
+
+def _as_data(found: merge.Merged, report: Path) -> dict[str, Any]:
+    """What docs/json.md describes."""
+    return {
+        "report": str(report),
+        "workers": found.workers,
+        "missing": dict(found.missing),
+        "faults": list(found.faults),
+        "skew": list(found.skew),
+        "counts": {str(kind): count for kind, count in found.counts.items()},
+    }

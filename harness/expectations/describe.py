@@ -1,4 +1,7 @@
-"""What an update changed and what it left, in lines of 80 columns; ids and commands stay whole."""
+"""What an update changed and what it left: as data, and in lines of 80 columns.
+
+In lines, ids and commands stay whole.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import shlex
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.expectations.decide import Decisions
 from harness.expectations.ranges import text_of
@@ -14,6 +18,50 @@ from harness.expectations.update import Added, Narrowed, UpdatePlan
 
 _WIDTH = 80
 _SHOWN = 5
+
+
+def as_data(decisions: Decisions, plan: UpdatePlan) -> dict[str, Any]:
+    """All of it, as docs/json.md describes it."""
+    missing = {} if plan.added else decisions.missing
+    return {
+        "changed": [
+            {
+                "where": change.entry.where,
+                "removed": not change.parts,
+                "passing": sorted(change.gone),
+                "needed": [
+                    {"condition": dict(ranges), "cases": sorted(ids)}
+                    for ranges, ids in change.narrowed.items()
+                ],
+            }
+            for change in plan.narrowed
+        ],
+        "added": [
+            {
+                "file": str(added.path),
+                "condition": dict(added.new.stack),
+                "outcome": added.new.outcome,
+                "signature": added.new.signature,
+                "cases": list(added.new.cases),
+            }
+            for added in plan.added
+        ],
+        "left": {
+            "flaky": sorted(decisions.flaky),
+            "not_proven": sorted(decisions.too_few),
+            "fail_otherwise": sorted(decisions.otherwise),
+            "inseparable": sorted(decisions.inseparable),
+            "without_entry": [
+                {
+                    "condition": dict(one.ranges),
+                    "outcome": str(one.outcome),
+                    "signature": one.signature,
+                    "cases": sorted(ids),
+                }
+                for one, ids in missing.items()
+            ],
+        },
+    }
 
 
 def changes(plan: UpdatePlan) -> Iterator[str]:

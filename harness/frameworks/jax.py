@@ -18,7 +18,7 @@ class Jax(Framework):
 
     name = "jax"
     packages = ("jax", "jaxlib")
-    preload = ("jax.numpy", "jax.extend")
+    preload = ("jax.numpy", "jax.extend", "jax.experimental.pallas.tpu")
     read_at_import = ("JAX_*",)
 
     def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:

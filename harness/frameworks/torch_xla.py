@@ -14,7 +14,11 @@ class TorchXla(Framework):
     name = "torch_xla"
     packages = ("torch", "torch_xla")
     # Not torchax: it renames PyTorch's PrivateUse1 backend, and then torch.distributed raises.
-    preload = ("torch_xla.core.xla_model", "torch_xla.distributed.spmd")
+    preload = (
+        "torch_xla.core.xla_model",
+        "torch_xla.distributed.spmd",
+        "torch_xla.experimental.custom_kernel",
+    )
     read_at_import = (
         "XLA_IR_DEBUG",
         "XLA_USE_EAGER_DEBUG_MODE",

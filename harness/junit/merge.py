@@ -55,14 +55,29 @@ class _WorkerReport:
 
 @dataclass(frozen=True)
 class Merged:
-    """What was found, in lines.
+    """What was found."""
 
-    ``bad`` is whether a case is bad or a report missing, ``partial`` whether something is left out.
-    """
+    workers: int
+    missing: Mapping[str, str]  # worker to why it has no report
+    faults: tuple[str, ...]  # what of the reports can't be read and is left out
+    skew: tuple[str, ...]  # components of which not all workers have the same version
+    counts: Mapping[Kind, int]  # of cases
 
-    lines: tuple[str, ...]
-    bad: bool
-    partial: bool
+    @property
+    def bad(self) -> bool:
+        """Whether a case is bad or a report missing."""
+        return bool(self.missing) or any(kind.is_bad for kind in self.counts)
+
+    @property
+    def lines(self) -> list[str]:
+        """The same for a terminal."""
+        outcomes = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        return [
+            *(f"worker {name} has no report: {why}" for name, why in self.missing.items()),
+            *self.faults,
+            *self.skew,
+            f"{sum(self.counts.values())} cases of {self.workers} workers: {outcomes or 'none'}",
+        ]
 
 
 def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> Merged:
@@ -94,13 +109,8 @@ def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> Me
     whole.add_testsuite(suite)
     out.parent.mkdir(parents=True, exist_ok=True)
     files.write({out: whole.tostring().decode()})
-    faults = [f"worker {name}: {text}" for name in workers for text in workers[name].faults]
-    lines = [f"worker {name} has no report: {why}" for name, why in missing.items()]
-    lines += [*faults, *_skew(workers)]
-    outcomes = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    lines.append(f"{len(keys)} cases of {len(reports)} workers: {outcomes or 'none'}")
-    bad = bool(missing) or any(kind.is_bad for kind in counts)
-    return Merged(tuple(lines), bad, bool(faults))
+    faults = tuple(f"worker {name}: {text}" for name in workers for text in workers[name].faults)
+    return Merged(len(reports), missing, faults, tuple(_skew(workers)), counts)
 
 
 def _workers(

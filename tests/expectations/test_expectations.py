@@ -9,7 +9,7 @@ from support.project import Project
 
 from harness.model.versions import stack_versions
 
-MEASURES_COVERAGE = True
+pytestmark = pytest.mark.measures_coverage
 
 OPTION = "--expectations=expected"
 CASES = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -542,6 +543,18 @@ def test_what_it_says_of_changes(bench: Bench) -> None:
         f"    {ids('x', name='test_x')[0]}",
         "entries: 1 narrowed, 1 added in 1 file",
     ]
+    data = describe.as_data(bench.decisions, bench.plan)
+    needed = [{"condition": {"torch_xla": "<2.9"}, "cases": ids("a")}]
+    (changed,), (added,) = data["changed"], data["added"]
+    assert changed == {
+        "where": "sums.toml:1",
+        "removed": False,
+        "passing": ids("c"),
+        "needed": needed,
+    }
+    assert added["condition"] == {"torch_xla": ">=2.9"}
+    assert added["cases"] == ids("x", name="test_x")
+    assert not any(data["left"].values())
 
 
 TYPED = (
@@ -576,6 +589,12 @@ def test_what_it_says_of_the_rest(bench: Bench) -> None:
         TYPED,
     ]
     assert said(bench, runs=1)[-1].split(" --cases")[0].endswith("'a b.xml' --runs 1")
+    left = describe.as_data(bench.decisions, bench.plan)["left"]
+    (without,) = left.pop("without_entry")
+    assert without["cases"] == new
+    assert without["condition"] == {"torch_xla": "==2.9.0"}
+    found = {"flaky": [flaky], "not_proven": [once], "fail_otherwise": [other], "inseparable": []}
+    assert left == found
 
 
 OLD_REPORT = f"""<testsuite><properties>
@@ -642,6 +661,8 @@ def test_exit_code_says_that_something_is_left(
     line = ["expectations", "update", str(report), f"--expectations={tmp_path}"]
     assert cli.main(line) == 1
     assert "1 not changed: not proven" in capsys.readouterr().out
+    assert cli.main([*line, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["left"]["not_proven"] == ids("a")
     write_report(report, "2.9.0", {ids("a")[0]: FAILURE})
     assert cli.main(line) == 0
     assert capsys.readouterr().out == "nothing to change\n"

@@ -6,8 +6,6 @@ import pytest
 
 from harness.ir import Collective, InvalidProgramError, TensorType, parse
 
-MEASURES_COVERAGE = True
-
 pytestmark = pytest.mark.lanes("cpu")
 
 VECTOR, SCALAR = TensorType((3,), "f32"), TensorType((), "f32")

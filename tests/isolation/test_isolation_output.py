@@ -8,7 +8,7 @@ import re
 import pytest
 from support.project import Project
 
-MEASURES_COVERAGE = True
+pytestmark = pytest.mark.measures_coverage
 
 # Notes what pytest's other plugins are told of each report, in the order of telling.
 REPORTS_TO_FILE = """\

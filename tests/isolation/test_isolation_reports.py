@@ -9,7 +9,7 @@ import sys
 import pytest
 from support.project import FASTER, Project, Ran
 
-MEASURES_COVERAGE = True
+pytestmark = pytest.mark.measures_coverage
 
 HEAD = "pytestmark = [pytest.mark.lanes('cpu'), pytest.mark.deadline(20)]\n"
 AFTER = "\ndef test_after(): pass\n"

@@ -25,8 +25,6 @@ from harness.messages.framing import Lines
 from harness.messages.jobs import FROM_FIRST
 from harness.model.outcome import Kind
 
-MEASURES_COVERAGE = True
-
 TOKEN, OTHER_TOKEN = "0123456789abcdef" * 4, "0" * 64
 CASES = ("a.py::a", "a.py::b", "a.py::c")
 DIGEST = wire.digest("\n".join(CASES))
@@ -237,6 +235,7 @@ def test_a_stranger_has_little_time(jobs: list[Job], monkeypatch: pytest.MonkeyP
             pass
 
 
+@pytest.mark.measures_coverage
 def test_a_workers_place_is_taken_once(jobs: list[Job]) -> None:
     """A second connection of the same worker is refused, and the first one stays."""
 
@@ -252,6 +251,7 @@ def test_a_workers_place_is_taken_once(jobs: list[Job]) -> None:
     assert fork_ranks(rank, 2, deadline=20) == [[None] * 3] * 2
 
 
+@pytest.mark.measures_coverage
 def test_a_worker_of_another_job_is_told_so() -> None:
     ours = jobs_of(2)[0]
 
@@ -295,6 +295,7 @@ def test_a_worker_at_no_case_is_dropped(jobs: list[Job], number: object) -> None
             assert found.message == "worker 1-0 is gone: its connection was lost"
 
 
+@pytest.mark.measures_coverage
 @pytest.mark.parametrize("number", [*UNKNOWN, 0, 2], ids=str)
 def test_a_worker_with_no_number_of_the_job_is_a_stranger(jobs: list[Job], number: object) -> None:
     first = rendezvous.First(jobs[0], CASES)
@@ -413,6 +414,7 @@ VALUE_WORDS = WORDS | {
 }
 
 
+@pytest.mark.measures_coverage
 @pytest.mark.parametrize("words", VALUE_WORDS)
 def test_a_strangers_value_is_none(jobs: list[Job], words: str) -> None:
     os.environ.pop("PYTEST_CURRENT_TEST")  # as the words have it; pytest sets it anew
@@ -445,6 +447,7 @@ def test_a_worker_at_another_case_is_not_heard(jobs: list[Job]) -> None:
     assert exchanged(jobs, strangers) == [["zero", ["one", 1]]] * 2
 
 
+@pytest.mark.measures_coverage
 def test_a_value_that_is_too_deep_is_its_workers_error(jobs: list[Job]) -> None:
     deep: list[object] = []
     for _ in range(200):

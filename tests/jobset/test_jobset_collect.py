@@ -78,9 +78,9 @@ def test_all_workers_are_collected_released_and_merged(
         assert (out / name / "log.txt").read_text() == f"pytest of {name}"
         assert (out / name / "pod.log").read_text() == f"log of pod-{name}\n"
     assert outcomes(out / "report.xml") == {"a": "passed", "b": "passed"}
-    said = capsys.readouterr().out
-    assert "0-0  pytest ended with 0" in said
-    assert "2 cases of 2 workers: 2 passed" in said
+    said = capsys.readouterr()
+    assert "0-0  pytest ended with 0" in said.err
+    assert "2 cases of 2 workers: 2 passed" in said.out
 
 
 def test_a_case_is_as_bad_as_on_its_worst_worker(cluster: Cluster, tmp_path: Path) -> None:
@@ -119,10 +119,19 @@ def test_a_worker_that_died_is_named_and_its_cases_count_as_crashed(
     cluster.look([pod("0-0"), pod("1-0", "Failed", reason="OOMKilled", exitCode=137)])
     cluster.worker("0-0", reported(a="passed", b="failed: oh"), 1)
     out = tmp_path / "out"
-    assert run(out) == 1
-    said = capsys.readouterr().out
-    assert "1-0  died: OOMKilled, exit code 137" in said
-    assert "worker 1-0 has no report: died: OOMKilled, exit code 137" in said
+    assert run(out, "--json", str(tmp_path / "out.json")) == 1
+    assert json.loads((tmp_path / "out.json").read_text()) == {
+        "report": str(out / "report.xml"),
+        "workers": 2,
+        "missing": {"1-0": "died: OOMKilled, exit code 137"},
+        "faults": [],
+        "skew": [],
+        "counts": {"crashed": 2},
+        "exits": {"0-0": 1, "1-0": 1},
+    }
+    said = capsys.readouterr()
+    assert "1-0  died: OOMKilled, exit code 137" in said.err
+    assert "worker 1-0 has no report: died: OOMKilled, exit code 137" in said.out
     assert outcomes(out / "report.xml") == {"a": "crashed", "b": "crashed"}
     results = {r.id[-1]: r for r in report.read(out / "report.xml").results.values()}
     assert results["a"].failure == "worker 1-0 has no result: died: OOMKilled, exit code 137"
@@ -146,7 +155,7 @@ def test_a_pod_that_is_deleted_is_over(
     cluster.worker("0-0", reported(a="passed"))
     cluster.worker("1-0", None, None)
     assert run(tmp_path / "out", "--timeout", "20") == 1
-    assert "1-0  died: pod pod-1-0 was deleted" in capsys.readouterr().out
+    assert "1-0  died: pod pod-1-0 was deleted" in capsys.readouterr().err
 
 
 def test_waiting_is_bounded(
@@ -156,8 +165,8 @@ def test_waiting_is_bounded(
     cluster.worker("0-0", None, None)
     assert run(tmp_path / "out", "--timeout", "1") == 2
     said = capsys.readouterr()
-    assert "0-0  pod pod-0-0 was still running after 1 s" in said.out
-    assert "1-0  pod pod-1-0 never ran after 1 s" in said.out
+    assert "0-0  pod pod-0-0 was still running after 1 s" in said.err
+    assert "1-0  pod pod-1-0 never ran after 1 s" in said.err
     assert "no worker left a report: 0-0: pod pod-0-0 was still running" in said.err
 
 
@@ -168,7 +177,7 @@ def test_a_killed_pytest_is_told(
     cluster.worker("0-0", reported(a="passed"))
     cluster.worker("1-0", None, -9)
     assert run(tmp_path / "out") == 1
-    assert "1-0  pytest was killed by signal 9 and left no report" in capsys.readouterr().out
+    assert "1-0  pytest was killed by signal 9 and left no report" in capsys.readouterr().err
 
 
 def test_a_pods_archive_stays_in_its_folder(

@@ -12,7 +12,7 @@ import pytest
 from support.drift import Drift, wheel
 from support.drift import project as drift_project
 
-MEASURES_COVERAGE = True
+pytestmark = pytest.mark.measures_coverage
 
 SUITE = """\
 import time

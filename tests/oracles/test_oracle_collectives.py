@@ -8,7 +8,7 @@ import pytest
 
 from harness.oracles import collectives as oracle
 
-MEASURES_COVERAGE = True
+pytestmark = pytest.mark.measures_coverage
 
 
 def ranks(*values):

@@ -11,8 +11,6 @@ import sys
 import pytest
 from support.paths import ROOT
 
-MEASURES_COVERAGE = True
-
 PROGRAM = """
 import json, os, signal, sys, time
 import torch

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-MEASURES_COVERAGE = True
+pytestmark = pytest.mark.measures_coverage
 
 PROGRAM = """
 import dataclasses, json, os

@@ -25,8 +25,6 @@ from harness.repro.check import Ending
 from harness.repro.standins import gloo as short_gloo
 from harness.repro.standins import ranks as short_ranks
 
-MEASURES_COVERAGE = True
-
 FILES = {
     "pytest.ini": "[pytest]\nxla_expectations = expectations\nxla_preload =\n",
     "expectations/tiny.toml": """
@@ -263,6 +261,7 @@ def scripts(tiny: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.measures_coverage
 @pytest.mark.parametrize("case", ENDINGS)
 def test_script(tiny: Path, scripts: dict[str, str], case: str) -> None:
     path = tiny / "script.py"
@@ -287,6 +286,7 @@ def test_ends_as_the_case_does(tiny: Path, case: str, ending: str) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.measures_coverage
 def test_a_script_that_ends_otherwise(tiny: Path) -> None:
     done = repro(tiny, "test_only_under_pytest[cpu-4]", "--check")
     assert done.returncode == 1
@@ -319,6 +319,7 @@ def test_methods_that_nobody_names_stay_behind(scripts: dict[str, str]) -> None:
     assert "make=str.upper" in text
 
 
+@pytest.mark.measures_coverage
 def test_header(tiny: Path) -> None:
     text = repro(tiny, "test_sum[cpu-4-high]").stdout
     for line in (
@@ -343,6 +344,7 @@ def test_environment_stands_before_the_imports(scripts: dict[str, str]) -> None:
     assert text.index('TINY="1"') < text.index("def test_environment")
 
 
+@pytest.mark.measures_coverage
 def test_out_that_cannot_be_written(tiny: Path) -> None:
     done = repro(tiny, "test_passes[cpu-4]", "--no-run", "--out", "no/such/folder")
     assert done.returncode == 2
@@ -385,6 +387,7 @@ def test_a_pattern_is_of_the_file_too(
         assert cases._files(pattern) == files
 
 
+@pytest.mark.measures_coverage
 @pytest.mark.parametrize(
     ("case", "message"),
     [
@@ -411,6 +414,7 @@ def test_wrong_choice(tiny: Path, case: str, message: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.measures_coverage
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(scripts: dict[str, str], case: str) -> None:
     assert scripts[case].startswith("refused: ")

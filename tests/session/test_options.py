@@ -6,7 +6,7 @@ import pytest
 from junitparser import JUnitXml
 from support.project import Project
 
-MEASURES_COVERAGE = True
+pytestmark = pytest.mark.measures_coverage
 
 xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
 

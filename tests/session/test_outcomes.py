@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from support.project import Project, Ran
 
-MEASURES_COVERAGE = True
+pytestmark = pytest.mark.measures_coverage
 
 
 @dataclass(frozen=True)

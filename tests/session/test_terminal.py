@@ -8,8 +8,6 @@ import shlex
 import pytest
 from support.project import Project, Ran
 
-MEASURES_COVERAGE = True
-
 CASES = """\
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#1")]
 @pytest.mark.parametrize("n", range(12))
@@ -156,6 +154,7 @@ def test_one_traceback_for_each_cause(long: Project, how: tuple[str, ...]) -> No
     assert all("test_inner.py" in text for text in texts)  # JUnit has every traceback
 
 
+@pytest.mark.measures_coverage
 @pytest.mark.parametrize("how", ["--full", "-vv"])
 def test_all_failures_can_be_shown(long: Project, how: str) -> None:
     ran = long.run(how)
@@ -166,6 +165,7 @@ def test_all_failures_can_be_shown(long: Project, how: str) -> None:
     assert all(f"\n  test_inner.py::{name}\n" in text for name in ran.junit_names)
 
 
+@pytest.mark.measures_coverage
 def test_subtests_are_all_shown(project: Project) -> None:
     project.write(
         "test_inner.py",
@@ -222,6 +222,7 @@ def test_torchs_trace_is_no_log(project: Project) -> None:
     assert ran.junit.read_text().count("torch.__trace") == 1
 
 
+@pytest.mark.measures_coverage
 @pytest.mark.parametrize(
     ("body", "offered"),
     [

@@ -15,7 +15,7 @@ from support.drift import GOOD, NO_DOUBLE, Drift, wheel
 
 from harness.stacks import uv
 
-MEASURES_COVERAGE = True
+pytestmark = pytest.mark.measures_coverage
 
 
 def wait_for(path: Path, pattern: str) -> Path:

@@ -13,8 +13,6 @@ import pytest
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
 
-MEASURES_COVERAGE = True
-
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies("2x2")]
 
 GUARD = "SKIP_MEGASCALE_PJRT_CLIENT"

@@ -16,9 +16,11 @@ from harness.lanes.virtual_tpu.custom_calls import replace_custom_calls
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 
-MEASURES_COVERAGE = True
-
-pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies(2)]
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies(2),
+    pytest.mark.measures_coverage,
+]
 
 X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128) / 100
 
