@@ -138,6 +138,7 @@ def results():
     return json.loads(done.stderr.splitlines()[-1])
 
 
+@pytest.mark.measures_coverage
 def test_results_come_in_rank_order(results):
     assert results["values"] == [[rank, [60, 40]] for rank in range(4)]
     assert results["alone"] == [1]

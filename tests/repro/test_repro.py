@@ -293,6 +293,7 @@ def test_a_script_that_ends_otherwise(tiny: Path) -> None:
     assert "ends otherwise\n  case    passed\n  script  failed: KeyError" in done.stderr
 
 
+@pytest.mark.measures_coverage
 def test_has_what_it_needs_and_no_more(tiny: Path) -> None:
     done = repro(tiny, "test_sum[cpu-4-low]", "--no-run", "--out", "script.py")
     text = (tiny / "script.py").read_text()
@@ -464,6 +465,7 @@ def test_standins_have_the_same_functions(long: ModuleType, short: ModuleType) -
     assert short.RankError.__bases__ == long.RankError.__bases__
 
 
+@pytest.mark.measures_coverage
 def test_short_ranks() -> None:
     """In a process of its own, where nothing but this forks."""
     program = """
