@@ -88,6 +88,7 @@ def site() -> str:
     return f"{near}{', called from '.join(found[:_DEEPEST])}{more}" if found else ""
 
 
+@cache  # asked of each frame at each program that ranks meet in
 def _is_users(file: str) -> bool:
     return not file.startswith(_LIBRARIES)
 

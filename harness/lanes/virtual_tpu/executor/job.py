@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
+import os
+import struct
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from harness.lanes.virtual_tpu.executor.diagnosis import Diagnosis
 from harness.lanes.virtual_tpu.executor.history import History
@@ -18,7 +17,7 @@ from harness.lanes.virtual_tpu.executor.ranks import Execution, Rank
 from harness.lanes.virtual_tpu.executor.watch import Watch
 
 _ANSWER = 2.0  # seconds that a rank has to say where it is
-_MOST_LAUNCHES = 4096  # at a time: one a device
+_NUMBER = struct.Struct("q")
 
 
 class Job:
@@ -31,23 +30,21 @@ class Job:
         ranks: those that are there, by their number.
         left: those that have ended.
         owners: the rank of each device that has one now.
-        woken: has something to read when ``go_on`` has something to do.
+        ends: has something to read when ``hear_ends`` has something to do.
     """
 
     def __init__(self, turn: Callable[[float], None]) -> None:
         self.ranks: dict[int, Rank] = {}
         self.left: dict[int, Rank] = {}
         self.owners: dict[int, int] = {}
-        self._wake, self.woken = socket.socketpair()
+        self.ends, self._ended = os.pipe()
         self._turn = turn
-        # One launch may need another to end, so none waits for a thread.
-        self._threads = ThreadPoolExecutor(max_workers=_MOST_LAUNCHES)
         self._queues = Queues()
         self._running: dict[int, Launch] = {}
-        self._ended: deque[Launch] = deque()
         self._launcher: Launcher | None = None
         self._checked: set[tuple[bytes, ...]] = set()
         self._history = History()
+        self._changed = False  # since ready programs were started
         self._failed = ""
         self._failing: Diagnosis | None = None  # of which the ranks have not been told
         self._watch = Watch()
@@ -79,7 +76,7 @@ class Job:
         self._queues.remove(rank)
         for device in rank.devices:
             del self.owners[device]
-        self._start_ready()
+        self._changed = True
 
     def queue(self, execution: Execution) -> None:
         """A rank has come to a program."""
@@ -87,12 +84,18 @@ class Job:
         if self._failed:
             return
         self._queues.add(execution)
-        self._start_ready()
+        self._changed = True
+
+    def hear_ends(self) -> None:
+        """Answer for launches that have ended."""
+        for (number,) in _NUMBER.iter_unpack(os.read(self.ends, 512 * _NUMBER.size)):
+            self._end(self._running.pop(number))
 
     def go_on(self) -> None:
-        """Answer for launches that have ended, and end a job that has failed or does not move."""
-        while self._ended:
-            self._end(self._ended.popleft())
+        """Start what can start now, and end a job that has failed or does not move."""
+        if self._changed:
+            self._changed = False
+            self._start_ready()
         self._look()
         if self._failing is not None:
             self._ask_where()
@@ -137,7 +140,7 @@ class Job:
                 execution.rank.send(f"error {execution.ticket}", str(error))
             return
         self._running[launch.number] = launch
-        self._threads.submit(self._run, launch)
+        self._launcher.start(launch, self._ended)
 
     def _match(self, executions: Sequence[Execution], programs: Sequence[Program]) -> bool:
         """Whether the programs' collectives match; ends the job if they do not."""
@@ -152,21 +155,14 @@ class Job:
         self._checked.add(key)
         return True
 
-    def _run(self, launch: Launch) -> None:
-        assert self._launcher is not None
-        self._launcher.run(launch)
-        self._ended.append(launch)
-        self._wake.send(b".")
-
     def _end(self, launch: Launch) -> None:
-        del self._running[launch.number]
         self._watch.moved()
-        for execution in launch.executions:
+        for execution, answer in zip(launch.executions, launch.answers, strict=True):
             if launch.error:
                 execution.rank.send(f"error {execution.ticket}", launch.error)
-            else:
+            elif not answer.told:
                 execution.rank.send(f"done {execution.ticket}")
-        self._start_ready()
+        self._changed = True
 
     # --- Jobs that can't go on
 

@@ -13,12 +13,16 @@ from harness.lanes.virtual_tpu.executor.ranks import Execution
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """Executions that run together, one part a device, in the order of ``devices``."""
+    """Executions that run together, one part a device, in the order of ``devices``.
+
+    Each execution has an answer, which its rank has got when ``told`` is set.
+    """
 
     number: int
     executions: Sequence[Execution]
     devices: tuple[int, ...]
     parts: ctypes.Array[native.Part]
+    answers: ctypes.Array[native.Answer]
 
     @property
     def ended(self) -> list[int]:
@@ -53,11 +57,15 @@ class Launcher:
             [(self._load(one.program), one.memory.address, index) for one, index in met],
             self._launches,
         )
-        return Launch(self._launches, executions, devices, parts)
+        answers = native.answers([(one.rank.connection.fileno(), one.ticket) for one in executions])
+        return Launch(self._launches, executions, devices, parts, answers)
 
-    def run(self, launch: Launch) -> None:
-        """Returns when all devices have ended, which they may never do."""
-        self._native.run(launch.parts)
+    def start(self, launch: Launch, ended: int) -> None:
+        """Start all devices, which may never end; their ranks hear of a good end at once.
+
+        Then the launch's number is written to the descriptor ``ended``.
+        """
+        self._native.launch(launch.parts, launch.answers, ended)
 
     def _load(self, program: Program) -> int:
         if program.digest not in self._loaded:

@@ -23,6 +23,16 @@ class Part(ctypes.Structure):
     )
 
 
+class Answer(ctypes.Structure):
+    """The rank that one ticket of a launch is answered to, and whether that has been done."""
+
+    _fields_ = (
+        ("connection", ctypes.c_int64),
+        ("ticket", ctypes.c_int64),
+        ("told", ctypes.c_int64),
+    )
+
+
 class Native:
     """A CPU client with the devices of all ranks; raises OSError without its libraries."""
 
@@ -45,9 +55,18 @@ class Native:
             raise ValueError(why.value.decode())
         return int(found)
 
-    def run(self, parts: ctypes.Array[Part]) -> None:
-        """Run all parts to their end; each then has its error, or none."""
-        self._library.virtual_tpu_executor_run(parts, len(parts))
+    def launch(self, parts: ctypes.Array[Part], answers: ctypes.Array[Answer], ended: int) -> None:
+        """Run all parts to their end, without waiting for it.
+
+        If all went well then, the answers are given. After that the launch's number, 8 bytes, is
+        written to the descriptor ``ended``. Both arrays must live until then.
+        """
+        self._library.virtual_tpu_executor_launch(parts, len(parts), answers, len(answers), ended)
+
+
+def answers(of: Sequence[tuple[int, int]]) -> ctypes.Array[Answer]:
+    """Answers to come, each of the descriptor of a connection and a ticket."""
+    return (Answer * len(of))(*(Answer(connection, ticket) for connection, ticket in of))
 
 
 def parts(of: Sequence[tuple[int, int, int]], launch: int) -> ctypes.Array[Part]:

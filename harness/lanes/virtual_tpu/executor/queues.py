@@ -46,9 +46,8 @@ class Queues:
     def ready(self) -> list[Execution]:
         """Executions of one program that all of its devices are before; [] if there is none."""
         for one in self.waiting():
-            met = [self.first(device) for device in one.devices]
-            if all(self._is_first(other, one.devices) for other in met):
-                return list(dict.fromkeys(other for other in met if other is not None))
+            if all(self._is_first(self.first(device), one.devices) for device in one.devices):
+                return list(dict.fromkeys(self._of[device][0] for device in one.devices))
         return []
 
     def stuck(self, running: Collection[int]) -> list[int]:

@@ -10,6 +10,7 @@ import struct
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from harness.lanes.virtual_tpu.executor.job import Job
 from harness.lanes.virtual_tpu.executor.programs import Program
@@ -36,7 +37,7 @@ class Server:
     def serve(self) -> None:
         """Returns when the last rank has left, or the one that started this process has."""
         self._selector.register(self._listening, selectors.EVENT_READ)
-        self._selector.register(self._job.woken, selectors.EVENT_READ)
+        self._selector.register(self._job.ends, selectors.EVENT_READ)
         end = time.monotonic() + _ALONE
         while self._job.ranks or (
             not self._job.left and os.getppid() == self._starter and time.monotonic() < end
@@ -53,8 +54,8 @@ class Server:
             if key.fileobj is self._listening:
                 connection, _ = self._listening.accept()
                 self._selector.register(connection, selectors.EVENT_READ)
-            elif key.fileobj is self._job.woken:
-                self._job.woken.recv(4096)
+            elif key.fileobj == self._job.ends:
+                self._job.hear_ends()
             elif isinstance(key.fileobj, socket.socket):
                 self._hear(key.fileobj)
         for rank in self._job.ranks.values():
@@ -133,8 +134,12 @@ class Server:
 
     def _gone(self, connection: socket.socket, rank: Rank | None) -> None:
         self._selector.unregister(connection)
-        connection.close()
-        if rank is not None:
+        if rank is None:
+            connection.close()
+        else:
+            # Not closed: a launch may still answer there, and must not reach another rank.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
             self._job.leave(rank)
 
     def _queue(self, rank: Rank, words: Sequence[str], site: str) -> None:

@@ -1,9 +1,12 @@
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "plugin.h"
 #include "segment.h"
@@ -25,17 +28,32 @@ typedef struct {
   char error[1024];
 } Part;
 
+// Who is told when a launch has ended: a rank, by its connection, of its own ticket.
+typedef struct {
+  int64_t connection, ticket;
+  int64_t told;
+} Answer;
+
 // All parts of a launch: none runs before all have their arguments, since the others would wait in
 // a collective for one that has none.
 typedef struct {
   pthread_barrier_t ready;
-  _Atomic int failed;
+  _Atomic int unprepared, failed, running;
+  Answer *answers;
+  int answers_count, ended;
+  int64_t number;
 } Launch;
 
-typedef struct {
+// A thread that runs one part after the other. A part may never end, so each has its own.
+typedef struct Worker {
+  struct Worker *next;  // of those that have nothing to do
+  sem_t given;
   Launch *launch;
   Part *part;
-} Task;
+} Worker;
+
+static pthread_mutex_t workers_lock = PTHREAD_MUTEX_INITIALIZER;
+static Worker *idle;
 
 static void keep_text(char *text, size_t size, PJRT_Error *error) {
   char *whole = error_text(error);
@@ -175,41 +193,90 @@ static PJRT_Error *run(Part *part, PJRT_Buffer **arguments, PJRT_Buffer **result
   return error;
 }
 
-static void *run_part(void *argument) {
-  Launch *launch = ((Task *)argument)->launch;
-  Part *part = ((Task *)argument)->part;
+static void run_part(Launch *launch, Part *part) {
   const Segment *segment = part->segment;
   PJRT_Buffer **arguments = calloc((size_t)segment->arguments + 1, sizeof *arguments);
   PJRT_Buffer **results = calloc((size_t)segment->results + 1, sizeof *results);
   if (arguments == NULL || results == NULL) abort();
   PJRT_Error *error = prepare(part, arguments);
-  if (error != NULL) launch->failed = 1;
+  if (error != NULL) launch->unprepared = 1;
   pthread_barrier_wait(&launch->ready);
-  if (!launch->failed) error = run(part, arguments, results);
-  if (error != NULL) keep_text(part->error, sizeof part->error, error);
+  if (!launch->unprepared) error = run(part, arguments, results);
+  if (error != NULL) {
+    keep_text(part->error, sizeof part->error, error);
+    launch->failed = 1;
+  }
   destroy_all(results, segment->results);
   destroy_all(arguments, segment->arguments);
   free(arguments);
   free(results);
   part->state = 2;
+}
+
+// Answer at once if all went well. What a rank does not take in now, Python sends.
+static void answer(const Launch *launch) {
+  for (int i = 0; i < launch->answers_count && !launch->failed; ++i) {
+    char text[32];
+    Answer *one = &launch->answers[i];
+    const int size = snprintf(text, sizeof text, "done %d\n", (int)one->ticket);
+    one->told = send((int)one->connection, text, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL) == size;
+  }
+}
+
+static void end_launch(Launch *launch) {
+  answer(launch);
+  const ssize_t written = write(launch->ended, &launch->number, sizeof launch->number);
+  if (written != (ssize_t)sizeof launch->number) abort();
+  pthread_barrier_destroy(&launch->ready);
+  free(launch);
+}
+
+static void *work(void *argument) {
+  Worker *self = argument;
+  for (;;) {
+    while (sem_wait(&self->given) != 0) continue;  // interrupted
+    Launch *launch = self->launch;
+    run_part(launch, self->part);
+    pthread_mutex_lock(&workers_lock);
+    self->next = idle;
+    idle = self;
+    pthread_mutex_unlock(&workers_lock);
+    if (--launch->running == 0) end_launch(launch);
+  }
   return NULL;
 }
 
-// Run all parts of a launch to their end, each in a thread of its own, of which one is this: a
-// collective waits there.
-VIRTUAL_TPU_EXPORT void virtual_tpu_executor_run(Part *parts, int count) {
-  Launch launch = {0};
-  pthread_t *threads = calloc((size_t)count, sizeof *threads);
-  Task *tasks = calloc((size_t)count, sizeof *tasks);
-  if (threads == NULL || tasks == NULL) abort();
-  pthread_barrier_init(&launch.ready, NULL, (unsigned)count);
+static Worker *free_worker(void) {
+  pthread_mutex_lock(&workers_lock);
+  Worker *found = idle;
+  if (found != NULL) idle = found->next;
+  pthread_mutex_unlock(&workers_lock);
+  if (found != NULL) return found;
+  pthread_t thread;
+  found = calloc(1, sizeof *found);
+  if (found == NULL || sem_init(&found->given, 0, 0) != 0) abort();
+  if (pthread_create(&thread, NULL, work, found) != 0) abort();
+  pthread_detach(thread);
+  return found;
+}
+
+// Run all parts of a launch, each in a thread of its own: a collective waits there. At their end
+// the ranks are told if all went well, and then the launch's number, 8 bytes, is written to
+// `ended`; `parts` and `answers` must live until then.
+VIRTUAL_TPU_EXPORT void virtual_tpu_executor_launch(Part *parts, int count, Answer *answers,
+                                                    int answers_count, int ended) {
+  Launch *launch = calloc(1, sizeof *launch);
+  if (launch == NULL) abort();
+  launch->running = count;
+  launch->answers = answers;
+  launch->answers_count = answers_count;
+  launch->ended = ended;
+  launch->number = parts[0].launch;
+  pthread_barrier_init(&launch->ready, NULL, (unsigned)count);
   for (int i = 0; i < count; ++i) {
-    tasks[i] = (Task){.launch = &launch, .part = &parts[i]};
-    if (i > 0 && pthread_create(&threads[i], NULL, run_part, &tasks[i]) != 0) abort();
+    Worker *worker = free_worker();
+    worker->launch = launch;
+    worker->part = &parts[i];
+    sem_post(&worker->given);
   }
-  run_part(&tasks[0]);
-  for (int i = 1; i < count; ++i) pthread_join(threads[i], NULL);
-  pthread_barrier_destroy(&launch.ready);
-  free(threads);
-  free(tasks);
 }

@@ -163,13 +163,13 @@ void tickets_hear(const char *line, const char *text) {
   }
 }
 
-// Wait until what was queued before on each of its devices has been posted.
-static void wait_for_turn(const Ticket *ticket) {
+// Whether what was queued before on each of its devices has been posted.
+static int is_its_turn(const Ticket *ticket) {
   const size_t count = (size_t)ticket->loan->segment->devices;
   for (size_t i = 0; i < count; ++i) {
-    const int id = device_id(ticket->devices[i]);
-    while (turns_taken[id] != ticket->turns[i]) pthread_cond_wait(&posted, &meeting_lock);
+    if (turns_taken[device_id(ticket->devices[i])] != ticket->turns[i]) return 0;
   }
+  return 1;
 }
 
 static void end_turn(const Ticket *ticket) {
@@ -193,13 +193,12 @@ char *ticket_await_copies(Ticket *ticket) {
   return why;
 }
 
-// Post one execution once its arguments have their values, in a thread of its own: another one,
-// on other devices, may have to go first.
+// Post one execution once its arguments have their values and it is its turn.
 static void *post(void *argument) {
   Ticket *ticket = argument;
   char *why = ticket_await_copies(ticket);
   pthread_mutex_lock(&meeting_lock);
-  wait_for_turn(ticket);
+  while (!is_its_turn(ticket)) pthread_cond_wait(&posted, &meeting_lock);
   const int sends = why == NULL && (ticket->next = tickets, tickets = ticket, 1);
   const int sent =
       sends && job_send(-1, "execute %d %d %d %s %s\n%s", ticket->number, ticket->loan->number,
@@ -219,6 +218,21 @@ static void *post(void *argument) {
   return NULL;
 }
 
+// Whether all copies have been made, so that to wait for them takes no time.
+static int has_copies(const Ticket *ticket) {
+  for (size_t i = 0; i < ticket->copied_count; ++i) {
+    PJRT_Event_IsReady_Args args = {.struct_size = PJRT_Event_IsReady_Args_STRUCT_SIZE,
+                                    .event = ticket->copied[i]};
+    PJRT_Error *error = ticket->copied[i] == NULL ? NULL : backend->PJRT_Event_IsReady(&args);
+    if (error != NULL) {
+      free(error_text(error));
+      return 0;
+    }
+    if (ticket->copied[i] != NULL && !args.is_ready) return 0;
+  }
+  return 1;
+}
+
 static int is_full(const Ticket *ticket) {
   const size_t count = (size_t)ticket->loan->segment->devices;
   for (size_t i = 0; i < count; ++i) {
@@ -236,8 +250,13 @@ void ticket_queue(Ticket *ticket) {
   for (size_t i = 0; i < count; ++i) {
     ticket->turns[i] = turns_given[device_id(ticket->devices[i])]++;
   }
+  const int waits = !is_its_turn(ticket);
   pthread_mutex_unlock(&meeting_lock);
-  detach(post, ticket);
+  if (waits || !has_copies(ticket)) {
+    detach(post, ticket);  // another one, on other devices, may have to go first
+  } else {
+    post(ticket);
+  }
 }
 
 // Wait until nothing that the client executes is on its way; NULL is any client.
