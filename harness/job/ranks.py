@@ -40,4 +40,5 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
         library.settle()
         return value
 
-    return fork_ranks(rank, topology.process_count, deadline=deadline)
+    with library.shared_compilations():
+        return fork_ranks(rank, topology.process_count, deadline=deadline)

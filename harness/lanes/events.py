@@ -21,9 +21,10 @@ VARIABLE = "XLA_HARNESS_EVENTS"  # names the file that the plugin of a case's pr
 class Event:
     """One thing that a process asked of the plugin.
 
-    ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``kernel``, ``execute``,
-    ``aot`` or ``aot_refused``; ``by`` the library that asked: ``torch_xla``, ``jax`` or a file's
-    name; ``guard`` the value of ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in
+    ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``reuse`` (of what
+    another rank has compiled), ``kernel``, ``execute``, ``aot`` or ``aot_refused``; ``by`` the
+    library that asked: ``torch_xla``, ``jax`` or a file's name; ``guard`` the value of
+    ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in
     seconds of the machine's monotonic clock.
     """
 

@@ -7,6 +7,8 @@ import math
 import os
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -79,6 +81,21 @@ def settle() -> None:
     """
     if PLUGIN.exists():
         ctypes.CDLL(str(PLUGIN)).virtual_tpu_settle()
+
+
+@contextmanager
+def shared_compilations() -> Iterator[None]:
+    """Within it, processes that are forked from this one compile equal programs once for all."""
+    if not PLUGIN.exists():
+        yield
+        return
+    library = ctypes.CDLL(str(PLUGIN))
+    if wrong := library.virtual_tpu_share_compilations():
+        raise OSError(wrong, os.strerror(wrong))
+    try:
+        yield
+    finally:
+        library.virtual_tpu_unshare_compilations()
 
 
 @cache

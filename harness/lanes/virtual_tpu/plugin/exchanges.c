@@ -24,10 +24,12 @@ static Kind *kinds;
 static int programs_made;
 
 // Hand the executable to the job's executor, as XLA serialises it.
-static PJRT_Error *send_program(Program *program, PJRT_Executable *executable) {
+static PJRT_Error *send_program(Program *program, PJRT_LoadedExecutable *loaded,
+                                PJRT_Executable *executable) {
   PJRT_Executable_Serialize_Args bytes = {.struct_size = PJRT_Executable_Serialize_Args_STRUCT_SIZE,
                                           .executable = executable};
-  TRY(PJRT_Executable_Serialize, bytes);
+  PJRT_Error *error = compilations_serialize(loaded, &bytes);
+  if (error != NULL) return error;
   const int file = memfd_create("xla-harness-program", MFD_CLOEXEC);
   size_t done = 0;
   while (file >= 0 && done < bytes.serialized_bytes_size) {
@@ -36,7 +38,6 @@ static PJRT_Error *send_program(Program *program, PJRT_Executable *executable) {
     if (size <= 0) break;
     done += (size_t)size;
   }
-  PJRT_Error *error = NULL;
   if (done < bytes.serialized_bytes_size) {
     error = error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED,
                       "virtual TPU: no memory for a program of %zu bytes: %s",
@@ -66,7 +67,7 @@ static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *found) {
   TRY(PJRT_LoadedExecutable_GetExecutable, get);
   PJRT_Executable_Serialize_Args bytes = {.struct_size = PJRT_Executable_Serialize_Args_STRUCT_SIZE,
                                           .executable = get.executable};
-  PJRT_Error *error = backend->PJRT_Executable_Serialize(&bytes);
+  PJRT_Error *error = compilations_serialize(loaded, &bytes);
   *found = 0;
   for (size_t i = 0; error == NULL && i < sizeof NAMES / sizeof *NAMES; ++i) {
     *found |= memmem(bytes.serialized_bytes, bytes.serialized_bytes_size, NAMES[i],
@@ -117,7 +118,7 @@ static PJRT_Error *describe(Program *program, PJRT_LoadedExecutable *loaded) {
   program->types = types.output_types;
   program->dimensions = dimensions.dims;
   program->ranks = dimensions.dim_sizes;
-  return send_program(program, get.executable);
+  return send_program(program, loaded, get.executable);
 }
 
 char *devices_text(PJRT_Device *const *devices, size_t count) {

@@ -95,6 +95,7 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
       devices_fill(&table);
       clients_fill(&table);
       programs_fill(&table);
+      compilations_fill(&table);
       profiler_fill(&table);
     }
   }

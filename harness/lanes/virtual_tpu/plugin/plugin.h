@@ -5,6 +5,7 @@
 // identity.c  what makes a CPU device a TPU: kind, coordinates, slice
 // clients.c   creating a client: what a discovery is
 // programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
+// compilations.c  what forked ranks compile once for all
 // devices.c   which devices a process may address, in a job of several
 // job.c       the connection to the process in which the ranks of a job meet
 // gather.c    whether threads of one process that meet need that other process
@@ -160,6 +161,14 @@ void clients_fill(PJRT_Api *api);
 void programs_fill(PJRT_Api *api);
 void programs_forget(const PJRT_Client *client);
 
+// --- compilations.c
+// Compile a program, or load what another rank has made of it.
+PJRT_Error *compilations_compile(PJRT_Client_Compile_Args *args, int *is_reused);
+// The bytes of an executable, which is `executable` or what that was loaded as.
+PJRT_Error *compilations_serialize(const void *executable, PJRT_Executable_Serialize_Args *args);
+void compilations_forget(const void *executable);
+void compilations_fill(PJRT_Api *api);
+
 // --- devices.c
 // The number that PJRT knows a device by.
 int device_id(PJRT_Device *device);
@@ -207,6 +216,9 @@ void renumber_instructions(char *program, size_t size, int with_config);
 // A CompileOptionsProto with what an old caller can't have said and without the options of the
 // TPU's own compiler, to be freed, and its size; NULL when there is nothing to change.
 char *options_completed(const char *options, size_t *size);
+// A copy of a CompileOptionsProto, to be freed, that is equal for equal options: without that, the
+// entries of its maps have another order in each process.
+char *options_sorted(const char *options, size_t size);
 // The parameters of a serialised CPU executable whose buffers the program may take, to be freed.
 int64_t *donated_parameters(const char *executable, size_t size, size_t *count);
 

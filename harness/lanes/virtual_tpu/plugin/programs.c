@@ -72,19 +72,29 @@ static void remove_program(Shared *one) {
   free(one);
 }
 
-static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args) {
+static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const void *caller) {
   const char *given = args->compile_options;
   const size_t given_size = args->compile_options_size;
   char *completed = options_completed(given, &args->compile_options_size);
   if (completed != NULL) args->compile_options = completed;
-  PJRT_Error *error = bridge_PJRT_Client_Compile(args);
+  // As the bridge does, which the program has not come through.
+  PJRT_Client_Compile_Args wide = {.struct_size = PJRT_Client_Compile_Args_STRUCT_SIZE,
+                                   .client = args->client,
+                                   .program = args->program,
+                                   .compile_options = args->compile_options,
+                                   .compile_options_size = args->compile_options_size};
+  int reused;
+  PJRT_Error *error = compilations_compile(&wide, &reused);
+  args->executable = wide.executable;
+  if (reused) event_write("reuse", caller, NULL, "%s", "");
   args->compile_options = given;
   args->compile_options_size = given_size;
   free(completed);
   return error;
 }
 
-static PJRT_Error *compile_once(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted) {
+static PJRT_Error *compile_once(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
+                                const void *caller) {
   PJRT_Client_Compile_Args key = *args;
   key.program = submitted;
   pthread_mutex_lock(&lock);
@@ -96,7 +106,7 @@ static PJRT_Error *compile_once(PJRT_Client_Compile_Args *args, const PJRT_Progr
   if (one == NULL) {
     one = add_program(&key);
     pthread_mutex_unlock(&lock);
-    error = compile_for_caller(args);
+    error = compile_for_caller(args, caller);
     pthread_mutex_lock(&lock);
     if (error != NULL) {
       remove_program(one);
@@ -127,6 +137,7 @@ static PJRT_Error *destroy(PJRT_LoadedExecutable_Destroy_Args *args) {
   pthread_mutex_unlock(&lock);
   if (last) {
     meeting_forget(args->executable);
+    compilations_forget(args->executable);
     devices_forget_executable(args->executable);
   }
   return last ? bridge_PJRT_LoadedExecutable_Destroy(args) : NULL;
@@ -179,7 +190,7 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   const PJRT_Program *submitted = args->program;
   event_compilation("compile", caller, submitted);
   if (memmem(submitted->code, submitted->code_size, KERNEL, sizeof KERNEL - 1) == NULL) {
-    return compile_once(args, submitted);
+    return compile_once(args, submitted, caller);
   }
   if (interpreter == NULL) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
@@ -192,7 +203,7 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   if (out.error != NULL) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED, "virtual TPU: %s", out.error);
   }
-  if (!changed) return compile_once(args, submitted);
+  if (!changed) return compile_once(args, submitted, caller);
   write_kernels(caller, out.kernels);
   PJRT_Program program = *submitted;
   program.format = out.format;
@@ -200,7 +211,7 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   program.code = (char *)out.code;
   program.code_size = out.code_size;
   args->program = &program;
-  PJRT_Error *error = compile_once(args, submitted);
+  PJRT_Error *error = compile_once(args, submitted, caller);
   args->program = submitted;
   return error;
 }
@@ -243,6 +254,7 @@ void programs_forget(const PJRT_Client *client) {
     next = one->next;
     if (one->client != client) continue;
     meeting_forget(one->executable);
+    compilations_forget(one->executable);
     remove_program(one);
   }
   pthread_mutex_unlock(&lock);

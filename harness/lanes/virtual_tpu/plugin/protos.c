@@ -234,6 +234,65 @@ char *options_completed(const char *options, size_t *size) {
   return completed;
 }
 
+typedef struct {
+  unsigned char *at;
+  size_t size;
+} Field;
+
+static int compare_fields(const void *first, const void *second) {
+  const Field *one = first, *other = second;
+  if (one->size != other->size) return one->size < other->size ? -1 : 1;
+  return memcmp(one->at, other->at, one->size);
+}
+
+static void sort_run(Field *fields, size_t count) {
+  unsigned char *first = fields[0].at, *copy;
+  size_t size = 0;
+  for (size_t i = 0; i < count; ++i) size += fields[i].size;
+  if (count < 2 || (copy = malloc(size)) == NULL) return;
+  qsort(fields, count, sizeof *fields, compare_fields);
+  unsigned char *to = copy;
+  for (size_t i = 0; i < count; to += fields[i++].size) memcpy(to, fields[i].at, fields[i].size);
+  memcpy(first, copy, size);
+  free(copy);
+}
+
+// Sort each run of fields that have one number and a length, as the entries of a map have.
+static void sort_entries(unsigned char *at, unsigned char *end) {
+  enum { MOST = 256 };
+  Field run[MOST];
+  size_t count = 0;
+  uint64_t last = 0;
+  while (at < end) {
+    unsigned char *first = at;
+    const uint64_t tag = read_varint(&at, end);
+    uint64_t size = (tag & 7) == 1 ? 8 : (tag & 7) == 5 ? 4 : 0;
+    if ((tag & 7) == 0) read_varint(&at, end);
+    if ((tag & 7) == 2) size = read_varint(&at, end);
+    if (size > (uint64_t)(end - at)) break;
+    at += size;
+    if (count > 0 && (tag != last || count == MOST)) {
+      sort_run(run, count);
+      count = 0;
+    }
+    last = tag;
+    if ((tag & 7) == 2) run[count++] = (Field){.at = first, .size = (size_t)(at - first)};
+  }
+  if (count > 0) sort_run(run, count);
+}
+
+char *options_sorted(const char *options, size_t size) {
+  enum { BUILD = 3, DEBUG = 3 };
+  char *copy = malloc(size + 1);
+  if (copy == NULL) abort();
+  memcpy(copy, options, size);
+  unsigned char *at = (unsigned char *)copy, *end = at + size;
+  sort_entries(at, end);
+  if ((at = find_field(at, end, BUILD, &end)) == NULL) return copy;
+  if ((at = find_field(at, end, DEBUG, &end)) != NULL) sort_entries(at, end);
+  return copy;
+}
+
 // Which parameter an entry of an alias or donor configuration names. With its arguments in one
 // tuple the program has one parameter, and the index within the tuple counts.
 static int64_t named_parameter(unsigned char *at, unsigned char *end, unsigned number) {
