@@ -57,6 +57,19 @@ static socklen_t address_of(const char *name, struct sockaddr_un *address) {
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)size);
 }
 
+// This process's environment, to be freed, and that large arrays lie in large pages: XLA takes new
+// memory for each result, and of small pages half of the time goes into that.
+static char **executor_environment(void) {
+  static char TUNABLES[] = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
+  size_t count = 0;
+  while (environ[count] != NULL) ++count;
+  char **copy = calloc(count + 2, sizeof *copy);
+  if (copy == NULL) abort();
+  memcpy(copy, environ, count * sizeof *copy);
+  if (getenv("GLIBC_TUNABLES") == NULL) copy[count] = TUNABLES;
+  return copy;
+}
+
 // Start the executor with the socket that it accepts on; 0, or an errno.
 static int start_executor(int listening) {
   const char *python = getenv(PYTHON_VARIABLE);
@@ -83,7 +96,9 @@ static int start_executor(int listening) {
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   pid_t process;
-  const int wrong = posix_spawn(&process, python, &actions, &attributes, arguments, environ);
+  char **environment = executor_environment();
+  const int wrong = posix_spawn(&process, python, &actions, &attributes, arguments, environment);
+  free(environment);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   return wrong;
