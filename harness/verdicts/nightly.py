@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.model.outcome import Kind
+from harness.verdicts.case_since import CaseSince, Place, said_by
 from harness.verdicts.rules import ask_about, statement
 from harness.verdicts.words import NIGHTLY, REFUSALS, Verdict, counted
 
@@ -14,28 +15,14 @@ if TYPE_CHECKING:
     import duckdb
 
 
-@dataclass(frozen=True)
-class NightVerdict:
+@dataclass(frozen=True, kw_only=True)
+class NightVerdict(CaseSince):
     """One verdict on one case of one run; a case may have several.
 
-    ``before`` is the run that the case is compared with, ``since`` the one with which its present
-    answer began. ``number``, ``was`` and ``now`` are what got slower, durations in seconds.
+    ``number``, ``was`` and ``now`` are what got slower, durations in seconds.
     """
 
     verdict: Verdict
-    run: str
-    stack: str
-    lane: str
-    topology: str
-    case: str
-    before: str
-    since: str
-    area: str = ""
-    outcome: str = ""  # "" for a case that the run does not have
-    message: str = ""
-    signature: str = ""
-    layer: str = ""
-    upstream: tuple[str, ...] = ()
     number: str = ""
     was: float | None = None
     now: float | None = None
@@ -104,8 +91,9 @@ def judge(
     rows = [
         (each, *row) for each in NIGHTLY for row in cursor.execute(statement(each.rule)).fetchall()
     ]
-    details = _details(cursor)
-    found = [_verdict(row, details) for row in rows]
+    asked = [run for (run,) in cursor.execute("SELECT run FROM asked ORDER BY run").fetchall()]
+    said = said_by(cursor, asked)
+    found = [_verdict(row, said) for row in rows]
     found.sort(
         key=lambda v: (NIGHTLY.index(v.verdict), v.case, v.lane, v.topology, v.run, v.number)
     )
@@ -113,11 +101,10 @@ def judge(
     outcomes = cursor.execute(
         "SELECT outcome, count(*) FROM cases JOIN asked USING (run) GROUP BY ALL ORDER BY ALL"
     ).fetchall()
-    asked = cursor.execute("SELECT run FROM asked ORDER BY run").fetchall()
     named = {run for v in found for run in (v.run, v.before, v.since) if run}
-    named |= {run for (run,) in asked} | {cluster[4] for cluster in clusters}
+    named |= {*asked} | {cluster[4] for cluster in clusters}
     return Verdicts(
-        tuple(run for (run,) in asked),
+        tuple(asked),
         tuple(found),
         tuple(FailureCluster(*row) for row in clusters),
         dict(outcomes),
@@ -125,21 +112,8 @@ def judge(
     )
 
 
-def _details(cursor: duckdb.DuckDBPyConnection) -> dict[tuple[str, ...], tuple[Any, ...]]:
-    """What the asked runs say of their cases."""
-    found = cursor.execute(
-        'SELECT run, lane, topology, "case", area, outcome, message, signature, layer, upstream '
-        "FROM cases WHERE run IN (SELECT run FROM asked)"
-    ).fetchall()
-    return {row[:4]: row[4:] for row in found}
-
-
-def _verdict(
-    row: tuple[Any, ...], details: Mapping[tuple[str, ...], tuple[Any, ...]]
-) -> NightVerdict:
+def _verdict(row: tuple[Any, ...], said: Mapping[Place, Mapping[str, Any]]) -> NightVerdict:
     verdict, run, stack, lane, topology, case, before, since, number, was, now = row
-    known = details.get((run, lane, topology, case), ("", "", "", "", "", ()))
-    area, outcome, message, signature, layer, upstream = known
     return NightVerdict(
         verdict=verdict,
         run=run,
@@ -149,15 +123,10 @@ def _verdict(
         case=case,
         before=before or "",
         since=since or "",
-        area=area,
-        outcome=outcome,
-        message=message,
-        signature=signature,
-        layer=layer,
-        upstream=tuple(upstream),
         number=number or "",
         was=was,
         now=now,
+        **said.get((run, lane, topology, case), {}),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.verdicts.case_since import CaseSince, Place, said_by
 from harness.verdicts.nightly import versions_of
 from harness.verdicts.rules import ask_about, statement
 
@@ -14,38 +15,21 @@ if TYPE_CHECKING:
     import duckdb
 
 _NEWEST = "SELECT max(run) FROM cases GROUP BY stack"
-_DETAILS = """
-SELECT run, lane, topology, "case", area, outcome, message, signature, layer, upstream
-FROM cases WHERE run IN (SELECT unnest(?))
-"""
 _WORKING = """
 SELECT stack, lane, topology, "case", max(run) AS last FROM cases JOIN outcomes USING (outcome)
 GROUP BY ALL HAVING arg_max(answer, run) <> 'broken'
 """
 
 
-@dataclass(frozen=True)
-class Standing:
+@dataclass(frozen=True, kw_only=True)
+class Standing(CaseSince):
     """A case that worked on ``before``, the last good run, and does not since ``since``.
 
     ``state`` is ``broken`` or ``missing``: not in the last run any more, or skipped there.
     """
 
     state: str
-    run: str  # that the fields below describe
-    stack: str
-    lane: str
-    topology: str
-    case: str
-    before: str
-    since: str
     flaky: bool
-    area: str = ""
-    outcome: str = ""  # "" for a case that the run does not have
-    message: str = ""
-    signature: str = ""
-    layer: str = ""
-    upstream: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -96,11 +80,27 @@ def state(connection: duckdb.DuckDBPyConnection) -> State:
     newest = [run for (run,) in connection.execute(_NEWEST).fetchall()]
     cursor = ask_about(connection, newest)
     rows = cursor.execute(statement("standing")).fetchall()
-    details = _details(cursor, {row[1] for row in rows})
-    standing = [Standing(*row, *details.get((row[1], *row[3:6]), ())) for row in rows]
+    said = said_by(cursor, {row[1] for row in rows})
+    standing = [_standing(row, said) for row in rows]
     working = {digest(*line)[:10]: run for *line, run in connection.execute(_WORKING).fetchall()}
     named = {*newest, *working.values(), *(r for s in standing for r in (s.before, s.since))}
     return State(grouped(standing), working, versions_of(cursor, named))
+
+
+def _standing(row: tuple[Any, ...], said: Mapping[Place, Mapping[str, Any]]) -> Standing:
+    state, run, stack, lane, topology, case, before, since, flaky = row
+    return Standing(
+        state=state,
+        run=run,
+        stack=stack,
+        lane=lane,
+        topology=topology,
+        case=case,
+        before=before,
+        since=since,
+        flaky=flaky,
+        **said.get((run, lane, topology, case), {}),
+    )
 
 
 def grouped(standing: Iterable[Standing]) -> tuple[Regression, ...]:
@@ -115,10 +115,3 @@ def grouped(standing: Iterable[Standing]) -> tuple[Regression, ...]:
 def digest(*parts: str) -> str:
     """A hexadecimal digest of these texts, whatever they contain."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _details(
-    cursor: duckdb.DuckDBPyConnection, runs: set[str]
-) -> dict[tuple[str, ...], tuple[Any, ...]]:
-    found = cursor.execute(_DETAILS, [sorted(runs)]).fetchall()
-    return {row[:4]: (*row[4:9], tuple(row[9])) for row in found}

@@ -14,6 +14,7 @@ from support.paths import ROOT
 PROGRAM = """
 import json, os, signal, sys, time
 import torch
+import torch._dynamo  # of which DTensor's first call is part: 0.9 s in each rank
 import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard
 
