@@ -22,7 +22,7 @@ from harness.files import write
 from harness.junit.report import Report
 from harness.lanes import lane_named
 from harness.matrix import run
-from harness.matrix.cell import Cell
+from harness.matrix.cell import Cell, is_path
 from harness.render import overview
 from harness.session.selection import Shard
 from harness.stacks import wheels
@@ -103,7 +103,7 @@ def cells_of(
 
 def with_paths(arguments: Sequence[str]) -> tuple[str, ...]:
     """The arguments for pytest; the suites when none of them is a path."""
-    if any(Path(text.partition("::")[0]).exists() for text in arguments):
+    if any(map(is_path, arguments)):
         return tuple(arguments)
     return ("suites", *arguments)
 

@@ -144,16 +144,17 @@ class Cell:
     def _places(self) -> Sequence[str]:
         """Its arguments; of chosen cases only their files: collecting all takes seconds."""
         files = sorted({case.partition("::")[0] for case in self.cases or ()})
-        if not files or not all(map(_is_path, files)):  # ids are relative to pytest's rootdir
+        if not files or not all(map(is_path, files)):  # ids are relative to pytest's rootdir
             return self.arguments
-        return [*files, *(text for text in self.arguments if not _is_path(text))]
+        return [*files, *(text for text in self.arguments if not is_path(text))]
 
     def _tail(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(f"  {line}" for line in lines[-_TAIL:])
 
 
-def _is_path(argument: str) -> bool:
+def is_path(argument: str) -> bool:
+    """Whether an argument for pytest is a file, a folder or a test's id here."""
     return Path(argument.partition("::")[0]).exists()
 
 
@@ -197,8 +198,8 @@ def sources_digest(arguments: Sequence[str]) -> str:
 
 
 def _sources(arguments: Sequence[str]) -> Iterable[Path]:
-    given = [Path(text.partition("::")[0]) for text in arguments]
-    folders = [Path(harness.__file__).parent, *(p for p in given if p.exists()), Path("fixtures")]
+    given = [Path(text.partition("::")[0]) for text in arguments if is_path(text)]
+    folders = [Path(harness.__file__).parent, *given, Path("fixtures")]
     for folder in folders:
         if folder.is_file():
             yield folder

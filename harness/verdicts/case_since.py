@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.verdicts.rules import statement
+
 if TYPE_CHECKING:
     import duckdb
 
 _SAID = ("area", "outcome", "message", "signature", "layer", "upstream")
-Place = tuple[str, str, str, str]  # run, lane, topology, case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,8 @@ class CaseSince:
     lane: str
     topology: str
     case: str
-    before: str
-    since: str
+    before: str = ""
+    since: str = ""
     area: str = ""
     outcome: str = ""  # "" for a case that the run does not have
     message: str = ""
@@ -34,10 +35,31 @@ class CaseSince:
     upstream: tuple[str, ...] = ()
 
 
-def said_by(
+def cases_of(
+    cursor: duckdb.DuckDBPyConnection, rules: Iterable[str]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Each row of the rules' statements, as the rule and the fields of a class of CaseSince.
+
+    A statement's columns are named as the fields; what is NULL is left to the field's default.
+    """
+    found = []
+    for rule in rules:
+        rows = cursor.execute(statement(rule)).fetchall()
+        names = [name for name, *_ in cursor.description or ()]
+        found += [
+            (rule, {n: v for n, v in zip(names, row, strict=True) if v is not None}) for row in rows
+        ]
+    said = _said_by(cursor, {fields["run"] for _, fields in found})
+    for _, fields in found:
+        place = (fields["run"], fields["lane"], fields["topology"], fields["case"])
+        fields.update(said.get(place, {}))
+    return found
+
+
+def _said_by(
     cursor: duckdb.DuckDBPyConnection, runs: Iterable[str]
-) -> Mapping[Place, Mapping[str, Any]]:
-    """What these runs say of their cases, as fields of CaseSince."""
+) -> Mapping[tuple[str, ...], Mapping[str, Any]]:
+    """What these runs say of their cases, by run, lane, topology and case."""
     rows = cursor.execute(
         f'SELECT run, lane, topology, "case", {", ".join(_SAID)} '  # noqa: S608
         "FROM cases WHERE run IN (SELECT unnest(?))",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.model.outcome import Kind
-from harness.verdicts.case_since import CaseSince, Place, said_by
+from harness.verdicts.case_since import CaseSince, cases_of
 from harness.verdicts.rules import ask_about, statement
 from harness.verdicts.words import NIGHTLY, REFUSALS, Verdict, counted
 
@@ -88,12 +88,10 @@ def judge(
 ) -> Verdicts:
     """Apply every rule to these runs, in view of at most ``days`` of history before them."""
     cursor = ask_about(connection, runs, days)
-    rows = [
-        (each, *row) for each in NIGHTLY for row in cursor.execute(statement(each.rule)).fetchall()
+    by_rule = {verdict.rule: verdict for verdict in NIGHTLY}
+    found = [
+        NightVerdict(verdict=by_rule[rule], **fields) for rule, fields in cases_of(cursor, by_rule)
     ]
-    asked = [run for (run,) in cursor.execute("SELECT run FROM asked ORDER BY run").fetchall()]
-    said = said_by(cursor, asked)
-    found = [_verdict(row, said) for row in rows]
     found.sort(
         key=lambda v: (NIGHTLY.index(v.verdict), v.case, v.lane, v.topology, v.run, v.number)
     )
@@ -101,6 +99,7 @@ def judge(
     outcomes = cursor.execute(
         "SELECT outcome, count(*) FROM cases JOIN asked USING (run) GROUP BY ALL ORDER BY ALL"
     ).fetchall()
+    asked = [run for (run,) in cursor.execute("SELECT run FROM asked ORDER BY run").fetchall()]
     named = {run for v in found for run in (v.run, v.before, v.since) if run}
     named |= {*asked} | {cluster[4] for cluster in clusters}
     return Verdicts(
@@ -109,24 +108,6 @@ def judge(
         tuple(FailureCluster(*row) for row in clusters),
         dict(outcomes),
         versions_of(cursor, named),
-    )
-
-
-def _verdict(row: tuple[Any, ...], said: Mapping[Place, Mapping[str, Any]]) -> NightVerdict:
-    verdict, run, stack, lane, topology, case, before, since, number, was, now = row
-    return NightVerdict(
-        verdict=verdict,
-        run=run,
-        stack=stack,
-        lane=lane,
-        topology=topology,
-        case=case,
-        before=before or "",
-        since=since or "",
-        number=number or "",
-        was=was,
-        now=now,
-        **said.get((run, lane, topology, case), {}),
     )
 
 

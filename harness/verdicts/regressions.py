@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from harness.verdicts.case_since import CaseSince, Place, said_by
+from harness.verdicts.case_since import CaseSince, cases_of
 from harness.verdicts.nightly import versions_of
-from harness.verdicts.rules import ask_about, statement
+from harness.verdicts.rules import ask_about
 
 if TYPE_CHECKING:
     import duckdb
@@ -79,28 +79,10 @@ def state(connection: duckdb.DuckDBPyConnection) -> State:
     """The state of the whole history as of the newest run of each stack."""
     newest = [run for (run,) in connection.execute(_NEWEST).fetchall()]
     cursor = ask_about(connection, newest)
-    rows = cursor.execute(statement("standing")).fetchall()
-    said = said_by(cursor, {row[1] for row in rows})
-    standing = [_standing(row, said) for row in rows]
+    standing = [Standing(**fields) for _, fields in cases_of(cursor, ["standing"])]
     working = {digest(*line)[:10]: run for *line, run in connection.execute(_WORKING).fetchall()}
     named = {*newest, *working.values(), *(r for s in standing for r in (s.before, s.since))}
     return State(grouped(standing), working, versions_of(cursor, named))
-
-
-def _standing(row: tuple[Any, ...], said: Mapping[Place, Mapping[str, Any]]) -> Standing:
-    state, run, stack, lane, topology, case, before, since, flaky = row
-    return Standing(
-        state=state,
-        run=run,
-        stack=stack,
-        lane=lane,
-        topology=topology,
-        case=case,
-        before=before,
-        since=since,
-        flaky=flaky,
-        **said.get((run, lane, topology, case), {}),
-    )
 
 
 def grouped(standing: Iterable[Standing]) -> tuple[Regression, ...]:
