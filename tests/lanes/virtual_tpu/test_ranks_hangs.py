@@ -18,6 +18,7 @@ from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 
 pytestmark = [
+    pytest.mark.measures_coverage,
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.environment(VIRTUAL_TPU_DEADLINE="4"),
