@@ -269,6 +269,22 @@ def test_a_sharded_program_that_exchanges_nothing_waits_for_nobody(topology: Top
     assert run_ranks(rank, topology) == [[[[6.0, 6.0]]], []]
 
 
+def test_a_program_on_devices_of_another_process_does_nothing_here(topology: Topology) -> None:
+    """JAX runs a program in each process, also where none of its devices is."""
+
+    def rank(_: int) -> list[list[float]]:
+        import jax
+        import numpy as np
+        from jax.sharding import SingleDeviceSharding
+
+        full = np.ones((1, 2), np.float32)
+        there = SingleDeviceSharding(jax.devices()[1])
+        ones = jax.make_array_from_callback(full.shape, there, lambda i: full[i], dtype=full.dtype)
+        return values(jax.jit(lambda v: v * 3)(ones))
+
+    assert run_ranks(rank, topology) == [[], [[[3.0, 3.0]]]]
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float64", "complex64"])
 def test_types_arrive_as_they_are(topology: Topology, dtype: str) -> None:
     def rank(_: int) -> tuple[str, list[float]]:

@@ -76,6 +76,31 @@ def test_ranks_that_match_compute(topology: Topology) -> None:
     assert run_ranks(work, topology) == [[[[4.0, 4.0]]]] * 4
 
 
+def test_programs_in_flight_run_in_one_order_on_all_devices(topology: Topology) -> None:
+    """They need nothing of each other; two devices that run them in two orders never meet."""
+
+    def work(_: int) -> list[float]:
+        import jax
+
+        mesh, ones = on(4, rows=398)
+        small = jax.jit(lambda array: array / 400)(ones)
+        together = reduce()
+
+        def part(rows: Any) -> Any:
+            square = rows.T @ rows
+            for _ in range(4):
+                square = together(square @ square) / 4
+            return square[:1, :2]
+
+        step = program(mesh, part)
+        found = [step(small) for _ in range(16)]
+        return [row[0][0] for row in map(value, found)]
+
+    first, *others = run_ranks(work, topology)
+    assert len(first) == 16
+    assert others == [first] * 3
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [

@@ -1,6 +1,5 @@
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,26 +33,34 @@ typedef struct {
   int64_t told;
 } Answer;
 
+// One part in the queue of its device.
+typedef struct Work {
+  struct Work *next;
+  struct Launch *launch;
+  Part *part;
+} Work;
+
 // All parts of a launch: none runs before all have their arguments, since the others would wait in
 // a collective for one that has none.
-typedef struct {
+typedef struct Launch {
   pthread_barrier_t ready;
   _Atomic int unprepared, failed, running;
   Answer *answers;
   int answers_count, ended;
   int64_t number;
+  Work work[];  // of each part
 } Launch;
 
-// A thread that runs one part after the other. A part may never end, so each has its own.
-typedef struct Worker {
-  struct Worker *next;  // of those that have nothing to do
-  sem_t given;
-  Launch *launch;
-  Part *part;
-} Worker;
+// A device runs its parts in the order of their launches, in a thread of its own. If two devices
+// took the parts of two launches in different orders, both would wait in a collective for ever.
+typedef struct {
+  pthread_mutex_t lock;
+  pthread_cond_t given;
+  int has_thread;
+  Work *first, **last;
+} Queue;
 
-static pthread_mutex_t workers_lock = PTHREAD_MUTEX_INITIALIZER;
-static Worker *idle;
+static Queue *queues;
 
 static void keep_text(char *text, size_t size, PJRT_Error *error) {
   char *whole = error_text(error);
@@ -83,6 +90,12 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t s
                                     .client = client};
   backend->PJRT_Client_Devices(&found);
   devices = found.devices;
+  queues = calloc((size_t)count, sizeof *queues);
+  if (queues == NULL) abort();
+  for (int i = 0; i < count; ++i) {
+    queues[i] = (Queue){.lock = PTHREAD_MUTEX_INITIALIZER, .given = PTHREAD_COND_INITIALIZER};
+    queues[i].last = &queues[i].first;
+  }
   return 0;
 }
 
@@ -231,41 +244,46 @@ static void end_launch(Launch *launch) {
   free(launch);
 }
 
-static void *work(void *argument) {
-  Worker *self = argument;
+static Work *next_work(Queue *queue) {
+  pthread_mutex_lock(&queue->lock);
+  while (queue->first == NULL) pthread_cond_wait(&queue->given, &queue->lock);
+  Work *found = queue->first;
+  queue->first = found->next;
+  if (queue->first == NULL) queue->last = &queue->first;
+  pthread_mutex_unlock(&queue->lock);
+  return found;
+}
+
+static void *work_off(void *argument) {
   for (;;) {
-    while (sem_wait(&self->given) != 0) continue;  // interrupted
-    Launch *launch = self->launch;
-    run_part(launch, self->part);
-    pthread_mutex_lock(&workers_lock);
-    self->next = idle;
-    idle = self;
-    pthread_mutex_unlock(&workers_lock);
+    const Work *work = next_work(argument);
+    Launch *launch = work->launch;
+    run_part(launch, work->part);
     if (--launch->running == 0) end_launch(launch);
   }
   return NULL;
 }
 
-static Worker *free_worker(void) {
-  pthread_mutex_lock(&workers_lock);
-  Worker *found = idle;
-  if (found != NULL) idle = found->next;
-  pthread_mutex_unlock(&workers_lock);
-  if (found != NULL) return found;
+static void queue_add(Queue *queue, Work *work) {
+  pthread_mutex_lock(&queue->lock);
+  *queue->last = work;
+  queue->last = &work->next;
   pthread_t thread;
-  found = calloc(1, sizeof *found);
-  if (found == NULL || sem_init(&found->given, 0, 0) != 0) abort();
-  if (pthread_create(&thread, NULL, work, found) != 0) abort();
-  pthread_detach(thread);
-  return found;
+  if (!queue->has_thread) {
+    if (pthread_create(&thread, NULL, work_off, queue) != 0) abort();
+    pthread_detach(thread);
+    queue->has_thread = 1;
+  }
+  pthread_cond_signal(&queue->given);
+  pthread_mutex_unlock(&queue->lock);
 }
 
-// Run all parts of a launch, each in a thread of its own: a collective waits there. At their end
-// the ranks are told if all went well, and then the launch's number, 8 bytes, is written to
-// `ended`; `parts` and `answers` must live until then.
+// Queue all parts of a launch, each on its device: a collective waits there. At their end the ranks
+// are told if all went well, and then the launch's number, 8 bytes, is written to `ended`; `parts`
+// and `answers` must live until then.
 VIRTUAL_TPU_EXPORT void virtual_tpu_executor_launch(Part *parts, int count, Answer *answers,
                                                     int answers_count, int ended) {
-  Launch *launch = calloc(1, sizeof *launch);
+  Launch *launch = calloc(1, sizeof *launch + (size_t)count * sizeof launch->work[0]);
   if (launch == NULL) abort();
   launch->running = count;
   launch->answers = answers;
@@ -274,9 +292,7 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_executor_launch(Part *parts, int count, Answ
   launch->number = parts[0].launch;
   pthread_barrier_init(&launch->ready, NULL, (unsigned)count);
   for (int i = 0; i < count; ++i) {
-    Worker *worker = free_worker();
-    worker->launch = launch;
-    worker->part = &parts[i];
-    sem_post(&worker->given);
+    launch->work[i] = (Work){.launch = launch, .part = &parts[i]};
+    queue_add(&queues[segment_device(parts[i].segment, parts[i].index)->id], &launch->work[i]);
   }
 }

@@ -176,7 +176,7 @@ static PJRT_Device **chosen(const PJRT_LoadedExecutable_Execute_Args *args,
       devices[count++] = device;
     }
   }
-  if (count == args->num_devices && count > 0) return devices;
+  if (count == args->num_devices) return devices;
   free(devices);
   return NULL;
 }
@@ -251,7 +251,8 @@ PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) 
                      "the program has in this process",
                      identity.process, args->num_devices);
   }
-  if (exchanging) return run_together(args, &found, devices);
+  // All devices may be other processes': JAX runs such a program too, and there is nothing to do.
+  if (exchanging && args->num_devices > 0) return run_together(args, &found, devices);
   error = run_on_each(args, devices);
   free(devices);
   return error;
