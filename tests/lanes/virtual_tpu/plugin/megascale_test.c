@@ -199,6 +199,35 @@ TEST(strangers_neither_complete_nor_stop_a_discovery) {
   }
 }
 
+// Its process may end as soon as it hears that all have come; the others must know it by then.
+TEST(the_coordinators_process_hears_last_that_all_have_come) {
+  enum { MANY = 200 };
+  struct sockaddr_in address;
+  close(listen_as_coordinator(&address));
+  become(0, "15");
+  identity.slices = identity.processes = MANY;
+  pthread_t slice;
+  pthread_create(&slice, NULL, discover_once, NULL);
+  int others[MANY];
+  for (int i = 1; i < MANY; ++i) {
+    char line[64];
+    snprintf(line, sizeof line, HELLO "join %d\n", i);
+    others[i] = knock(&address, line, strlen(line));
+  }
+  pthread_join(slice, NULL);
+  if (*why) fail("%s", why);
+  for (int i = MANY - 1; i > 0; --i) {
+    char heard[8192];
+    ssize_t used = 0, size;
+    while ((size = recv(others[i], heard + used, sizeof heard - (size_t)used, MSG_DONTWAIT)) > 0) {
+      used += size;
+    }
+    if (memmem(heard, (size_t)used, "go 200\n", 7) == NULL)
+      fail("slice %d: %.*s", i, (int)used, heard);
+    close(others[i]);
+  }
+}
+
 // Somebody else has the coordinator's port, and says all kinds of things.
 TEST(a_slice_survives_whatever_a_coordinator_says) {
   struct sockaddr_in address;
