@@ -70,6 +70,22 @@ everyone = multihost_utils.process_allgather(jnp.full(2, 1.0 + jax.process_index
 assert np.asarray(everyone).tolist() == [[1.0, 1.0], [2.0, 2.0]]
 print(f"ordinal {jax.process_index()}: summed", flush=True)
 """
+LATE = """\
+import os
+import time
+
+while time.process_time() < 6 * int(os.environ["RANK"]):
+    pass
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+parts = NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec("x"))
+full = np.array([1.0, 2.0], np.float32)
+total = jax.jit(lambda v: v.sum())(jax.make_array_from_callback((2,), parts, lambda i: full[i]))
+print(total, flush=True)
+"""
 TEST_FILE = """\
 import torch.multiprocessing as mp
 import torch_xla.distributed.xla_multiprocessing as xmp
@@ -122,6 +138,15 @@ def test_jax_distributed_in_each_process(tmp_path: Path) -> None:
     write_scripts(tmp_path)
     command = (sys.executable, "of_jax.py", f"127.0.0.1:{free_port()}")
     assert run(tmp_path, "--processes=chip", "--", *command) == SUMMED
+
+
+def test_a_process_that_still_imports_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than one that does nothing: a loaded machine takes long to start them all."""
+    (tmp_path / "late.py").write_text(LATE, encoding="utf-8")
+    monkeypatch.setenv("VIRTUAL_TPU_DEADLINE", "2")
+    assert run(tmp_path, "--processes=chip", "--", sys.executable, "late.py") == ["3.0", "3.0"]
 
 
 def test_launchers_in_a_test_file(project: Project) -> None:

@@ -172,7 +172,7 @@ class Job:
     def _look(self) -> None:
         """End the job when nobody has done anything for as long as the deadline."""
         busy = bool(self._queues.waiting() or self._running) and not self._failed
-        if not self._watch.looks(self.ranks.values(), busy=busy):
+        if not self._watch.looks(self.ranks.values(), busy=busy, complete=self._is_complete):
             return
         for launch in self._running.values():
             if launch.error:  # the others may wait in a collective for the one that failed
@@ -185,6 +185,12 @@ class Job:
                 return
         if self._watch.is_late:
             self._fail(self._diagnosis().absent(self._watch.deadline))
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether all ranks have come, be they gone again or not."""
+        came = sum(len(rank.devices) for rank in (*self.ranks.values(), *self.left.values()))
+        return self._launcher is not None and came >= self._launcher.devices
 
     def _fail(self, why: Diagnosis) -> None:
         # Nothing else is a reason from here on. No rank is asked here, where one is being heard.

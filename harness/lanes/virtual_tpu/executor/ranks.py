@@ -64,8 +64,7 @@ class Rank:
     @property
     def seconds(self) -> float:
         """CPU time that the process has used; what it had when it ended is 0."""
-        fields = self._stat
-        return (int(fields[11]) + int(fields[12])) / _TICK if fields else 0.0
+        return cpu_seconds(self.pid)
 
     @property
     def is_runnable(self) -> bool:
@@ -75,15 +74,13 @@ class Rank:
     @property
     def is_stopped(self) -> bool:
         """Whether a signal has stopped it."""
-        return self._stat[:1] == ["T"]
+        return _stat(self.pid)[:1] == ["T"]
 
-    @property
-    def _stat(self) -> list[str]:
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return []
-        return text.rpartition(") ")[2].split()
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used; 0 of one that there is not."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICK if fields else 0.0
 
 
 def is_runnable(pid: int, but: int = 0) -> bool:
@@ -94,6 +91,15 @@ def is_runnable(pid: int, but: int = 0) -> bool:
             if int(stat.parent.name) != but and text.rpartition(") ")[2][:1] in ("R", "D"):
                 return True
     return False
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc/PID/stat says behind the name of the program."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(") ")[2].split()
 
 
 @dataclass(frozen=True, eq=False)
