@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 from harness.commands.output import say
 from harness.errors import BadInputError
 from harness.job.command import run_command
 from harness.job.environment import JobEnvironment
-from harness.lanes import LANES, Lane, lane_can, lane_named
+from harness.lanes import LANES, Lane, events, lane_can, lane_named
+from harness.lanes.events import EventLog
 from harness.model.topology import Topology
 
 _LANE = "virtual-tpu"
+# Makes torch_xla tell the compiler where in the script each operation comes from, as JAX does.
+_LINES = {"XLA_IR_DEBUG": "1", "XLA_HLO_DEBUG": "1"}
+_ALONE = """\
+each of the {count} processes worked alone: no program ran over several of them.
+A script that calls torch_xla.launch starts its processes itself: run it without --processes.
+Others join the job with torch.distributed.init_process_group("xla", init_method="xla://")."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +61,19 @@ def _run(options: argparse.Namespace) -> int:
     topology = _topology(options, lane)
     deadline = _seconds(options.deadline)
     lane.preload()  # says what is missing
-    ended = run_command(options.arguments, _environments(lane, topology), deadline)
+    with tempfile.TemporaryDirectory() as folder:
+        log = EventLog(Path(os.environ.get(events.VARIABLE) or Path(folder, "events")))
+        environments = [
+            {**each, events.VARIABLE: str(log.path)} for each in _environments(lane, topology)
+        ]
+        ended = run_command(options.arguments, environments, deadline)
+        found = log.read()
     if ended.why:
         say(f"xla-harness: {ended.why}", style="red")
+    if failed := found.of("failed"):
+        say(f"xla-harness: why, for all ranks:\n{failed[0].stack}", style="red")
+    elif ended.code == 0 and len(environments) > 1 and lane.counts_events and not found.of("join"):
+        say(f"xla-harness: {_ALONE.format(count=len(environments))}", style="yellow")
     return ended.code
 
 
@@ -71,9 +90,9 @@ def _environments(lane: Lane, topology: Topology) -> list[Mapping[str, str]]:
     """
     if topology.processes:
         base, job = _merged(lane.environment(topology)), JobEnvironment(topology)
-        return [base | job.of(number) for number in range(topology.process_count)]
+        return [_LINES | base | job.of(number) for number in range(topology.process_count)]
     undivided = topology.slices == 1 and lane.name == _LANE
-    return [_merged(lane.environment(topology.divided("chip") if undivided else topology))]
+    return [_LINES | _merged(lane.environment(topology.divided("chip") if undivided else topology))]
 
 
 def _merged(changes: Mapping[str, str | None]) -> dict[str, str]:

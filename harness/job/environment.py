@@ -25,15 +25,22 @@ class JobEnvironment:
         self._job = secrets.token_hex(8)
 
     def of(self, number: int) -> dict[str, str]:
-        """The variables of process ``number``, from 0: libtpu's own, and those of a launcher."""
+        """The variables of process ``number``, from 0: libtpu's own, and torchrun's.
+
+        TORCHELASTIC_RUN_ID makes torch_xla take this for a process of torchrun, so that
+        ``torch_xla.launch`` and ``init_process_group("xla", init_method="xla://")`` join the job.
+        https://github.com/pytorch/xla/blob/v2.9.0/torch_xla/_internal/rendezvous.py
+        """
         count = self._topology.process_count
-        of_slice = count // self._topology.slices
+        # The chips of a host are processes of one machine; hosts and slices are machines.
+        here = count // self._topology.slices if self._topology.processes == "chip" else 1
         found = {
             **library.process_environment(self._topology, number),
             "RANK": str(number),
             "WORLD_SIZE": str(count),
-            "LOCAL_RANK": str(number % of_slice),
-            "LOCAL_WORLD_SIZE": str(of_slice),
+            "LOCAL_RANK": str(number % here),
+            "LOCAL_WORLD_SIZE": str(here),
+            "TORCHELASTIC_RUN_ID": self._job,
             "MASTER_ADDR": HOST,
             "MASTER_PORT": str(self._port),
             "XLA_HARNESS_JOB": self._job,

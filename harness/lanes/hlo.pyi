@@ -294,23 +294,126 @@ class Computation(_message.Message):
 Global___Computation: _TypeAlias = Computation  # noqa: Y015
 
 @_typing.final
+class FileLocation(_message.Message):
+    """Where instructions were written: ids count from 1, and 0 is none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_NAME_ID_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    file_name_id: _builtins.int
+    line: _builtins.int
+    def __init__(
+        self,
+        *,
+        file_name_id: _builtins.int | None = ...,
+        line: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file_name_id", b"file_name_id", "line", b"line"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_name_id", b"file_name_id", "line", b"line"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileLocation: _TypeAlias = FileLocation  # noqa: Y015
+
+@_typing.final
+class StackFrame(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_LOCATION_ID_FIELD_NUMBER: _builtins.int
+    PARENT_FRAME_ID_FIELD_NUMBER: _builtins.int
+    file_location_id: _builtins.int
+    parent_frame_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        file_location_id: _builtins.int | None = ...,
+        parent_frame_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file_location_id", b"file_location_id", "parent_frame_id", b"parent_frame_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_location_id", b"file_location_id", "parent_frame_id", b"parent_frame_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StackFrame: _TypeAlias = StackFrame  # noqa: Y015
+
+@_typing.final
+class StackFrames(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_NAMES_FIELD_NUMBER: _builtins.int
+    FILE_LOCATIONS_FIELD_NUMBER: _builtins.int
+    STACK_FRAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def file_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def file_locations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileLocation]: ...
+    @_builtins.property
+    def stack_frames(self) -> _containers.RepeatedCompositeFieldContainer[Global___StackFrame]: ...
+    def __init__(
+        self,
+        *,
+        file_names: _abc.Iterable[_builtins.str] | None = ...,
+        file_locations: _abc.Iterable[Global___FileLocation] | None = ...,
+        stack_frames: _abc.Iterable[Global___StackFrame] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_locations", b"file_locations", "file_names", b"file_names", "stack_frames", b"stack_frames"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StackFrames: _TypeAlias = StackFrames  # noqa: Y015
+
+@_typing.final
+class Metadata(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FILE_FIELD_NUMBER: _builtins.int
+    SOURCE_LINE_FIELD_NUMBER: _builtins.int
+    STACK_FRAME_ID_FIELD_NUMBER: _builtins.int
+    source_file: _builtins.str
+    source_line: _builtins.int
+    stack_frame_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        source_file: _builtins.str | None = ...,
+        source_line: _builtins.int | None = ...,
+        stack_frame_id: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source_file", b"source_file", "source_line", b"source_line", "stack_frame_id", b"stack_frame_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["source_file", b"source_file", "source_line", b"source_line", "stack_frame_id", b"stack_frame_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Metadata: _TypeAlias = Metadata  # noqa: Y015
+
+@_typing.final
 class Module(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COMPUTATIONS_FIELD_NUMBER: _builtins.int
     ENTRY_COMPUTATION_ID_FIELD_NUMBER: _builtins.int
+    STACK_FRAME_INDEX_FIELD_NUMBER: _builtins.int
     entry_computation_id: _builtins.int
     @_builtins.property
     def computations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Computation]: ...
+    @_builtins.property
+    def stack_frame_index(self) -> Global___StackFrames: ...
     def __init__(
         self,
         *,
         computations: _abc.Iterable[Global___Computation] | None = ...,
         entry_computation_id: _builtins.int | None = ...,
+        stack_frame_index: Global___StackFrames | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["entry_computation_id", b"entry_computation_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["entry_computation_id", b"entry_computation_id", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "entry_computation_id", b"entry_computation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "entry_computation_id", b"entry_computation_id", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

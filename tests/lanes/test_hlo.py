@@ -23,9 +23,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("file", ["hlo.binpb", "hlo.pyi"])
-def test_what_is_checked_in_is_what_the_script_makes(made: Path, file: str) -> None:
-    assert (LANES / file).read_bytes() == (made / file).read_bytes(), "run .ci/protos"
+@pytest.mark.parametrize("suffix", [".binpb", ".pyi"])
+@pytest.mark.parametrize("name", ["hlo", "virtual_tpu/executor/executable"])
+def test_what_is_checked_in_is_what_the_script_makes(made: Path, name: str, suffix: str) -> None:
+    checked_in = LANES / f"{name}{suffix}"
+    assert checked_in.read_bytes() == (made / checked_in.name).read_bytes(), "run .ci/protos"
 
 
 def test_fields_of_other_versions_pass_through() -> None:

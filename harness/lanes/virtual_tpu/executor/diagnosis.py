@@ -30,11 +30,11 @@ class Diagnosis:
             f"{_names(executions)} run programs whose collectives do not match: at collective "
             f"{found.number + 1}"
         )
-        owner = {device: e.rank for e in executions for device in e.mine}
+        of = {device: one for one in executions for device in one.mine}
         devices = executions[0].devices
         for index, reached in found.reached.items():
-            device = devices[index]
-            self._lines.append(f"  {_who(owner[device], device)}: {_said(reached)}")
+            one = of[devices[index]]
+            self._lines.append(f"  {_who(one.rank, devices[index])}: {_said(one, reached)}")
         return self._came_from(executions)
 
     def circle(self, devices: Sequence[int]) -> Diagnosis:
@@ -123,14 +123,15 @@ def _all(owner: Mapping[int, Rank], devices: Sequence[int]) -> str:
     return f"rank {_listed(sorted(owner[d].number for d in devices))}" if devices else ""
 
 
-def _said(reached: Collective | None) -> str:
+def _said(execution: Execution, reached: Collective | None) -> str:
     if reached is None:
         return "the end of its program"
     groups = ", ".join("{" + _listed(group) + "}" for group in reached.groups)
     reduction = f" {reached.reduction}" if reached.reduction else ""
     pairs = "".join(f" {source}->{target}" for source, target in reached.pairs)
     shapes = ", ".join(f"{type_name(of)}{list(shape)}" for of, shape in reached.operand)
-    return f"{reached.kind}{reduction}{pairs} of {shapes} over {groups} ({reached.name})"
+    told = execution.program.told(reached)
+    return f"{reached.kind}{reduction}{pairs} of {shapes} over {groups} ({told})"
 
 
 # https://github.com/openxla/xla/blob/main/xla/xla_data.proto, enum PrimitiveType
@@ -159,8 +160,8 @@ def type_name(number: int) -> str:
 
 
 def _collectives(executions: Sequence[Execution]) -> str:
-    named = sorted({c.name for e in executions for c in e.program.collectives})
-    return ", ".join(named) or "no collective"
+    named = sorted({e.program.told(c) for e in executions for c in e.program.collectives})
+    return "; ".join(named) or "no collective"
 
 
 def _names(executions: Sequence[Execution]) -> str:

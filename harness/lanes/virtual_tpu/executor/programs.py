@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from harness.lanes import hlo
 from harness.lanes.virtual_tpu.executor import executable
 
 Groups = tuple[tuple[int, ...], ...]
 
 # Ids that the executor gives begin above those of channels, which frameworks count from 1.
 _FIRST_ID = 1 << 32
+_INSTALLED = re.compile(r"(^|/)(site-packages|lib/python3[.\d]*)/")
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,18 @@ class Program:
     def collectives(self) -> list[Collective]:
         """In the order of the program; those of a loop's body and of branches stand there once."""
         return [self._collective(thunk) for thunk in self._thunks()]
+
+    def told(self, collective: Collective) -> str:
+        """The name of one of its collectives, and the line that it was written in if known."""
+        line = self._lines.get(collective.name)
+        return f"{collective.name}, {line}" if line else collective.name
+
+    @cached_property
+    def _lines(self) -> dict[str, str]:
+        """The lines of its instructions, by their names."""
+        module = hlo.Module.FromString(self._parsed.result.hlo_module.module)
+        instructions = [i for one in module.computations for i in one.instructions]
+        return {one.name: _line(one, module.stack_frame_index) for one in instructions}
 
     @cached_property
     def decides(self) -> bool:
@@ -148,6 +163,24 @@ class Program:
             for part in range(partitions)
             for group in groups
         )
+
+
+def _line(instruction: hlo.Instruction, frames: hlo.StackFrames) -> str:
+    """``file:line`` of the frame that called the framework; "" if nothing is known of it.
+
+    JAX always says it, torch_xla with XLA_IR_DEBUG=1 and XLA_HLO_DEBUG=1.
+    """
+    metadata = hlo.Metadata.FromString(instruction.metadata)
+    number = metadata.stack_frame_id
+    while number:
+        frame = frames.stack_frames[number - 1]
+        location = frames.file_locations[frame.file_location_id - 1]
+        file = frames.file_names[location.file_name_id - 1]
+        if not _INSTALLED.search(file):
+            return f"{file}:{location.line}"
+        number = frame.parent_frame_id
+    file = metadata.source_file.strip()
+    return f"{file}:{metadata.source_line}" if file else ""
 
 
 def _kind(found: executable.Collective) -> str:

@@ -183,6 +183,7 @@ static void *read_messages(void *room) {
       text = end + 1;
     }
     if (strcmp(line, "failed") == 0) {
+      event_write("failed", NULL, text, "%s", "");
       job_fail(text);
     }
     reader(line, text);
@@ -265,6 +266,7 @@ PJRT_Error *job_join(JobReader function) {
   PJRT_Error *error = NULL;
   if (connection < 0) {
     error = join(function);
+    if (error == NULL) event_write("join", __builtin_return_address(0), NULL, "%s", "");
   } else if (joined != getpid()) {
     error = error_new(PJRT_Error_Code_FAILED_PRECONDITION,
                       "virtual TPU: process %d was forked after process %d had joined the job: "
