@@ -70,9 +70,10 @@ def _run(options: argparse.Namespace) -> int:
         found = log.read()
     if ended.why:
         say(f"xla-harness: {ended.why}", style="red")
+    alone = found.of("client") and not found.of("meet")
     if failed := found.of("failed"):
-        say(f"xla-harness: why, for all ranks:\n{failed[0].stack}", style="red")
-    elif ended.code == 0 and len(environments) > 1 and lane.counts_events and not found.of("join"):
+        say(f"xla-harness: the reason, the same for all ranks:\n{failed[0].stack}", style="red")
+    elif alone and ended.code == 0 and len(environments) > 1:
         say(f"xla-harness: {_ALONE.format(count=len(environments))}", style="yellow")
     return ended.code
 

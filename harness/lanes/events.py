@@ -22,8 +22,8 @@ class Event:
     """One thing that a process asked of the plugin.
 
     ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``reuse`` (of what
-    another rank has compiled), ``kernel``, ``execute``, ``join`` (before a process's first program
-    over several processes), ``failed`` (its job can't go on: ``stack`` is the whole diagnosis),
+    another rank has compiled), ``kernel``, ``execute``, ``meet`` (a process's first program over
+    several processes), ``failed`` (its job can't go on: ``stack`` is the whole diagnosis),
     ``aot`` or ``aot_refused``; ``by`` the library that asked:
     ``torch_xla``, ``jax`` or a file's name; ``guard`` the value of
     ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the machine's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def lines(text: str) -> list[str]:
         ),
         (
             ("--topology=8", "--processes=host"),
-            ["rank 0 | 0 2 0 2 0 0,1,2,3 1,2,1 -", "rank 1 | 1 2 1 2 1 4,5,6,7 1,2,1 -"],
+            ["rank 0 | 0 2 0 1 0 0,1,2,3 1,2,1 -", "rank 1 | 1 2 0 1 1 4,5,6,7 1,2,1 -"],
         ),
         (
             ("--topology=2x4@slice",),
@@ -178,6 +179,46 @@ def test_deadline_says_where_they_are(run: Run) -> None:
     assert "rank 1 of 2: still running after 5 s" in ran.stderr
     assert "stuck (<string>:2)" in ran.stderr
     assert "rank 0:" not in ran.stderr
+
+
+# What each of two ranks does with an array over both of them.
+OVER_BOTH = """\
+import os
+import jax, numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+rank, mesh = os.environ["RANK"], Mesh(np.array(jax.devices()), "x")
+ones = jax.make_array_from_callback((2,), NamedSharding(mesh, P("x")), lambda i: np.ones(1))
+def body(x):
+{body}
+program = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
+print(program(ones).addressable_data(0))
+"""
+
+
+def test_the_reason_comes_last_and_once(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    body = '    return lax.psum(x, "x") if rank == "0" else lax.pmax(x, "x")'
+    script.write_text(OVER_BOTH.format(body=body), encoding="utf-8")
+    ran = run("--topology=2@chip", command=(sys.executable, str(script)))
+    assert ran.code == 1
+    _, _, reason = ran.stderr.rpartition("xla-harness: the reason, the same for all ranks:\n")
+    assert "rank 0, 1 run programs whose collectives do not match: at collective 1" in reason
+    assert re.search(rf"rank 0: all-reduce sum of f32\[1\] .*, {script}:\d+\)", reason)
+    assert re.search(rf"rank 1: all-reduce max of f32\[1\] .*, {script}:\d+\)", reason)
+    assert "Callback returned error" not in reason, "what the runtime prints comes before"
+
+
+@pytest.mark.parametrize(("body", "alone"), [("x * 2", True), ('lax.psum(x, "x")', False)])
+def test_processes_that_never_meet_are_named(
+    run: Run, tmp_path: Path, body: str, *, alone: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(OVER_BOTH.format(body=f"    return {body}"), encoding="utf-8")
+    ran = run("--topology=2@chip", command=(sys.executable, str(script)))
+    assert ran.code == 0, ran.stderr
+    assert lines(ran.stdout) == ["rank 0 | [2.]", "rank 1 | [2.]"]
+    assert ("each of the 2 processes worked alone" in ran.stderr) is alone
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,14 @@ def test_nobody_waits_for_a_stopped_rank(topology: Topology) -> None:
     reading, writing = os.pipe()
 
     def work(number: int) -> float:
+        import jax
+
+        jax.devices()  # for which all have to come
         if number == 0:
             fcntl.lockf(shared_file(), fcntl.LOCK_EX)  # as while it compiles, whatever it is
             os.write(writing, f"{os.getpid():>16}".encode())
             os.kill(os.getpid(), signal.SIGSTOP)
             return 1.0
-        import jax
-
         stopped = int(os.read(reading, 16))
         value = float(jax.jit(lambda x: 3 * x + 1)(2))
         os.kill(stopped, signal.SIGCONT)

@@ -182,6 +182,33 @@ def test_a_rank_that_leaves_one_out(topology: Topology) -> None:
     assert re.search(r"rank 3 from \S+:\d+ work", told)
 
 
+def test_the_first_client_waits_for_all_ranks(topology: Topology, tmp_path: Path) -> None:
+    """As libtpu's does; a launcher's worker that is done at once would take another's place."""
+    came = tmp_path / "came"
+
+    def work(number: int) -> bool:
+        import jax
+
+        if number == 3:
+            time.sleep(1)
+            came.touch()
+        jax.devices()
+        return came.exists()
+
+    assert run_ranks(work, topology) == [True] * 4
+
+
+def test_a_rank_that_dies_before_its_client(topology: Topology) -> None:
+    def work(number: int) -> list[list[float]]:
+        import jax
+
+        jax.devices() if number else os._exit(3)
+        return []
+
+    with pytest.raises(RankError, match="rank 0 of 4 left with exit status 3"):
+        run_ranks(work, topology)
+
+
 def test_a_rank_that_never_comes(topology: Topology) -> None:
     def work(number: int) -> list[list[float]]:
         if number == 2:

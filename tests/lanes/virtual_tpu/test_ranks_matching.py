@@ -303,6 +303,13 @@ def test_who_never_came_is_named_by_device(ranks: list[Rank]) -> None:
     assert "rank 0 waits for it: all_reduce" in text
 
 
+def test_who_is_missing_before_all_have_come_is_named(ranks: list[Rank]) -> None:
+    text = said(ranks[:2], []).incomplete([2, 3], 20).reason
+    assert "the rank of device 2, 3 has never come, and rank 0, 1 waits for it in" in text
+    text = said(ranks[:2], []).unfinished(ranks[3]).reason
+    assert "rank 3 (process 1003) has ended before all ranks had come, and rank 0, 1" in text
+
+
 def test_a_type_has_its_name() -> None:
     assert [type_name(number) for number in (F32, BF16, 99)] == ["f32", "bf16", "type 99"]
 
@@ -320,6 +327,13 @@ def test_ranks_diverge_at_the_program_that_one_left_out(ranks: list[Rank]) -> No
     assert "at program 2 of 2" in told
     assert "rank 0, 1, 2 from a.py:2; rank 3 from a.py:3" in told
     assert history.diverged == ""  # they have come together again
+
+
+def test_ranks_that_are_only_near_a_line_do_not_diverge(ranks: list[Rank]) -> None:
+    """torch_xla runs a program in a thread while the script goes on to other lines."""
+    history = History()
+    history.met([execution(rank, 0, 1, site=f"near a.py:{rank.number}") for rank in ranks[:2]])
+    assert history.diverged == ""
 
 
 def test_a_rank_that_does_not_say_where_it_is_diverges_from_nobody(ranks: list[Rank]) -> None:

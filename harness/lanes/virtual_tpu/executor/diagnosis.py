@@ -57,6 +57,26 @@ class Diagnosis:
         )
         return self._came_from(self._waiting)
 
+    def incomplete(self, devices: Sequence[int], deadline: float) -> Diagnosis:
+        """Ranks wait for others in the creation of their clients, as they do in libtpu's."""
+        self._lines.append(
+            f"the rank of device {_listed(devices)} has never come, and {self._present} waits for "
+            f"it in the creation of a client, for {deadline:g} seconds"
+        )
+        return self
+
+    def unfinished(self, rank: Rank) -> Diagnosis:
+        """A rank ended before all had come."""
+        self._lines.append(
+            f"rank {rank.number} (process {rank.pid}) has ended before all ranks had come, and "
+            f"{self._present or 'nobody'} waits in the creation of a client"
+        )
+        return self
+
+    @property
+    def _present(self) -> str:
+        return f"rank {_listed(sorted(self._ranks))}" if self._ranks else ""
+
     def absent(self, deadline: float) -> Diagnosis:
         """Ranks wait for others that do nothing."""
         there = {device for one in self._waiting for device in one.mine}

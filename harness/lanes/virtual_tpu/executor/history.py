@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from harness.lanes.virtual_tpu.executor.ranks import Execution
 
 Sites = dict[str, list[int]]
+# Before a site that is not the call's own, but where the script was meanwhile: see process.py.
+NEAR = "near "
 
 
 class History:
@@ -27,7 +29,7 @@ class History:
         sites: Sites = {}
         for one in executions:
             sites.setdefault(one.site, []).append(one.rank.number)
-        if len(sites) == 1 or "" in sites:
+        if len(sites) == 1 or any(not site or site.startswith(NEAR) for site in sites):
             self._sites = {}
         elif not self._sites:
             self._since, self._sites = self._programs, sites

@@ -47,6 +47,7 @@ class Job:
         self._changed = False  # since ready programs were started
         self._failed = ""
         self._failing: Diagnosis | None = None  # of which the ranks have not been told
+        self._is_complete = False  # all ranks have come, be they gone again or not
         self._watch = Watch()
 
     def expect(self, devices: int) -> str:
@@ -61,13 +62,29 @@ class Job:
         return ""
 
     def join(self, rank: Rank) -> None:
-        """Take a rank in, and tell it so; it hears at once of a job that has failed."""
+        """Take a rank in, and tell it so, and all when it is the last one.
+
+        It hears at once of a job that has failed.
+        """
         self.ranks[rank.number] = rank
         self.left.pop(rank.number, None)
         self.owners.update(dict.fromkeys(rank.devices, rank.number))
         rank.send("welcome")
         if self._failed:
             rank.send("failed", self._failed)
+        if self._is_complete:
+            rank.send("complete")
+        elif not self.missing:
+            self._is_complete = True
+            for one in self.ranks.values():
+                one.send("complete")
+
+    @property
+    def missing(self) -> list[int]:
+        """Devices whose rank has not come yet, be it gone again or not."""
+        assert self._launcher is not None
+        came = {d for rank in (*self.ranks.values(), *self.left.values()) for d in rank.devices}
+        return [device for device in range(self._launcher.devices) if device not in came]
 
     def leave(self, rank: Rank) -> None:
         """The rank has ended; whoever waits for it hears so."""
@@ -77,6 +94,8 @@ class Job:
         for device in rank.devices:
             del self.owners[device]
         self._changed = True
+        if not self._is_complete and not self._failed:
+            self._fail(self._diagnosis().unfinished(rank))
 
     def queue(self, execution: Execution) -> None:
         """A rank has come to a program."""
@@ -171,7 +190,8 @@ class Job:
 
     def _look(self) -> None:
         """End the job when nobody has done anything for as long as the deadline."""
-        busy = bool(self._queues.waiting() or self._running) and not self._failed
+        busy = bool(self._queues.waiting() or self._running or not self._is_complete)
+        busy = busy and bool(self.ranks) and not self._failed
         if not self._watch.looks(self.ranks.values(), busy=busy, complete=self._is_complete):
             return
         for launch in self._running.values():
@@ -183,14 +203,10 @@ class Job:
                 )
             if self._failed:
                 return
-        if self._watch.is_late:
+        if self._watch.is_late and not self._is_complete:
+            self._fail(self._diagnosis().incomplete(self.missing, self._watch.deadline))
+        elif self._watch.is_late:
             self._fail(self._diagnosis().absent(self._watch.deadline))
-
-    @property
-    def _is_complete(self) -> bool:
-        """Whether all ranks have come, be they gone again or not."""
-        came = sum(len(rank.devices) for rank in (*self.ranks.values(), *self.left.values()))
-        return self._launcher is not None and came >= self._launcher.devices
 
     def _fail(self, why: Diagnosis) -> None:
         # Nothing else is a reason from here on. No rank is asked here, where one is being heard.

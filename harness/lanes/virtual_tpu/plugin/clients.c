@@ -19,6 +19,7 @@ static PJRT_Error *create(PJRT_Client_Create_Args *args) {
     event_write(error == NULL ? "discovered" : "undiscovered", caller, NULL, "%s", "");
     if (error != NULL) return error;
   }
+  if ((error = meeting_await_all()) != NULL) return error;
   static const char NAME[] = "cpu_device_count";
   const PJRT_NamedValue count = {.struct_size = PJRT_NamedValue_STRUCT_SIZE,
                                  .name = NAME,

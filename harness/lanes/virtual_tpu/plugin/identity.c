@@ -102,6 +102,15 @@ static int numbers(const char *text, char between, int count, int *found) {
   return 1;
 }
 
+// Whether TPU_VISIBLE_CHIPS lists as many chips as the slice has: that decides, whatever the
+// bounds.
+static int sees_all_chips(void) {
+  const char *visible = variable("TPU_VISIBLE_CHIPS");
+  int count = visible == NULL ? 0 : 1;
+  for (; visible != NULL && *visible != '\0'; ++visible) count += *visible == ',';
+  return count == identity.devices;
+}
+
 // The chips that this process may use, by the variables that libtpu reads them from:
 // https://github.com/pytorch/xla/blob/v2.9.0/torch_xla/_internal/tpu.py
 static PJRT_Error *read_processes(void) {
@@ -119,7 +128,10 @@ static PJRT_Error *read_processes(void) {
       return wrong("TPU_CHIPS_PER_PROCESS_BOUNDS", chips, "X,Y,Z");
     const int processes = identity.grid[0] * identity.grid[1] * identity.grid[2];
     const int64_t all = (int64_t)processes * block[0] * block[1] * block[2];
-    if (processes == 1 && all < identity.devices) {
+    if (processes == 1 && all < identity.devices && sees_all_chips()) {
+      // https://github.com/pytorch/xla/blob/v2.9.0/test/pjrt/test_runtime_tpu.py
+      memcpy(block, bounds, sizeof block);
+    } else if (processes == 1 && all < identity.devices) {
       // A world of its own within the machine: nobody else's chips are visible.
       memcpy(bounds, block, sizeof block);
       identity.devices = (int)all;

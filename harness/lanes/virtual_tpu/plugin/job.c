@@ -35,6 +35,8 @@ static int connection = -1;
 static pid_t joined;  // by which process: a fork of it is no rank
 static char *failure;
 static JobReader reader;
+static int complete;  // all ranks have come
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 char *job_failure(void) {
   pthread_mutex_lock(&lock);
@@ -46,6 +48,7 @@ char *job_failure(void) {
 void job_fail(const char *why) {
   pthread_mutex_lock(&lock);
   if (failure == NULL) failure = strdup(why);
+  pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
 }
 
@@ -185,6 +188,11 @@ static void *read_messages(void *room) {
     if (strcmp(line, "failed") == 0) {
       event_write("failed", NULL, text, "%s", "");
       job_fail(text);
+    } else if (strcmp(line, "complete") == 0) {
+      pthread_mutex_lock(&lock);
+      complete = 1;
+      pthread_cond_broadcast(&changed);
+      pthread_mutex_unlock(&lock);
     }
     reader(line, text);
   }
@@ -266,7 +274,6 @@ PJRT_Error *job_join(JobReader function) {
   PJRT_Error *error = NULL;
   if (connection < 0) {
     error = join(function);
-    if (error == NULL) event_write("join", __builtin_return_address(0), NULL, "%s", "");
   } else if (joined != getpid()) {
     error = error_new(PJRT_Error_Code_FAILED_PRECONDITION,
                       "virtual TPU: process %d was forked after process %d had joined the job: "
@@ -274,5 +281,18 @@ PJRT_Error *job_join(JobReader function) {
                       (int)getpid(), (int)joined);
   }
   pthread_mutex_unlock(&joining);
+  return error;
+}
+
+int job_is_given(void) {
+  const char *name = getenv(JOB_VARIABLE);
+  return name != NULL && *name != '\0';
+}
+
+PJRT_Error *job_await(void) {
+  pthread_mutex_lock(&lock);
+  while (!complete && failure == NULL) pthread_cond_wait(&changed, &lock);
+  PJRT_Error *error = failure == NULL ? NULL : error_new(PJRT_Error_Code_ABORTED, "%s", failure);
+  pthread_mutex_unlock(&lock);
   return error;
 }

@@ -2,6 +2,7 @@
 #include "meeting.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -209,6 +210,14 @@ static PJRT_Error *run_on_each(const PJRT_LoadedExecutable_Execute_Args *args,
   return NULL;
 }
 
+// The discovery of several slices waits for all processes already. Without it a launcher's worker
+// that is done early would become a second rank too: pools hand out what is left to who is free.
+PJRT_Error *meeting_await_all(void) {
+  if (identity.processes == 1 || identity.slices > 1 || !job_is_given()) return NULL;
+  PJRT_Error *error = job_join(tickets_hear);
+  return error == NULL ? job_await() : error;
+}
+
 // Run a program whose devices meet, in the job's executor.
 static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
                                 const PJRT_LoadedExecutable_AddressableDevices_Args *found,
@@ -223,6 +232,10 @@ static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
   if (error == NULL) error = failed();
   Program *program;
   if (error == NULL) error = program_of(args->executable, found, &program);
+  static atomic_flag has_met = ATOMIC_FLAG_INIT;
+  if (error == NULL && !atomic_flag_test_and_set(&has_met)) {
+    event_write("meet", __builtin_return_address(0), NULL, "%s", "");
+  }
   if (error == NULL) return submit(args, program, devices);
   free(devices);
   return error;

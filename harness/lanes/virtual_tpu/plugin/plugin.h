@@ -185,6 +185,10 @@ void devices_fill(PJRT_Api *api);
 typedef void (*JobReader)(const char *line, const char *text);
 // Join the job, once; NULL, or why that is not possible.
 PJRT_Error *job_join(JobReader reader);
+// Whether this process has a job to join.
+int job_is_given(void);
+// Wait until all ranks of the job have joined it; an error when that will never be.
+PJRT_Error *job_await(void);
 // Whether this process has joined it, and not one that it was forked from.
 int job_is_here(void);
 // Send one message, with a descriptor if that is not -1; 0 when the job has ended.
@@ -202,6 +206,8 @@ int gather_here(const PJRT_LoadedExecutable_AddressableDevices_Args *all,
 void gather_forget(void);
 
 // --- meeting.c
+// Wait for the other processes of this one's slice, as the creation of libtpu's client does.
+PJRT_Error *meeting_await_all(void);
 // Run a program that has devices of other processes too; `met` is 0, and nothing has happened, when
 // it has none.
 PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met);

@@ -72,6 +72,24 @@ TEST(the_platform_is_a_tpu) {
   destroy_client(client);
 }
 
+static size_t devices_where_visible(const char *chips) {
+  setenv("VIRTUAL_TPU_TOPOLOGY", "1x4", 1);
+  setenv("VIRTUAL_TPU_BOUNDS", "2,2,1", 1);
+  setenv("TPU_PROCESS_BOUNDS", "1,1,1", 1);
+  setenv("TPU_CHIPS_PER_PROCESS_BOUNDS", "1,1,1", 1);
+  setenv("TPU_VISIBLE_CHIPS", chips, 1);
+  unsetenv("MEGASCALE_NUM_SLICES");
+  PJRT_Client *client = create_client();
+  PJRT_Client_Devices_Args args = {.client = client};
+  CALL(PJRT_Client_Devices, &args);
+  destroy_client(client);
+  return args.num_devices;
+}
+
+TEST(one_process_that_sees_all_chips_has_them) { EXPECT(devices_where_visible("0,1,2,3") == 4); }
+
+TEST(one_process_that_sees_one_chip_has_one) { EXPECT(devices_where_visible("0") == 1); }
+
 // A topology of its own, without a client, as ahead-of-time compilation asks for.
 TEST(a_topology_without_a_client_is_no_crash) {
   PJRT_TopologyDescription_Create_Args args = {.topology_name = "v6e:2x4", .topology_name_size = 7};
