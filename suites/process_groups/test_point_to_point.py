@@ -42,12 +42,51 @@ def _in_a_ring(x: torch.Tensor, rank: Rank) -> torch.Tensor:
     return y
 
 
+def _by_turns(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    """Even ranks send to the next one, then receive; odd ones receive, then send."""
+    after = (rank.number + 1) % len(rank.members)
+    before = (rank.number - 1) % len(rank.members)
+    y = torch.zeros_like(x)
+    if rank.number % 2 == 0:
+        dist.send(x, after)
+        dist.recv(y, before)
+    else:
+        dist.recv(y, before)
+        dist.send(x, after)
+    return y
+
+
+def _to_the_second_half(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    """Two pairs of ranks at once, neither of which knows of the other."""
+    half = len(rank.members) // 2
+    if rank.number < half:
+        dist.send(x, rank.number + half)
+    else:
+        dist.recv(x, rank.number - half)
+    return x
+
+
 @pytest.mark.parametrize("program", [_sends, _starts_to_send], ids=["send", "isend"])
 @pytest.mark.topologies("2@chip")
 def test_pair(topology: Topology, subtests: pytest.Subtests, program: Program) -> None:
     """Rank 0 sends to rank 1, and there are no others."""
     inputs = ranks_of(topology.total, (4, 3))
     ask(subtests, topology, {"float32": Question(program, inputs, [inputs[0]] * 2, program)})
+
+
+@pytest.mark.topologies("4@chip")
+def test_pairs_at_once(topology: Topology, subtests: pytest.Subtests) -> None:
+    inputs = ranks_of(topology.total, (4, 3))
+    expected = [*inputs[:2], *inputs[:2]]
+    questions = {"float32": Question(_to_the_second_half, inputs, expected, _to_the_second_half)}
+    ask(subtests, topology, questions)
+
+
+@pytest.mark.topologies("4@chip")
+def test_ring_by_turns(topology: Topology, subtests: pytest.Subtests) -> None:
+    inputs = ranks_of(topology.total, (4, 3))
+    shifted = [inputs[-1], *inputs[:-1]]
+    ask(subtests, topology, {"float32": Question(_by_turns, inputs, shifted, _by_turns)})
 
 
 @pytest.mark.topologies("4@chip")

@@ -86,13 +86,26 @@ def test_what_must_be_equal(other: executable.Thunk) -> None:
     assert first.kind == "all-reduce"
 
 
-def test_pairs_must_be_equal() -> None:
-    ring, back = (
-        program(thunk("collective_permute", channel=1, pairs=pairs), partitions=2)
-        for pairs in ([(0, 1), (1, 0)], [(0, 1)])
-    )
-    assert mismatch([ring, ring]) is None
-    assert mismatch([ring, back]) is not None
+def permute(*pairs: tuple[int, int], devices: int = 2) -> Program:
+    found = thunk("collective_permute", channel=1, pairs=pairs)
+    return program(found, devices=devices, partitions=devices)
+
+
+def test_both_ends_of_a_pair_must_know_it() -> None:
+    both, one = permute((0, 1), (1, 0)), permute((0, 1))
+    assert mismatch([both, both]) is None
+    assert mismatch([both, one]) is not None
+    assert mismatch([one, both]) is not None
+
+
+def test_pairs_of_others_may_be_unknown() -> None:
+    """The programs of send and recv know of their own two ranks only."""
+    front, back = permute((0, 2), devices=4), permute((1, 3), devices=4)
+    assert mismatch([front, back, front, back]) is None
+    around = [permute((rank, (rank + 1) % 4), devices=4) for rank in range(4)]
+    found = mismatch(around)
+    assert found is not None
+    assert set(found.reached) == {0, 1, 2, 3}
 
 
 def test_the_first_one_that_does_not_match_is_named() -> None:

@@ -43,7 +43,8 @@ def mismatch(programs: Sequence[Program]) -> Mismatch | None:
             if one is None:
                 continue
             group = one.group_of(index)
-            if all(_meets(one, group, head(peer), peer) for peer in group):
+            heads = {peer: head(peer) for peer in group}
+            if all(_meets(one, group, heads[peer], peer) for peer in group) and _pairs_up(heads):
                 for peer in group:
                     at[peer] += 1
                 moved = True
@@ -61,3 +62,18 @@ def _group(one: Collective | None, index: int) -> tuple[int, ...]:
 
 def _meets(one: Collective, group: tuple[int, ...], other: Collective | None, peer: int) -> bool:
     return other is not None and other.key == one.key and other.group_of(peer) == group
+
+
+def _pairs_up(group: Mapping[int, Collective | None]) -> bool:
+    """Whether each device that sends or receives in a collective-permute does so at both ends.
+
+    Their programs may list other pairs, as those of send and recv do, which only two ranks know of:
+    https://github.com/pytorch/xla/blob/v2.9.0/test/pjrt/test_collective_ops_tpu.py
+    """
+    known = [{*one.pairs} if one is not None else set() for one in group.values()]
+    return all(
+        (source, target) in known[source] and (source, target) in known[target]
+        for position, pairs in enumerate(known)
+        for source, target in pairs
+        if position in (source, target)
+    )

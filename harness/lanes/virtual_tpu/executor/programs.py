@@ -28,7 +28,7 @@ class Collective:
         operand: type and dimensions of what each device gives, in XLA's numbers.
         reduction: as ``sum``; "" where nothing is reduced.
         groups: the devices that exchange with each other, by their index in the program.
-        pairs: source and target of a collective-permute.
+        pairs: source and target of a collective-permute, by their places in the group.
         channel: its channel id; None for one that has none.
         name: of its instruction, for messages.
     """
@@ -44,7 +44,7 @@ class Collective:
     @property
     def key(self) -> tuple[object, ...]:
         """What must be equal on all devices of a group."""
-        return self.kind, self.operand, self.reduction, self.pairs, self.channel
+        return self.kind, self.operand, self.reduction, self.channel
 
     def group_of(self, index: int) -> tuple[int, ...]:
         """The devices that this one exchanges with, itself among them; () if it takes no part."""
