@@ -38,13 +38,13 @@ typedef struct Work {
   struct Work *next;
   struct Launch *launch;
   Part *part;
+  PJRT_Buffer **arguments;
 } Work;
 
-// All parts of a launch: none runs before all have their arguments, since the others would wait in
-// a collective for one that has none.
+// All parts of a launch. None is queued before all have their arguments, since the others would
+// wait in a collective for one that has none.
 typedef struct Launch {
-  pthread_barrier_t ready;
-  _Atomic int unprepared, failed, running;
+  _Atomic int failed, running;
   Answer *answers;
   int answers_count, ended;
   int64_t number;
@@ -170,10 +170,13 @@ static void destroy_all(PJRT_Buffer **buffers, int64_t count) {
   }
 }
 
-static PJRT_Error *prepare(const Part *part, PJRT_Buffer **arguments) {
+static PJRT_Error *prepare(Work *work) {
+  const Part *part = work->part;
   PJRT_Device *device = devices[segment_device(part->segment, part->index)->id];
+  work->arguments = calloc((size_t)part->segment->arguments + 1, sizeof *work->arguments);
+  if (work->arguments == NULL) abort();
   for (int64_t i = 0; i < part->segment->arguments; ++i) {
-    PJRT_Error *error = argument(part, i, device, &arguments[i]);
+    PJRT_Error *error = argument(part, i, device, &work->arguments[i]);
     if (error != NULL) return error;
   }
   return NULL;
@@ -206,24 +209,25 @@ static PJRT_Error *run(Part *part, PJRT_Buffer **arguments, PJRT_Buffer **result
   return error;
 }
 
-static void run_part(Launch *launch, Part *part) {
-  const Segment *segment = part->segment;
-  PJRT_Buffer **arguments = calloc((size_t)segment->arguments + 1, sizeof *arguments);
-  PJRT_Buffer **results = calloc((size_t)segment->results + 1, sizeof *results);
-  if (arguments == NULL || results == NULL) abort();
-  PJRT_Error *error = prepare(part, arguments);
-  if (error != NULL) launch->unprepared = 1;
-  pthread_barrier_wait(&launch->ready);
-  if (!launch->unprepared) error = run(part, arguments, results);
+static void end_part(Work *work, PJRT_Error *error) {
+  Part *part = work->part;
   if (error != NULL) {
     keep_text(part->error, sizeof part->error, error);
-    launch->failed = 1;
+    work->launch->failed = 1;
   }
-  destroy_all(results, segment->results);
-  destroy_all(arguments, segment->arguments);
-  free(arguments);
-  free(results);
+  if (work->arguments != NULL) destroy_all(work->arguments, part->segment->arguments);
+  free(work->arguments);
   part->state = 2;
+}
+
+static void run_part(Work *work) {
+  const int64_t count = work->part->segment->results;
+  PJRT_Buffer **results = calloc((size_t)count + 1, sizeof *results);
+  if (results == NULL) abort();
+  PJRT_Error *error = run(work->part, work->arguments, results);
+  destroy_all(results, count);
+  free(results);
+  end_part(work, error);
 }
 
 // Answer at once if all went well. What a rank does not take in now, Python sends.
@@ -240,7 +244,6 @@ static void end_launch(Launch *launch) {
   answer(launch);
   const ssize_t written = write(launch->ended, &launch->number, sizeof launch->number);
   if (written != (ssize_t)sizeof launch->number) abort();
-  pthread_barrier_destroy(&launch->ready);
   free(launch);
 }
 
@@ -256,9 +259,9 @@ static Work *next_work(Queue *queue) {
 
 static void *work_off(void *argument) {
   for (;;) {
-    const Work *work = next_work(argument);
+    Work *work = next_work(argument);
     Launch *launch = work->launch;
-    run_part(launch, work->part);
+    run_part(work);
     if (--launch->running == 0) end_launch(launch);
   }
   return NULL;
@@ -290,9 +293,15 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_executor_launch(Part *parts, int count, Answ
   launch->answers_count = answers_count;
   launch->ended = ended;
   launch->number = parts[0].launch;
-  pthread_barrier_init(&launch->ready, NULL, (unsigned)count);
-  for (int i = 0; i < count; ++i) {
-    launch->work[i] = (Work){.launch = launch, .part = &parts[i]};
-    queue_add(&queues[segment_device(parts[i].segment, parts[i].index)->id], &launch->work[i]);
+  PJRT_Error *error = NULL;
+  for (int i = 0; i < count; ++i) launch->work[i] = (Work){.launch = launch, .part = &parts[i]};
+  for (int i = 0; i < count && error == NULL; ++i) error = prepare(&launch->work[i]);
+  if (error == NULL) {
+    for (int i = 0; i < count; ++i) {
+      queue_add(&queues[segment_device(parts[i].segment, parts[i].index)->id], &launch->work[i]);
+    }
+    return;
   }
+  for (int i = 0; i < count; ++i) end_part(&launch->work[i], i == 0 ? error : NULL);
+  end_launch(launch);
 }

@@ -15,6 +15,8 @@ typedef struct Loan {
   struct Loan *next;
   int number, file;
   Segment *segment;
+  struct Program *program;
+  int users;  // an execution on its way, and results that lie in it
 } Loan;
 
 // An executable that has met before. What is told of its results belongs to `told`.
@@ -22,7 +24,7 @@ typedef struct Program {
   struct Program *next;
   const PJRT_LoadedExecutable *executable;  // NULL when it is no more
   PJRT_Executable *told;
-  int number, users;  // executions that are on their way
+  int number, users;  // executions that are on their way, and loans in use
   char *devices;      // of the whole program, in its order, as text: 0,1,2,3
   size_t devices_count, results;
   const PJRT_Buffer_Type *types;
@@ -73,6 +75,8 @@ PJRT_Error *segment_plan(const Program *program, const PJRT_LoadedExecutable_Exe
                          PJRT_Device *const *devices, Segment *head);
 // A segment with this head: one that an earlier execution has given back, or a new one.
 PJRT_Error *loan_borrow(Program *program, const Segment *head, size_t head_size, Loan **loan);
+// One user less: the last one gives it back to its program. The lock is held.
+void loan_return(Loan *loan);
 void loan_free(Loan *one);
 
 // --- tickets.c

@@ -177,8 +177,21 @@ PJRT_Error *loan_borrow(Program *program, const Segment *head, size_t head_size,
     error = make_loan(head, loan);
     if (error == NULL) memcpy((*loan)->segment, head, head_size);
   }
+  if (error == NULL) {
+    (*loan)->program = program;
+    (*loan)->users = 1;
+    ++program->users;
+  }
   pthread_mutex_unlock(&meeting_lock);
   return error;
+}
+
+void loan_return(Loan *loan) {
+  if (--loan->users > 0) return;
+  Program *program = loan->program;
+  loan->next = program->free;
+  program->free = loan;
+  program_leave(program);
 }
 
 void loan_free(Loan *one) {

@@ -8,8 +8,9 @@
 // Executions on their way: posted to the job's executor in the order of each device, and ended when
 // it answers.
 
-// Who queues more for a device waits: each execution has memory of its own.
-enum { MOST_DEVICES = 4096, MOST_QUEUED = 16 };
+// Who queues more for a device waits: each execution has memory of its own. A result of so many
+// bytes stays in it: to copy one takes longer, and its new memory longer still.
+enum { MOST_DEVICES = 4096, MOST_QUEUED = 16, LARGE = 1 << 16 };
 static pthread_cond_t posted = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
 static Ticket *tickets, *all;
 static int tickets_made;
@@ -37,9 +38,9 @@ void ticket_fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char
   backend->PJRT_Buffer_Destroy(&destroy);
 }
 
-static PJRT_Error *buffer_from(const Ticket *ticket, PJRT_Device *device, const Array *array,
-                               const void *data, PJRT_Buffer **buffer) {
-  PJRT_Client_BufferFromHostBuffer_Args args = {
+static PJRT_Client_BufferFromHostBuffer_Args buffer_args(const Ticket *ticket, PJRT_Device *device,
+                                                         const Array *array, const void *data) {
+  return (PJRT_Client_BufferFromHostBuffer_Args){
       .struct_size = PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE,
       .client = ticket->client,
       .data = data,
@@ -48,9 +49,59 @@ static PJRT_Error *buffer_from(const Ticket *ticket, PJRT_Device *device, const 
       .num_dims = (size_t)array->dimensions_count,
       .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall,
       .device = device};
+}
+
+static PJRT_Error *buffer_from(const Ticket *ticket, PJRT_Device *device, const Array *array,
+                               const void *data, PJRT_Buffer **buffer) {
+  PJRT_Client_BufferFromHostBuffer_Args args = buffer_args(ticket, device, array, data);
   TRY(PJRT_Client_BufferFromHostBuffer, args);
   *buffer = args.buffer;
   return event_await(args.done_with_host_buffer);
+}
+
+// A result that lies in its loan for as long as it lives.
+typedef struct {
+  Loan *loan;
+  PJRT_Event *released;
+} Held;
+
+static void release(PJRT_Error *error, void *argument) {
+  Held *held = argument;
+  if (error != NULL) free(error_text(error));
+  pthread_mutex_lock(&meeting_lock);
+  loan_return(held->loan);
+  pthread_mutex_unlock(&meeting_lock);
+  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
+                                     .event = held->released};
+  error = backend->PJRT_Event_Destroy(&destroy);
+  if (error != NULL) free(error_text(error));
+  free(held);
+}
+
+static PJRT_Error *hold(const Ticket *ticket, PJRT_Device *device, const Array *array,
+                        const void *data, PJRT_Buffer **buffer) {
+  PJRT_Client_BufferFromHostBuffer_Args args = buffer_args(ticket, device, array, data);
+  args.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableZeroCopy;
+  TRY(PJRT_Client_BufferFromHostBuffer, args);
+  *buffer = args.buffer;
+  Held *held = malloc(sizeof *held);
+  if (held == NULL) abort();
+  *held = (Held){.loan = ticket->loan, .released = args.done_with_host_buffer};
+  pthread_mutex_lock(&meeting_lock);
+  ++ticket->loan->users;
+  pthread_mutex_unlock(&meeting_lock);
+  PJRT_Event_OnReady_Args when = {.struct_size = PJRT_Event_OnReady_Args_STRUCT_SIZE,
+                                  .event = held->released,
+                                  .callback = release,
+                                  .user_arg = held};
+  return backend->PJRT_Event_OnReady(&when);
+}
+
+static PJRT_Error *result_buffer(const Ticket *ticket, PJRT_Device *device, const Array *array,
+                                 PJRT_Buffer **buffer) {
+  const void *data = (const char *)ticket->loan->segment + array->offset;
+  return array->size < LARGE ? buffer_from(ticket, device, array, data, buffer)
+                             : hold(ticket, device, array, data, buffer);
 }
 
 size_t ticket_promises(const Ticket *ticket) {
@@ -79,8 +130,7 @@ void ticket_end(Ticket *ticket) {
   for (size_t i = 0; ticket->number != 0 && i < (size_t)segment->devices; ++i) {
     ++turns_ended[segment_device(segment, (int64_t)i)->id];
   }
-  ticket->loan->next = ticket->program->free;
-  ticket->program->free = ticket->loan;
+  loan_return(ticket->loan);
   program_leave(ticket->program);
   if (ticket->later != NULL) ticket->later->from = ticket->from;
   *ticket->from = ticket->later;
@@ -105,8 +155,7 @@ static void finish(Ticket *ticket, const char *why) {
       PJRT_Error *error = NULL;
       if (why == NULL && k < results) {
         const Array *array = segment_result(segment, (int64_t)i, (int64_t)k);
-        error = buffer_from(ticket, ticket->devices[i], array,
-                            (const char *)segment + array->offset, &buffer);
+        error = result_buffer(ticket, ticket->devices[i], array, &buffer);
       } else if (why == NULL) {
         error = done_buffer(ticket, ticket->devices[i], &buffer);
       }
