@@ -14,6 +14,8 @@ from harness.job.ports import free_port
 
 # What a user's training script has: nothing in it knows of the harness.
 WORKER = """\
+import os
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -29,7 +31,7 @@ def sum_over_all(index):
     x = torch.full((2,), 1.0 + xr.global_ordinal(), device=torch_xla.device())
     assert (xr.world_size(), xr.process_count(), xr.addressable_device_count()) == (2, 2, 1)
     assert xm.all_reduce("sum", x).cpu().tolist() == [3.0, 3.0]
-    print(f"ordinal {xr.global_ordinal()}: summed", flush=True)
+    os.write(1, f"ordinal {xr.global_ordinal()}: summed\\n".encode())  # whole: others write too
 
 
 def of_torch_spawn(index, count):
@@ -46,7 +48,7 @@ def of_torchrun():
     x = torch.full((2,), 1.0 + dist.get_rank(), device=torch_xla.device())
     dist.all_reduce(x)
     assert x.cpu().tolist() == [3.0, 3.0]
-    print(f"ordinal {dist.get_rank()}: summed", flush=True)
+    os.write(1, f"ordinal {dist.get_rank()}: summed\\n".encode())
 """
 # One script a launcher, by the launcher's name.
 SCRIPTS = {

@@ -43,6 +43,7 @@ NOT_RUN = {
     "xla-harness matrix": "environments of several stacks, minutes: see test_matrix",
     "xla-harness qualify": "environments of two stacks, minutes: see test_matrix",
     "xla-harness skew": "environments of several stacks, minutes: see test_skew",
+    "xla-harness run": "starts a script of the reader's: see test_run and test_launchers",
     "xla-harness stacks create": "an environment of GBs: see test_stacks_environments",
     "xla-harness stacks lock": "asks an index of packages: see test_stacks",
     "xla-harness repro CASE": "runs the case: see test_repro, and the tutorial's below",

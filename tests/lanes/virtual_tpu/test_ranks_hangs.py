@@ -289,6 +289,8 @@ def test_a_rank_that_is_killed(topology: Topology, tmp_path: Path, when: str) ->
     def work(number: int) -> list[list[float]]:
         (tmp_path / str(number)).write_text(str(os.getpid()))
         kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+        while len(list(tmp_path.iterdir())) < 4:  # all have been started
+            time.sleep(0.01)
         if number == 2 and when == "first":
             kill()
         mesh, ones = on(4)
