@@ -84,6 +84,17 @@ def _reduce_scatter_tensor(x: torch.Tensor, rank: Rank) -> torch.Tensor:
     return y
 
 
+def part_of_sum(
+    x: torch.Tensor, rank: Rank, op: dist.ReduceOp | dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+) -> torch.Tensor:
+    """What reduce_scatter means, for gloo: it has none of a list before torch 2.8, and then sums.
+
+    That is, whatever the reduction. ``x`` is overwritten.
+    """
+    dist.all_reduce(x, op, group=rank.group)
+    return x.chunk(len(rank.members))[rank.members.index(rank.number)]
+
+
 def _all_to_all(x: torch.Tensor, rank: Rank) -> torch.Tensor:
     parts = [part.contiguous() for part in x.chunk(len(rank.members))]
     received = [torch.empty_like(part) for part in parts]
@@ -180,8 +191,8 @@ COLLECTIVES = {
     "all_gather_into_tensor": _as_it_is(_all_gather_into_tensor, _gathered),
     # over gloo the output can't be stacked, only concatenated
     "all_gather_stacked": Collective(_all_gather_stacked, _gathered, _all_gather_into_tensor),
-    "reduce_scatter": _as_it_is(_reduce_scatter, _sum_scattered),
-    "reduce_scatter_tensor": _as_it_is(_reduce_scatter_tensor, _sum_scattered),
+    "reduce_scatter": Collective(_reduce_scatter, _sum_scattered, part_of_sum),
+    "reduce_scatter_tensor": Collective(_reduce_scatter_tensor, _sum_scattered, part_of_sum),
     # gloo has no all_to_all of a list
     "all_to_all": Collective(_all_to_all, _exchanged, _all_to_all_single),
     "all_to_all_single": _as_it_is(_all_to_all_single, _exchanged),

@@ -6,6 +6,7 @@ Bitwise reductions are asked of booleans only: XLA's CPU client has none of inte
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from harness.oracles import collectives as oracle
 from suites.collectives.data import REDUCERS, REDUCTIONS, executable, ranks_of
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Program, Question, Rank, over_xla
+from suites.process_groups.programs import part_of_sum
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -90,8 +92,10 @@ def test_reduction(topology: Topology, subtests: pytest.Subtests, collective: st
         if not executable(reducer, dtype) or (collective == "reduce" and "float16" in dtype):
             continue
         inputs = ranks_of(topology.total, (4, 3), dtype, reducer)
-        found = program(getattr(dist.ReduceOp, REDUCERS[reducer].c10d))
-        questions[f"{reducer}-{dtype}"] = Question(found, inputs, meaning(inputs, reducer), found)
+        op = getattr(dist.ReduceOp, REDUCERS[reducer].c10d)
+        found = program(op)
+        of_gloo = partial(part_of_sum, op=op) if meaning is _scattered else found
+        questions[f"{reducer}-{dtype}"] = Question(found, inputs, meaning(inputs, reducer), of_gloo)
     ask(subtests, topology, questions)
 
 
