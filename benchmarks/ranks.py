@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from junitparser import JUnitXml, Properties
+from recorded import recorded
 
 PROJECT = """
 import time
@@ -141,17 +140,8 @@ def main() -> None:
 
 
 def _round(folder: str) -> dict[str, float]:
-    report = Path(folder) / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:cov"]
-    command += ["--lane=virtual-tpu", f"--junitxml={report}"]
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    return {
-        recorded.name: float(recorded.value)
-        for suite in JUnitXml.fromfile(str(report))
-        for case in suite
-        for recorded in case.child(Properties) or ()
-        if recorded.name.endswith((" devices", " ranks"))
-    }
+    found = recorded(folder, "--lane=virtual-tpu")
+    return {name: float(value) for name, value in found if name.endswith((" devices", " ranks"))}
 
 
 if __name__ == "__main__":

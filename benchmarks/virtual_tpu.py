@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import jax.export
-from junitparser import JUnitXml, Properties
+from recorded import recorded
 
 from harness.lanes.virtual_tpu import library
 from harness.lanes.virtual_tpu.library import backend_path
@@ -87,15 +87,9 @@ def main() -> None:
 
 
 def _torch_xla(folder: str, times: dict[str, list[float]]) -> None:
-    report = Path(folder) / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["--lane=cpu,virtual-tpu", f"--junitxml={report}"]
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    for suite in JUnitXml.fromfile(str(report)):
-        for case in suite:
-            for recorded in case.child(Properties) or ():
-                if recorded.name in sum(PAIRS.values(), ()):
-                    times.setdefault(recorded.name, []).append(float(recorded.value))
+    for name, value in recorded(folder, "--lane=cpu,virtual-tpu"):
+        if name in sum(PAIRS.values(), ()):
+            times.setdefault(name, []).append(float(value))
 
 
 def _interception(folder: str, times: dict[str, list[float]]) -> None:

@@ -55,16 +55,19 @@ def _run(options: argparse.Namespace) -> int:
         raise BadInputError("run: expected a command behind --, as -- python train.py")
     lane = lane_named(options.lane)
     if lane.compiles_only or lane.runs_cases_of:
-        able = [name for name in LANES if not LANES[name].compiles_only]
-        able = [name for name in able if not LANES[name].runs_cases_of]
+        able = [name for name, one in LANES.items() if not (one.compiles_only or one.runs_cases_of)]
         raise BadInputError(f"run: lane {lane.name}: expected one of {', '.join(able)}")
     topology = _topology(options, lane)
     deadline = _seconds(options.deadline)
     lane.preload()  # says what is missing
     with tempfile.TemporaryDirectory() as folder:
-        log = EventLog(Path(os.environ.get(events.VARIABLE) or Path(folder, "events")))
+        named = os.environ.get(events.VARIABLE)
+        # A script may run for days, and only these are read here.
+        kinds = {} if named else {events.KINDS_VARIABLE: "client,meet,failed"}
+        log = EventLog(Path(named or Path(folder, "events")))
         environments = [
-            {**each, events.VARIABLE: str(log.path)} for each in _environments(lane, topology)
+            {**each, **kinds, events.VARIABLE: str(log.path)}
+            for each in _environments(lane, topology)
         ]
         ended = run_command(options.arguments, environments, deadline)
         found = log.read()

@@ -15,6 +15,7 @@ from typing import Any
 from harness.model.mismatch import DiscoveryError
 
 VARIABLE = "XLA_HARNESS_EVENTS"  # names the file that the plugin of a case's processes appends to
+KINDS_VARIABLE = "XLA_HARNESS_EVENT_KINDS"  # lists the kinds that it writes; all, if unset
 
 
 @dataclass(frozen=True)

@@ -217,11 +217,8 @@ class Settings:
                 "tests without a lanes marker: expected one --lane and one --topology"
             )
         lane = lane_named(self.lanes[0])
-        if self.topologies:
-            size = self.topologies[0]
-        else:
-            size = lane.default_topology
-            size = size.divided(self.processes) if self.processes else size
+        size = self.topologies[0] if self.topologies else lane.default_topology
+        size = size.divided(self.processes) if self.processes else size
         return Target(lane.name, lane_can(lane, size))
 
 

@@ -92,6 +92,15 @@ def test_processes_share_one_job_and_two_runs_do_not(run: Run) -> None:
     assert all(one != other for one, other in zip(*jobs, strict=True))
 
 
+def test_a_log_of_its_own_has_only_what_is_read_of_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = python("import os; print(os.environ.get('XLA_HARNESS_EVENT_KINDS'))")
+    assert run("--topology=2", command=show).stdout == "client,meet,failed\n"
+    monkeypatch.setenv("XLA_HARNESS_EVENTS", "/dev/null")
+    assert run("--topology=2", command=show).stdout == "None\n"
+
+
 def test_output_keeps_its_stream_and_its_last_line(run: Run) -> None:
     text = "import sys; print('out'); print('err\\nno newline', end='', file=sys.stderr)"
     ran = run("--topology=2@chip", command=python(text))

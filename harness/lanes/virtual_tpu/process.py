@@ -6,25 +6,17 @@ import atexit
 import ctypes
 import os
 import sys
-import sysconfig
 import threading
 import traceback
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import wrapt
 
 from harness.lanes.virtual_tpu import pallas
+from harness.lanes.virtual_tpu.sites import NEAR, is_users
 
 _RUNNERS = ("/_pytest/", "/pluggy/", "/harness/isolation/", "/harness/lanes/virtual_tpu/")
-_FOLDERS = sysconfig.get_paths()
-# Of what is no user's code: generated functions, Python's own, installed packages, and ours.
-_LIBRARIES = (
-    "<",
-    *(f"{Path(_FOLDERS[name])}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    f"{Path(__file__).parents[2]}/",
-)
 _DEEPEST = 12  # frames of a stack that are told
 
 
@@ -61,7 +53,7 @@ def stacks() -> str:
     told = []
     for ident in sorted(frames, key=lambda one: one != main):
         stack = traceback.extract_stack(frames[ident])
-        users = [one for one in stack if _is_users(one.filename)][-_DEEPEST:]
+        users = [one for one in stack if is_users(one.filename)][-_DEEPEST:]
         if users and ident in names:
             told.append(f"  thread {names[ident]}:\n")
             told += traceback.format_list(users)
@@ -75,22 +67,17 @@ def site() -> str:
     begin with "near".
     """
     frame = sys._getframe(1) if sys._getframe().f_back else None
-    near = "" if frame is not None else "near "
+    near = "" if frame is not None else NEAR
     if frame is None and (main := threading.main_thread().ident):
         frame = sys._current_frames().get(main)
     found = []
     while frame is not None:
         code = frame.f_code
-        if _is_users(code.co_filename):
+        if is_users(code.co_filename):
             found.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
     more = ", ..." if len(found) > _DEEPEST else ""
     return f"{near}{', called from '.join(found[:_DEEPEST])}{more}" if found else ""
-
-
-@cache  # asked of each frame at each program that ranks meet in
-def _is_users(file: str) -> bool:
-    return not file.startswith(_LIBRARIES)
 
 
 def _show_chips(tpu: Any) -> None:

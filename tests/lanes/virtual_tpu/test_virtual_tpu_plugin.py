@@ -166,6 +166,10 @@ def test_text_comes_back_as_it_was(driver: Driver, ran: object) -> None:
     assert event["by"] == "driver"
 
 
+def test_only_the_kinds_that_are_asked_for_are_written(driver: Driver, ran: object) -> None:
+    assert [event["event"] for event in lines(driver, "kinds.jsonl")] == ["meet", "failed"]
+
+
 def test_a_strange_format_is_still_a_line(driver: Driver, ran: object) -> None:
     compilations = [e for e in lines(driver, "format.jsonl") if e["event"] == "compile"]
     assert [set(event["format"]) for event in compilations] == [{'"'}, {'"'}]

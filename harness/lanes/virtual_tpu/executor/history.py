@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.lanes.virtual_tpu.executor.ranks import Execution
+from harness.lanes.virtual_tpu.sites import NEAR
 
 Sites = dict[str, list[int]]
-# Before a site that is not the call's own, but where the script was meanwhile: see process.py.
-NEAR = "near "
 
 
 class History:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,12 +10,12 @@ from functools import cached_property
 
 from harness.lanes import hlo
 from harness.lanes.virtual_tpu.executor import executable
+from harness.lanes.virtual_tpu.sites import is_users
 
 Groups = tuple[tuple[int, ...], ...]
 
 # Ids that the executor gives begin above those of channels, which frameworks count from 1.
 _FIRST_ID = 1 << 32
-_INSTALLED = re.compile(r"(^|/)(site-packages|lib/python3[.\d]*)/")
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def _line(instruction: hlo.Instruction, frames: hlo.StackFrames) -> str:
         frame = frames.stack_frames[number - 1]
         location = frames.file_locations[frame.file_location_id - 1]
         file = frames.file_names[location.file_name_id - 1]
-        if not _INSTALLED.search(file):
+        if is_users(file):
             return f"{file}:{location.line}"
         number = frame.parent_frame_id
     file = metadata.source_file.strip()

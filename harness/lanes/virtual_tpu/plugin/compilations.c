@@ -145,7 +145,7 @@ static int load(PJRT_Client_Compile_Args *args, const PJRT_Client_Compile_Args *
       remember(load.loaded_executable, bytes, entry->executable_size);
       return 1;
     }
-    free(error_text(error));
+    error_drop(error);
   }
   return 0;
 }
@@ -180,7 +180,7 @@ static void store(PJRT_LoadedExecutable *loaded, const PJRT_Client_Compile_Args 
       .loaded_executable = loaded};
   PJRT_Error *error = backend->PJRT_LoadedExecutable_GetExecutable(&get);
   if (error != NULL) {
-    free(error_text(error));
+    error_drop(error);
     return;
   }
   PJRT_Executable_Serialize_Args bytes = {.struct_size = PJRT_Executable_Serialize_Args_STRUCT_SIZE,
@@ -189,7 +189,7 @@ static void store(PJRT_LoadedExecutable *loaded, const PJRT_Client_Compile_Args 
     store_bytes(key, hash, bytes.serialized_bytes, bytes.serialized_bytes_size);
     bytes.serialized_executable_deleter(bytes.serialized_executable);
   } else {
-    free(error_text(error));
+    error_drop(error);
   }
   PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
                                           .executable = get.executable};

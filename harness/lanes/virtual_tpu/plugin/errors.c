@@ -72,6 +72,10 @@ char *error_text(PJRT_Error *error) {
   return text;
 }
 
+void error_drop(PJRT_Error *error) {
+  if (error != NULL) free(error_text(error));
+}
+
 PJRT_Error *event_await(PJRT_Event *event) {
   if (event == NULL) return NULL;
   PJRT_Event_Await_Args wait = {.struct_size = PJRT_Event_Await_Args_STRUCT_SIZE, .event = event};

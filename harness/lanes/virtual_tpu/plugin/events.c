@@ -68,15 +68,25 @@ static const char *library_of(const void *caller) {
   return name;
 }
 
-int event_wants_stack(const char *event) {
-  const char *wanted = getenv("XLA_HARNESS_STACKS");
-  return wanted != NULL && strstr(wanted, event) != NULL;
+// Whether a list, as "client,failed", has the event.
+static int is_listed(const char *list, const char *event) {
+  const size_t size = strlen(event);
+  for (const char *at = list; at != NULL && *at != '\0';) {
+    const size_t length = strcspn(at, ",");
+    if (length == size && strncmp(at, event, size) == 0) return 1;
+    at += length + (at[length] == ',');
+  }
+  return 0;
 }
+
+int event_wants_stack(const char *event) { return is_listed(getenv("XLA_HARNESS_STACKS"), event); }
 
 void event_write(const char *event, const void *caller, const char *stack, const char *format,
                  ...) {
   const char *path = getenv(EVENTS_VARIABLE);
   if (path == NULL || *path == '\0') return;
+  const char *kinds = getenv("XLA_HARNESS_EVENT_KINDS");
+  if (kinds != NULL && !is_listed(kinds, event)) return;
   char members[1024];
   va_list arguments;
   va_start(arguments, format);

@@ -117,15 +117,8 @@ static PJRT_Error *argument(const Part *part, int64_t index, PJRT_Device *device
                             PJRT_Buffer **buffer) {
   const Array *array = segment_argument(part->segment, part->index, index);
   // Read where it lies: the segment stays as it is until the rank has its results.
-  PJRT_Client_BufferFromHostBuffer_Args args = {
-      .struct_size = PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE,
-      .client = client,
-      .data = (char *)part->segment + array->offset,
-      .type = (PJRT_Buffer_Type)array->type,
-      .dims = array->dimensions,
-      .num_dims = (size_t)array->dimensions_count,
-      .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableZeroCopy,
-      .device = device};
+  const void *data = (char *)part->segment + array->offset;
+  PJRT_Client_BufferFromHostBuffer_Args args = array_args(array, data, client, device);
   TRY(PJRT_Client_BufferFromHostBuffer, args);
   *buffer = args.buffer;
   PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,

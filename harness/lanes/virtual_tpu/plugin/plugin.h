@@ -55,6 +55,8 @@ void error_message(PJRT_Error_Message_Args *args);
 PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
 // An error's text, to be freed; the error is.
 char *error_text(PJRT_Error *error);
+// Of an error that changes nothing; NULL is none.
+void error_drop(PJRT_Error *error);
 // Wait for an event, which is destroyed, and may be NULL: its error.
 PJRT_Error *event_await(PJRT_Event *event);
 // Call an entry of the backend, in a function that returns an error.

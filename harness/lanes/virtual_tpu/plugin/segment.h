@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "plugin.h"
+
 enum { MOST_DIMENSIONS = 32, ALIGNMENT = 64 };
 
 typedef struct {
@@ -41,6 +43,21 @@ static inline Array *segment_argument(const Segment *segment, int64_t device, in
 
 static inline Array *segment_result(const Segment *segment, int64_t device, int64_t index) {
   return &segment_device(segment, device)->arrays[segment->arguments + index];
+}
+
+// To make a buffer of it that lies where its data does.
+static inline PJRT_Client_BufferFromHostBuffer_Args array_args(const Array *array, const void *data,
+                                                               PJRT_Client *client,
+                                                               PJRT_Device *device) {
+  return (PJRT_Client_BufferFromHostBuffer_Args){
+      .struct_size = PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE,
+      .client = client,
+      .data = data,
+      .type = (PJRT_Buffer_Type)array->type,
+      .dims = array->dimensions,
+      .num_dims = (size_t)array->dimensions_count,
+      .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableZeroCopy,
+      .device = device};
 }
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_SEGMENT_H_

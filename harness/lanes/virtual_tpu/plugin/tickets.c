@@ -30,30 +30,17 @@ void ticket_fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char
       .error_message = why,
       .error_message_size = size,
       .fulfill_alias_buffer_cb = ticket->promises[index]};
-  PJRT_Error *error = backend->PJRT_Client_FulfillAliasBuffer(&args);
-  if (error != NULL) free(error_text(error));  // says again what we said
+  error_drop(backend->PJRT_Client_FulfillAliasBuffer(&args));  // says again what we said
   if (buffer == NULL) return;
   PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
                                       .buffer = buffer};
   backend->PJRT_Buffer_Destroy(&destroy);
 }
 
-static PJRT_Client_BufferFromHostBuffer_Args buffer_args(const Ticket *ticket, PJRT_Device *device,
-                                                         const Array *array, const void *data) {
-  return (PJRT_Client_BufferFromHostBuffer_Args){
-      .struct_size = PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE,
-      .client = ticket->client,
-      .data = data,
-      .type = (PJRT_Buffer_Type)array->type,
-      .dims = array->dimensions,
-      .num_dims = (size_t)array->dimensions_count,
-      .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall,
-      .device = device};
-}
-
 static PJRT_Error *buffer_from(const Ticket *ticket, PJRT_Device *device, const Array *array,
                                const void *data, PJRT_Buffer **buffer) {
-  PJRT_Client_BufferFromHostBuffer_Args args = buffer_args(ticket, device, array, data);
+  PJRT_Client_BufferFromHostBuffer_Args args = array_args(array, data, ticket->client, device);
+  args.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
   TRY(PJRT_Client_BufferFromHostBuffer, args);
   *buffer = args.buffer;
   return event_await(args.done_with_host_buffer);
@@ -67,21 +54,19 @@ typedef struct {
 
 static void release(PJRT_Error *error, void *argument) {
   Held *held = argument;
-  if (error != NULL) free(error_text(error));
+  error_drop(error);
   pthread_mutex_lock(&meeting_lock);
   loan_return(held->loan);
   pthread_mutex_unlock(&meeting_lock);
   PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
                                      .event = held->released};
-  error = backend->PJRT_Event_Destroy(&destroy);
-  if (error != NULL) free(error_text(error));
+  error_drop(backend->PJRT_Event_Destroy(&destroy));
   free(held);
 }
 
 static PJRT_Error *hold(const Ticket *ticket, PJRT_Device *device, const Array *array,
                         const void *data, PJRT_Buffer **buffer) {
-  PJRT_Client_BufferFromHostBuffer_Args args = buffer_args(ticket, device, array, data);
-  args.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableZeroCopy;
+  PJRT_Client_BufferFromHostBuffer_Args args = array_args(array, data, ticket->client, device);
   TRY(PJRT_Client_BufferFromHostBuffer, args);
   *buffer = args.buffer;
   Held *held = malloc(sizeof *held);
@@ -274,7 +259,7 @@ static int has_copies(const Ticket *ticket) {
                                     .event = ticket->copied[i]};
     PJRT_Error *error = ticket->copied[i] == NULL ? NULL : backend->PJRT_Event_IsReady(&args);
     if (error != NULL) {
-      free(error_text(error));
+      error_drop(error);
       return 0;
     }
     if (ticket->copied[i] != NULL && !args.is_ready) return 0;

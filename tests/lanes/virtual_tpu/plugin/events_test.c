@@ -55,6 +55,15 @@ TEST(a_short_text_comes_back_as_it_was) {
   event_write("client", api, "File \"x.py\", line 1\n  é€😀\\\t\x1f", "%s", "");
 }
 
+TEST(only_the_kinds_that_are_asked_for_are_written) {
+  setenv("XLA_HARNESS_EVENTS", "kinds.jsonl", 1);
+  setenv("XLA_HARNESS_EVENT_KINDS", "meet,failed", 1);
+  static const char *const KINDS[] = {"client", "meet", "execute", "failed", "fail", "meet,failed"};
+  for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; ++i) {
+    event_write(KINDS[i], api, NULL, "%s", "");
+  }
+}
+
 TEST(quoting_never_writes_beyond_its_room) {
   static const char *const TEXTS[] = {"",
                                       "abc",

@@ -158,6 +158,15 @@ static void *discover_until_told(void *told) {
   return NULL;
 }
 
+// All slices but the coordinator's own.
+static void join_all(const struct sockaddr_in *address, int *slices, int count) {
+  for (int i = 1; i < count; ++i) {
+    char line[64];
+    snprintf(line, sizeof line, HELLO "join %d\n", i);
+    slices[i] = knock(address, line, strlen(line));
+  }
+}
+
 // Strangers send all kinds of lines, many of them held open; then the real slices come.
 TEST(strangers_neither_complete_nor_stop_a_discovery) {
   struct sockaddr_in address;
@@ -177,11 +186,7 @@ TEST(strangers_neither_complete_nor_stop_a_discovery) {
   if (ended) fail("a stranger ended the discovery: %s", why);
   EXPECT(answers(&address, "token 00112233445566778899aabbccddee00\n", "refused"));
   int slices[SLICES];
-  for (int i = 1; i < SLICES; ++i) {
-    char line[64];
-    snprintf(line, sizeof line, HELLO "join %d\n", i);
-    slices[i] = knock(&address, line, strlen(line));
-  }
+  join_all(&address, slices, SLICES);
   pthread_join(slice, NULL);
   if (*why) fail("%s", why);
   // Whoever has the token is checked no less.
@@ -209,11 +214,7 @@ TEST(the_coordinators_process_hears_last_that_all_have_come) {
   pthread_t slice;
   pthread_create(&slice, NULL, discover_once, NULL);
   int others[MANY];
-  for (int i = 1; i < MANY; ++i) {
-    char line[64];
-    snprintf(line, sizeof line, HELLO "join %d\n", i);
-    others[i] = knock(&address, line, strlen(line));
-  }
+  join_all(&address, others, MANY);
   pthread_join(slice, NULL);
   if (*why) fail("%s", why);
   for (int i = MANY - 1; i > 0; --i) {
