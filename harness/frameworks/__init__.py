@@ -5,10 +5,12 @@ An installed package adds one with an entry point in the group ``xla_harness.fra
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from harness.frameworks.protocol import Framework, Platform
 from harness.registry import Registry
 
-__all__ = ["FRAMEWORKS", "Framework", "Platform", "environment", "prepare"]
+__all__ = ["FRAMEWORKS", "Framework", "Platform", "environment", "missing", "prepare"]
 
 FRAMEWORKS: Registry[Framework] = Registry(
     "framework",
@@ -18,6 +20,11 @@ FRAMEWORKS: Registry[Framework] = Registry(
         "jax": "harness.frameworks.jax:Jax",
     },
 )
+
+
+def missing(name: str) -> str:
+    """Why a framework can't be asked here; "" for one that is installed, which is not imported."""
+    return "" if find_spec(name) else f"framework {name}: not installed in this environment"
 
 
 def environment(platform: Platform, devices: int) -> dict[str, str | None]:

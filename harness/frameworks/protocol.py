@@ -15,10 +15,14 @@ class Framework(Protocol):
     """
 
     name: str
+    """That of the module to import."""
     packages: tuple[str, ...]
     """The distributions it consists of, whose versions each report states."""
     preload: tuple[str, ...]
     """Modules that are imported once, before the first fork; they start no thread and no client."""
+
+    processes: str = ""
+    """What a process of it has at the most: ``chip`` for one that has one device, "" for all."""
 
     read_at_import: tuple[str, ...]
     """Variables that it reads when it is imported, so that a case can't set them; ``*`` matches."""

@@ -30,7 +30,8 @@ _FACTS = frozenset(
 )
 _RECORD = frozenset(
     {
-        *("id", "isolation", "deadline", "expectation", "expected", "expected_by", "actual"),
+        *("id", "framework", "isolation", "deadline"),
+        *("expectation", "expected", "expected_by", "actual"),
         *("outcome", "outcome_detail", "failure", "signal", "unproven", MODIFIED),
         *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
     }

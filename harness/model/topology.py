@@ -144,10 +144,16 @@ def _chips(grid: str) -> int:
 
 @dataclass(frozen=True)
 class Target:
-    """A lane's name and a topology; ``cpu-4`` in case ids."""
+    """A lane's name and a topology; ``cpu-4`` in case ids.
+
+    A case that several frameworks are asked has the one it asks here, and in its id:
+    ``virtual-tpu-4@chip-torch_tpu``.
+    """
 
     lane: str
     topology: Topology
+    framework: str = ""
 
     def __str__(self) -> str:
-        return f"{self.lane}-{self.topology}"
+        named = f"-{self.framework}" if self.framework else ""
+        return f"{self.lane}-{self.topology}{named}"

@@ -19,6 +19,7 @@ MARKERS = (
     "lanes(*names): the lanes the case can run on",
     "topologies(*sizes): the topologies it can run on, as 4 or '2x4'; needs lanes(...)",
     "processes(*each): a process for each 'chip', 'host' or 'slice', or 'one'; needs lanes(...)",
+    "frameworks(*names): the frameworks that are asked the same; each has a case of its own",
     "upstream(*issues): the upstream issues it watches, as 'pytorch/xla#8854'",
     "environment(**variables): variables set before the runtime starts; None unsets one",
     "deadline(seconds): after which it counts as hung",
@@ -29,15 +30,15 @@ _ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 
 
 def declared_targets(item: pytest.Item) -> list[Target]:
-    """Lane × topology × processes of the closest markers of these names; [] without ``lanes``.
+    """Lane × topology × processes × framework of the closest markers; [] without ``lanes``.
 
-    Raises BadInputError for an unknown lane or word, or a topology that can't be read.
+    Raises BadInputError for an unknown lane, framework or word, or a topology that can't be read.
     """
-    _refuse_keywords(item, "lanes", "topologies", "processes", "upstream")
+    _refuse_keywords(item, "lanes", "topologies", "processes", "frameworks", "upstream")
     lanes, topologies = item.get_closest_marker("lanes"), item.get_closest_marker("topologies")
-    processes = item.get_closest_marker("processes")
+    processes, asked = item.get_closest_marker("processes"), item.get_closest_marker("frameworks")
     if lanes is None:
-        for mark in (topologies, processes):
+        for mark in (topologies, processes, asked):
             if mark is not None:
                 raise BadInputError(f"{item.nodeid}: {mark.name}(...) needs lanes(...)")
         return []
@@ -47,10 +48,11 @@ def declared_targets(item: pytest.Item) -> list[Target]:
     try:
         sizes = [Topology.parse(str(size)) for size in (topologies.args if topologies else ())]
         targets = [
-            Target(lane.name, lane_can(lane, divided))
+            Target(lane.name, lane_can(lane, placed), framework)
             for lane in map(lane_named, lanes.args)
             for size in sizes or [lane.default_topology]
             for divided in _divided(size, processes)
+            for framework, placed in _asked(divided, asked)
         ]
     except BadInputError as error:
         raise BadInputError(f"{item.nodeid}: {error}") from None
@@ -63,6 +65,22 @@ def _divided(size: Topology, processes: pytest.Mark | None) -> list[Topology]:
     if not processes.args:
         raise BadInputError("processes(): expected words, as processes('chip', 'one')")
     return [size.divided(str(word)) for word in processes.args]
+
+
+def _asked(size: Topology, frameworks: pytest.Mark | None) -> list[tuple[str, Topology]]:
+    """Each framework's name, and the topology as its processes divide it."""
+    if frameworks is None:
+        return [("", size)]
+    if not frameworks.args:
+        raise BadInputError("frameworks(): expected names, as frameworks('torch_xla', 'torch_tpu')")
+    for name in frameworks.args:
+        if name not in FRAMEWORKS:
+            known = ", ".join(FRAMEWORKS)
+            raise BadInputError(f"frameworks({name!r}): expected some of {known}")
+    return [
+        (name, size.divided(each) if (each := FRAMEWORKS[name].processes) else size)
+        for name in frameworks.args
+    ]
 
 
 def case_of(item: pytest.Item, target: Target, deadline: float) -> Case:

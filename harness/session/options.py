@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import frameworks
 from harness.errors import BadInputError
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
@@ -192,6 +193,8 @@ class Settings:
             return f"lane {target.lane}: left to lane {other}"
         if not self.lanes and (missing := lane_named(target.lane).missing()):
             return f"lane {target.lane}: {missing}"
+        if target.framework and (missing := frameworks.missing(target.framework)):
+            return missing
         return self._why_not_size(target.topology)
 
     def _why_not_size(self, size: Topology) -> str:
@@ -203,7 +206,7 @@ class Settings:
 
     def place(self, target: Target) -> Target:
         """Where a case of that target runs: on the hardware, if that was asked for."""
-        return target if self.hardware is None else Target(self.lanes[0], target.topology)
+        return target if self.hardware is None else replace(target, lane=self.lanes[0])
 
     def plain_target(self) -> Target | None:
         """Where tests without ``lanes`` run: nowhere of ours unless ``--lane`` is given.

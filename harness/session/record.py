@@ -37,6 +37,7 @@ class Record(Message):
     area: str
     lane: str
     topology: str
+    framework: str  # of a case that several are asked
     isolation: str
     deadline: float
     upstream: str  # issues, separated by spaces
@@ -202,6 +203,7 @@ def _record(
         area=case.area,
         lane=case.target.lane,
         topology=str(case.target.topology),
+        framework=case.target.framework,
         isolation=isolation,
         deadline=case.deadline,
         upstream=" ".join(case.upstream),

@@ -17,8 +17,10 @@ import pytest
 from _pytest.junitxml import xml_key
 from _pytest.runner import runtestprotocol
 
+from harness import frameworks
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations
+from harness.frameworks import FRAMEWORKS
 from harness.isolation.child import set_environment
 from harness.isolation.environment import full_environment
 from harness.isolation.evidence import Death
@@ -125,6 +127,18 @@ class Cases:
         file.case = Case(file.nodeid, target, deadline=self._settings.deadline)
         file.isolator = self._isolator
         return file
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Skip a file of cases whose framework this environment does not have."""
+        report = yield
+        why = _without_framework(collector, report)
+        if why:
+            report.outcome = "skipped"
+            report.longrepr = (str(collector.path), 1, f"Skipped: {why}")
+        return report
 
     @pytest.hookimpl(tryfirst=True)  # so that lane and topology come first in the id
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -371,6 +385,19 @@ class Cases:
             runtime_start=item.stash.get(RUNTIME_START, {}),
             wall=time.monotonic() - start,
         )
+
+
+def _without_framework(collector: pytest.Collector, report: pytest.CollectReport) -> str:
+    """Which framework a file of cases imports in vain; "" if that is not why it failed."""
+    if not report.failed or not isinstance(collector, pytest.Module):
+        return ""
+    if "mark.lanes(" not in collector.path.read_text(errors="replace"):
+        return ""  # of anyone else's test an import that fails is the answer
+    error: BaseException | None = report.call.excinfo and report.call.excinfo.value
+    while error is not None and not isinstance(error, ModuleNotFoundError):
+        error = error.__cause__
+    name = (error.name or "").partition(".")[0] if error else ""
+    return frameworks.missing(name) if name in FRAMEWORKS else ""
 
 
 def _tear_down_plain_fixtures(item: pytest.Item) -> pytest.TestReport | None:

@@ -12,6 +12,7 @@ import sys
 class Acme:
     name = "acme"
     packages = ("acme",)
+    processes = ""
     preload = ("acme_kernels",)
     read_at_import = ("ACME_OPTION_*",)
 
@@ -109,3 +110,66 @@ def test_one_that_can_not_be_loaded_ends_the_run(project: Project) -> None:
     assert ran.code == 2
     assert ran.shows("framework 'acme' of acme: acme_framework:Gone can't be loaded")
     assert "Traceback" not in ran.stdout + ran.stderr
+
+
+ASKED = """
+pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.frameworks("acme", "torch_xla")]
+
+def test_sum(xla_target):
+    assert os.environ["ACME_DEVICES"] == "4"
+    assert xla_target.framework in ("acme", "torch_xla")
+
+@pytest.mark.frameworks("jax")
+@pytest.mark.parametrize("size", [1, 2])
+def test_own(xla_target, size):
+    assert xla_target.framework == "jax"
+"""
+
+
+def test_a_case_for_each_framework(project: Project, path: str) -> None:
+    project.write("test_inner.py", ASKED)
+    ran = project.run(PYTHONPATH=path)
+    assert set(ran.outcomes) == {
+        "test_sum[cpu-4-acme]",
+        "test_sum[cpu-4-torch_xla]",
+        "test_own[cpu-4-jax-1]",
+        "test_own[cpu-4-jax-2]",
+    }, ran.stdout
+    assert set(ran.outcomes.values()) == {"passed"}
+    assert ran.properties("test_sum[cpu-4-acme]")["framework"] == "acme"
+
+
+def test_one_process_a_device_is_part_of_its_cases(project: Project) -> None:
+    modules = MODULES | {
+        "acme_framework": FRAMEWORK.replace('processes = ""', 'processes = "chip"')
+    }
+    entry = "[xla_harness.frameworks]\nacme = acme_framework:Acme\n"
+    path = install(project.path / "site", "acme", modules, entry)
+    mark = 'pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.frameworks("jax", "acme")]'
+    project.write("test_inner.py", f"{mark}\ndef test_x(): pass")
+    ran = project.run("--collect-only", "--lane=virtual-tpu", PYTHONPATH=path)
+    assert ran.shows("test_x[virtual-tpu-4-jax]")
+    assert ran.shows("test_x[virtual-tpu-4@chip-acme]")
+
+
+@pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_what_needs_one_that_is_not_installed(
+    project: Project, path: str, xdist: tuple[str, ...]
+) -> None:
+    """Cases are left out, files skipped, and neither is lost; anyone else's test fails."""
+    acme = path.split(":", maxsplit=1)[0]
+    (project.path / "site" / "acme.py").unlink()
+    project.write("test_asked.py", ASKED)
+    project.write(
+        "test_imports.py", "import acme.kernels\n@pytest.mark.lanes('cpu')\ndef test_x(): pass"
+    )
+    project.write("test_misses.py", "import acmes\n@pytest.mark.lanes('cpu')\ndef test_x(): pass")
+    project.write("test_plain.py", "import acme\ndef test_x(): pass")
+    ran = project.run(*xdist, "--continue-on-collection-errors", PYTHONPATH=acme)
+    assert "test_sum[cpu-4-torch_xla]" in ran.outcomes
+    assert "test_sum[cpu-4-acme]" not in ran.outcomes
+    assert ran.shows("1  left out: framework acme: not installed in this environment")
+    assert ran.shows("ERROR test_misses.py")
+    assert ran.shows("ERROR test_plain.py")
+    assert not ran.shows("ERROR test_imports.py")
+    assert "framework acme: not installed in this environment" in ran.junit.read_text()
