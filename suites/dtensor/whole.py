@@ -37,7 +37,7 @@ class Placing:
         """Redistribute it."""
         if self.mesh is None:
             return tensor
-        moved: torch.Tensor = tensor.redistribute(self.mesh, placements)  # type: ignore[attr-defined]
+        moved: torch.Tensor = tensor.redistribute(self.mesh, placements)
         return moved
 
     def parallel(self, module: nn.Module, plan: object) -> nn.Module:

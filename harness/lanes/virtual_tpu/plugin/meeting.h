@@ -93,5 +93,7 @@ void ticket_queue(Ticket *ticket);
 void ticket_end(Ticket *ticket);
 // What the job's executor says, in the thread that reads it.
 void tickets_hear(const char *line, const char *text);
+// Buffers of a rank are destroyed by a thread of the plugin.
+void tickets_fill(PJRT_Api *api);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_MEETING_H_

@@ -1,11 +1,11 @@
 #define _GNU_SOURCE
-#include "plugin.h"
-
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "meeting.h"
 
 const PJRT_Api *backend;
 static PJRT_Api table;
@@ -97,6 +97,7 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
       programs_fill(&table);
       compilations_fill(&table);
       memories_fill(&table);
+      tickets_fill(&table);
       profiler_fill(&table);
     }
   }

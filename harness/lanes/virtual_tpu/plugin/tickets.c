@@ -305,7 +305,79 @@ static void wait_for(const PJRT_Client *client) {
   pthread_mutex_unlock(&meeting_lock);
 }
 
-void meeting_leave(const PJRT_Client *client) { wait_for(client); }
+// --- Buffers that end while they are used.
+// The backend waits where a buffer is destroyed whose copy has not been made yet, and the thread
+// that destroys it may be the one that has to bring about what the copy waits for. A TPU's does not
+// wait. So a thread of our own destroys what the ranks of a job give up.
+typedef struct Ending {
+  struct Ending *next;
+  PJRT_Buffer *buffer;
+} Ending;
+
+static struct {
+  pthread_mutex_t lock;
+  pthread_cond_t given, ended;
+  int has_thread, busy;
+  Ending *first, **last;
+} endings = {PTHREAD_MUTEX_INITIALIZER,
+             PTHREAD_COND_INITIALIZER,
+             PTHREAD_COND_INITIALIZER,
+             0,
+             0,
+             NULL,
+             &endings.first};
+
+static void *end_buffers(void *unused) {
+  pthread_mutex_lock(&endings.lock);
+  for (;;) {
+    endings.busy = endings.first != NULL;
+    if (!endings.busy) pthread_cond_broadcast(&endings.ended);
+    while (endings.first == NULL) pthread_cond_wait(&endings.given, &endings.lock);
+    endings.busy = 1;
+    Ending *one = endings.first;
+    endings.first = one->next;
+    if (endings.first == NULL) endings.last = &endings.first;
+    pthread_mutex_unlock(&endings.lock);
+    PJRT_Buffer_Destroy_Args args = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
+                                     .buffer = one->buffer};
+    error_drop(backend->PJRT_Buffer_Destroy(&args));
+    free(one);
+    pthread_mutex_lock(&endings.lock);
+  }
+  return unused;
+}
+
+static PJRT_Error *destroy_buffer(PJRT_Buffer_Destroy_Args *args) {
+  if (identity.processes == 1 || !job_is_here()) return bridge_PJRT_Buffer_Destroy(args);
+  Ending *one = malloc(sizeof *one);
+  if (one == NULL) abort();
+  *one = (Ending){.buffer = args->buffer};
+  pthread_mutex_lock(&endings.lock);
+  pthread_t thread;
+  if (!endings.has_thread && pthread_create(&thread, NULL, end_buffers, NULL) == 0) {
+    pthread_detach(thread);
+    endings.has_thread = 1;
+  }
+  *endings.last = one;
+  endings.last = &one->next;
+  endings.busy = 1;
+  pthread_cond_signal(&endings.given);
+  pthread_mutex_unlock(&endings.lock);
+  return NULL;
+}
+
+static void await_endings(void) {
+  pthread_mutex_lock(&endings.lock);
+  while (endings.has_thread && endings.busy) pthread_cond_wait(&endings.ended, &endings.lock);
+  pthread_mutex_unlock(&endings.lock);
+}
+
+void tickets_fill(PJRT_Api *api) { api->PJRT_Buffer_Destroy = destroy_buffer; }
+
+void meeting_leave(const PJRT_Client *client) {
+  wait_for(client);
+  if (job_is_here()) await_endings();
+}
 
 // For the end of a process: what it has queued, others may wait for.
 VIRTUAL_TPU_EXPORT void virtual_tpu_settle(void) { wait_for(NULL); }
