@@ -86,10 +86,9 @@ def _disk(stacks: Sequence[Stack], cache: Path) -> Check:
 def _pythons(stacks: Sequence[Stack]) -> Iterator[Check]:
     for version in sorted({stack.python for stack in stacks}, key=Version):
         try:
-            found = uv.run("python", "python", "find", "--no-project", "--system", version).strip()
-            yield Check(f"Python {version}", found)
+            yield Check(f"Python {version}", uv.python(version))
         except BadInputError:
-            yield Check(f"Python {version}", "not found", f"uv python install {version}")
+            yield Check(f"Python {version}", "not found", uv.remedy(version))
 
 
 def _tpu() -> Check:
