@@ -123,7 +123,7 @@ def _doctor(options: argparse.Namespace) -> int:
     for name, checks in found.items():
         lines += [name, *(text for check in checks for text in _line(check))]
         if not checks:
-            lines.append("  no torch_xla, no jax")
+            lines.append("  no torch_xla, no torch_tpu, no jax")
     data = [{"of": name, **asdict(check)} for name, checks in found.items() for check in checks]
     answer(options, data, "\n".join(lines))
     return int(any(check["remedy"] and check["needed"] for check in data))

@@ -50,7 +50,7 @@ class Catalogue:
             return stack
         python = swaps.pop("python", None)
         swapped = stack.swap(_swapped(stack, swaps), python)
-        _ = swapped.requirements  # a bad pin is said now
+        swapped.check()  # a bad pin is said now
         return swapped
 
     def between(self, one: str, other: str) -> list[Stack]:

@@ -18,6 +18,7 @@ from harness.model.versions import LEADING, leading
 # jax and jaxlib are released as a pair.
 TOGETHER = (("torch", "torch_xla"), ("jax", "jaxlib"), ("libtpu",))
 PYTHON = re.compile(r"3\.\d+(\.\d+)?")
+_PYTHON_OF_TORCH_TPU = Version("3.12")
 DISK = 8  # GB, where a stack's file says nothing
 
 
@@ -44,6 +45,22 @@ class Stack:
     def requirements(self) -> list[str]:
         """Its pins as PEP 508 requirements, a wheel's path as the version that it is."""
         return [_requirement(self, name, pin) for name, pin in self.pins.items()]
+
+    def check(self) -> None:
+        """Raises BadInputError for pins that no package index could ever fulfil."""
+        _ = self.requirements
+        if "torch_tpu" not in self.pins:
+            return
+        where = self.where or f"stack {self.name}"
+        if "libtpu" not in self.pins:
+            raise BadInputError(
+                f"{where}: key 'pins.libtpu' is missing: expected a version, which torch_tpu needs"
+            )
+        if Version(self.python) < _PYTHON_OF_TORCH_TPU:
+            raise BadInputError(
+                f"{where}: key 'python': {self.python!r}: expected {_PYTHON_OF_TORCH_TPU} or "
+                "later, which torch_tpu needs"
+            )
 
     def contradiction(self, versions: Mapping[str, str]) -> str:
         """What of the ``versions`` that a run states is not as pinned here; "" for nothing."""

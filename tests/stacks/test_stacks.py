@@ -122,6 +122,8 @@ def test_swapping_on_the_command_line(text: str, pins: dict[str, str | None]) ->
         ("zzz", "stack 'zzz': expected one of"),
         ("2.9.0+jaxx=1", "pin 'jaxx': did you mean jax"),
         ("2.9.0+jax=new", "key 'pins.jax': 'new': expected a version"),
+        ("torch_tpu-0.2.0+libtpu=none", "key 'pins.libtpu' is missing"),
+        ("torch_tpu-0.2.0+python=3.11", "key 'python': '3.11': expected 3.12 or later"),
         ("nowhere.toml", "nowhere.toml: "),
     ],
 )
