@@ -89,7 +89,8 @@ def _stacks(options: argparse.Namespace) -> tuple[list[Stack], bool]:
     """From the good one to the bad one, and whether the bad one is the later."""
     catalogue = Catalogue(options.folder)
     if options.wheels is not None:
-        base = catalogue.find(options.base) if options.base else catalogue.stacks[-1]
+        newest = catalogue.newest_for(options.component)
+        base = catalogue.find(options.base) if options.base else newest
         every = wheels.stacks_of(options.wheels, base, options.component)
         good, bad = wheels.named(every, options.good), wheels.named(every, options.bad)
     elif options.stacks:

@@ -45,11 +45,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _list(options: argparse.Namespace) -> int:
     stacks, environments = Catalogue(options.folder).stacks, Environments()
     head = "".join(f"{name:<12}" for name in _SHOWN)
-    lines, data = [f"{'stack':<14}{'python':<8}{head}installed"], []
+    width = max((len(stack.name) for stack in stacks), default=12) + 2
+    lines, data = [f"{'stack':<{width}}{'python':<8}{head}installed"], []
     for stack in stacks:
         pins = "".join(f"{stack.pins.get(name, '-').removeprefix('=='):<12}" for name in _SHOWN)
         installed = environments.existing(stack) is not None
-        lines.append(f"{stack.name:<14}{stack.python:<8}{pins}{'yes' if installed else '-'}")
+        lines.append(f"{stack.name:<{width}}{stack.python:<8}{pins}{'yes' if installed else '-'}")
         own = {"name": stack.name, "python": stack.python, "pins": dict(stack.pins)}
         data.append({**own, "installed": installed})
     answer(options, data, "\n".join(lines))
@@ -122,7 +123,7 @@ def _doctor(options: argparse.Namespace) -> int:
     for name, checks in found.items():
         lines += [name, *(text for check in checks for text in _line(check))]
         if not checks:
-            lines.append("  no torch_xla, no jax")
+            lines.append("  no torch_xla, no torch_tpu, no jax")
     data = [{"of": name, **asdict(check)} for name, checks in found.items() for check in checks]
     answer(options, data, "\n".join(lines))
     return int(any(check["remedy"] and check["needed"] for check in data))

@@ -8,10 +8,10 @@ from packaging.specifiers import Specifier, SpecifierSet
 from packaging.version import Version
 
 from harness.expectations.condition import Condition, Versions, contains, version_of
+from harness.model.versions import LEADING
 
-# A framework first: it is what the entries are about, and jax and libtpu follow its pins.
-_LEADING = ("torch_xla", "torch_tpu")
-_ORDER = (*_LEADING, "jax", "jaxlib", "libtpu", "torch", "python")
+# A framework first: it is what the entries are about.
+_ORDER = (*LEADING, "jax", "jaxlib", "libtpu", "torch", "python")
 
 
 def separate(
@@ -70,7 +70,7 @@ def without(known: Sequence[Versions], given: Sequence[Versions]) -> list[Versio
     return [
         stack
         for stack in known
-        for name in _LEADING
+        for name in LEADING
         if any((name, version) not in seen for version in _installed([stack], name))
     ]
 
@@ -80,7 +80,7 @@ def in_order(stacks: Sequence[Versions]) -> list[Versions]:
 
     def place(stack: Versions) -> tuple[int, Version, list[tuple[str, str]]]:
         component, version = framework_of(stack)
-        return _LEADING.index(component), version, sorted(stack.items())
+        return LEADING.index(component), version, sorted(stack.items())
 
     return sorted(stacks, key=place)
 
@@ -90,10 +90,10 @@ def framework_of(stack: Versions) -> tuple[str, Version]:
 
     Raises KeyError for a stack that has none of those.
     """
-    for name in _LEADING:
+    for name in LEADING:
         if (found := version_of(stack.get(name, ""))) is not None:
             return name, found
-    raise KeyError(f"expected a version of {' or '.join(_LEADING)}")
+    raise KeyError(f"expected a version of {' or '.join(LEADING)}")
 
 
 def text_of(ranges: Mapping[str, str]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from harness.frameworks import FRAMEWORKS
 
+ABSENT = "not installed"
 # libtpu is no framework's: torch_xla and JAX both load it.
 _SHARED = ("libtpu",)
 # What every history has a column for, and so the same on every machine. The versions of a framework
@@ -19,11 +21,26 @@ COMPONENTS = (
 
 
 def installed(distribution: str) -> str:
-    """The installed version, or ``not installed``."""
+    """The installed version, or ``ABSENT``."""
     try:
         return version(distribution)
     except PackageNotFoundError:
-        return "not installed"
+        return ABSENT
+
+
+# What a stack is of, and ordered by: the later follows the earlier. jax and libtpu follow its pins.
+LEADING = ("torch_xla", "torch_tpu")
+
+
+def leading(versions: Mapping[str, str]) -> str:
+    """The component of ``LEADING`` that a stack of these versions has; "" for none of them."""
+    return next((name for name in LEADING if versions.get(name, ABSENT) not in ("", ABSENT)), "")
+
+
+def named_by(versions: Mapping[str, str]) -> str:
+    """What a stack without a name is called: ``2.9.0``, ``torch_tpu-0.2.0`` or, for neither, ""."""
+    name = leading(versions)
+    return versions.get(name, "") if name in ("", LEADING[0]) else f"{name}-{versions[name]}"
 
 
 @cache

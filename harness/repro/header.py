@@ -14,7 +14,7 @@ from harness.isolation.environment import full_environment
 from harness.lanes import LANES
 from harness.model.case import Case
 from harness.model.provenance import Modified
-from harness.model.versions import installed
+from harness.model.versions import ABSENT, installed
 from harness.repro.edits import WIDTH
 from harness.repro.values import quoted
 
@@ -42,7 +42,7 @@ def metadata(modules: Iterable[str], pins: Mapping[str, str], python: str) -> st
     lines = ["# /// script", f'# requires-python = "=={short}.*"', "# dependencies = ["]
     for name in _distributions(modules):
         version = pins.get(canonicalize_name(name)) or installed(name)
-        if version != "not installed":
+        if version != ABSENT:
             lines.append(f'#     "{name}=={version.partition("+")[0]}",')
     return "\n".join([*lines, "# ]", "# ///", ""])
 

@@ -43,6 +43,7 @@ from harness.lanes import LANES, hardware
 from harness.lanes.events import VARIABLE, EventLog
 from harness.lanes.tpu_aot.compilation_record import PROPERTY, Summary
 from harness.model.case import Case
+from harness.model.fit import unfit_here
 from harness.model.outcome import Kind
 from harness.model.provenance import modified_property
 from harness.model.topology import Target
@@ -108,6 +109,8 @@ class Cases:
                 refuse_started_runtimes()
             except NotForkableError as error:
                 self._stop(session, str(error))
+            if unfit := unfit_here():
+                self._stop(session, unfit)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(
@@ -277,6 +280,8 @@ class Cases:
                 self._skip_elsewhere(item, target)
                 item.stash[_EXPECTATION] = self._expectations.find(item.nodeid)
             chosen.append(item)
+        if any(CASE in item.stash for item in chosen) and (unfit := unfit_here()):
+            raise BadInputError(unfit)
         if self._settings.shard is not None:
             mine = self._shard(chosen, self._settings.shard)
             left_out += [item for item in chosen if item.nodeid not in mine]

@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from harness.errors import BadInputError
-from harness.model.versions import COMPONENTS
+from harness.model.versions import ABSENT, COMPONENTS, LEADING
 from harness.stacks import constraints
 from harness.stacks.stack import TOGETHER, Stack, together
 
@@ -18,7 +18,7 @@ _SWAP = re.compile(r"\+([A-Za-z][\w.-]*)=([^+]+(?:\+(?![A-Za-z][\w.-]*=)[^+]+)*)
 
 
 class Catalogue:
-    """All ``*.toml`` of a folder, ordered by their frameworks' versions."""
+    """All ``*.toml`` of a folder, ordered by framework, its version and torch's."""
 
     def __init__(self, folder: Path) -> None:
         """Read them.
@@ -36,7 +36,7 @@ class Catalogue:
         self._stacks: dict[str, Stack] = {}
         for name in self._paths:
             self._read(name, ())
-        self.stacks = sorted(self._stacks.values(), key=lambda s: (s.version, s.name))
+        self.stacks = sorted(self._stacks.values(), key=lambda s: s.order)
 
     def find(self, text: str) -> Stack:
         """The stack of that name, a file's path, or either with pins swapped: ``2.9.0+jax=0.8.0``.
@@ -50,17 +50,20 @@ class Catalogue:
             return stack
         python = swaps.pop("python", None)
         swapped = stack.swap(_swapped(stack, swaps), python)
-        _ = swapped.requirements  # a bad pin is said now
+        swapped.check()  # a bad pin is said now
         return swapped
 
     def between(self, one: str, other: str) -> list[Stack]:
         """The stacks from one to the other, ends included, in the order of their versions.
 
         A stack that extends another one is only in it as an end, and so is one of a framework that
-        one of the ends does not have.
+        one of the ends does not have. Ends that differ in torch alone, which torch_tpu allows, have
+        the stacks between that differ from them in torch alone.
         """
-        ends = [self.find(one), self.find(other)]
-        low, high = sorted(ends, key=lambda s: (s.version, s.name))
+        low, high = sorted([self.find(one), self.find(other)], key=lambda s: s.order)
+        if low.framework == high.framework == "torch_tpu" and _but_torch(low) == _but_torch(high):
+            known = [stack for stack in self.stacks if _but_torch(stack) == _but_torch(low)]
+            return [low, *(s for s in known if low.order[:3] < s.order[:3] < high.order[:3]), high]
         inner = [stack for stack in self.releases if low.version < stack.version < high.version]
         same = [stack for stack in inner if {stack.framework} == {low.framework, high.framework}]
         return [low, *same, high]
@@ -69,6 +72,12 @@ class Catalogue:
     def releases(self) -> list[Stack]:
         """The stacks that extend no other one: neither variants nor templates."""
         return [stack for stack in self.stacks if stack.extends is None]
+
+    def newest_for(self, component: str) -> Stack:
+        """The last stack of torch_xla, or of torch_tpu for ``component`` torch_tpu."""
+        leader = component if component in LEADING else LEADING[0]
+        own = [stack for stack in self.stacks if stack.framework == leader]
+        return max(own or self.stacks, key=lambda s: (*s.order[:3], s.extends is None, s.name))
 
     def _named(self, name: str, below: tuple[str, ...] = ()) -> Stack:
         if name in self._stacks:
@@ -117,8 +126,12 @@ def versions_of(stack: Stack) -> dict[str, str]:
     path = stack.where.with_suffix(".txt") if stack.where else None
     resolved = constraints.read(path) if path and path.exists() else {}
     found = {name: resolved.get(canonicalize_name(name), "") for name in COMPONENTS}
-    pinned = {name: stack.pins.get(name, "not installed") for name in COMPONENTS}
+    pinned = {name: stack.pins.get(name, ABSENT) for name in COMPONENTS}
     return {"python": stack.python} | {name: found[name] or pinned[name] for name in COMPONENTS}
+
+
+def _but_torch(stack: Stack) -> tuple[str, dict[str, str]]:
+    return stack.python, {name: pin for name, pin in stack.pins.items() if name != "torch"}
 
 
 def _nearest(name: object, known: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ from packaging.version import Version
 from harness.errors import BadInputError
 from harness.lanes import libtpu_file
 from harness.lanes.virtual_tpu import library
+from harness.model.fit import unmet
 from harness.stacks import uv
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
@@ -86,10 +87,9 @@ def _disk(stacks: Sequence[Stack], cache: Path) -> Check:
 def _pythons(stacks: Sequence[Stack]) -> Iterator[Check]:
     for version in sorted({stack.python for stack in stacks}, key=Version):
         try:
-            found = uv.run("python", "python", "find", "--no-project", "--system", version).strip()
-            yield Check(f"Python {version}", found)
+            yield Check(f"Python {version}", uv.python(version))
         except BadInputError:
-            yield Check(f"Python {version}", "not found", f"uv python install {version}")
+            yield Check(f"Python {version}", "not found", uv.remedy(version))
 
 
 def _tpu() -> Check:
@@ -111,6 +111,7 @@ def packages_fit(folder: Path) -> Iterator[Check]:
     every = distributions(path=[str(folder)])
     found: dict[str, Distribution] = {canonicalize_name(d.metadata["Name"]): d for d in every}
     yield from _torch(found)
+    yield from _torch_tpu(found, folder)
     yield from _jaxlib(found)
     yield from _mosaic(found, folder)
 
@@ -123,6 +124,16 @@ def _torch(found: Mapping[str, Distribution]) -> Iterator[Check]:
     fits = torch.release[:2] == torch_xla.release[:2]
     remedy = "" if fits else f"torch_xla {torch_xla} is built for torch {torch_xla.base_version}"
     yield Check("torch, torch_xla", f"{torch}, {torch_xla}", remedy)
+
+
+def _torch_tpu(found: Mapping[str, Distribution], folder: Path) -> Iterator[Check]:
+    if "torch-tpu" not in found:
+        return
+    versions = {"python": folder.parent.name.removeprefix("python")}
+    versions |= {package.metadata["Name"]: package.version for package in found.values()}
+    own = found["torch-tpu"]
+    remedy = "; ".join(unmet(own, {name.replace("-", "_"): v for name, v in versions.items()}))
+    yield Check("torch_tpu", own.version, remedy and f"torch_tpu {own.version} {remedy}")
 
 
 def _jaxlib(found: Mapping[str, Distribution]) -> Iterator[Check]:
@@ -197,6 +208,6 @@ def mosaic_guard(folder: Path) -> date | None:
 
 def here() -> Iterator[Check]:
     """Whether the packages of this very environment fit together."""
-    spec = find_spec("torch_xla") or find_spec("jax")
+    spec = find_spec("torch_xla") or find_spec("torch_tpu") or find_spec("jax")
     if spec is not None and spec.origin is not None:
         yield from packages_fit(Path(spec.origin).parents[1])

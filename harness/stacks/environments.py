@@ -152,7 +152,7 @@ class Environments:
     def _install(self, stack: Stack, pinned: Path, part: Path, say: Say) -> None:
         doing = f"stack {stack.name}"
         say(f"{stack.name}: installing {len(constraints.read(pinned))} packages")
-        uv.run(doing, "venv", "--quiet", "--relocatable", "--python", stack.python, str(part))
+        uv.make_environment(doing, stack.python, part)
         sync = ["pip", "sync", "--require-hashes", "--python", str(part / "bin" / "python")]
         sync += [*constraints.sources(stack), str(pinned)]
         self._check_disk(stack, uv.run(doing, *sync, "--dry-run", errors=True))

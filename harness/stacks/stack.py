@@ -12,12 +12,13 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from harness.errors import BadInputError
+from harness.model.versions import LEADING, leading
 
 # What is swapped together, because it only fits together: torch_xla is built for one torch, and
 # jax and jaxlib are released as a pair.
 TOGETHER = (("torch", "torch_xla"), ("jax", "jaxlib"), ("libtpu",))
-FRAMEWORKS = ("torch_xla", "torch_tpu")  # what a stack is of, and ordered by
 PYTHON = re.compile(r"3\.\d+(\.\d+)?")
+_PYTHON_OF_TORCH_TPU = Version("3.12")
 DISK = 8  # GB, where a stack's file says nothing
 
 
@@ -45,6 +46,22 @@ class Stack:
         """Its pins as PEP 508 requirements, a wheel's path as the version that it is."""
         return [_requirement(self, name, pin) for name, pin in self.pins.items()]
 
+    def check(self) -> None:
+        """Raises BadInputError for pins that no package index could ever fulfil."""
+        _ = self.requirements
+        if "torch_tpu" not in self.pins:
+            return
+        where = self.where or f"stack {self.name}"
+        if "libtpu" not in self.pins:
+            raise BadInputError(
+                f"{where}: key 'pins.libtpu' is missing: expected a version, which torch_tpu needs"
+            )
+        if Version(self.python) < _PYTHON_OF_TORCH_TPU:
+            raise BadInputError(
+                f"{where}: key 'python': {self.python!r}: expected {_PYTHON_OF_TORCH_TPU} or "
+                "later, which torch_tpu needs"
+            )
+
     def contradiction(self, versions: Mapping[str, str]) -> str:
         """What of the ``versions`` that a run states is not as pinned here; "" for nothing."""
         for pin in (f"python=={self.python}.*", *self.requirements):
@@ -62,18 +79,25 @@ class Stack:
 
     @property
     def version(self) -> Version:
-        """Its framework's version, by which stacks are ordered; 0 without one."""
-        for text in (self.pins.get(self.framework, ""), self.name):
-            try:
-                return Version(_version_in(text).lstrip("<>=!~ ").partition(",")[0])
-            except InvalidVersion:
-                continue
-        return Version("0")
+        """Its framework's version; 0 without one."""
+        return self._version_of(self.framework) or _parsed(self.name) or Version("0")
+
+    @property
+    def order(self) -> tuple[int, Version, Version, str]:
+        """Where it stands among others: those of torch_tpu follow those of torch_xla.
+
+        Stacks of one version follow each other by torch, of which torch_tpu takes several.
+        """
+        place = LEADING.index(self.framework) if self.framework else 0
+        return place, self.version, self._version_of("torch") or Version("0"), self.name
 
     @property
     def framework(self) -> str:
         """The framework that it pins: torch_xla or torch_tpu; "" for none."""
-        return next((name for name in FRAMEWORKS if name in self.pins), "")
+        return leading(self.pins)
+
+    def _version_of(self, name: str) -> Version | None:
+        return _parsed(self.pins.get(name, ""))
 
     def swap(self, pins: Mapping[str, str | None], python: str | None = None) -> Stack:
         """The same stack with other pins; None takes one away. The name says what was swapped.
@@ -107,6 +131,13 @@ def together(*stacks: Stack) -> tuple[tuple[str, ...], ...]:
     if "torch_tpu" in pinned and "torch_xla" not in pinned:
         return tuple(tuple(pin for pin in group if pin != "torch_xla") for group in TOGETHER)
     return TOGETHER
+
+
+def _parsed(pin: str) -> Version | None:
+    try:
+        return Version(_version_in(pin).lstrip("<>=!~ ").partition(",")[0])
+    except InvalidVersion:
+        return None
 
 
 def _fits(version: str, pinned: Requirement) -> bool:

@@ -60,5 +60,5 @@ def read(path: Path, base_of: Callable[[str], Stack | None]) -> Stack:
     )
     if not stack.pins:
         raise BadInputError(f"{path}: key 'pins' is missing: expected a table of versions")
-    _ = stack.requirements  # a bad pin is said now, not in the middle of a run
+    stack.check()  # a bad pin is said now, not in the middle of a run
     return stack

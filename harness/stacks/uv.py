@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.isolation import libc
 
 _MEANINGS = (
+    (
+        r"No interpreter found|Failed to inspect Python|Failed to download\s+\S*cpython-",
+        "that Python is not here, and uv can't fetch it",
+    ),
     (
         r"error sending request|dns error|Could not connect|tcp connect|network connectivity",
         "the package index can't be reached; what was installed before still works",
@@ -21,10 +27,6 @@ _MEANINGS = (
     (r"no wheels? with a matching|no wheels are available|not compatible", "wrong wheel"),
     (r"No solution found|unsatisfiable", "the pins don't fit together"),
     (r"hash|Hash mismatch", "a wheel is not the one that was resolved"),
-    (
-        r"No interpreter found|Failed to inspect Python",
-        "that Python is not here: install it, or pyenv, or let uv fetch it",
-    ),
 )
 
 
@@ -71,6 +73,44 @@ def run(doing: str, *arguments: str, show: bool = False, errors: bool = False) -
     if process.returncode:
         raise BadInputError(_explained(doing, said or "uv's words are above"))
     return (said or "") if errors else output
+
+
+def python(version: str) -> str:
+    """The path of an interpreter that uv finds on this machine, of its own or on PATH.
+
+    Raises BadInputError when there is none.
+    """
+    return run("python", "python", "find", "--no-project", "--system", version).strip()
+
+
+def make_environment(doing: str, version: str, folder: Path) -> None:
+    """Make a folder with an interpreter and no packages, which may be moved.
+
+    uv fetches a Python that is not here if it may. Raises BadInputError, with what can be done
+    about a Python that is missing.
+    """
+    try:
+        run(doing, "venv", "--quiet", "--relocatable", "--python", version, str(folder))
+    except BadInputError as error:
+        try:
+            python(version)
+        except BadInputError:
+            raise BadInputError(f"{error}\n{remedy(version)}") from None
+        raise
+
+
+def remedy(version: str) -> str:
+    """What to do about a Python that uv does not find.
+
+    uv reads PATH, where pyenv puts only the versions that were chosen with `pyenv global`.
+    """
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    known = [path for text in (version, f"{version}.*") for path in root.glob(f"{text}/bin/python")]
+    if not known:
+        return f"install Python {version} and put it on PATH, or: uv python install {version}"
+    newest = max(known, key=lambda path: [int(part) for part in re.findall(r"\d+", path.parts[-3])])
+    folder = shlex.quote(str(newest.parent))
+    return f"pyenv has it, where uv does not look: export PATH={folder}:$PATH"
 
 
 def _environment() -> dict[str, str]:

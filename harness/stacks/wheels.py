@@ -13,7 +13,7 @@ from packaging.version import Version
 from harness.errors import BadInputError
 from harness.stacks import constraints
 from harness.stacks.environments import cache_folder
-from harness.stacks.stack import TOGETHER, Stack
+from harness.stacks.stack import TOGETHER, Stack, together
 
 _DATE = re.compile(r"20\d{6}")
 
@@ -33,7 +33,8 @@ def stacks_of(folder: Path, base: Stack, component: str = "torch_xla") -> list[S
             f"{folder}: expected wheels of {component} for Python {base.python}, found those of "
             f"{', '.join(sorted(wheels)) or 'nothing'}"
         )
-    partners = [p for group in TOGETHER if component in group for p in group if p != component]
+    groups = [group for group in together(base) if component in group]
+    partners = [pin for group in groups for pin in group if pin != component]
     stacks = []
     for version, path in sorted(own.items()):
         pins = {component: str(path)}

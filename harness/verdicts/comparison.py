@@ -11,6 +11,7 @@ from harness.errors import BadInputError
 from harness.junit.report import Report, Result
 from harness.model.flakiness import is_flaky
 from harness.model.outcome import Answer
+from harness.model.versions import named_by
 from harness.verdicts.words import Verdict, counted
 
 # What works on one side only, and may prove flaky when it is rerun.
@@ -21,7 +22,7 @@ DIFFERS = (Verdict.REGRESSED, Verdict.FIXED, Verdict.FLAKY)
 class Side:
     """All that was run on one stack, its lanes, its shards and its reruns, by the case's key."""
 
-    name: str  # the stack's, else its torch_xla version
+    name: str  # the stack's, else its framework's version
     versions: Mapping[str, str]
     runs: Mapping[str, tuple[Result, ...]]  # a case's first run, then its reruns
     left_out: tuple[str, ...]  # the causes for which all first runs left cases out
@@ -60,7 +61,7 @@ def side(reports: Sequence[Report], reruns: Sequence[Report] = ()) -> Side:
     left_out = [set(report.left_out) for report in reports]
     versions = every[0].versions if every else {}
     return Side(
-        name=next((r.stack for r in every if r.stack), versions.get("torch_xla", "no report")),
+        name=next((r.stack for r in every if r.stack), named_by(versions) or "no report"),
         versions=versions,
         runs={key: tuple(results) for key, results in runs.items()},
         left_out=tuple(sorted(set.intersection(*left_out))) if left_out else (),

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from harness.errors import BadInputError
 from harness.junit.report import FORMAT_PROPERTY, Report, Result, read_all
 from harness.model.issues import resolve
+from harness.model.versions import LEADING, leading, named_by
 from harness.verdicts.comparison import Side, side
 from harness.verdicts.upstream import Row, RowAnswer
 
@@ -101,19 +102,20 @@ def _known(reports: Sequence[Report], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _sides(reports: Sequence[Report]) -> list[Side]:
-    """A stack's reports as one, in PEP 440 order of torch_xla, then by name."""
+    """A stack's reports as one, in PEP 440 order of torch_xla, then of torch_tpu, then by name."""
     by_stack: dict[str, list[Report]] = {}
     for report in reports:
-        name = report.stack or report.versions.get("torch_xla", "unknown")
+        name = report.stack or named_by(report.versions) or "unknown"
         by_stack.setdefault(name, []).append(report)
     return sorted((side(members) for members in by_stack.values()), key=_order)
 
 
-def _order(each: Side) -> tuple[bool, Version, str]:
+def _order(each: Side) -> tuple[int, Version, str]:
+    name = leading(each.versions)
     try:
-        return True, Version(each.versions.get("torch_xla", "")), each.name
-    except InvalidVersion:
-        return False, Version("0"), each.name
+        return LEADING.index(name), Version(each.versions[name]), each.name
+    except (ValueError, KeyError):  # InvalidVersion is a ValueError
+        return -1, Version("0"), each.name
 
 
 def _timeline(

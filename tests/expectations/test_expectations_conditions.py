@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
+from support.paths import ROOT
 
 from harness.errors import BadInputError
 from harness.expectations import Expectations, ranges
 from harness.expectations.condition import Condition, contains, read
+from harness.stacks.catalogue import Catalogue, versions_of
 
 OLD = {"python": "3.11", "torch": "2.5.1", "torch_xla": "2.5.1", "jax": "0.4.33"}
 NEW = {"python": "3.11", "torch": "2.9.0", "torch_xla": "2.9.0", "jax": "0.7.1", "libtpu": "0.0.23"}
@@ -96,6 +98,22 @@ def test_condition_that_makes_no_sense_is_refused(kind: str) -> None:
 )
 def test_range_of_a_known_or_newer_stack_is_taken(text: str) -> None:
     assert read("a.toml#1", {"torch_xla": text}, KNOWN) == Condition((("torch_xla", text),))
+
+
+@pytest.mark.parametrize(
+    ("data", "on"),
+    [
+        ({"torch_tpu": ">=0.2"}, ["2.14.0", "2.15.0"]),
+        ({"torch_tpu": ">=0.2", "torch": "<2.15"}, ["2.14.0"]),
+        ({"torch": "<2.15"}, ["2.14.0", "2.9.0"]),
+    ],
+)
+def test_torch_tpu_and_its_torch_are_components(data: dict[str, str], on: list[str]) -> None:
+    shipped = Catalogue(ROOT / "fixtures" / "stacks")
+    names = ("torch_tpu-0.2.0-torch-2.14", "torch_tpu-0.2.0", "2.9.0")
+    known = [versions_of(shipped.find(name)) for name in names]
+    condition = read("a.toml#1", data, known)
+    assert [stack["torch"] for stack in known if condition.holds(stack)] == on
 
 
 def test_without_known_stacks_any_version_may_exist() -> None:

@@ -10,6 +10,7 @@ from support.paths import ROOT
 
 from harness.errors import BadInputError
 from harness.matrix.attribution import differing
+from harness.model.versions import ABSENT, named_by
 from harness.stacks.catalogue import Catalogue, known_versions
 from harness.stacks.constraints import read as read_constraints
 from harness.stacks.wheels import named, stacks_of
@@ -121,6 +122,8 @@ def test_swapping_on_the_command_line(text: str, pins: dict[str, str | None]) ->
         ("zzz", "stack 'zzz': expected one of"),
         ("2.9.0+jaxx=1", "pin 'jaxx': did you mean jax"),
         ("2.9.0+jax=new", "key 'pins.jax': 'new': expected a version"),
+        ("torch_tpu-0.2.0+libtpu=none", "key 'pins.libtpu' is missing"),
+        ("torch_tpu-0.2.0+python=3.11", "key 'python': '3.11': expected 3.12 or later"),
         ("nowhere.toml", "nowhere.toml: "),
     ],
 )
@@ -137,13 +140,55 @@ def test_between_leaves_variants_out() -> None:
 
 def test_releases_are_neither_variants_nor_templates() -> None:
     names = [stack.name for stack in Catalogue(SHIPPED).releases]
-    assert names == ["torch_tpu-0.2.0", "2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"]
+    assert names == ["2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0", "torch_tpu-0.2.0"]
 
 
 def test_stacks_between_have_the_framework_of_both_ends() -> None:
     catalogue = Catalogue(SHIPPED)
     ends = [stack.name for stack in catalogue.between("torch_tpu-0.2.0", "2.5.1")]
-    assert ends == ["torch_tpu-0.2.0", "2.5.1"]
+    assert ends == ["2.5.1", "torch_tpu-0.2.0"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "between"),
+    [
+        ("torch_tpu-0.2.0-torch-2.12", "torch_tpu-0.2.0", ["2.12.0", "2.13.0", "2.14.0", "2.15.0"]),
+        ("torch_tpu-0.2.0", "torch_tpu-0.2.0-torch-2.13", ["2.13.0", "2.14.0", "2.15.0"]),
+        ("torch_tpu-0.2.0+torch=2.13.1", "torch_tpu-0.2.0-torch-2.14", ["2.13.1", "2.14.0"]),
+        ("torch_tpu-0.2.0-without-jax", "torch_tpu-0.2.0-torch-2.12", ["2.12.0", "2.15.0"]),
+    ],
+)  # fmt: skip
+def test_stacks_between_step_over_torch_where_torch_tpu_stays(
+    one: str, other: str, between: list[str]
+) -> None:
+    stacks = Catalogue(SHIPPED).between(one, other)
+    assert [stack.pins["torch"] for stack in stacks] == between
+    assert {stack.name for stack in stacks} >= {one, other}
+
+
+@pytest.mark.parametrize(
+    ("component", "name"),
+    [("torch_xla", "nightly"), ("jax", "nightly"), ("torch_tpu", "torch_tpu-0.2.0")],
+)
+def test_wheels_of_a_component_run_with_the_newest_stack_of_their_framework(
+    component: str, name: str
+) -> None:
+    assert Catalogue(SHIPPED).newest_for(component).name == name
+
+
+@pytest.mark.parametrize(
+    ("versions", "name"),
+    [
+        ({"torch_xla": "2.9.0", "torch_tpu": ABSENT}, "2.9.0"),
+        ({"torch_xla": ABSENT, "torch_tpu": "0.2.0"}, "torch_tpu-0.2.0"),
+        ({"torch_xla": ABSENT, "jax": "0.8.0"}, ""),
+        ({"torch_xla": "", "torch_tpu": ""}, ""),
+    ],
+)
+def test_a_stack_without_a_name_is_called_by_its_framework(
+    versions: dict[str, str], name: str
+) -> None:
+    assert named_by(versions) == name
 
 
 def test_torch_is_swapped_alone_under_torch_tpu() -> None:

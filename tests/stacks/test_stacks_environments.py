@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -180,9 +181,51 @@ def test_no_python_of_that_version(alone: Drift) -> None:
     file = alone.stack("1", GOOD)
     assert alone.run("stacks", "lock", "1").returncode == 0
     file.write_text(re.sub(r'python = ".*"', 'python = "3.7"', file.read_text()))
-    done = alone.run("stacks", "create", "1", UV_PYTHON_DOWNLOADS="never")
+    settings = {"UV_PYTHON_DOWNLOADS": "never", "PYENV_ROOT": str(alone.path / "none")}
+    done = alone.run("stacks", "create", "1", **settings)
     assert done.returncode == 2
-    assert "that Python is not here" in done.stderr
+    assert "that Python is not here, and uv can't fetch it" in done.stderr
+    remedy = "install Python 3.7 and put it on PATH, or: uv python install 3.7"
+    assert done.stderr.endswith(f"{remedy}\n")
+    asked = alone.run("stacks", "doctor", **settings)
+    assert asked.returncode == 1
+    assert remedy in " ".join(asked.stdout.split())
+
+
+def test_python_that_pyenv_alone_has(alone: Drift, tmp_path: Path) -> None:
+    """uv sees what is on PATH, where pyenv puts only what was chosen."""
+    file = alone.stack("1", GOOD)
+    assert alone.run("stacks", "lock", "1").returncode == 0
+    file.write_text(re.sub(r'python = ".*"', 'python = "3.7"', file.read_text()))
+    for version in ("3.7.9", "3.7.16", "3.70.1"):
+        (tmp_path / "versions" / version / "bin").mkdir(parents=True)
+        (tmp_path / "versions" / version / "bin" / "python").touch()
+    settings = {"UV_PYTHON_DOWNLOADS": "never", "PYENV_ROOT": str(tmp_path)}
+    folder = tmp_path / "versions" / "3.7.16" / "bin"
+    said = f"pyenv has it, where uv does not look: export PATH={folder}:$PATH"
+    assert said in alone.run("stacks", "create", "1", **settings).stderr
+    (python,) = (
+        check
+        for check in json.loads(alone.run("stacks", "doctor", "--json", "-", **settings).stdout)
+        if check["subject"] == "Python 3.7"
+    )
+    assert python["remedy"] == said
+
+
+def test_python_that_uv_can_not_download(alone: Drift) -> None:
+    """Not being able to fetch a Python is not the index's fault."""
+    file = alone.stack("1", GOOD)
+    assert alone.run("stacks", "lock", "1").returncode == 0
+    file.write_text(re.sub(r'python = ".*"', 'python = "3.8"', file.read_text()))
+    done = alone.run(
+        *("stacks", "create", "1"),
+        UV_PYTHON_DOWNLOADS="automatic",
+        UV_PYTHON_INSTALL_MIRROR="http://127.0.0.1:9/",
+        UV_HTTP_RETRIES="0",
+    )
+    assert done.returncode == 2
+    assert "that Python is not here, and uv can't fetch it" in done.stderr
+    assert "export PATH=" in done.stderr or "uv python install 3.8" in done.stderr
 
 
 def test_no_disk(alone: Drift) -> None:

@@ -8,13 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def install(
-    folder: Path, name: str, modules: Mapping[str, str], entry_points: str, version: str = "1"
+def install(  # noqa: PLR0913 - what a distribution says of itself
+    folder: Path,
+    name: str,
+    modules: Mapping[str, str],
+    entry_points: str = "",
+    version: str = "1",
+    *,
+    needs: str = "",
 ) -> str:
-    """Put a distribution into ``folder``; the PYTHONPATH on which it and the harness are found."""
+    """Put a distribution into ``folder``; the PYTHONPATH on which it and the harness are found.
+
+    ``needs`` are further lines of its metadata, as ``Requires-Dist: other==1``.
+    """
     info = folder / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    )
     (info / "entry_points.txt").write_text(textwrap.dedent(entry_points))
     for module, body in modules.items():
         (folder / f"{module}.py").write_text(textwrap.dedent(body))

@@ -1,0 +1,60 @@
+"""An environment that torch_tpu can't be loaded in is refused before the first case."""
+
+from __future__ import annotations
+
+import pytest
+from support.installed import install
+from support.project import Project
+
+from harness.model.versions import installed
+from harness.stacks.doctor import packages_fit
+
+CASES = """
+pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.topologies(1)]
+def test_case(): pass
+"""
+PLAIN = "def test_plain(): pass\n"
+TORCH = "Requires-Dist: torch<=99,>=98\n"
+REQUIRED = {
+    TORCH: f"needs torch<=99,>=98, found {installed('torch')}",
+    "Requires-Dist: libtpu>=7\n": f"needs libtpu>=7, found {installed('libtpu')}",
+    "Requires-Python: >=3.98\n": "needs python>=3.98, found 3.",
+}
+
+
+def _torch_tpu(project: Project, needs: str) -> str:
+    return install(project.path / "site", "torch_tpu", {}, version="0.2.0", needs=needs)
+
+
+@pytest.mark.parametrize("lane", [(), ("--lane=cpu",)], ids=["", "--lane"])
+@pytest.mark.parametrize(("needs", "said"), REQUIRED.items(), ids=["torch", "libtpu", "python"])
+def test_what_torch_tpu_needs_is_not_there(
+    project: Project, needs: str, said: str, lane: tuple[str, ...]
+) -> None:
+    project.write("test_inner.py", CASES)
+    ran = project.run(*lane, PYTHONPATH=_torch_tpu(project, needs))
+    assert ran.code == 2
+    assert ran.shows(f"xla-harness: torch_tpu 0.2.0 can't be used in this environment: it {said}")
+    assert not ran.shows("1 passed")
+
+
+def test_what_torch_tpu_needs_is_there(project: Project) -> None:
+    """So is what it needs besides the components, which its own import would say."""
+    project.write("test_inner.py", CASES)
+    needs = f"Requires-Dist: torch=={installed('torch')}\nRequires-Dist: no-such-package\n"
+    assert project.run(PYTHONPATH=_torch_tpu(project, needs)).code == 0
+
+
+def test_tests_without_a_lane_are_nothing_to_torch_tpu(project: Project) -> None:
+    project.write("test_inner.py", PLAIN)
+    assert project.run(PYTHONPATH=_torch_tpu(project, TORCH)).code == 0
+
+
+def test_doctor_names_what_an_environment_of_torch_tpu_lacks(project: Project) -> None:
+    site = project.path / "lib" / "python3.11" / "site-packages"
+    needs = "Requires-Python: >=3.12\nRequires-Dist: torch<=2.15.0\nRequires-Dist: libtpu>=0.0.50\n"
+    install(site, "torch_tpu", {}, version="0.2.0", needs=needs)
+    install(site, "torch", {}, version="2.15.0+cpu")
+    (said,) = (check.remedy for check in packages_fit(site) if check.subject == "torch_tpu")
+    lacks = "needs python>=3.12, found 3.11; needs libtpu>=0.0.50, found none"
+    assert said == f"torch_tpu 0.2.0 {lacks}"
