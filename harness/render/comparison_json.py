@@ -12,7 +12,7 @@ from harness.verdicts.words import Verdict
 
 def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
     """The decision, both stacks, and every case that is not unchanged."""
-    decision = decide(comparison, allowed.entries.keys())
+    decision, move = decide(comparison, allowed.entries.keys()), comparison.move
     return {
         "exit_code": decision.exit_code,
         "answer": decision.sentence,
@@ -25,6 +25,7 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
             "reruns": comparison.open.reruns,
             "attributions": comparison.open.attributions,
         },
+        "moved": {"from": move.base, "to": move.candidate} if move else None,
         "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
         "cases": [
             _compared(case, allowed)
@@ -38,6 +39,7 @@ def _compared(case: ComparedCase, allowed: Allowed) -> dict[str, Any]:
     entry = allowed.entries.get(case.key)
     return {
         "case": case.key,
+        "ids": list(case.ids),
         "verdict": str(case.verdict),
         "expected": case.expected,
         "layer": case.layer,
