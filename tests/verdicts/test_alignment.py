@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -13,22 +13,53 @@ from support.project import Project
 from support.two_frameworks import MOVE, asked, run_both
 from support.two_stacks import report, result
 
-from harness.junit.report import Report
-from harness.matrix.qualify import Sides
+from harness.junit.report import Report, Result
+from harness.matrix.qualify import Effort, Sides, steps
+from harness.matrix.runner import Runner
 from harness.matrix.swaps import to_attribute
 from harness.model.outcome import Kind
-from harness.render import comparison_text
+from harness.render import comparison_github, comparison_text
 from harness.render.comparison_json import as_data
+from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 from harness.verdicts.alignment import move_between
 from harness.verdicts.allow import Allowed, apply
 from harness.verdicts.allow_file import load
 from harness.verdicts.compare import compare, decide
 from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.effects import Effect, effect_on
 from harness.verdicts.words import Verdict
 
 Reports = Callable[[str], Report]
 STACKS = (Stack("old", "3.11", {"torch": "1"}), Stack("new", "3.11", {"torch": "2"}))
+
+
+TABLE = """\
+                               works broken  fixed broken       not   only flaky
+                                  on     on     by     by available  after
+                                both   both moving moving     after moving
+                                                             moving
+test_asked.py                      2      1      1      1         2      1     1
+test_imports.py                    .      .      .      .         1      .     .
+test_plain.py                      1      .      .      .         .      .     .
+all                                3      1      1      1         3      1     1"""
+
+
+class Again(Runner):
+    """Reruns that are over; which cases they were asked is noted."""
+
+    def __init__(self, made: dict[str, list[Report]]) -> None:
+        super().__init__(Environments(), Path("reruns"), (), lambda _: None)
+        self.__dict__.update(made=made, asked=set[str]())
+
+    made: dict[str, list[Report]]
+    asked: set[str]
+
+    def reports(
+        self, stacks: Iterable[Stack], cases: Sequence[Result], folders: Sequence[str]
+    ) -> dict[str, list[Report]]:
+        self.asked.update(case.id for case in cases)
+        return self.made
 
 
 @pytest.fixture(scope="module")
@@ -77,16 +108,67 @@ def test_what_is_shown_of_it(compared: Comparison) -> None:
     assert f"  {asked('breaks', MOVE)}" in lines
     data = json.loads(json.dumps(as_data(compared, Allowed({}, ()))))
     cases = {case["case"]: case for case in data["cases"]}
-    assert data["moved"] == {"from": "acme", "to": "zeta"}
+    assert (data["moved"]["from"], data["moved"]["to"]) == ("acme", "zeta")
+    assert data["moved"]["areas"]["test_asked.py"] == dict(
+        zip(Effect, (2, 1, 1, 1, 2, 1, 1), strict=True)
+    )
+    assert cases[asked("breaks", MOVE)]["effect"] == "broken by moving"
     assert cases[asked("breaks", MOVE)]["ids"] == [asked("breaks", "acme"), asked("breaks", "zeta")]
     assert cases[asked("own", "acme")]["ids"] == [asked("own", "acme")]
 
 
+def test_the_table_by_area(compared: Comparison) -> None:
+    lines = list(comparison_text.lines(compared))
+    start = next(n for n, line in enumerate(lines) if "from acme to zeta, by area" in line)
+    assert "\n".join(lines[start + 1 : start + 9]) == TABLE
+    summary = comparison_github.summary(compared).splitlines()
+    at = summary.index(f"| acme to zeta, by area | {' | '.join(Effect)} |")
+    assert summary[at + 2 : at + 6] == [
+        "| test_asked.py | 2 | 1 | 1 | 1 | 2 | 1 | 1 |",
+        "| test_imports.py |  |  |  |  | 1 |  |  |",
+        "| test_plain.py | 1 |  |  |  |  |  |  |",
+        "| all | 3 | 1 | 1 | 1 | 3 | 1 | 1 |",
+    ]
+
+
+def test_a_long_area_fits() -> None:
+    old, new = asks("x", "acme", area="a" * 90), asks("x", "zeta", area="a" * 90)
+    lines = list(comparison_text.lines(compare([old], [new])))
+    assert max(map(len, lines)) == 80
+    assert any(line.startswith("aaaaaaaaaa") and "~" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "effect"),
+    [
+        (Kind.EXPECTED_FAILURE, Kind.FAILED, "broken on both"),
+        (Kind.EXPECTED_FAILURE, Kind.EXPECTED_FAILURE, "broken on both"),
+        (Kind.CRASHED, Kind.UNEXPECTED_PASS, "fixed by moving"),
+        (Kind.PASSED, Kind.EXPECTED_FAILURE, "broken by moving"),
+        (Kind.SKIPPED, Kind.FAILED, "only after moving"),
+        (Kind.HUNG, Kind.SKIPPED, "not available after moving"),
+        (Kind.SKIPPED, Kind.SKIPPED, None),
+    ],
+)
+def test_effect(was: Kind, now: Kind, effect: str | None) -> None:
+    (case,) = compare([asks("x", "a", outcome=was)], [asks("x", "b", outcome=now)]).cases
+    assert effect_on(case) == effect
+
+
 def test_each_side_is_rerun_by_its_own_ids(reports: Reports, compared: Comparison) -> None:
+    runner = Again({stack.name: [reports(f"{stack.name}-again")] for stack in STACKS})
     sides = Sides([[reports("old")], [reports("new")]], STACKS)
-    again = ([reports("old-again")], [reports("new-again")])
-    assert asked("breaks_now_and_then", "zeta") in reports("new-again").results
-    assert sides.rerun(again) == {asked(name, MOVE) for name in ("breaks", "breaks_now_and_then")}
+    *_, last = steps(sides, runner, Effort())
+    assert runner.asked == {
+        asked(name, framework)
+        for name in ("breaks", "breaks_now_and_then", "fixed")
+        for framework in ("acme", "zeta")
+    }
+    assert {case.key: case.verdict for case in last.cases if case.rerun_cases} == {
+        asked("breaks", MOVE): "regressed",
+        asked("breaks_now_and_then", MOVE): "flaky",
+    }
+    assert not last.open
 
 
 def test_another_framework_is_no_component(compared: Comparison) -> None:
@@ -122,13 +204,15 @@ def test_without_a_move_nothing_is_renamed(reports: Reports) -> None:
     assert as_data(same, Allowed({}, ()))["moved"] is None
 
 
-def asks(name: str, framework: str, topology: str = "4") -> Report:
+def asks(
+    name: str, framework: str, topology: str = "4", outcome: Kind = Kind.PASSED, area: str = "a"
+) -> Report:
     one = result(
         "x",
         id=f"a.py::{name}[cpu-{topology}-{framework}]",
         topology=topology,
-        outcome=Kind.PASSED,
-        properties={"area": "a", "framework": framework},
+        outcome=outcome,
+        properties={"area": area, "framework": framework},
     )
     return report(one)
 
