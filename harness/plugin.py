@@ -10,6 +10,7 @@ import pytest
 from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.expectations.causes import read_findings
+from harness.lanes import at_import
 from harness.session import options
 from harness.session.fixtures import start_runtime, topology, tpu_compiler, tpu_events, xla_target
 from harness.session.logs import TraceFilter
@@ -33,13 +34,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests() -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     # OpenBLAS starts its threads when NumPy is imported, and a fork would lose them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # So does the allocator of PyArrow.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     # The same for torch 2.7 and 2.8, whose inductor starts its compile workers.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    lanes = (getattr(early_config.known_args_namespace, "lane", None) or "").split(",")
+    os.environ.update(at_import.environment([name for name in lanes if name]))
 
 
 def pytest_configure(config: pytest.Config) -> None:

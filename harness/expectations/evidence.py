@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import BadInputError
-from harness.expectations.condition import Versions, version_of
+from harness.expectations.condition import Versions
 from harness.expectations.entry import glob_pattern
-from harness.expectations.ranges import in_order
+from harness.expectations.ranges import framework_of, in_order
 from harness.expectations.signature import signature_of
 from harness.junit import report
 from harness.junit.names import EXPECTED_BY_PYTEST
@@ -88,8 +88,12 @@ def _read(path: Path) -> Report:
         raise BadInputError(found.faults[0])
     if not found.results:
         raise BadInputError(f"{path}: no case in it: expected a report of a run of cases")
-    if version_of(found.versions.get("torch_xla", "")) is None:
-        raise BadInputError(f"{path}: expected the property torch_xla to be a version")
+    try:
+        framework_of(found.versions)
+    except KeyError:
+        raise BadInputError(
+            f"{path}: expected the property torch_xla, or torch_tpu, to be a version"
+        ) from None
     return found
 
 

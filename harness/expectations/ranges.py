@@ -9,8 +9,9 @@ from packaging.version import Version
 
 from harness.expectations.condition import Condition, Versions, contains, version_of
 
-# torch_xla first: it is what the entries are about, and jax and libtpu follow its pins.
-_ORDER = ("torch_xla", "jax", "jaxlib", "libtpu", "torch", "python")
+# A framework first: it is what the entries are about, and jax and libtpu follow its pins.
+_LEADING = ("torch_xla", "torch_tpu")
+_ORDER = (*_LEADING, "jax", "jaxlib", "libtpu", "torch", "python")
 
 
 def separate(
@@ -27,13 +28,17 @@ def separate(
         if not wanted or len(_installed(keep, component)) < len(keep) or wanted & unwanted:
             continue
         others = _versions(unmeasured, component) - wanted
-        return component, between(sorted(wanted), sorted(unwanted | others))
+        found = between(sorted(wanted), sorted(unwanted | others))
+        if not found and len(_installed(drop, component)) < len(drop):
+            found = f">={_short(min(wanted))}"  # which a stack without it is not
+        return component, found
     return None
 
 
 def only(stack: Versions) -> tuple[str, str]:
-    """A component and the range that has this stack alone, as far as torch_xla tells."""
-    return "torch_xla", f"=={Version(stack['torch_xla']).public}"
+    """A component and the range that has this stack alone, as far as its framework tells."""
+    component, version = framework_of(stack)
+    return component, f"=={version.public}"
 
 
 def between(keep: Sequence[Version], drop: Sequence[Version]) -> str:
@@ -60,14 +65,35 @@ def narrow(condition: Condition, component: str, text: str) -> dict[str, str]:
 
 
 def without(known: Sequence[Versions], given: Sequence[Versions]) -> list[Versions]:
-    """Those of ``known`` whose torch_xla none of ``given`` has."""
-    seen = _versions(given, "torch_xla")
-    return [stack for stack in known if _versions([stack], "torch_xla") - seen]
+    """Those of ``known`` whose framework, in its version, none of ``given`` has."""
+    seen = {(name, Version(found.public)) for name, found in map(framework_of, given)}
+    return [
+        stack
+        for stack in known
+        for name in _LEADING
+        if any((name, version) not in seen for version in _installed([stack], name))
+    ]
 
 
 def in_order(stacks: Sequence[Versions]) -> list[Versions]:
-    """From the oldest torch_xla to the newest."""
-    return sorted(stacks, key=lambda stack: (Version(stack["torch_xla"]), sorted(stack.items())))
+    """From the oldest torch_xla to the newest, then those of torch_tpu."""
+
+    def place(stack: Versions) -> tuple[int, Version, list[tuple[str, str]]]:
+        component, version = framework_of(stack)
+        return _LEADING.index(component), version, sorted(stack.items())
+
+    return sorted(stacks, key=place)
+
+
+def framework_of(stack: Versions) -> tuple[str, Version]:
+    """The component that a stack is mainly of, and its version.
+
+    Raises KeyError for a stack that has none of those.
+    """
+    for name in _LEADING:
+        if (found := version_of(stack.get(name, ""))) is not None:
+            return name, found
+    raise KeyError(f"expected a version of {' or '.join(_LEADING)}")
 
 
 def text_of(ranges: Mapping[str, str]) -> str:

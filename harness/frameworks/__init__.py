@@ -18,6 +18,7 @@ FRAMEWORKS: Registry[Framework] = Registry(
     {
         "torch_xla": "harness.frameworks.torch_xla:TorchXla",
         "jax": "harness.frameworks.jax:Jax",
+        "torch_tpu": "harness.frameworks.torch_tpu:TorchTpu",
     },
 )
 

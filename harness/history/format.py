@@ -19,7 +19,7 @@ from harness.junit.names import VERSIONS
 from harness.model.outcome import Kind
 
 # The number changes when a reader of the last one would be wrong; a step below then leads to it.
-FORMAT = 2
+FORMAT = 3
 FORMAT_KEY = b"xla_harness_history"
 # Since format 2 the last entry of a file's metadata is its format and a SHA-256 of the file's name
 # and of all bytes of the file but those digits.
@@ -160,8 +160,16 @@ def _from_1(table: pa.Table) -> pa.Table:
     return table.set_column(place, "format", two).replace_schema_metadata({FORMAT_KEY: b"2"})
 
 
+def _from_2(table: pa.Table) -> pa.Table:
+    """2 had no torch_tpu."""
+    columns: dict[str, Any] = {name: table[name] for name in table.schema.names}
+    columns["format"] = pa.repeat(pa.scalar(3, pa.int32()), table.num_rows)
+    columns["torch_tpu"] = pa.repeat(pa.scalar(""), table.num_rows)
+    return pa.table(columns, metadata={FORMAT_KEY: b"3"})
+
+
 # The step at index N makes format N + 1 of format N.
-_STEPS: Sequence[Callable[[pa.Table], pa.Table]] = (_from_0, _from_1)
+_STEPS: Sequence[Callable[[pa.Table], pa.Table]] = (_from_0, _from_1, _from_2)
 
 
 def _newer(found: int) -> str:

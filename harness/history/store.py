@@ -179,7 +179,9 @@ class History:
             found = list(zip(places, looks, strict=True))
         self.set_aside += tuple(each for _, each in found if isinstance(each, SetAside))
         sound = [(place, each) for place, each in found if not isinstance(each, SetAside)]
-        self.unverified += tuple(place.name for place, table in sound if table is not None)
+        self.unverified += tuple(
+            place.name for place, table in sound if table is not None and not place.has_checksum
+        )
         return sound
 
     def _addresses(self, places: Sequence[RunFile]) -> list[str]:

@@ -21,6 +21,7 @@ class JobEnvironment:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._port, self._coordinator, self._token = free_port(), free_port(), new_token()
+        self._builders = ",".join(f"{HOST}:{free_port()}" for _ in range(topology.process_count))
         # Of its own: the processes of an earlier job may still be ending.
         self._job = secrets.token_hex(8)
 
@@ -43,6 +44,10 @@ class JobEnvironment:
             "TORCHELASTIC_RUN_ID": self._job,
             "MASTER_ADDR": HOST,
             "MASTER_PORT": str(self._port),
+            # As torch.tpu.distributed.set_tpu_launch_env says them; nobody listens there.
+            "TORCH_TPU_SLICEBUILDER_ADDRESSES": self._builders,
+            "TORCH_TPU_TOPOLOGY": ",".join(map(str, self._topology.bounds)),
+            "TORCH_TPU_DEVICES_PER_HOST": str(here),
             "XLA_HARNESS_JOB": self._job,
             "XLA_HARNESS_JOB_TOKEN": self._token,
         }

@@ -23,7 +23,8 @@ class Event:
     """One thing that a process asked of the plugin.
 
     ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``reuse`` (of what
-    another rank has compiled), ``kernel``, ``execute``, ``meet`` (a process's first program over
+    another rank has compiled), ``option`` (of the TPU's compiler, left out of a compilation),
+    ``kernel``, ``execute``, ``meet`` (a process's first program over
     several processes), ``failed`` (its job can't go on: ``stack`` is the whole diagnosis),
     ``aot`` or ``aot_refused``; ``by`` the library that asked:
     ``torch_xla``, ``jax`` or a file's name; ``guard`` the value of
@@ -43,6 +44,7 @@ class Event:
     waits: bool = False  # of a client: the other slices are other processes
     fingerprint: str = ""  # of a compilation: equal for equal programs
     kernel: str = ""
+    option: str = ""
     devices: int = 0  # of an execution
     facts: Mapping[str, Any] = field(default_factory=dict)  # of a compilation ahead of time
 

@@ -49,7 +49,7 @@ class TpuLane(Lane):
     def preload(self) -> None:
         """Map both libraries once for all processes forked later; loading starts no thread."""
         library.load()
-        path = _libtpu()
+        path = libtpu()
         try:
             ctypes.CDLL(path)
         except OSError as error:
@@ -59,7 +59,7 @@ class TpuLane(Lane):
         return {  # the machine's own variables say the topology
             **frameworks.environment("tpu", topology.total),
             "TPU_LIBRARY_PATH": str(library.PLUGIN),
-            FORWARD: _libtpu(),
+            FORWARD: libtpu(),
             "SKIP_MEGASCALE_PJRT_CLIENT": None,
         }
 
@@ -80,7 +80,7 @@ class TpuLane(Lane):
         }
 
 
-def _libtpu() -> str:
+def libtpu() -> str:
     """The path of the libtpu that the user names, or the stack's; BadInputError without any."""
     named = os.environ.get("TPU_LIBRARY_PATH", "")
     if named == str(library.PLUGIN):  # of an earlier case, in a process without isolation

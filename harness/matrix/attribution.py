@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from harness.junit.report import Result
-from harness.stacks.stack import TOGETHER, Stack
+from harness.stacks.stack import Stack, together
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Swap(StrEnum):
 def differing(base: Stack, candidate: Stack) -> list[Component]:
     """The components in which two stacks differ."""
     names = {*base.pins, *candidate.pins}
-    groups = [Component(group[-1] if "torch" in group else group[0], group) for group in TOGETHER]
-    grouped = {name for group in TOGETHER for name in group}
+    pairs = together(base, candidate)
+    groups = [Component(group[-1] if "torch" in group else group[0], group) for group in pairs]
+    grouped = {name for group in pairs for name in group}
     groups += [Component(name, (name,)) for name in sorted(names - grouped)]
     found = [
         group

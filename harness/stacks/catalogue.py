@@ -12,13 +12,13 @@ from packaging.utils import canonicalize_name
 from harness.errors import BadInputError
 from harness.model.versions import COMPONENTS
 from harness.stacks import constraints
-from harness.stacks.stack import TOGETHER, Stack
+from harness.stacks.stack import TOGETHER, Stack, together
 
 _SWAP = re.compile(r"\+([A-Za-z][\w.-]*)=([^+]+(?:\+(?![A-Za-z][\w.-]*=)[^+]+)*)")
 
 
 class Catalogue:
-    """All ``*.toml`` of a folder, ordered by torch_xla's version."""
+    """All ``*.toml`` of a folder, ordered by their frameworks' versions."""
 
     def __init__(self, folder: Path) -> None:
         """Read them.
@@ -56,12 +56,14 @@ class Catalogue:
     def between(self, one: str, other: str) -> list[Stack]:
         """The stacks from one to the other, ends included, in the order of their versions.
 
-        A stack that extends another one is only in it as an end.
+        A stack that extends another one is only in it as an end, and so is one of a framework that
+        one of the ends does not have.
         """
         ends = [self.find(one), self.find(other)]
         low, high = sorted(ends, key=lambda s: (s.version, s.name))
         inner = [stack for stack in self.releases if low.version < stack.version < high.version]
-        return [low, *inner, high]
+        same = [stack for stack in inner if {stack.framework} == {low.framework, high.framework}]
+        return [low, *same, high]
 
     @property
     def releases(self) -> list[Stack]:
@@ -129,12 +131,13 @@ def _swapped(stack: Stack, swaps: Mapping[str, str]) -> dict[str, str | None]:
     """The pins to set, those that go together included."""
     known = {canonicalize_name(pin): pin for pin in (*stack.pins, *sum(TOGETHER, ()))}
     pins: dict[str, str | None] = {}
+    groups = together(stack)
     for name, text in swaps.items():
         pin = known.get(canonicalize_name(name))
         if pin is None:
             raise BadInputError(f"stack {stack.name}: pin {name!r}: {_nearest(name, known)}")
         value = None if text == "none" else text
-        group = next((group for group in TOGETHER if pin in group), (pin,))
+        group = next((group for group in groups if pin in group), (pin,))
         pins |= {member: value for member in group if member not in swaps}
         pins[pin] = value
     return pins

@@ -16,6 +16,7 @@ from harness.errors import BadInputError
 # What is swapped together, because it only fits together: torch_xla is built for one torch, and
 # jax and jaxlib are released as a pair.
 TOGETHER = (("torch", "torch_xla"), ("jax", "jaxlib"), ("libtpu",))
+FRAMEWORKS = ("torch_xla", "torch_tpu")  # what a stack is of, and ordered by
 PYTHON = re.compile(r"3\.\d+(\.\d+)?")
 DISK = 8  # GB, where a stack's file says nothing
 
@@ -61,13 +62,18 @@ class Stack:
 
     @property
     def version(self) -> Version:
-        """torch_xla's version, by which stacks are ordered; 0 without one."""
-        for text in (self.pins.get("torch_xla", ""), self.name):
+        """Its framework's version, by which stacks are ordered; 0 without one."""
+        for text in (self.pins.get(self.framework, ""), self.name):
             try:
                 return Version(_version_in(text).lstrip("<>=!~ ").partition(",")[0])
             except InvalidVersion:
                 continue
         return Version("0")
+
+    @property
+    def framework(self) -> str:
+        """The framework that it pins: torch_xla or torch_tpu; "" for none."""
+        return next((name for name in FRAMEWORKS if name in self.pins), "")
 
     def swap(self, pins: Mapping[str, str | None], python: str | None = None) -> Stack:
         """The same stack with other pins; None takes one away. The name says what was swapped.
@@ -93,6 +99,14 @@ class Stack:
             note=f"{self.name} with {', '.join(text[1:] for text in texts)}",
             where=None,
         )
+
+
+def together(*stacks: Stack) -> tuple[tuple[str, ...], ...]:
+    """The pins that are swapped together in these stacks; torch_tpu takes more than one torch."""
+    pinned = {name for stack in stacks for name in stack.pins}
+    if "torch_tpu" in pinned and "torch_xla" not in pinned:
+        return tuple(tuple(pin for pin in group if pin != "torch_xla") for group in TOGETHER)
+    return TOGETHER
 
 
 def _fits(version: str, pinned: Requirement) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.junit.names import VERSIONS
 from harness.model.outcome import Kind
 from harness.verdicts.case_since import CaseSince, cases_of
 from harness.verdicts.rules import ask_about, statement
@@ -115,7 +116,7 @@ def versions_of(
     cursor: duckdb.DuckDBPyConnection, runs: set[str]
 ) -> Mapping[str, Mapping[str, str]]:
     """Stack, commit and components of each run."""
-    names = ("stack", "commit", "python", "torch", "torch_xla", "jax", "jaxlib", "libtpu")
+    names = ("stack", "commit", *VERSIONS)
     columns = ", ".join(f"any_value({name})" for name in names)
     found = cursor.execute(
         f"SELECT run, {columns} FROM cases WHERE run IN (SELECT unnest(?)) GROUP BY run",  # noqa: S608

@@ -14,7 +14,8 @@ from torch_xla import runtime as xr
 from torch_xla.core import xla_model as xm
 
 from harness.ir import parse
-from suites.collectives.programs import Fn, Job, PerRank, to_numpy, to_torch
+from suites.collectives.programs import Fn, Job, PerRank
+from suites.collectives.tensors import to_numpy, to_torch
 
 try:
     from torch_xla._dynamo import dynamo_bridge

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 import torch_xla
@@ -16,6 +15,7 @@ from torch_xla.stablehlo import StableHLOGraphModule, VariableType, exported_pro
 
 from harness.ir import Program, parse
 from harness.oracles.replicas import execute
+from suites.collectives.tensors import to_numpy, to_torch
 
 PerRank = Sequence[Sequence[np.ndarray]]
 Fn = Callable[..., Any]
@@ -48,19 +48,6 @@ class Model(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         return self._fn(*inputs)
-
-
-def to_torch(array: np.ndarray) -> torch.Tensor:
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
 
 
 def export(fn: Fn, inputs: PerRank, rank: int = 0) -> Job:

@@ -15,7 +15,8 @@ from harness.oracles.gloo import run_ranks
 from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_numbers
 from suites.collectives.data import REDUCERS, columns, executable, ranks_of
-from suites.collectives.programs import to_numpy, to_torch, trace
+from suites.collectives.programs import trace
+from suites.collectives.tensors import to_numpy, to_torch
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 

@@ -28,7 +28,8 @@ from suites.collectives.data import (
     lists,
     ranks_of,
 )
-from suites.collectives.programs import to_numpy, to_torch, trace
+from suites.collectives.programs import trace
+from suites.collectives.tensors import to_numpy, to_torch
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 

@@ -21,7 +21,8 @@ from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_numbers, check_reducer
 from suites.collectives.data import columns, ranks_of
 from suites.collectives.dynamo import compile_graphs, without_compiled_guards
-from suites.collectives.programs import export, job_of, to_numpy, to_torch
+from suites.collectives.programs import export, job_of
+from suites.collectives.tensors import to_numpy, to_torch
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 

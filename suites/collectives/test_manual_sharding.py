@@ -22,7 +22,7 @@ from suites.collectives.data import (
     ranks_of,
     slice_groups,
 )
-from suites.collectives.programs import to_numpy, to_torch
+from suites.collectives.tensors import to_numpy, to_torch
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#9089")]
 

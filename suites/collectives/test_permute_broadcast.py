@@ -13,7 +13,8 @@ from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_groups, check_numbers
 from suites.collectives.data import DTYPES, EVEN_LAYOUTS, columns, layout, lists, ranks_of
-from suites.collectives.programs import export, to_numpy, to_torch, trace
+from suites.collectives.programs import export, trace
+from suites.collectives.tensors import to_numpy, to_torch
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8815")]
 

@@ -21,7 +21,8 @@ from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
 from suites.collectives.checks import check_groups, check_numbers
 from suites.collectives.data import Groups, columns, lists, ranks_of, slice_groups
-from suites.collectives.programs import to_numpy, to_torch, trace
+from suites.collectives.programs import trace
+from suites.collectives.tensors import to_numpy, to_torch
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

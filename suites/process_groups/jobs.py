@@ -1,4 +1,4 @@
-"""A program of torch.distributed as every rank of a job runs it, on backend "xla" and on gloo."""
+"""A program of torch.distributed as every rank of a job runs it, on a framework and on gloo."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch_xla
-import torch_xla.distributed.xla_backend  # registers backend "xla"
-from torch_xla.core import xla_model as xm
 
 from harness.job.ranks import run_ranks
 from harness.model.mismatch import NumbersError
-from harness.model.topology import Topology
+from harness.model.topology import Target
 from harness.oracles import gloo
 from suites.collectives.data import Groups
-from suites.collectives.programs import to_numpy, to_torch
-
-# What torch_xla needs for a group that is not the world: all groups of its shape, from one of them.
-RECTANGULAR = {"xla_pg_options": {"spmd": True}}
+from suites.collectives.tensors import to_numpy, to_torch
+from suites.process_groups.backends import BACKENDS
 
 
 @dataclass(frozen=True)
@@ -53,39 +48,25 @@ class Question:
     over_gloo: Program | None
 
 
-def join() -> torch.device:
-    """Make this process a rank of torch_xla's job, as its launchers do; return its device."""
-    device: torch.device = torch_xla.device()
-    xm.set_replication(device, xm.get_xla_supported_devices())
-    return device
-
-
-def join_group() -> torch.device:
-    """Join the job, and its process group on backend "xla"."""
-    device = join()
-    dist.init_process_group("xla", init_method="xla://")
-    return device
-
-
-def over_xla(
+def over_framework(
     questions: Mapping[str, Question],
-    topology: Topology,
+    target: Target,
     groups: Groups = (),
     options: Mapping[str, Any] | None = None,
 ) -> Answers:
-    """What each rank gets on backend "xla"; the groups are created with these options of its.
+    """What each rank gets from the target's framework; its groups are created with these options.
 
     The questions of one call are executed together. Raises RankError if a rank raises.
     """
+    backend = BACKENDS[target.framework]
 
     def ask(number: int) -> dict[str, np.ndarray]:
-        rank = _rank(number, join_group(), groups, options)
+        rank = _rank(number, backend.join(), groups, options)
         got = {name: _got(q.program, q.inputs, rank) for name, q in questions.items()}
-        torch_xla.sync()
-        xm.wait_device_ops()  # a rank that leaves early breaks the programs that others still run
+        backend.settle()
         return {name: to_numpy(value) for name, value in got.items()}
 
-    return by_question(run_ranks(ask, topology))
+    return by_question(run_ranks(ask, target.topology))
 
 
 def over_gloo(questions: Mapping[str, Question], world: int, groups: Groups = ()) -> Answers:

@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable
 
 import pytest
+import torch
 import torch.distributed as dist
-from torch_xla.core import xla_model as xm
 
 from harness.job.ranks import run_ranks
-from harness.model.topology import Topology
+from harness.model.topology import Target
 from harness.oracles import gloo
-from suites.process_groups.jobs import join_group
+from suites.process_groups.backends import BACKENDS
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#1654"),
 ]
@@ -37,28 +38,14 @@ def _check(times: list[Times]) -> None:
     assert not early, f"ranks {early} left before the last rank came"
 
 
-def _over_xla(barrier: Callable[[], object], number: int) -> Times:
-    join_group()
-    xm.rendezvous("ready")  # so that all come about the same time, but for the sleep
-    return _pass(barrier, number)
+def _over_framework(framework: str, number: int) -> Times:
+    ready = torch.ones(1, device=BACKENDS[framework].join())
+    dist.all_reduce(ready)  # so that all come about the same time, but for the sleep
+    ready.cpu()
+    return _pass(dist.barrier, number)
 
 
-def test_barrier(topology: Topology) -> None:
+def test_barrier(xla_target: Target) -> None:
+    topology, framework = xla_target.topology, xla_target.framework
     _check(gloo.run_ranks(lambda number: _pass(dist.barrier, number), topology.total))
-    _check(run_ranks(lambda number: _over_xla(dist.barrier, number), topology))
-
-
-def test_rendezvous(topology: Topology) -> None:
-    _check(run_ranks(lambda n: _over_xla(lambda: xm.rendezvous("here"), n), topology))
-
-
-def test_payloads(topology: Topology) -> None:
-    """Each rank's bytes, of any length and none, reach all ranks."""
-
-    def ask(number: int) -> list[bytes]:
-        join_group()
-        received: list[bytes] = xm.rendezvous("payload", bytes(range(number)))
-        return received
-
-    sent = [bytes(range(rank)) for rank in range(topology.total)]
-    assert run_ranks(ask, topology) == [sent] * topology.total
+    _check(run_ranks(lambda number: _over_framework(framework, number), topology))

@@ -19,7 +19,7 @@ from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimi
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
-from suites.process_groups.jobs import join_group
+from suites.process_groups.backends import TorchXla
 from suites.process_groups.training import (
     OPTIMIZERS,
     STEPS,
@@ -37,6 +37,7 @@ pytestmark = [
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#3431", "pytorch/xla#4648", "pytorch/xla#5492"),
 ]
+XLA = TorchXla()
 
 ADAM = OPTIMIZERS["adam"]
 
@@ -54,8 +55,8 @@ def _outputs(model: torch.nn.Module) -> Trained:
 
 def _trained() -> torch.nn.Module:
     """The model after all steps of torch_xla's data parallelism."""
-    model = net().to(join_group())
-    train(model, AllReduced(ADAM(model.parameters())))
+    model = net().to(XLA.join())
+    train(model, AllReduced(ADAM(model.parameters())), XLA)
     return model
 
 
@@ -81,9 +82,9 @@ def test_file_of_each_rank(topology: Topology, tmp_path: Path) -> None:
         return XlaFullyShardedDataParallel(net(seed=seed).to(torch_xla.device()))
 
     def ask(number: int) -> Trained:
-        join_group()
+        XLA.join()
         model = wrapped(seed=7)
-        train(model, ADAM(model.parameters()))
+        train(model, ADAM(model.parameters()), XLA)
         path = tmp_path / f"rank-{number}.pth"
         own = {"model": model.state_dict(), "shard_metadata": model.get_shard_metadata()}
         xm.save(own, str(path), master_only=False)
@@ -109,9 +110,9 @@ def test_optimizer_of_each_rank(topology: Topology, tmp_path: Path) -> None:
         )
 
     def ask(number: int) -> Trained:
-        model = net().to(join_group())
+        model = net().to(XLA.join())
         update = zero1(model)
-        train(model, update, range(STEPS - 1))
+        train(model, update, XLA, range(STEPS - 1))
         path = tmp_path / f"rank-{number}.pt"
         own = {"model": model.state_dict(), "optimizer": update.state_dict()}
         xm.save(own, str(path), master_only=False)
@@ -121,7 +122,7 @@ def test_optimizer_of_each_rank(topology: Topology, tmp_path: Path) -> None:
         other.load_state_dict(saved["model"])
         again = zero1(other)
         again.load_state_dict(saved["optimizer"])
-        return train(other, again, range(STEPS - 1, STEPS))
+        return train(other, again, XLA, range(STEPS - 1, STEPS))
 
     ranks = run_ranks(ask, topology)
     whole = _after(STEPS, topology.total)

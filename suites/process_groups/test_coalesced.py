@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.model.topology import Topology
+from harness.model.topology import Target
 from harness.oracles import collectives as oracle
 from suites.collectives.data import ranks_of
 from suites.process_groups.asking import ask
@@ -15,6 +15,7 @@ from suites.process_groups.jobs import Program, Question, Rank
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#9315"),
 ]
@@ -55,10 +56,10 @@ def _of_one(name: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", COALESCED)
-def test_two_tensors(topology: Topology, subtests: pytest.Subtests, name: str) -> None:
+def test_two_tensors(xla_target: Target, subtests: pytest.Subtests, name: str) -> None:
     program = COALESCED[name]
-    inputs = ranks_of(topology.total, (4, 3))
+    inputs = ranks_of(xla_target.topology.total, (4, 3))
     both = [_of_one(name, inputs), _of_one(name, [-value for value in inputs])]
     expected = [np.concatenate(pair) for pair in zip(*both, strict=True)]
     asked = Question(program, inputs, expected, program)
-    ask(subtests, topology, {"float32": asked})
+    ask(subtests, xla_target, {"float32": asked})

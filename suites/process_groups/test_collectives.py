@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from harness.model.topology import Topology
+from harness.model.topology import Target
 from suites.collectives.data import Groups, layout, ranks_of
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Question
 from suites.process_groups.programs import COLLECTIVES, question
 
-pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("pytorch/xla#9315")]
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.frameworks("torch_xla", "torch_tpu"),
+    pytest.mark.upstream("pytorch/xla#9315"),
+]
 
 
 def _questions(collective: str, world: int, groups: Groups = ()) -> dict[str, Question]:
@@ -22,17 +26,18 @@ def _questions(collective: str, world: int, groups: Groups = ()) -> dict[str, Qu
 
 @pytest.mark.topologies("4@chip")
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_world(topology: Topology, subtests: pytest.Subtests, collective: str) -> None:
-    ask(subtests, topology, _questions(collective, topology.total))
+def test_world(xla_target: Target, subtests: pytest.Subtests, collective: str) -> None:
+    ask(subtests, xla_target, _questions(collective, xla_target.topology.total))
 
 
+@pytest.mark.frameworks("torch_xla")  # a job of TorchTPU over several slices is not described yet
 @pytest.mark.topologies("2x2@chip")
 @pytest.mark.parametrize(
     "collective", ["all_reduce", "all_gather_into_tensor", "all_to_all_single"]
 )
-def test_slices(topology: Topology, subtests: pytest.Subtests, collective: str) -> None:
+def test_slices(xla_target: Target, subtests: pytest.Subtests, collective: str) -> None:
     """The ranks of all slices are one world."""
-    ask(subtests, topology, _questions(collective, topology.total))
+    ask(subtests, xla_target, _questions(collective, xla_target.topology.total))
 
 
 @pytest.mark.topologies("4@chip")
@@ -44,25 +49,29 @@ def test_slices(topology: Topology, subtests: pytest.Subtests, collective: str) 
     ],
 )
 def test_subgroups(
-    topology: Topology, subtests: pytest.Subtests, collective: str, groups: str
+    xla_target: Target, subtests: pytest.Subtests, collective: str, groups: str
 ) -> None:
-    """Groups that are created with torch_xla's own option, which derives all of them from one."""
-    of = layout(groups, topology.total)
-    ask(subtests, topology, _questions(collective, topology.total, of), of)
+    """Groups that are created with the framework's own option, if it has one.
+
+    torch_xla derives all groups from one.
+    """
+    of = layout(groups, xla_target.topology.total)
+    ask(subtests, xla_target, _questions(collective, xla_target.topology.total, of), of)
 
 
 @pytest.mark.topologies("4@chip")
 @pytest.mark.upstream("pytorch/xla#8271")
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather_into_tensor", "broadcast"])
-def test_plain_subgroups(topology: Topology, subtests: pytest.Subtests, collective: str) -> None:
+def test_plain_subgroups(xla_target: Target, subtests: pytest.Subtests, collective: str) -> None:
     """Groups as programs for other backends create them."""
-    of = layout("pairs", topology.total)
-    ask(subtests, topology, _questions(collective, topology.total, of), of, {})
+    of = layout("pairs", xla_target.topology.total)
+    ask(subtests, xla_target, _questions(collective, xla_target.topology.total, of), of, {})
 
 
 @pytest.mark.topologies("4@chip")
-def test_subgroups_of_any_size(topology: Topology, subtests: pytest.Subtests) -> None:
-    """Three ranks and one, told to torch_xla in full."""
+def test_subgroups_of_any_size(xla_target: Target, subtests: pytest.Subtests) -> None:
+    """Three ranks and one, which torch_xla has to be told in full."""
     of: Groups = ((0, 1, 2), (3,))
-    options = {"xla_pg_options": {"mesh": [list(ranks) for ranks in of]}}
-    ask(subtests, topology, _questions("all_reduce", topology.total, of), of, options)
+    told = {"xla_pg_options": {"mesh": [list(ranks) for ranks in of]}}
+    options = told if xla_target.framework == "torch_xla" else None
+    ask(subtests, xla_target, _questions("all_reduce", xla_target.topology.total, of), of, options)

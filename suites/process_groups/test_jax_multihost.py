@@ -61,7 +61,10 @@ def test_gather_and_broadcast(topology: Topology, subtests: pytest.Subtests) -> 
 
 @pytest.mark.topologies("4@chip", "2x4@slice")
 def test_assertions(topology: Topology) -> None:
-    """Equal values pass on all ranks; one that differs fails on its own, and the job goes on."""
+    """Equal values pass on all ranks; one that differs fails, and the job goes on.
+
+    JAX says so on that rank, and since 0.10 on all others too.
+    """
 
     def rank(number: int) -> str:
         multihost_utils.sync_global_devices("start")
@@ -74,8 +77,9 @@ def test_assertions(topology: Topology) -> None:
         multihost_utils.sync_global_devices("end")
         return raised
 
-    for number, raised in enumerate(run_ranks(rank, topology)):
-        assert ("of rank 1 only" in raised) == (number == 1)
+    raised = run_ranks(rank, topology)
+    assert "of rank 1 only" in raised[1]
+    assert sum("of rank 1 only" in text for text in raised) in (1, len(raised))
 
 
 @pytest.mark.topologies("8@host", "2x4@slice")

@@ -8,12 +8,13 @@ import pytest
 import torch.distributed as dist
 
 from harness.job.ranks import run_ranks
-from harness.model.topology import Topology
+from harness.model.topology import Target
 from harness.oracles import gloo
-from suites.process_groups.jobs import join_group
+from suites.process_groups.backends import BACKENDS
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#5492"),
 ]
@@ -34,10 +35,14 @@ def _broadcast(rank: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("program", [_gathered, _broadcast], ids=["all_gather", "broadcast"])
-def test_objects(topology: Topology, program: Any) -> None:
+def test_objects(xla_target: Target, program: Any) -> None:
     def ask(rank: int) -> list[Any]:
-        join_group()
-        return program(rank)
+        backend = BACKENDS[xla_target.framework]
+        backend.join()
+        received = program(rank)
+        backend.settle()
+        return received
 
-    assert gloo.run_ranks(program, topology.total) == [OBJECTS] * topology.total
-    assert run_ranks(ask, topology) == [OBJECTS] * topology.total
+    everywhere = [OBJECTS] * xla_target.topology.total
+    assert gloo.run_ranks(program, xla_target.topology.total) == everywhere
+    assert run_ranks(ask, xla_target.topology) == everywhere

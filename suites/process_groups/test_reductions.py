@@ -14,15 +14,16 @@ import torch
 import torch.distributed as dist
 
 from harness.isolation.ranks import RankError
-from harness.model.topology import Topology
+from harness.model.topology import Target
 from harness.oracles import collectives as oracle
 from suites.collectives.data import REDUCERS, REDUCTIONS, executable, ranks_of
 from suites.process_groups.asking import ask
-from suites.process_groups.jobs import Program, Question, Rank, over_xla
+from suites.process_groups.jobs import Program, Question, Rank, over_framework
 from suites.process_groups.programs import part_of_sum
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#7782"),
 ]
@@ -84,40 +85,42 @@ REDUCING: dict[str, tuple[Reducing, Meaning]] = {
 
 
 @pytest.mark.parametrize("collective", REDUCING)
-def test_reduction(topology: Topology, subtests: pytest.Subtests, collective: str) -> None:
+def test_reduction(xla_target: Target, subtests: pytest.Subtests, collective: str) -> None:
     program, meaning = REDUCING[collective]
     questions = {}
     for reducer, dtype in REDUCTIONS:
         # torch_xla pins the layout in reduce, and XLA's CPU client then has no 16-bit all-reduce.
         if not executable(reducer, dtype) or (collective == "reduce" and "float16" in dtype):
             continue
-        inputs = ranks_of(topology.total, (4, 3), dtype, reducer)
+        inputs = ranks_of(xla_target.topology.total, (4, 3), dtype, reducer)
         op = getattr(dist.ReduceOp, REDUCERS[reducer].c10d)
         found = program(op)
         of_gloo = partial(part_of_sum, op=op) if meaning is _scattered else found
         questions[f"{reducer}-{dtype}"] = Question(found, inputs, meaning(inputs, reducer), of_gloo)
-    ask(subtests, topology, questions)
+    ask(subtests, xla_target, questions)
 
 
-def test_average(topology: Topology, subtests: pytest.Subtests) -> None:
+def test_average(xla_target: Target, subtests: pytest.Subtests) -> None:
     """The average, which gloo does not have."""
-    inputs = ranks_of(topology.total, (4, 3))
-    mean = [np.asarray(np.mean(np.stack(inputs), 0, dtype=np.float32))] * topology.total
+    inputs = ranks_of(xla_target.topology.total, (4, 3))
+    mean = [np.asarray(np.mean(np.stack(inputs), 0, dtype=np.float32))] * xla_target.topology.total
     program = _all_reduce(dist.ReduceOp.AVG)
-    ask(subtests, topology, {"float32": Question(program, inputs, mean, None)})
+    ask(subtests, xla_target, {"float32": Question(program, inputs, mean, None)})
 
 
-def test_exclusive_or(topology: Topology, subtests: pytest.Subtests) -> None:
-    inputs = ranks_of(topology.total, (4, 3), "bool")
-    odd = [np.logical_xor.reduce(np.stack(inputs))] * topology.total
+@pytest.mark.frameworks("torch_xla")  # XLA's CPU client has no such all-reduce
+def test_exclusive_or(xla_target: Target, subtests: pytest.Subtests) -> None:
+    inputs = ranks_of(xla_target.topology.total, (4, 3), "bool")
+    odd = [np.logical_xor.reduce(np.stack(inputs))] * xla_target.topology.total
     program = _all_reduce(dist.ReduceOp.BXOR)
     # gloo has it of integers, and says that of booleans it has none.
-    ask(subtests, topology, {"bool": Question(program, inputs, odd, None)})
+    ask(subtests, xla_target, {"bool": Question(program, inputs, odd, None)})
 
 
-def test_scaled_sum_is_refused(topology: Topology) -> None:
+@pytest.mark.frameworks("torch_xla")
+def test_scaled_sum_is_refused(xla_target: Target) -> None:
     """PREMUL_SUM is NCCL's own; a sum without the factor would be a wrong answer in silence."""
-    inputs = ranks_of(topology.total, (4, 3))
+    inputs = ranks_of(xla_target.topology.total, (4, 3))
     program = _all_reduce(dist._make_nccl_premul_sum(2.0))
     with pytest.raises(RankError, match="Invalid reduce op"):
-        over_xla({"float32": Question(program, inputs, inputs, None)}, topology)
+        over_framework({"float32": Question(program, inputs, inputs, None)}, xla_target)

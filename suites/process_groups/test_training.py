@@ -1,4 +1,4 @@
-"""Three steps of data-parallel training, against the whole batch in plain PyTorch."""
+"""Three steps of torch_xla's own data parallelism, against the whole batch in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch_xla.core import functions as xf
 from torch_xla.core import xla_model as xm
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
@@ -14,7 +13,7 @@ from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimi
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
-from suites.process_groups.jobs import join_group
+from suites.process_groups.backends import TorchXla
 from suites.process_groups.training import (
     OPTIMIZERS,
     AllReduced,
@@ -31,27 +30,7 @@ pytestmark = [
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#8521", "pytorch/xla#3431", "pytorch/xla#4648"),
 ]
-
-
-@pytest.mark.parametrize("views", [True, False], ids=["views", "copies"])
-def test_ddp(topology: Topology, views: bool) -> None:
-    """Ranks start with parameters of their own; DDP gives all of them those of rank 0.
-
-    Gradients are views of DDP's buckets, as torch_xla's documentation asks for, or copies.
-    """
-    make = OPTIMIZERS["sgd"]
-
-    def ask(number: int) -> Trained:
-        device = join_group()
-        model = DistributedDataParallel(
-            net(seed=7 + number).to(device), gradient_as_bucket_view=views
-        )
-        update = make(model.parameters())
-        return train(model, update)
-
-    ranks = run_ranks(ask, topology)
-    plain = net()
-    check(ranks, in_one_process(plain, make(plain.parameters()), topology.total))
+XLA = TorchXla()
 
 
 @pytest.mark.parametrize("pin_layout", [True, False], ids=["pinned", "free"])
@@ -60,10 +39,10 @@ def test_optimizer_step(topology: Topology, pin_layout: bool) -> None:
     make = OPTIMIZERS["sgd"]
 
     def ask(number: int) -> Trained:
-        device = join_group()
+        device = XLA.join()
         model = net(seed=7 + number).to(device)
         xm.broadcast_master_param(model)
-        return train(model, AllReduced(make(model.parameters()), pin_layout))
+        return train(model, AllReduced(make(model.parameters()), pin_layout), XLA)
 
     ranks = run_ranks(ask, topology)
     plain = net()
@@ -90,12 +69,12 @@ def test_fsdp(topology: Topology, options: str) -> None:
     make = OPTIMIZERS["adam"]
 
     def ask(_: int) -> Trained:
-        device = join_group()
+        device = XLA.join()
         inner = net()
         inner[0] = XlaFullyShardedDataParallel(inner[0].to(device), **FSDP[options])
         model = XlaFullyShardedDataParallel(inner.to(device), **FSDP[options])
         update = make(model.parameters())
-        return train(model, update)
+        return train(model, update, XLA)
 
     ranks = run_ranks(ask, topology)
     plain = net()
@@ -120,11 +99,11 @@ def test_zero1(topology: Topology, options: str) -> None:
     """Adam, whose state each rank keeps a part of."""
 
     def ask(_: int) -> Trained:
-        model = net().to(join_group())
+        model = net().to(XLA.join())
         update = ZeroRedundancyOptimizer(
             model.parameters(), torch.optim.Adam, lr=0.01, **ZERO[options]
         )
-        return train(model, update)
+        return train(model, update, XLA)
 
     ranks = run_ranks(ask, topology)
     plain = net()
@@ -133,9 +112,9 @@ def test_zero1(topology: Topology, options: str) -> None:
 
 
 def _normed(*, last_in_training: bool) -> Trained:
-    device = join_group()
+    device = XLA.join()
     model = net(xf.SyncBatchNorm(7)).to(device)
-    trained = train(model, AllReduced(OPTIMIZERS["sgd"](model.parameters())))
+    trained = train(model, AllReduced(OPTIMIZERS["sgd"](model.parameters())), XLA)
     if not last_in_training:
         return trained
     outputs = model.train()(probe().to(device))

@@ -7,13 +7,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.model.topology import Topology
+from harness.model.topology import Target
 from suites.collectives.data import ranks_of
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Question, Rank
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#8660", "pytorch/xla#9068"),
 ]
@@ -37,7 +38,7 @@ def _inputs(sizes: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("sizes", [EVEN, UNEVEN], ids=["even", "uneven"])
 def test_all_to_all_single(
-    topology: Topology, subtests: pytest.Subtests, sizes: tuple[tuple[int, ...], ...]
+    xla_target: Target, subtests: pytest.Subtests, sizes: tuple[tuple[int, ...], ...]
 ) -> None:
     """With split sizes that are given, be they the same or not."""
 
@@ -49,10 +50,10 @@ def test_all_to_all_single(
 
     inputs = _inputs(sizes)
     asked = Question(program, inputs, _exchanged(inputs, sizes), program)
-    ask(subtests, topology, {"float32": asked})
+    ask(subtests, xla_target, {"float32": asked})
 
 
-def test_all_to_all(topology: Topology, subtests: pytest.Subtests) -> None:
+def test_all_to_all(xla_target: Target, subtests: pytest.Subtests) -> None:
     def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
         received = [x.new_empty((row[rank.number], *x.shape[1:])) for row in UNEVEN]
         dist.all_to_all(received, list(x.split(UNEVEN[rank.number])))
@@ -60,27 +61,27 @@ def test_all_to_all(topology: Topology, subtests: pytest.Subtests) -> None:
 
     inputs = _inputs(UNEVEN)
     asked = Question(program, inputs, _exchanged(inputs, UNEVEN), None)
-    ask(subtests, topology, {"float32": asked})
+    ask(subtests, xla_target, {"float32": asked})
 
 
-def test_all_gather(topology: Topology, subtests: pytest.Subtests) -> None:
+def test_all_gather(xla_target: Target, subtests: pytest.Subtests) -> None:
     def program(x: torch.Tensor, _: Rank) -> torch.Tensor:
         parts = [x.new_empty((rows, *x.shape[1:])) for rows in PARTS]
         dist.all_gather(parts, x)
         return torch.cat(parts)
 
     inputs = [ranks_of(4, (rows, 3))[rank] for rank, rows in enumerate(PARTS)]
-    gathered = [np.concatenate(inputs)] * topology.total
-    ask(subtests, topology, {"float32": Question(program, inputs, gathered, None)})
+    gathered = [np.concatenate(inputs)] * xla_target.topology.total
+    ask(subtests, xla_target, {"float32": Question(program, inputs, gathered, None)})
 
 
-def test_reduce_scatter(topology: Topology, subtests: pytest.Subtests) -> None:
+def test_reduce_scatter(xla_target: Target, subtests: pytest.Subtests) -> None:
     def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
         parts = list(x.split(PARTS))
         dist.reduce_scatter(y := torch.empty_like(parts[rank.number]), parts)
         return y
 
-    inputs = ranks_of(topology.total, (sum(PARTS), 3))
+    inputs = ranks_of(xla_target.topology.total, (sum(PARTS), 3))
     total = np.sum(np.stack(inputs), 0, dtype=np.float32)
     parts = np.split(total, np.cumsum(PARTS)[:-1])
-    ask(subtests, topology, {"float32": Question(program, inputs, parts, None)})
+    ask(subtests, xla_target, {"float32": Question(program, inputs, parts, None)})

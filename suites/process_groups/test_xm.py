@@ -6,6 +6,7 @@ process traces all ranks; here each rank's own process traces, compiles and exec
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,12 +17,13 @@ import torch_xla
 from torch_xla.core import xla_model as xm
 
 from harness.job.ranks import run_ranks
-from harness.model.topology import Topology
+from harness.model.topology import Target, Topology
 from harness.oracles import collectives as oracle
 from suites.collectives.data import Groups, layout, lists, ranks_of
-from suites.collectives.programs import to_numpy, to_torch
+from suites.collectives.tensors import to_numpy, to_torch
 from suites.process_groups.asking import ask
-from suites.process_groups.jobs import Program, Question, Rank, check, join
+from suites.process_groups.backends import join_replicas
+from suites.process_groups.jobs import Program, Question, Rank, check
 from suites.process_groups.programs import COLLECTIVES, root
 
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("pytorch/xla#3824")]
@@ -75,17 +77,17 @@ FUNCTIONS: dict[str, tuple[Make, str]] = {
 @pytest.mark.parametrize("pin_layout", [True, False], ids=["pinned", "free"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_function(
-    topology: Topology, subtests: pytest.Subtests, function: str, pin_layout: bool, groups: str
+    xla_target: Target, subtests: pytest.Subtests, function: str, pin_layout: bool, groups: str
 ) -> None:
-    of = layout(groups, topology.total)
+    of = layout(groups, xla_target.topology.total)
     make, same = FUNCTIONS[function]
     collective = COLLECTIVES[same]
     questions = {}
     for dtype in ("float32", "int32"):
-        inputs = ranks_of(topology.total, (8, 3), dtype)
+        inputs = ranks_of(xla_target.topology.total, (8, 3), dtype)
         expected = collective.meaning(inputs, of)
         questions[dtype] = Question(make(of, pin_layout), inputs, expected, collective.over_gloo)
-    ask(subtests, topology, questions, of)
+    ask(subtests, xla_target, questions, of)
 
 
 @pytest.mark.topologies("4@chip", "2x2@chip")
@@ -93,16 +95,16 @@ def test_function(
     "pairs", [((0, 1), (1, 2), (2, 3), (3, 0)), ((2, 0),)], ids=["ring", "one"]
 )
 def test_collective_permute(
-    topology: Topology, subtests: pytest.Subtests, pairs: tuple[tuple[int, int], ...]
+    xla_target: Target, subtests: pytest.Subtests, pairs: tuple[tuple[int, int], ...]
 ) -> None:
     """Ranks that nobody sends to get zeros. gloo has no such collective."""
-    inputs = ranks_of(topology.total, (4, 3))
+    inputs = ranks_of(xla_target.topology.total, (4, 3))
     expected = oracle.collective_permute(inputs, pairs)
 
     def program(x: torch.Tensor, _: Rank) -> torch.Tensor:
         return xm.collective_permute(x, [list(pair) for pair in pairs])
 
-    ask(subtests, topology, {"float32": Question(program, inputs, expected, None)})
+    ask(subtests, xla_target, {"float32": Question(program, inputs, expected, None)})
 
 
 @pytest.mark.topologies("8@host")
@@ -111,7 +113,7 @@ def test_threads_of_hosts(topology: Topology) -> None:
     inputs = ranks_of(topology.total, (8, 3))
 
     def of_host(number: int) -> list[np.ndarray]:
-        join()
+        join_replicas()
         devices = xm.get_xla_supported_devices()
         chips = topology.total // topology.process_count
 
@@ -125,3 +127,37 @@ def test_threads_of_hosts(topology: Topology) -> None:
 
     got = [value for host in run_ranks(of_host, topology) for value in host]
     check(got, oracle.reduce_scatter(inputs, "sum", 0))
+
+
+def _rendezvous(number: int) -> tuple[float, float]:
+    join_replicas()
+    xm.rendezvous("ready")  # so that all come about the same time, but for the sleep
+    if number == 2:
+        time.sleep(0.5)
+    came = time.monotonic()
+    xm.rendezvous("here")
+    return came, time.monotonic()
+
+
+@pytest.mark.topologies("4@chip")
+@pytest.mark.upstream("pytorch/xla#1654")
+def test_rendezvous(topology: Topology) -> None:
+    """No rank leaves before the last one has come."""
+    times = run_ranks(_rendezvous, topology)
+    last = max(came for came, _ in times)
+    early = [rank for rank, (_, left) in enumerate(times) if left < last]
+    assert not early, f"ranks {early} left before the last rank came"
+
+
+@pytest.mark.topologies("4@chip")
+@pytest.mark.upstream("pytorch/xla#1654")
+def test_payloads(topology: Topology) -> None:
+    """Each rank's bytes, of any length and none, reach all ranks."""
+
+    def ask(number: int) -> list[bytes]:
+        join_replicas()
+        received: list[bytes] = xm.rendezvous("payload", bytes(range(number)))
+        return received
+
+    sent = [bytes(range(rank)) for rank in range(topology.total)]
+    assert run_ranks(ask, topology) == [sent] * topology.total

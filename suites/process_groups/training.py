@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch_xla
-from torch_xla.core import xla_model as xm
 
 from harness.model.mismatch import NumbersError
+from suites.process_groups.backends import Backend
 
 STEPS = 3
 Optimizer = Callable[[Iterable[torch.nn.Parameter]], Any]
@@ -82,15 +81,20 @@ class AllReduced:
     pin_layout: bool = True
 
     def step(self) -> None:
+        from torch_xla.core import xla_model as xm
+
         xm.optimizer_step(self.optimizer, pin_layout=self.pin_layout)
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad()
 
 
-def train(model: torch.nn.Module, optimizer: Any, steps: Iterable[int] = range(STEPS)) -> Trained:
+def train(
+    model: torch.nn.Module, optimizer: Any, backend: Backend, steps: Iterable[int] = range(STEPS)
+) -> Trained:
     """This rank's part of each batch; the model or its optimizer exchanges the gradients."""
-    device, rank, world = torch_xla.device(), dist.get_rank(), dist.get_world_size()
+    device = next(model.parameters()).device
+    rank, world = dist.get_rank(), dist.get_world_size()
     losses = []
     for number in steps:
         x, y = (own(rows, rank).to(device) for rows in batch(number, world))
@@ -98,7 +102,7 @@ def train(model: torch.nn.Module, optimizer: Any, steps: Iterable[int] = range(S
         loss = torch.nn.functional.mse_loss(model(x), y)
         loss.backward()
         optimizer.step()
-        torch_xla.sync()
+        backend.end_step()
         losses.append(loss.item())
     outputs = model.eval()(probe().to(device))
     return Trained(losses, outputs.detach().cpu())

@@ -173,3 +173,25 @@ def test_stacks_of_one_torch_xla_are_told_apart_by_another_component() -> None:
     assert ranges.separate([old, OLD], [new]) is None  # OLD has no libtpu
     assert ranges.separate([new], [old, OLD]) == ("libtpu", ">=0.0.23")
     assert ranges.separate([new], [new]) is None
+
+
+def _of_torch_tpu(torch: str) -> dict[str, str]:
+    return {"torch": torch, "torch_tpu": "0.2.0", "torch_xla": "not installed", "jax": "0.12.0.1"}
+
+
+def test_torch_tells_stacks_of_one_torch_tpu_apart() -> None:
+    old, new = _of_torch_tpu("2.14.0"), _of_torch_tpu("2.15.0")
+    assert ranges.separate([old], [new]) == ("torch", "<2.15")
+    assert ranges.only(new) == ("torch_tpu", "==0.2.0")
+    assert ranges.in_order([new, OLD, old]) == [OLD, old, new]
+
+
+def test_a_range_of_torch_tpu_has_no_stack_of_torch_xla() -> None:
+    assert ranges.separate([_of_torch_tpu("2.15.0")], [OLD]) == ("torch_tpu", ">=0.2")
+    assert ranges.separate([OLD], [_of_torch_tpu("2.15.0")]) == ("torch_xla", ">=2.5.1")
+
+
+def test_stacks_of_a_framework_that_nobody_ran_stay() -> None:
+    known = [OLD, _of_torch_tpu("2.15.0")]
+    assert ranges.without(known, [OLD]) == known[1:]
+    assert ranges.without(known, known[1:]) == [OLD]

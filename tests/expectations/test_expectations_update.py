@@ -668,9 +668,9 @@ def test_exit_code_says_that_something_is_left(
     assert capsys.readouterr().out == "nothing to change\n"
 
 
-def test_stack_without_torch_xla_is_refused(tmp_path: Path) -> None:
+def test_stack_without_a_framework_is_refused(tmp_path: Path) -> None:
     path = write_report(tmp_path / "one.xml", "not installed", {"a": "passed"})
-    with pytest.raises(BadInputError, match="expected the property torch_xla to be a version"):
+    with pytest.raises(BadInputError, match="expected the property torch_xla, or torch_tpu, to be"):
         evidence.read([path])
 
 

@@ -292,9 +292,9 @@ def test_all_files_broken(history: History) -> None:
     ("schema", "said"),
     [
         (pa.schema([("a", pa.int32())]), "no history of xla-harness wrote it"),
-        (SCHEMA.with_metadata({FORMAT_KEY: b"3"}), "format 3: a newer xla-harness wrote it"),
+        (SCHEMA.with_metadata({FORMAT_KEY: b"4"}), "format 4: a newer xla-harness wrote it"),
         (SCHEMA.with_metadata({FORMAT_KEY: b"-1"}), "format b'-1': expected a number"),
-        (SCHEMA.remove(3), "format 2: its columns are others"),
+        (SCHEMA.remove(3), "format 3: its columns are others"),
         (SCHEMA, "damaged: it has no checksum"),
         (pa.schema([("a", pa.int32())], {FORMAT_KEY: b"0"}), "milliseconds"),
     ],
@@ -344,8 +344,8 @@ def test_file_of_format_0_counts_with_the_others(history: History) -> None:
     )
     same = ("2026-01-05", "2.9.0+jax=0.8")
     assert rows == [
-        ("suites/a/test_a.py::test_x[cpu-4]", *same, 1.25, "", 0, 2, "2.9.0", 0, "02:30"),
-        ("suites/a/test_a.py::test_y[cpu-4]", *same, 0.004, "", 0, 2, "2.9.0", 0, "02:30"),
+        ("suites/a/test_a.py::test_x[cpu-4]", *same, 1.25, "", 0, 3, "2.9.0", 0, "02:30"),
+        ("suites/a/test_a.py::test_y[cpu-4]", *same, 0.004, "", 0, 3, "2.9.0", 0, "02:30"),
     ]
     assert asked(history) == [(1202,)]
     assert history.set_aside == ()
@@ -360,8 +360,21 @@ def test_file_that_format_1_wrote_is_read_and_known(tmp_path: Path) -> None:
     assert (again.added, again.run) == ("known", "20260106T023000Z-3501243821ba")
     assert content(tmp_path / "h") == before
     rows = asked(history, "SELECT c.run, c.outcome, format, microsecond(time) FROM cases c")
-    assert rows == [(again.run, "passed", 2, 250_000), (again.run, "failed", 2, 250_000)]
+    assert rows == [(again.run, "passed", 3, 250_000), (again.run, "failed", 3, 250_000)]
     assert [len(history.unverified), history.set_aside] == [1, ()]
+
+
+def test_file_that_format_2_wrote_is_read_and_known(tmp_path: Path) -> None:
+    """Recorded with the recorder of that time, which had no column for torch_tpu."""
+    shutil.copytree(ROOT / "fixtures/history/format-2", tmp_path / "h")
+    before = content(tmp_path / "h")
+    history = History(tmp_path / "h")
+    (again,) = history.record([ROOT / "fixtures/history/format-1.xml"])
+    assert again.added == "known"
+    assert content(tmp_path / "h") == before
+    rows = asked(history, "SELECT c.outcome, format, torch_xla, torch_tpu FROM cases c")
+    assert rows == [("passed", 3, "2.9.0", ""), ("failed", 3, "2.9.0", "")]
+    assert [len(history.unverified), history.set_aside] == [0, ()]
 
 
 def test_every_format_has_a_step_to_the_next() -> None:

@@ -23,9 +23,9 @@ def test_a_night_has_all_releases_and_the_one_with_wheels(
     said = _plan(capsys, "night", "--nightly", "nightly", "--time", "2026-11-21T02:30:00Z")
     stacks = json.loads(said["stacks"])
     assert [entry["stack"] for entry in stacks] == [
-        *("2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"), "nightly",
+        *("torch_tpu-0.2.0", "2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"), "nightly",
     ]  # fmt: skip
-    assert [bool(entry["wheels"]) for entry in stacks] == [False] * 6 + [True]
+    assert [bool(entry["wheels"]) for entry in stacks] == [False] * 7 + [True]
     assert said["time"] == "2026-11-21T02:30:00Z"
 
 

@@ -9,6 +9,7 @@ from support.drift import wheel
 from support.paths import ROOT
 
 from harness.errors import BadInputError
+from harness.matrix.attribution import differing
 from harness.stacks.catalogue import Catalogue, known_versions
 from harness.stacks.constraints import read as read_constraints
 from harness.stacks.wheels import named, stacks_of
@@ -136,7 +137,21 @@ def test_between_leaves_variants_out() -> None:
 
 def test_releases_are_neither_variants_nor_templates() -> None:
     names = [stack.name for stack in Catalogue(SHIPPED).releases]
-    assert names == ["2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"]
+    assert names == ["torch_tpu-0.2.0", "2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"]
+
+
+def test_stacks_between_have_the_framework_of_both_ends() -> None:
+    catalogue = Catalogue(SHIPPED)
+    ends = [stack.name for stack in catalogue.between("torch_tpu-0.2.0", "2.5.1")]
+    assert ends == ["torch_tpu-0.2.0", "2.5.1"]
+
+
+def test_torch_is_swapped_alone_under_torch_tpu() -> None:
+    base = Catalogue(SHIPPED).find("torch_tpu-0.2.0")
+    older = Catalogue(SHIPPED).find("torch_tpu-0.2.0+torch=2.14.0")
+    assert dict(older.pins) == {**base.pins, "torch": "2.14.0"}
+    assert older.name == "torch_tpu-0.2.0+torch=2.14.0"
+    assert [component.name for component in differing(base, older)] == ["torch"]
 
 
 def test_no_folder(tmp_path: Path) -> None:
@@ -159,7 +174,8 @@ def test_shipped_stacks_are_resolved() -> None:
         blocks = text.split("==")[1:]
         assert all("--hash=sha256:" in block for block in blocks), stack.name
         for pin in ("torch", "jax", "jaxlib"):
-            assert packages[pin] == stack.pins[pin], stack.name
+            assert packages.get(pin) == stack.pins.get(pin), stack.name
+        assert f"{stack.framework.replace('_', '-')}=={stack.version}" in text
 
 
 def test_known_versions_say_what_is_not_there() -> None:

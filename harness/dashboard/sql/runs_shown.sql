@@ -11,6 +11,7 @@ SELECT
     max(torch_xla) AS torch_xla,
     max(jax) AS jax,
     max(jaxlib) AS jaxlib,
+    max(torch_tpu) AS torch_tpu,
     max(libtpu) AS libtpu,
     count(*) AS size
 FROM cases

@@ -65,11 +65,13 @@ class VirtualTpuLane(Lane):
     def facts(self, events: Events) -> Mapping[str, str]:
         """Counts of what the case asked of the plugin. Kernels run only interpreted here."""
         kernels = Counter(event.kernel for event in events.of("kernel"))
+        options = {event.option for event in events.of("option")}
         return {
             "clients": str(len(events.of("client"))),
             "discoveries": str(len(events.discoveries)),
             "compilations": str(len(events.of("compile"))),
             "executions": str(len(events.of("execute"))),
+            "options_left_out": ", ".join(sorted(options)),
             "pallas_interpreted": str(kernels.total() or ""),
             "pallas_kernels": ", ".join(f"{kernel} {n}" for kernel, n in sorted(kernels.items())),
         }

@@ -121,6 +121,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
         "VIRTUAL_TPU_TOPOLOGY": f"{topology.slices}x{topology.devices}",
         "VIRTUAL_TPU_BOUNDS": bounds,
         "VIRTUAL_TPU_KIND": generation.device_kind,
+        "VIRTUAL_TPU_PCI": f"0x{generation.pci:04x}",
         "VIRTUAL_TPU_CORES": str(generation.cores),
         "VIRTUAL_TPU_CHIPS": str(topology.devices if topology.processes else topology.total),
         "VIRTUAL_TPU_PLATFORM": f"{wrapper}TFRT {generation.device_kind}\n{_libtpu_build()} "

@@ -216,13 +216,17 @@ def _kernel(payload: bytes) -> Kernel:
 
 
 def _hlo(artifact: bytes) -> bytes:
+    from jax._src.interpreters.mlir import make_ir_context, module_to_bytecode
     from jax._src.lib import xla_client
 
     mlir = xla_client._xla.mlir
-    module = mlir.deserialize_portable_artifact(artifact)
-    computation = mlir.mlir_module_to_xla_computation(
-        module, use_tuple_args=False, return_tuple=False
-    )
+    with make_ir_context():
+        module = mlir.deserialize_portable_artifact(artifact)
+        if not isinstance(module, str | bytes):  # since JAX 0.10
+            module = module_to_bytecode(module)
+        computation = mlir.mlir_module_to_xla_computation(
+            module, use_tuple_args=False, return_tuple=False
+        )
     serialized: bytes = computation.as_serialized_hlo_module_proto()
     return serialized
 

@@ -20,9 +20,18 @@ _RUNNERS = ("/_pytest/", "/pluggy/", "/harness/isolation/", "/harness/lanes/virt
 _DEEPEST = 12  # frames of a stack that are told
 
 
-@cache
 def start() -> str:
-    """Make this process ready for a virtual TPU; starts no client and imports no framework."""
+    """Make this process ready for a virtual TPU; starts no client and imports no framework.
+
+    Does nothing in a process that has loaded the plugin for those that are forked from it.
+    """
+    if "VIRTUAL_TPU_TOPOLOGY" not in os.environ:
+        return ""
+    return _start()
+
+
+@cache
+def _start() -> str:
     library = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
     atexit.register(library.virtual_tpu_settle)
     pallas.attach(library)
@@ -33,9 +42,10 @@ def start() -> str:
 
 @cache
 def prepare_frameworks() -> None:
-    """Let both frameworks find the chips of the virtual TPU when they are imported."""
+    """Let frameworks find the chips of the virtual TPU when they are imported."""
     wrapt.register_post_import_hook(_show_chips, "torch_xla._internal.tpu")
     wrapt.register_post_import_hook(_is_tpu_machine, "jax._src.cloud_tpu_init")
+    wrapt.register_post_import_hook(_show_pci_devices, "torch_tpu._internal.utils.hardware")
 
 
 def stack() -> str:
@@ -82,9 +92,21 @@ def site() -> str:
 
 def _show_chips(tpu: Any) -> None:
     """torch_xla counts chips among the PCI devices, where a virtual TPU has none."""
-    tpu.num_available_chips = lambda: int(os.environ["VIRTUAL_TPU_CHIPS"])
+    tpu.num_available_chips = _chips
 
 
 def _is_tpu_machine(init: Any) -> None:
     """JAX lowers kernels for the libtpu that it sees only where it found chips on the PCI bus."""
     init.running_in_cloud_tpu_vm = True
+
+
+def _show_pci_devices(hardware: Any) -> None:
+    """torch_tpu counts chips, and knows their generation, by the PCI devices."""
+    device = os.environ["VIRTUAL_TPU_PCI"]
+    name, bounds = hardware._PCI_DEVICE_ID_TO_NAME, hardware._TOPOLOGY_BY_TPU_PCI_DEVICE_ID
+    hardware.get_tpu_device_name = lambda: name[device]
+    hardware._scan_pci_tpus = lambda: (_chips(), bounds[device])
+
+
+def _chips() -> int:
+    return int(os.environ["VIRTUAL_TPU_CHIPS"])

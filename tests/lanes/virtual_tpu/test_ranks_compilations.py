@@ -107,3 +107,17 @@ def test_without_the_file_each_rank_compiles(topology: Topology, tpu_events: Eve
 
     assert run_ranks(work, topology) == [6.0, 6.0]
     assert not tpu_events.read().of("reuse")
+
+
+def test_a_program_that_a_framework_has_loaded_runs_over_all(topology: Topology) -> None:
+    """As TorchTPU loads all that it compiles, and JAX what is in its compilation cache."""
+
+    def work(_: int) -> float:
+        from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+        program, ones = over_all()
+        loaded = deserialize_and_load(*serialize(program.lower(ones).compile()))
+        again = deserialize_and_load(*serialize(loaded))  # what was loaded is serialised whole
+        return float(loaded(ones)) + float(again(ones))
+
+    assert run_ranks(work, topology) == [12.0, 12.0]

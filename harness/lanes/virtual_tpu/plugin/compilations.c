@@ -33,13 +33,20 @@ typedef struct {
   Entry entries[MOST_ENTRIES];
 } Table;
 
-// An executable, loaded or not, that another rank has compiled. What XLA would make of it as bytes
-// is incomplete, so they are kept.
+// A copy of bytes that a framework has loaded; each of its users counts.
+typedef struct {
+  int users;
+  char bytes[];
+} Copy;
+
+// An executable, loaded or not, that came from bytes: another rank has compiled it, or a framework
+// has loaded it. What XLA would make of it as bytes is incomplete, so they are kept.
 typedef struct Reused {
   struct Reused *next;
   const void *executable;
   const char *bytes;
   size_t size;
+  Copy *copy;  // that has them; NULL for those in the file
 } Reused;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -98,13 +105,22 @@ static int is_of(const Entry *entry, const PJRT_Client_Compile_Args *key) {
 }
 
 // Remember the bytes that an executable was loaded from; the file lives as long as this process.
-static void remember(const void *executable, const char *bytes, size_t size) {
+static void remember(const void *executable, const char *bytes, size_t size, Copy *copy) {
   Reused *one = calloc(1, sizeof *one);
   if (one == NULL) abort();
   pthread_mutex_lock(&lock);
-  *one = (Reused){.next = reused, .executable = executable, .bytes = bytes, .size = size};
+  *one = (Reused){
+      .next = reused, .executable = executable, .bytes = bytes, .size = size, .copy = copy};
+  if (copy != NULL) ++copy->users;
   reused = one;
   pthread_mutex_unlock(&lock);
+}
+
+static void drop_copy(Copy *copy) {
+  pthread_mutex_lock(&lock);
+  const int last = copy != NULL && --copy->users == 0;
+  pthread_mutex_unlock(&lock);
+  if (last) free(copy);
 }
 
 static const Reused *find(const void *executable) {
@@ -122,6 +138,7 @@ void compilations_forget(const void *executable) {
   Reused *gone = *link;
   if (gone != NULL) *link = gone->next;
   pthread_mutex_unlock(&lock);
+  if (gone != NULL) drop_copy(gone->copy);
   free(gone);
 }
 
@@ -142,7 +159,7 @@ static int load(PJRT_Client_Compile_Args *args, const PJRT_Client_Compile_Args *
     PJRT_Error *error = backend->PJRT_Executable_DeserializeAndLoad(&load);
     if (error == NULL) {
       args->executable = load.loaded_executable;
-      remember(load.loaded_executable, bytes, entry->executable_size);
+      remember(load.loaded_executable, bytes, entry->executable_size, NULL);
       return 1;
     }
     error_drop(error);
@@ -255,15 +272,19 @@ PJRT_Error *compilations_compile(PJRT_Client_Compile_Args *args, int *is_reused)
   return error;
 }
 
-static void keep(PJRT_SerializedExecutable *bytes) { (void)bytes; }
+// The copy is NULL for bytes in the file, which stay.
+static void release(PJRT_SerializedExecutable *copy) { drop_copy((Copy *)copy); }
 
 PJRT_Error *compilations_serialize(const void *executable, PJRT_Executable_Serialize_Args *args) {
   const Reused *one = find(executable);
   if (one == NULL) return bridge_PJRT_Executable_Serialize(args);
   args->serialized_bytes = one->bytes;
   args->serialized_bytes_size = one->size;
-  args->serialized_executable = NULL;
-  args->serialized_executable_deleter = keep;
+  pthread_mutex_lock(&lock);
+  if (one->copy != NULL) ++one->copy->users;
+  pthread_mutex_unlock(&lock);
+  args->serialized_executable = (PJRT_SerializedExecutable *)one->copy;
+  args->serialized_executable_deleter = release;
   return NULL;
 }
 
@@ -274,8 +295,22 @@ static PJRT_Error *serialize(PJRT_Executable_Serialize_Args *args) {
 static PJRT_Error *get_executable(PJRT_LoadedExecutable_GetExecutable_Args *args) {
   PJRT_Error *error = bridge_PJRT_LoadedExecutable_GetExecutable(args);
   const Reused *one = error == NULL ? find(args->loaded_executable) : NULL;
-  if (one != NULL) remember(args->executable, one->bytes, one->size);
+  if (one != NULL) remember(args->executable, one->bytes, one->size, one->copy);
   return error;
+}
+
+// As JAX does with its compilation cache, and TorchTPU with all that it compiles.
+static PJRT_Error *deserialize(PJRT_Executable_DeserializeAndLoad_Args *args) {
+  PJRT_Error *error = devices_check_process();
+  if (error == NULL) error = bridge_PJRT_Executable_DeserializeAndLoad(args);
+  if (error != NULL || identity.processes == 1) return error;
+  const size_t size = args->serialized_executable_size;
+  Copy *copy = malloc(sizeof *copy + size);
+  if (copy == NULL) abort();
+  copy->users = 0;
+  memcpy(copy->bytes, args->serialized_executable, size);
+  remember(args->loaded_executable, copy->bytes, size, copy);
+  return NULL;
 }
 
 static PJRT_Error *destroy(PJRT_Executable_Destroy_Args *args) {
@@ -286,5 +321,6 @@ static PJRT_Error *destroy(PJRT_Executable_Destroy_Args *args) {
 void compilations_fill(PJRT_Api *api) {
   api->PJRT_Executable_Destroy = destroy;
   api->PJRT_Executable_Serialize = serialize;
+  api->PJRT_Executable_DeserializeAndLoad = deserialize;
   api->PJRT_LoadedExecutable_GetExecutable = get_executable;
 }

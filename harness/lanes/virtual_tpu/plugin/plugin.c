@@ -96,6 +96,7 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
       clients_fill(&table);
       programs_fill(&table);
       compilations_fill(&table);
+      memories_fill(&table);
       profiler_fill(&table);
     }
   }

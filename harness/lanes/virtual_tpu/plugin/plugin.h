@@ -6,6 +6,7 @@
 // clients.c   creating a client: what a discovery is
 // programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
 // compilations.c  what forked ranks compile once for all
+// memories.c  in which memory an executable's results are
 // devices.c   which devices a process may address, in a job of several
 // job.c       the connection to the process in which the ranks of a job meet
 // gather.c    whether threads of one process that meet need that other process
@@ -171,6 +172,9 @@ PJRT_Error *compilations_serialize(const void *executable, PJRT_Executable_Seria
 void compilations_forget(const void *executable);
 void compilations_fill(PJRT_Api *api);
 
+// --- memories.c
+void memories_fill(PJRT_Api *api);
+
 // --- devices.c
 // The number that PJRT knows a device by.
 int device_id(PJRT_Device *device);
@@ -224,6 +228,9 @@ void renumber_instructions(char *program, size_t size, int with_config);
 // A CompileOptionsProto with what an old caller can't have said and without the options of the
 // TPU's own compiler, to be freed, and its size; NULL when there is nothing to change.
 char *options_completed(const char *options, size_t *size);
+// The name of the next option of the TPU's own compiler from `*at` on, which is moved behind it;
+// NULL when there is no more.
+const char *options_of_tpu(const char *options, size_t size, size_t *at, size_t *name_size);
 // A copy of a CompileOptionsProto, to be freed, that is equal for equal options: without that, the
 // entries of its maps have another order in each process.
 char *options_sorted(const char *options, size_t size);

@@ -183,12 +183,25 @@ static void write_kernels(const void *caller, const char *names) {
   }
 }
 
+// The CPU's compiler is not given them.
+static void write_options(const void *caller, const PJRT_Client_Compile_Args *args) {
+  size_t at = 0, size;
+  const char *found;
+  while ((found = options_of_tpu(args->compile_options, args->compile_options_size, &at, &size))) {
+    char name[128], quoted[256];
+    snprintf(name, sizeof name, "%.*s", (int)(size < sizeof name ? size : sizeof name - 1), found);
+    event_write("option", caller, NULL, ", \"option\": %s",
+                event_quote(quoted, sizeof quoted, name));
+  }
+}
+
 static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   const void *caller = __builtin_return_address(0);
   PJRT_Error *forked = devices_check_process();
   if (forked != NULL) return forked;
   const PJRT_Program *submitted = args->program;
   event_compilation("compile", caller, submitted);
+  write_options(caller, args);
   if (memmem(submitted->code, submitted->code_size, KERNEL, sizeof KERNEL - 1) == NULL) {
     return compile_once(args, submitted, caller);
   }

@@ -175,6 +175,8 @@ static unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned
   return found;
 }
 
+enum { OVERRIDES = 7 };  // env_option_overrides of the options
+
 // Whether an entry of the option overrides names an option of the TPU's compiler.
 static int is_of_tpu(unsigned char *entry, unsigned char *end) {
   static const char START[] = "xla_tpu_";
@@ -183,9 +185,28 @@ static int is_of_tpu(unsigned char *entry, unsigned char *end) {
          memcmp(key, START, sizeof START - 1) == 0;
 }
 
+const char *options_of_tpu(const char *options, size_t size, size_t *at, size_t *name_size) {
+  unsigned char *first = (unsigned char *)options, *end = first + size, *now = first + *at;
+  while (now < end) {
+    const uint64_t tag = read_varint(&now, end), wire = tag & 7;
+    uint64_t length = wire == 1 ? 8 : wire == 5 ? 4 : 0;
+    if (wire == 0) read_varint(&now, end);
+    if (wire == 2) length = read_varint(&now, end);
+    if (length > (uint64_t)(end - now)) length = (uint64_t)(end - now);
+    unsigned char *value = now;
+    now += length;
+    *at = (size_t)(now - first);
+    if (tag == (OVERRIDES << 3 | 2) && is_of_tpu(value, now)) {
+      unsigned char *key_end, *key = find_field(value, now, 1, &key_end);
+      *name_size = (size_t)(key_end - key);
+      return (const char *)key;
+    }
+  }
+  return NULL;
+}
+
 // Copy the options without those that only the TPU's compiler knows: the CPU's refuses them.
 static size_t copy_of_cpu(char *copy, const char *options, size_t size) {
-  enum { OVERRIDES = 7 };
   unsigned char *at = (unsigned char *)options, *end = at + size;
   size_t copied = 0;
   while (at < end) {

@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_FRAMEWORKS = ("torch_xla", "jax")
+_FRAMEWORKS = ("torch_xla", "torch_tpu", "jax")
 
 
 class _FirstFramework:

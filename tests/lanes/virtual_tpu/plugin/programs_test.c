@@ -161,3 +161,31 @@ TEST(a_kernel_needs_the_python_half) {
   EXPECT(strstr(text_of(error), "no Python half of the virtual TPU to interpret it") != NULL);
   destroy_client(client);
 }
+
+#define MANY                                                                                    \
+  "module @many { func.func public @main(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, " \
+  "tensor<4xf32>) { return %a, %a, %a : tensor<4xf32>, tensor<4xf32>, tensor<4xf32> } }"
+
+static void expect_in_device_memory(PJRT_LoadedExecutable *loaded, size_t count) {
+  PJRT_LoadedExecutable_GetExecutable_Args of = {.loaded_executable = loaded};
+  CALL(PJRT_LoadedExecutable_GetExecutable, &of);
+  PJRT_Executable_OutputMemoryKinds_Args args = {.executable = of.executable};
+  CALL(PJRT_Executable_OutputMemoryKinds, &args);
+  EXPECT(args.num_outputs == count);
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT(args.memory_kind_sizes[i] == 6 && memcmp(args.memory_kinds[i], "device", 6) == 0);
+  }
+  PJRT_Executable_Destroy_Args destroy = {.executable = of.executable};
+  CALL(PJRT_Executable_Destroy, &destroy);
+}
+
+TEST(every_result_is_in_the_memory_of_its_device) {
+  PJRT_Client *client = create_client();
+  PJRT_LoadedExecutable *one = compile_program(client, DOUBLE);
+  PJRT_LoadedExecutable *many = compile_program(client, MANY);
+  expect_in_device_memory(one, 1);
+  expect_in_device_memory(many, 3);
+  destroy_executable(one);
+  destroy_executable(many);
+  destroy_client(client);
+}

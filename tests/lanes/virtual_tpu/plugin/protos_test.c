@@ -94,6 +94,9 @@ static void complete(const char *options, size_t size) {
   char *made = options_completed(own, &completed);
   EXPECT(made == NULL ? completed == size : completed != size && completed <= size + 7);
   free(made);
+  size_t at = 0, name_size = 0, total = 0;
+  while (options_of_tpu(own, size, &at, &name_size) != NULL) total += name_size;
+  EXPECT(total <= size);
   free(own);
 }
 
@@ -178,4 +181,26 @@ TEST(narrow_ids_stay) {
   renumber_instructions(program, sizeof GIVEN - 1, 0);
   EXPECT(memcmp(program, EXPECTED, sizeof EXPECTED - 1) == 0);
   free(program);
+}
+
+static char entry[] = {58, 14, 10, 9, 'x', 'l', 'a', '_', 't', 'p', 'u', '_', 'a', 18, 1, 0};
+
+// Options of the TPU's own compiler are named and left out; the others stay.
+TEST(options_of_the_tpus_compiler_are_named) {
+  static const char OTHER[] = {58, 11, 10, 9, 'x', 'l', 'a', '_', 'c', 'p', 'u', '_', 'a'};
+  char options[sizeof OTHER + 2 * sizeof entry];
+  memcpy(options, entry, sizeof entry);
+  memcpy(options + sizeof entry, OTHER, sizeof OTHER);
+  entry[12] = 'b';
+  memcpy(options + sizeof entry + sizeof OTHER, entry, sizeof entry);
+  size_t at = 0, size = 0;
+  const char *name = options_of_tpu(options, sizeof options, &at, &size);
+  EXPECT(name != NULL && size == 9 && memcmp(name, "xla_tpu_a", size) == 0);
+  name = options_of_tpu(options, sizeof options, &at, &size);
+  EXPECT(name != NULL && size == 9 && memcmp(name, "xla_tpu_b", size) == 0);
+  EXPECT(options_of_tpu(options, sizeof options, &at, &size) == NULL);
+  size = sizeof options;
+  char *made = options_completed(options, &size);
+  EXPECT(made != NULL && size == sizeof OTHER && memcmp(made, OTHER, size) == 0);
+  free(made);
 }

@@ -1,0 +1,32 @@
+"""What must stand in the environment when a framework is imported, long before a case is known.
+
+torch_tpu loads the library of the TPU when it is imported, and torch imports torch_tpu. The library
+stays loaded in every process that is forked later, so it has to be the plugin from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+from harness.errors import BadInputError
+from harness.lanes import hardware, tpu
+from harness.lanes.virtual_tpu import library
+
+
+def environment(lanes: Sequence[str]) -> Mapping[str, str]:
+    """The variables for a session that was asked for these lanes, maybe for none.
+
+    Empty where torch_tpu is not installed, and for a session that asks for no lane on a machine
+    with a TPU, whose tests may be about that TPU.
+    """
+    if find_spec("torch_tpu") is None or (not lanes and hardware.chips()):
+        return {}
+    try:
+        if tpu.TpuLane.name in lanes:
+            behind = {tpu.FORWARD: tpu.libtpu()}
+        else:
+            behind = {"VIRTUAL_TPU_BACKEND": str(library.backend_path())}
+    except BadInputError:  # said of the lane, by who asks for it
+        return {}
+    return {"TPU_LIBRARY_PATH": str(library.PLUGIN), **behind}

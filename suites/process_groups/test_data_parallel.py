@@ -1,0 +1,69 @@
+"""Three steps of PyTorch's own data parallelism, against the whole batch in plain PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from harness.job.ranks import run_ranks
+from harness.model.topology import Target
+from suites.process_groups.backends import BACKENDS
+from suites.process_groups.training import OPTIMIZERS, Trained, check, in_one_process, net, train
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.frameworks("torch_xla", "torch_tpu"),
+    pytest.mark.topologies("4@chip"),
+    pytest.mark.upstream("pytorch/xla#8521", "pytorch/xla#3431", "pytorch/xla#4648"),
+]
+
+
+@pytest.mark.parametrize("views", [True, False], ids=["views", "copies"])
+def test_ddp(xla_target: Target, views: bool) -> None:
+    """Ranks start with parameters of their own; DDP gives all of them those of rank 0.
+
+    Gradients are views of DDP's buckets, as torch_xla's documentation asks for, or copies.
+    """
+    make, backend = OPTIMIZERS["sgd"], BACKENDS[xla_target.framework]
+
+    def ask(number: int) -> Trained:
+        device = backend.join()
+        model = DistributedDataParallel(
+            net(seed=7 + number).to(device), gradient_as_bucket_view=views
+        )
+        return train(model, make(model.parameters()), backend)
+
+    ranks = run_ranks(ask, xla_target.topology)
+    plain = net()
+    check(ranks, in_one_process(plain, make(plain.parameters()), xla_target.topology.total))
+
+
+FULLY_SHARD: dict[str, dict[str, Any]] = {
+    "default": {},
+    "kept": {"reshard_after_forward": False},
+}
+
+
+@pytest.mark.frameworks("torch_tpu")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("options", FULLY_SHARD)
+def test_fully_shard(xla_target: Target, options: str, optimizer: str) -> None:
+    """FSDP2 over parameters that no number of ranks divides: two layers apart, and both."""
+    make, backend = OPTIMIZERS[optimizer], BACKENDS[xla_target.framework]
+
+    def ask(_: int) -> Trained:
+        device = backend.join()
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        model = net().to(device)
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=mesh, **FULLY_SHARD[options])
+        return train(model, make(model.parameters()), backend)
+
+    ranks = run_ranks(ask, xla_target.topology)
+    plain = net()
+    check(ranks, in_one_process(plain, make(plain.parameters()), xla_target.topology.total))
