@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Protocol
@@ -44,19 +43,30 @@ def pairs(
     """The candidate's id of each case of the base that both frameworks are asked.
 
     Both have the same function and parameters, and the same devices. They may be divided among
-    processes differently, since a process of TorchTPU has one chip: where no case of the other
-    framework has the same division, the one with the fewest processes is its pair.
+    processes differently, since a process of TorchTPU has one chip: a case without one of the same
+    division is paired with the first one of another.
     """
-    ours, theirs = _asking(base, move.base), _asking(candidate, move.candidate)
-    same = {ours[name]: theirs[name] for name in ours.keys() & theirs.keys()}
-    left, right = (
-        _undivided(side, {id_: name for name, id_ in ids.items() if id_ not in taken})
-        for side, ids, taken in (
-            (base, ours, same.keys()),
-            (candidate, theirs, set(same.values())),
+    found: dict[str, str] = {}
+    for name_of in (without_framework, without_processes):
+        left, right = (
+            _named(side, framework, name_of, paired)
+            for side, framework, paired in (
+                (base, move.base, found.keys()),
+                (candidate, move.candidate, set(found.values())),
+            )
         )
-    )
-    return same | {left[name]: right[name] for name in left.keys() & right.keys()}
+        found |= {left[name]: right[name] for name in left.keys() & right.keys()}
+    return found
+
+
+def without_framework(id_: str, each: Asked) -> str:
+    """The id of a case without the name of its framework."""
+    return _renamed(id_, each, f"{_target(each)}-")
+
+
+def without_processes(id_: str, each: Asked) -> str:
+    """The id of a case without its framework, and without how its devices are divided."""
+    return _renamed(id_, each, f"{each.lane}-{each.topology.partition('@')[0]}-")
 
 
 def aligned(before: Side, after: Side) -> tuple[Side, Side, Move | None]:
@@ -69,47 +79,32 @@ def aligned(before: Side, after: Side) -> tuple[Side, Side, Move | None]:
         return before, after, None
     found = pairs(base, candidate, move)
     both = {
-        theirs: _with_framework(theirs, candidate[theirs], "..".join(move))
+        theirs: _renamed(theirs, each := candidate[theirs], f"{_target(each)}-{'..'.join(move)}")
         for theirs in found.values()
     }
-    return (
-        _renamed(before, {ours: both[theirs] for ours, theirs in found.items()}),
-        _renamed(after, both),
-        move,
-    )
+    ours = {ours: both[theirs] for ours, theirs in found.items()}
+    return _with_keys(before, ours), _with_keys(after, both), move
 
 
-def _renamed(side: Side, names: Mapping[str, str]) -> Side:
-    return replace(side, runs={names.get(key, key): runs for key, runs in side.runs.items()})
+def _with_keys(side: Side, keys: Mapping[str, str]) -> Side:
+    return replace(side, runs={keys.get(key, key): runs for key, runs in side.runs.items()})
 
 
-def _asking(side: Mapping[str, Asked], framework: str) -> dict[str, str]:
-    """The ids of the cases that ask the framework, by those ids without its name."""
+def _named(
+    side: Mapping[str, Asked],
+    framework: str,
+    name_of: Callable[[str, Asked], str],
+    paired: Collection[str],
+) -> Mapping[str, str]:
+    """Of what the framework is asked and has no pair yet: the first id with each name."""
+    asked = [id_ for id_, each in side.items() if each.framework == framework]
     return {
-        _with_framework(id_, each, ""): id_
-        for id_, each in side.items()
-        if each.framework == framework
+        name_of(id_, side[id_]): id_ for id_ in sorted(asked, reverse=True) if id_ not in paired
     }
 
 
-def _with_framework(id_: str, each: Asked, name: str) -> str:
-    target = _target(each)
-    return id_.replace(f"[{target}-{each.framework}", f"[{target}-{name}", 1)
-
-
-def _undivided(side: Mapping[str, Asked], names: Mapping[str, str]) -> dict[str, str]:
-    """Of ids with their names: the ids by the names without the division in processes."""
-    found = defaultdict[str, list[str]](list)
-    for id_, name in names.items():
-        devices = side[id_].topology.partition("@")[0]
-        whole = name.replace(f"[{_target(side[id_])}-", f"[{side[id_].lane}-{devices}-", 1)
-        found[whole].append(id_)
-    return {whole: min(ids, key=lambda id_: _division(side[id_])) for whole, ids in found.items()}
-
-
-def _division(each: Asked) -> int:
-    """Sorts the divisions of one topology by how many processes they make."""
-    return ("", "slice", "host", "chip").index(each.topology.partition("@")[2])
+def _renamed(id_: str, each: Asked, target: str) -> str:
+    return id_.replace(f"[{_target(each)}-{each.framework}", f"[{target}", 1)
 
 
 def _target(each: Asked) -> str:
