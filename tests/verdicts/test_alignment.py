@@ -13,6 +13,7 @@ from support.project import Project
 from support.two_frameworks import MOVE, asked, run_both
 from support.two_stacks import report, result
 
+from harness import cli
 from harness.junit.report import Report, Result
 from harness.matrix.qualify import Effort, Sides, steps
 from harness.matrix.runner import Runner
@@ -129,6 +130,20 @@ def test_the_table_by_area(compared: Comparison) -> None:
         "| test_plain.py | 1 |  |  |  |  |  |  |",
         "| all | 3 | 1 | 1 | 1 | 3 | 1 | 1 |",
     ]
+
+
+def test_the_command_gives_the_same_answer(
+    reports: Reports, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(reports(name).path) for name in ("old", "new")]
+    options = ("--json", "answer.json", "--markdown", "summary.md", "--out", "out")
+    arguments = [str(tmp_path / each) if each[0] != "-" else each for each in options]
+    assert cli.main(["qualify", *files, *arguments]) == 1
+    found = compare([reports("old")], [reports("new")])
+    assert "\n".join(comparison_text.lines(found)) in capsys.readouterr().out
+    data = json.loads((tmp_path / "answer.json").read_text())
+    assert data == json.loads(json.dumps(as_data(found, Allowed({}, ()))))
+    assert (tmp_path / "summary.md").read_text() == comparison_github.summary(found)
 
 
 def test_a_long_area_fits() -> None:
