@@ -104,8 +104,7 @@ def _areas(found: Comparison) -> Iterator[str]:
 
 def _row(effect: Effect, cases: Sequence[ComparedCase]) -> tuple[str, ...]:
     first = cases[0]
-    issues = ", ".join(map(link, first.issues))
-    return str(effect), str(len(cases)), issues, code(first.id), code(first.failure)
+    return str(effect), str(len(cases)), _upstream(first), code(first.id), code(first.failure)
 
 
 def _broken(found: Comparison, root: Path) -> Iterator[str]:
@@ -131,8 +130,19 @@ def _broken(found: Comparison, root: Path) -> Iterator[str]:
 def _cause(cases: Sequence[ComparedCase]) -> str:
     first = cases[0]
     where = f" at {plain(first.layer)}" if first.layer else ""
-    known = f" ({', '.join(map(link, first.issues))})" if first.issues else ""
+    known = f" ({_upstream(first)})" if first.issues else ""
     return f"- {len(cases)} case{'s' * (len(cases) > 1)}{where}{known}: {code(first.failure)}"
+
+
+def _upstream(case: ComparedCase) -> str:
+    """Its issues, or its finding, linked."""
+    return ", ".join(_finding(issue) or link(issue) for issue in case.issues)
+
+
+def _finding(cause: str) -> str:
+    word, _, name = cause.partition(" ")
+    described = f"\n## {name}\n" in (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    return f"[{cause}](findings.md#{name})" if word == "finding" and described else ""
 
 
 def _program(root: Path, name: str) -> list[str]:

@@ -17,6 +17,8 @@ from harness.junit.report import Report
 from harness.model.outcome import Kind
 
 MADE: Mapping[str, Any] = runpy.run_path(str(ROOT / "docs" / "generate" / "migration.py"))
+FINDING = "finding barrier-does-not-wait"
+LINK = "findings.md#barrier-does-not-wait"
 page: Callable[..., str] = MADE["page"]
 
 
@@ -92,7 +94,7 @@ def test_failures_of_one_cause_are_one() -> None:
                     id=f"a.py::test_x[cpu-4-{framework}-{number}]",
                     outcome=Kind.FAILED if failure else Kind.PASSED,
                     failure=failure,
-                    properties={"area": "a", "framework": framework},
+                    properties={"area": "a", "framework": framework, "expectation": FINDING},
                 )
             )
             for number, failure in enumerate(failures)
@@ -101,8 +103,8 @@ def test_failures_of_one_cause_are_one() -> None:
     made = page(side("acme", *[""] * 3), side("zeta", *failures))
     breaks = made.partition("### `a.py::test_x`")[2]
     assert breaks.splitlines()[2:4] == [
-        "- 2 cases: `3 of 8 differ`",
-        "- 1 case: `no such operator`",
+        f"- 2 cases ([{FINDING}]({LINK})): `3 of 8 differ`",
+        f"- 1 case ([{FINDING}]({LINK})): `no such operator`",
     ]
     assert breaks.count("xla-harness repro") == 2
 
