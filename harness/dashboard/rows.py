@@ -84,6 +84,7 @@ class Latest(NamedTuple):
     layer: str
     upstream: Sequence[str]
     expectation: str | None
+    framework: str  # that it asks, of a case that several are asked; else ""
 
     @property
     def line(self) -> StackLine:
@@ -195,6 +196,8 @@ class RunOutcome(NamedTuple):
     lane: str
     topology: str
     outcome: str
+    area: str
+    framework: str
 
 
 @dataclass

@@ -82,9 +82,9 @@ class Facts:
 
     @cached_property
     def stacks(self) -> list[str]:
-        """The stacks of the nights shown, by their torch_xla's version, then by name."""
+        """The stacks of those nights by torch_xla's version, those without it last; by name."""
         versions = {run.stack: run.versions.get("torch_xla", "") for run in reversed(self.runs)}
-        return sorted(versions, key=lambda stack: (natural(versions[stack]), natural(stack)))
+        return sorted(versions, key=lambda s: (not versions[s], natural(versions[s]), natural(s)))
 
     @cached_property
     def lanes(self) -> list[str]:

@@ -65,6 +65,11 @@ class Result:
         return self.id if f"[{self.lane}-" in self.id else f"{self.id} @{self.lane}-{self.topology}"
 
     @property
+    def framework(self) -> str:
+        """The framework that is asked, of a case that several are asked; else ""."""
+        return self.properties.get("framework", "")
+
+    @property
     def upstream(self) -> tuple[str, ...]:
         """The issues that the case watches."""
         return tuple(self.properties.get("upstream", "").split())

@@ -39,9 +39,13 @@ class Sides:
 
     def rerun(self, again: Sequence[Sequence[Report]]) -> set[str]:
         """The keys of the cases that a rerun measured on each side that can be run."""
+        compared = self.compare(again)
+        runs = [{id(r) for report in reports for r in report.results.values()} for reports in again]
         measured = [
-            {key for report in reports for key, r in report.results.items() if r.measured}
-            for reports, stack in zip(again, self.stacks, strict=True)
+            {key for key, of in side.runs.items() if any(r.measured and id(r) in own for r in of)}
+            for side, own, stack in zip(
+                (compared.base, compared.candidate), runs, self.stacks, strict=True
+            )
             if stack
         ]
         return set.intersection(*measured) if measured else set()
@@ -97,9 +101,10 @@ def _causes(found: Comparison, sides: Sides, effort: Effort) -> Sequence[Group[C
 
 
 def _results(comparison: Comparison, keys: Sequence[str]) -> list[Result]:
-    """One result of each case."""
-    runs = {**comparison.base.runs, **comparison.candidate.runs}
-    return [runs[key][0] for key in keys]
+    """One result of each case, of each side's own where the two have other ids."""
+    sides = (comparison.base, comparison.candidate)
+    found = {r.id: r for key in keys for side in sides for r in side.runs.get(key, ())[:1]}
+    return list(found.values())
 
 
 def _names(sides: Sides) -> str:

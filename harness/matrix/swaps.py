@@ -19,8 +19,8 @@ from harness.verdicts.words import Verdict
 def to_attribute(
     comparison: Comparison, base: Stack, candidate: Stack
 ) -> tuple[Group[ComparedCase], ...]:
-    """The causes whose component is looked for."""
-    if not attribution.differing(base, candidate):
+    """The causes whose component is looked for: none if it is another framework that differs."""
+    if comparison.move or not attribution.differing(base, candidate):
         return ()
     return causes(comparison.of(Verdict.REGRESSED))
 

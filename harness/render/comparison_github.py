@@ -10,6 +10,7 @@ from harness.render.github_markup import ANNOTATIONS, annotation, code, link, pl
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
 from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.effects import Effect, by_area, of_all
 from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
 
@@ -31,11 +32,26 @@ def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 
         f"**{answer}** {candidate} compared with {base}: {plain(counts(comparison))}. "
         f"{plain(rested(comparison))}".rstrip(),
         "",
+        *effects(comparison),
         *_findings(comparison, allowed, most),
         *_allowed(comparison, allowed),
         *table(("", base, candidate), _versions(comparison)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def effects(comparison: Comparison) -> Iterator[str]:
+    """What moving to another framework does to the cases of each area; nothing for no move."""
+    if comparison.move:
+        areas = by_area(comparison)
+        rows = {**areas, "all": of_all(areas)}
+        yield from table(
+            (f"{plain(str(comparison.move))}, by area", *Effect),
+            (
+                (plain(area), *(str(counts[each] or "") for each in Effect))
+                for area, counts in rows.items()
+            ),
+        )
 
 
 def _rows(found: Sequence[Group[ComparedCase]]) -> Iterator[tuple[str, ...]]:

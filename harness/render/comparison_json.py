@@ -7,6 +7,7 @@ from typing import Any
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
 from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.effects import Effect, by_area, effect_on
 from harness.verdicts.words import Verdict
 
 
@@ -25,20 +26,33 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
             "reruns": comparison.open.reruns,
             "attributions": comparison.open.attributions,
         },
+        "moved": _moved(comparison),
         "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
         "cases": [
-            _compared(case, allowed)
+            _compared(case, allowed, comparison)
             for case in comparison.cases
             if case.verdict != Verdict.UNCHANGED
         ],
     }
 
 
-def _compared(case: ComparedCase, allowed: Allowed) -> dict[str, Any]:
+def _moved(comparison: Comparison) -> dict[str, Any] | None:
+    if comparison.move is None:
+        return None
+    areas = {
+        area: {str(effect): counts[effect] for effect in Effect}
+        for area, counts in by_area(comparison).items()
+    }
+    return {"from": comparison.move.base, "to": comparison.move.candidate, "areas": areas}
+
+
+def _compared(case: ComparedCase, allowed: Allowed, comparison: Comparison) -> dict[str, Any]:
     entry = allowed.entries.get(case.key)
     return {
         "case": case.key,
+        "ids": list(case.ids),
         "verdict": str(case.verdict),
+        "effect": effect_on(case) if comparison.move else None,
         "expected": case.expected,
         "layer": case.layer,
         "failure": case.failure,

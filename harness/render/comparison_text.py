@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from harness.printable import printable
-from harness.render.terminal_lines import heading, title, wrapped
+from harness.render.terminal_lines import WIDTH, heading, title, wrapped
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide, undecided_of
 from harness.verdicts.comparison import DIFFERS, ComparedCase, Comparison
+from harness.verdicts.effects import Effect, by_area, of_all
 from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
 
@@ -26,6 +29,7 @@ def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
             found = [f for f in comparison.of(verdict) if f.key not in allowed.entries]
             yield from section(groups(found))
     yield from _allowed(allowed)
+    yield from _effects(comparison)
     yield from _versions(comparison)
     yield title("first answer" if comparison.open else "answer")
     yield from wrapped(f"{counts(comparison)}.")
@@ -65,6 +69,26 @@ def _allowed(allowed: Allowed) -> Iterator[str]:
         yield title("allow-list entries that allow nothing here")
         for entry in allowed.stale:
             yield from wrapped(f"{entry.where}: {entry.reason}", 2)
+
+
+def _effects(comparison: Comparison) -> Iterator[str]:
+    if comparison.move is None:
+        return
+    yield title(f"from {comparison.move}, by area")
+    heads = [textwrap.wrap(each, 1, break_long_words=False) for each in Effect]
+    widths = [max(map(len, head)) for head in heads]
+    for line in zip_longest(*heads, fillvalue=""):
+        yield _cells("", line, widths)
+    areas = by_area(comparison)
+    for area, counts in {**areas, "all": of_all(areas)}.items():
+        yield _cells(area, [str(counts[each] or ".") for each in Effect], widths)
+
+
+def _cells(area: str, cells: Sequence[str], widths: Sequence[int]) -> str:
+    room = WIDTH - sum(widths) - len(widths)
+    fitted = area if len(area) <= room else f"{area[: room - 1]}~"
+    numbers = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    return " ".join((f"{fitted:<{room}}", *numbers)).rstrip()
 
 
 def _versions(comparison: Comparison) -> Iterator[str]:

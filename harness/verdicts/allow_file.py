@@ -47,7 +47,7 @@ class AllowEntry(Table):
     def allows(self, case: ComparedCase) -> bool:
         """Whether it is about this case and this verdict."""
         return case.verdict == self.verdict and any(
-            pattern.fullmatch(name) for pattern in self._patterns for name in {case.id, case.key}
+            pattern.fullmatch(name) for pattern in self._patterns for name in {case.key, *case.ids}
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from harness.diagnosis.signature import first_line, generalised
 from harness.junit.report import Report, Result
 from harness.model.outcome import Answer
+from harness.verdicts.alignment import aligned
 from harness.verdicts.comparison import ComparedCase, Comparison, Side, Tally, side
 from harness.verdicts.upstream import Row
 from harness.verdicts.words import REFUSALS, VERDICTS, Verdict, change, counted
@@ -24,15 +25,15 @@ def compare(
 
     The reports of a side are its lanes and shards; reruns are more runs of some of its cases. An
     unexpected pass works. A failure counts whether or not an expectation declares it; where it
-    does, ``ComparedCase.expected`` says so.
+    does, ``ComparedCase.expected`` says so. What the two sides ask of two frameworks is one case.
 
     Raises BadInputError when one side's reports are of several stacks.
     """
-    before, after = side(base, reruns_base), side(candidate, reruns_candidate)
+    before, after, move = aligned(side(base, reruns_base), side(candidate, reruns_candidate))
     keys = sorted(before.runs.keys() | after.runs.keys())
     cases = [_compared(key, before, after, rows) for key in keys]
     cases.sort(key=lambda case: (VERDICTS.index(case.verdict), case.key))
-    return Comparison(before, after, tuple(cases))
+    return Comparison(before, after, tuple(cases), move=move)
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Compa
     found = ComparedCase(
         key=key,
         id=every[0].id,
+        ids=tuple(dict.fromkeys(run.id for run in (*base, *candidate))),
         area=every[0].properties.get("area", ""),
         lane=every[0].lane,
         verdict=_verdict(_tally(base), _tally(candidate)),

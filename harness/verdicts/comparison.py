@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from harness.errors import BadInputError
 from harness.junit.report import Report, Result
@@ -39,7 +40,9 @@ class Side:
         if file in self.uncollected:
             return self.uncollected[file]
         for cause in self.left_out:
-            if cause.startswith((f"lane {case.lane}:", f"topology {case.topology}:")):
+            named = (f"lane {case.lane}:", f"topology {case.topology}:")
+            asked = f"framework {case.framework}:"
+            if cause.startswith((*named, asked)):
                 return f"left out: {cause}"
         return "not collected: the case is in no report of this stack"
 
@@ -120,7 +123,7 @@ class ComparedCase:
     """
 
     key: str
-    id: str
+    id: str  # the candidate's, else the base's
     area: str
     lane: str
     verdict: Verdict
@@ -131,6 +134,7 @@ class ComparedCase:
     issues: tuple[str, ...] = ()  # or one ``finding NAME``, as its expectation says
     note: str = ""
     component: str | None = None
+    ids: tuple[str, ...] = ()  # the base's and the candidate's, which differ in the framework
     rerun_cases: tuple[str, ...] = ()
     attributed_case: str = ""
 
@@ -178,6 +182,16 @@ class Open:
         )
 
 
+class Move(NamedTuple):
+    """From the framework that the base asks to the one that the candidate asks."""
+
+    base: str
+    candidate: str
+
+    def __str__(self) -> str:
+        return f"{self.base} to {self.candidate}"
+
+
 @dataclass(frozen=True)
 class Comparison:
     """All cases of both sides. Findings are in the order of Verdict, then by key."""
@@ -186,6 +200,7 @@ class Comparison:
     candidate: Side
     cases: tuple[ComparedCase, ...]
     open: Open = Open()
+    move: Move | None = None
 
     def of(self, *verdicts: Verdict) -> tuple[ComparedCase, ...]:
         """The cases with one of these verdicts."""

@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from support.pages import Page
 from support.paths import ROOT
-from support.site_nights import HOSTILE, SCRIPT, Told, example, fails, write
+from support.site_nights import HOSTILE, SCRIPT, Told, example, fails, moving, write
 
 from harness import cli
 from harness.dashboard import page_names, shapes, units
@@ -135,6 +135,31 @@ def test_stacks_are_compared_in_pairs(pages: dict[str, Page]) -> None:
     page = next(page for path, page in pages.items() if path.startswith("compare/2-8-0-2-9-0"))
     assert "1 regressed" in page.words
     assert "3 fixed" in page.words
+
+
+def test_stacks_of_two_frameworks_show_what_moving_does(tmp_path: Path) -> None:
+    moving(tmp_path / "history")
+    assert publish(tmp_path / "history", tmp_path / "site") == 0
+    page = Page(next((tmp_path / "site" / "compare").glob("*.html")))
+    assert "What moving from torch_xla to torch_tpu does" in page.words
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>((?:<td>\d*</td>)+)', page.path.read_text())
+    sizes = {re.sub("<.*?>", "", area): re.findall(r"<td>(\d*)", cells) for area, cells in rows}
+    assert sizes == {
+        "dtensor": ["1", "1", "1", "1", "2", "1"],
+        "spmd": ["1", "", "", "", "", ""],
+        "all": ["2", "1", "1", "1", "2", "1"],
+    }
+    effects = [a["data-verdict"] for tag, a in page.elements if "data-verdict" in a]
+    assert sorted(effects) == sorted(
+        [
+            "broken on both",
+            "fixed by moving",
+            "broken by moving",
+            *["not available after moving"] * 2,
+            "only after moving",
+        ]
+    )
+    assert page.text.count("test_fixed[virtual-tpu-4@chip-torch_tpu-x]") == 1
 
 
 def test_coverage_names_the_cheapest_lane(pages: dict[str, Page]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 from support.browser import ARGUMENTS, CHROMIUM, LOADED, served
-from support.site_nights import example
+from support.site_nights import example, moving
 
 from harness import cli
 
@@ -218,6 +218,33 @@ def test_any_two_runs_are_compared(address: str, page: playwright.Page) -> None:
     page.goto(page.url)  # the address says which two
     page.locator("#answer tbody tr").first.wait_for()
     assert page.locator("#answer tbody tr").count() == len(rows)
+
+
+def test_runs_of_two_frameworks_show_what_moving_does(
+    page: playwright.Page, tmp_path: Path
+) -> None:
+    """The script pairs the cases as the pages made in Python do."""
+    moving(tmp_path / "history")
+    arguments = ["--history", str(tmp_path / "history"), "--out", str(tmp_path / "site")]
+    assert cli.main(["dashboard", *arguments]) == 0
+    with served(tmp_path / "site") as address:
+        page.goto(address + "compare.html")
+        for name, stack in (("one", " 2.9.0 "), ("other", " torch_tpu-0.2.0 ")):
+            options = page.locator(f"[name={name}] option").all_inner_texts()
+            chosen = next(text for text in options if stack in text)
+            page.locator(f"[name={name}]").select_option(label=chosen)
+        page.get_by_role("button", name="Compare").click()
+        page.get_by_text("6 of 8 differ, moving from torch_xla to torch_tpu").wait_for()
+        rows = page.locator("#effects tbody tr").all()
+        sizes = [row.locator("th, td").all_inner_texts() for row in rows]
+        page.locator("table.pairs a").first.click()
+        published = page.locator("table.effects tbody tr").all()
+        assert [row.locator("th, td").all_inner_texts() for row in published] == sizes
+    assert sizes == [
+        ["dtensor", "1", "1", "1", "1", "2", "1"],
+        ["spmd", "1", "", "", "", "", ""],
+        ["all", "2", "1", "1", "1", "2", "1"],
+    ]
 
 
 def test_the_keyboard_reaches_everything(address: str, page: playwright.Page) -> None:

@@ -199,3 +199,39 @@ HOSTILE = [
     Told("{{ 7 * 7 }}{% raw %}", area="{{ 7 * 7 }}"),
     Told("a" * 3000, area="long"),
 ]
+
+
+def moving(folder: Path) -> None:
+    """One night of torch_xla on stack 2.9.0, and of torch_tpu on a stack of its own."""
+    stacks = {"torch_xla": "2.9.0", "torch_tpu": "torch_tpu-0.2.0"}
+
+    def asked(name: str, framework: str, at: str = "4", **outcomes: Row | None) -> Told:
+        def becomes(night: Night) -> Row | None:
+            row = outcomes.get(framework, {}) if night.stack == stacks[framework] else None
+            return None if row is None else row | {"properties": [("framework", framework)]}
+
+        id_ = f"suites/dtensor/test_moves.py::test_{name}[virtual-tpu-{at}-{framework}-x]"
+        return Told(id_, "dtensor", "virtual-tpu", at, becomes=becomes)
+
+    def on_both(name: str, **outcomes: Row | None) -> list[Told]:
+        at = {"torch_xla": "4", "torch_tpu": "4@chip"}
+        return [asked(name, each, at[each], **outcomes) for each in stacks]
+
+    wrong = fails("AssertionError: numbers: 3 of 8 differ")
+    cases = [
+        *on_both("works"),
+        *on_both("broken", torch_xla=fails("aborted", "crashed"), torch_tpu=wrong),
+        *on_both("fixed", torch_xla=wrong),
+        *on_both("breaks", torch_tpu=wrong),
+        *on_both("skipped", torch_tpu={"outcome": "skipped"}),
+        asked("own", "torch_xla"),
+        asked("new", "torch_tpu", "4@chip"),
+        Told("suites/spmd/test_specs.py::test_plain[cpu-4]", area="spmd"),
+    ]
+    write(
+        folder,
+        cases,
+        [0],
+        list(stacks.values()),
+        lambda night: {"torch_xla": night.stack if night.stack == "2.9.0" else ""},
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,8 +12,17 @@ from itertools import pairwise
 from harness.dashboard.page_maker import Build
 from harness.dashboard.page_names import pair_page, slug
 from harness.dashboard.pages.runs_page import summaries
-from harness.dashboard.rows import WORKS, RunOutcome
+from harness.dashboard.rows import WORKS, Latest, RunOutcome
 from harness.dashboard.units import urgency
+from harness.model.outcome import Kind
+from harness.verdicts.alignment import (
+    move_between,
+    pairs,
+    without_framework,
+    without_processes,
+)
+from harness.verdicts.comparison import Move
+from harness.verdicts.effects import Effect, effect
 
 # One letter a case keeps the data of a run at a kilobyte or two.
 LETTERS = {
@@ -27,6 +36,9 @@ LETTERS = {
     "unexpected pass": "u",
 }
 Place = tuple[str, str, str]  # case, lane, topology
+# One run of each case is shown, so none is flaky here.
+EFFECTS = [each for each in Effect if each != Effect.FLAKY]
+Areas = Mapping[str, Mapping[Effect, int]]
 
 
 @dataclass(frozen=True)
@@ -48,19 +60,31 @@ class Difference:
         verdicts = {(True, False): "regressed", (False, True): "fixed"}
         return verdicts.get(works, "broken otherwise")
 
+    @property
+    def effect(self) -> Effect | None:
+        """What a move from ``before`` to ``after`` does to it; None if neither has an answer."""
+        answers = [Kind(said).answer if said else None for said in (self.before, self.after)]
+        return effect(*answers)
+
 
 def publish(build: Build) -> None:
     """A page for each two stacks, the page that leads to them, and the data of every run."""
     facts = build.facts
     by_stack: dict[str, dict[Place, str]] = {stack: {} for stack in facts.stacks}
+    asked: dict[str, dict[str, Latest]] = {stack: {} for stack in facts.stacks}
     areas: dict[str, str] = {}
     for row in facts.latest:
-        by_stack[row.stack][row.name, row.lane, row.topology] = row.outcome
+        by_stack[row.stack][_place(row)] = row.outcome
+        asked[row.stack][row.name] = row
         areas[row.name] = row.area
     pairs = []
     for at, one in enumerate(facts.stacks):
         for other in facts.stacks[at + 1 :]:
-            found = differences(by_stack[one], by_stack[other])
+            move = move_between(asked[one], asked[other])
+            before, after = by_stack[one], by_stack[other]
+            if move:
+                before = _moved(before, asked[one], asked[other], move)
+            found = differences(before, after)
             counts = Counter(each.verdict for each in found)
             pairs.append((one, other, pair_page(one, other), counts))
             build.page(
@@ -71,8 +95,11 @@ def publish(build: Build) -> None:
                 rows=found,
                 areas=areas,
                 counts=counts,
+                move=move,
+                effects=effects(before, after, areas) if move else {},
+                every_effect=EFFECTS,
                 versions=_versions(build, one, other),
-                same=len(by_stack[one].keys() & by_stack[other].keys())
+                same=len(before.keys() & after.keys())
                 - sum(bool(d.before and d.after) for d in found),
             )
     neighbours = {(a, b) for a, b in pairwise(facts.stacks)}
@@ -83,6 +110,7 @@ def publish(build: Build) -> None:
         runs=summaries(build.facts),
         pairs={(one, other): (page, counts) for one, other, page, counts in pairs},
         neighbours=neighbours,
+        every_effect=EFFECTS,
     )
     for run, said in facts.said():
         _data(build, run, said)
@@ -100,6 +128,32 @@ def differences(before: Mapping[Place, str], after: Mapping[Place, str]) -> list
     return found
 
 
+def effects(
+    before: Mapping[Place, str], after: Mapping[Place, str], areas: Mapping[str, str]
+) -> Areas:
+    """How many cases of each area a move has each effect on, and of "all" areas."""
+    found: dict[str, Counter[Effect]] = defaultdict(Counter)
+    for place in sorted(before.keys() | after.keys()):
+        if has := Difference(place, before.get(place, ""), after.get(place, "")).effect:
+            found[areas[place[0]]][has] += 1
+    return {**dict(sorted(found.items())), "all": sum(found.values(), Counter[Effect]())}
+
+
+def _moved(
+    before: Mapping[Place, str],
+    one: Mapping[str, Latest],
+    other: Mapping[str, Latest],
+    move: Move,
+) -> dict[Place, str]:
+    """The outcomes of the first stack, of what both frameworks are asked at the other's place."""
+    places = {_place(one[a]): _place(other[b]) for a, b in pairs(one, other, move).items()}
+    return {places.get(place, place): outcome for place, outcome in before.items()}
+
+
+def _place(row: Latest) -> Place:
+    return row.name, row.lane, row.topology
+
+
 def _versions(build: Build, one: str, other: str) -> list[tuple[str, str, str]]:
     """Each component with both stacks' versions, as of their last runs."""
     said: list[Mapping[str, str]] = [
@@ -112,10 +166,18 @@ def _versions(build: Build, one: str, other: str) -> list[tuple[str, str, str]]:
 
 def _data(build: Build, run: str, said: Sequence[RunOutcome]) -> None:
     """A run's outcomes as letters, and, for all runs of the same cases once, whose they are."""
-    places = json.dumps([[s.name, s.lane, s.topology] for s in said]) + "\n"
+    places = json.dumps([[s.name, s.lane, s.topology, s.area, *_asked(s)] for s in said]) + "\n"
     digest = sha256(places.encode()).hexdigest()[:16]
     if not build.site.has(f"data/places/{digest}.json"):
         build.site.write(f"data/places/{digest}.json", places)
     letters = "".join(LETTERS.get(s.outcome, "?") for s in said)
-    data = {"format": 1, "run": run, "places": digest, "outcomes": letters}
+    data = {"format": 2, "run": run, "places": digest, "outcomes": letters}
     build.site.write(f"data/run/{slug(run)}.json", json.dumps(data) + "\n")
+
+
+def _asked(said: RunOutcome) -> tuple[str, ...]:
+    """The framework that a case asks, and the names by which another's is found beside it."""
+    if not said.framework:
+        return ()
+    names = (without_framework(said.name, said), without_processes(said.name, said))
+    return said.framework, *names

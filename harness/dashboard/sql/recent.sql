@@ -11,6 +11,7 @@ SELECT
     outcome,
     duration,
     signature,
-    rerun
+    rerun,
+    coalesce(properties['framework'], '') AS framework
 FROM cases
 WHERE CAST(date AS DATE) > $start

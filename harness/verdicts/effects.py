@@ -1,0 +1,55 @@
+"""What moving from one framework to another does to each case. docs/glossary.md has the words."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from enum import StrEnum
+
+from harness.model.outcome import Answer
+from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.words import Verdict
+
+
+class Effect(StrEnum):
+    """The effect of moving on a case, in the order in which tables show them."""
+
+    WORKS_ON_BOTH = "works on both"
+    BROKEN_ON_BOTH = "broken on both"
+    FIXED = "fixed by moving"
+    BROKEN = "broken by moving"
+    NOT_AVAILABLE = "not available after moving"
+    ONLY_AFTER = "only after moving"
+    FLAKY = "flaky"
+
+
+def effect(was: Answer | None, now: Answer | None) -> Effect | None:
+    """The effect by the answers on both sides; None where neither has one."""
+    if was is None:
+        return Effect.ONLY_AFTER if now else None
+    if now is None:
+        return Effect.NOT_AVAILABLE
+    if now is Answer.WORKS:
+        return Effect.WORKS_ON_BOTH if was is Answer.WORKS else Effect.FIXED
+    return Effect.BROKEN if was is Answer.WORKS else Effect.BROKEN_ON_BOTH
+
+
+def effect_on(case: ComparedCase) -> Effect | None:
+    """The effect on a compared case; None if neither side measured it."""
+    if case.verdict == Verdict.FLAKY:
+        return Effect.FLAKY
+    return effect(case.base.answer, case.candidate.answer)
+
+
+def by_area(comparison: Comparison) -> Mapping[str, Counter[Effect]]:
+    """How many cases of each area have each effect; {} where the framework stays the same."""
+    found = defaultdict[str, Counter[Effect]](Counter)
+    for case in comparison.cases if comparison.move else ():
+        if has := effect_on(case):
+            found[case.area][has] += 1
+    return dict(sorted(found.items()))
+
+
+def of_all(areas: Mapping[str, Counter[Effect]]) -> Counter[Effect]:
+    """How many cases of all areas have each effect."""
+    return sum(areas.values(), Counter[Effect]())
