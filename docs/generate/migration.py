@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 BASE, CANDIDATE = "2.9.0", "torch_tpu-0.2.0"
 MOST_LINES = 15  # of a program that stands on the page
 FRAME = f"""\
-<!-- Made by docs/generate/migration.py from the reports in fixtures/junit/: do not edit it. -->
+<!-- Made by docs/generate/migration.py from the reports in fixtures/migration/: do not edit it. -->
 
 # Moving from torch_xla to TorchTPU
 
@@ -33,17 +33,24 @@ What works, what breaks and what is not available after moving from torch_xla to
 uv run xla-harness qualify {BASE} {CANDIDATE}
 ```
 """
+NOT_AVAILABLE = (
+    "Cases that are not available after moving ask through modules of torch_xla that TorchTPU does "
+    "not have, as `torch_xla.distributed.spmd`. Where TorchTPU has something in their place, that "
+    "is asked by a case of its own in another row."
+)
 # What a reader looks for comes first.
 ORDER = (
     Effect.BROKEN,
     Effect.NOT_AVAILABLE,
+    Effect.SKIPPED,
     Effect.BROKEN_ON_BOTH,
     Effect.FLAKY,
     Effect.FIXED,
     Effect.WORKS_ON_BOTH,
     Effect.ONLY_AFTER,
 )
-# The cases of one test with the same effect and the same cause, by these three.
+# The cases of one test with the same effect and the same cause, by these three; of a file's tests
+# that are not available, by the file.
 Tests = Mapping[tuple[Effect, str, str], Sequence[ComparedCase]]
 
 
@@ -65,6 +72,8 @@ def page(base: Sequence[Report], candidate: Sequence[Report], root: Path = ROOT)
         "",
         f"From {plain(found.base.name)} to {plain(found.candidate.name)}, in cases.",
         "",
+        NOT_AVAILABLE,
+        "",
         *effects(found),
         *_areas(found),
         *_broken(found, root),
@@ -80,7 +89,7 @@ def page(base: Sequence[Report], candidate: Sequence[Report], root: Path = ROOT)
 
 def recorded(name: str) -> list[Report]:
     """The recorded reports of a stack."""
-    return [read(path) for path in sorted(ROOT.glob(f"fixtures/junit/{name}-*.xml"))]
+    return [read(path) for path in sorted(ROOT.glob(f"fixtures/migration/{name}.xml"))]
 
 
 def _tests(cases: Sequence[ComparedCase]) -> Tests:
@@ -88,7 +97,9 @@ def _tests(cases: Sequence[ComparedCase]) -> Tests:
     found: dict[tuple[Effect, str, str], list[ComparedCase]] = defaultdict(list)
     for case in cases:
         if has := effect_on(case):
-            found[has, case.id.partition("[")[0], generalised(case.failure)].append(case)
+            test = case.id.partition("[")[0]
+            name = test.partition("::")[0] if has is Effect.NOT_AVAILABLE else test
+            found[has, name, generalised(case.failure)].append(case)
     return dict(sorted(found.items(), key=lambda item: (ORDER.index(item[0][0]), *item[0][1:])))
 
 
@@ -104,7 +115,7 @@ def _areas(found: Comparison) -> Iterator[str]:
 
 def _row(effect: Effect, cases: Sequence[ComparedCase]) -> tuple[str, ...]:
     first = cases[0]
-    return str(effect), str(len(cases)), _upstream(first), code(first.id), code(first.failure)
+    return str(effect), str(len(cases)), _upstream(cases), code(first.id), code(first.failure)
 
 
 def _broken(found: Comparison, root: Path) -> Iterator[str]:
@@ -130,13 +141,14 @@ def _broken(found: Comparison, root: Path) -> Iterator[str]:
 def _cause(cases: Sequence[ComparedCase]) -> str:
     first = cases[0]
     where = f" at {plain(first.layer)}" if first.layer else ""
-    known = f" ({_upstream(first)})" if first.issues else ""
+    known = f" ({_upstream(cases)})" if first.issues else ""
     return f"- {len(cases)} case{'s' * (len(cases) > 1)}{where}{known}: {code(first.failure)}"
 
 
-def _upstream(case: ComparedCase) -> str:
-    """Its issues, or its finding, linked."""
-    return ", ".join(_finding(issue) or link(issue) for issue in case.issues)
+def _upstream(cases: Sequence[ComparedCase]) -> str:
+    """Their issues and findings, linked."""
+    issues = dict.fromkeys(issue for case in cases for issue in case.issues)
+    return ", ".join(_finding(issue) or link(issue) for issue in issues)
 
 
 def _finding(cause: str) -> str:

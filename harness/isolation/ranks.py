@@ -39,7 +39,7 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _Result:
-    """What a rank leaves: its value, or the traceback of what it raised instead."""
+    """What a rank leaves: its value, or what it raised instead, and the traceback."""
 
     time: float  # of the machine's monotonic clock
     value: Any = None
@@ -97,8 +97,11 @@ def _report(descriptor: int, call: Callable[[], Any]) -> NoReturn:
     try:
         value = call()
         message = pickle.dumps(_Result(time.monotonic(), value))
-    except BaseException:
-        message = pickle.dumps(_Result(time.monotonic(), raised=traceback.format_exc()))
+    except BaseException as error:
+        # What it is comes first: that line alone stands in a summary.
+        why = "".join(traceback.format_exception_only(error)).partition("\n")[0]
+        raised = f"{why}\n{traceback.format_exc()}"
+        message = pickle.dumps(_Result(time.monotonic(), raised=raised))
     with open(descriptor, "wb", closefd=False) as file:
         file.write(message)
     sys.stdout.flush()
@@ -136,7 +139,7 @@ def _outcome(rank: _Rank, count: int) -> _RankEnd:
     if not (message := _content(rank.result)):
         return _RankEnd(f"{who} left with exit status {code} and no result")
     left: _Result = pickle.loads(message)  # noqa: S301  # of a process of our own
-    return _RankEnd(f"{who} raised\n{left.raised}" if left.raised else "", left.value, left.time)
+    return _RankEnd(f"{who} raised {left.raised}" if left.raised else "", left.value, left.time)
 
 
 def _late(running: list[_Rank], count: int, deadline: float) -> str:

@@ -19,16 +19,20 @@ class Effect(StrEnum):
     FIXED = "fixed by moving"
     BROKEN = "broken by moving"
     NOT_AVAILABLE = "not available after moving"
+    SKIPPED = "skipped after moving"
     ONLY_AFTER = "only after moving"
     FLAKY = "flaky"
 
 
-def effect(was: Answer | None, now: Answer | None) -> Effect | None:
-    """The effect by the answers on both sides; None where neither has one."""
+def effect(was: Answer | None, now: Answer | None, *, skipped: bool) -> Effect | None:
+    """The effect by the answers on both sides; None where neither has one.
+
+    ``skipped`` says that the candidate has the case but did not measure it.
+    """
     if was is None:
         return Effect.ONLY_AFTER if now else None
     if now is None:
-        return Effect.NOT_AVAILABLE
+        return Effect.SKIPPED if skipped else Effect.NOT_AVAILABLE
     if now is Answer.WORKS:
         return Effect.WORKS_ON_BOTH if was is Answer.WORKS else Effect.FIXED
     return Effect.BROKEN if was is Answer.WORKS else Effect.BROKEN_ON_BOTH
@@ -38,7 +42,8 @@ def effect_on(case: ComparedCase) -> Effect | None:
     """The effect on a compared case; None if neither side measured it."""
     if case.verdict == Verdict.FLAKY:
         return Effect.FLAKY
-    return effect(case.base.answer, case.candidate.answer)
+    skipped = case.candidate.unmeasured > 0
+    return effect(case.base.answer, case.candidate.answer, skipped=skipped)
 
 
 def by_area(comparison: Comparison) -> Mapping[str, Counter[Effect]]:

@@ -13,10 +13,17 @@ from suites.process_groups.jobs import Program, Question, Rank
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
-    # TorchTPU sends by PJRT's transfers between hosts, which the virtual TPU does not have.
-    pytest.mark.frameworks("torch_xla"),
+    pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.upstream("pytorch/xla#8074"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _asked(xla_target: Target) -> None:
+    if xla_target.framework == "torch_tpu":
+        pytest.skip(
+            "torch_tpu sends by PJRT's transfers between hosts, which the virtual TPU does not have"
+        )
 
 
 def _sends(x: torch.Tensor, rank: Rank) -> torch.Tensor:

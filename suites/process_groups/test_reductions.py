@@ -108,8 +108,9 @@ def test_average(xla_target: Target, subtests: pytest.Subtests) -> None:
     ask(subtests, xla_target, {"float32": Question(program, inputs, mean, None)})
 
 
-@pytest.mark.frameworks("torch_xla")  # XLA's CPU client has no such all-reduce
 def test_exclusive_or(xla_target: Target, subtests: pytest.Subtests) -> None:
+    if xla_target.framework == "torch_tpu":
+        pytest.skip("XLA's CPU client, which executes the program, has no such all-reduce")
     inputs = ranks_of(xla_target.topology.total, (4, 3), "bool")
     odd = [np.logical_xor.reduce(np.stack(inputs))] * xla_target.topology.total
     program = _all_reduce(dist.ReduceOp.BXOR)
@@ -117,10 +118,9 @@ def test_exclusive_or(xla_target: Target, subtests: pytest.Subtests) -> None:
     ask(subtests, xla_target, {"bool": Question(program, inputs, odd, None)})
 
 
-@pytest.mark.frameworks("torch_xla")
 def test_scaled_sum_is_refused(xla_target: Target) -> None:
     """PREMUL_SUM is NCCL's own; a sum without the factor would be a wrong answer in silence."""
     inputs = ranks_of(xla_target.topology.total, (4, 3))
     program = _all_reduce(dist._make_nccl_premul_sum(2.0))
-    with pytest.raises(RankError, match="Invalid reduce op"):
+    with pytest.raises(RankError, match=r"Invalid reduce op|reduce option not supported"):
         over_framework({"float32": Question(program, inputs, inputs, None)}, xla_target)

@@ -150,7 +150,7 @@ def test_a_large_result_arrives_whole(results):
 
 
 def test_the_rank_that_raised_is_named_not_those_that_lost_it(results):
-    assert results["raised"].startswith("rank 1 of 3 raised\nTraceback")
+    assert results["raised"].startswith("rank 1 of 3 raised KeyError: 'the cause'\nTraceback")
     assert results["raised"].rstrip().endswith("KeyError: 'the cause'")
 
 

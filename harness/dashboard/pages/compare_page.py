@@ -64,7 +64,7 @@ class Difference:
     def effect(self) -> Effect | None:
         """What a move from ``before`` to ``after`` does to it; None if neither has an answer."""
         answers = [Kind(said).answer if said else None for said in (self.before, self.after)]
-        return effect(*answers)
+        return effect(*answers, skipped=self.after == "skipped")
 
 
 def publish(build: Build) -> None:

@@ -53,7 +53,7 @@ function effectOn(was, now) {
   const answer = (said) => (said && WORKS.includes(said.letter) ? "works" : said && BROKEN.includes(said.letter) ? "broken" : "");
   const [before, after] = [answer(was), answer(now)];
   if (!before) return after && "only after moving";
-  if (!after) return "not available after moving";
+  if (!after) return now ? "skipped after moving" : "not available after moving";
   if (before === after) return `${after} on both`;
   return after === "works" ? "fixed by moving" : "broken by moving";
 }
