@@ -74,7 +74,8 @@ def parse(source: str | bytes) -> Program:
 def _module(source: str | bytes) -> Any:
     try:
         if isinstance(source, bytes):
-            source = _artifacts.deserialize_portable_artifact(source)
+            with _context():  # text up to jaxlib 0.7; since then a module of the current context
+                source = str(_artifacts.deserialize_portable_artifact(source))
         return ir.Module.parse(source, _context())
     except Exception as error:  # MLIRError has no importable class, ValueError is not promised
         raise InvalidProgramError(str(error)) from error

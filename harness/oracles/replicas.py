@@ -35,6 +35,9 @@ _DTYPES = {
 }
 
 
+_enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+
+
 class ExecutionError(RuntimeError):
     """XLA refused to compile or to run the program."""
 
@@ -55,7 +58,7 @@ def execute(program: Program, arguments: Sequence[Sequence[np.ndarray]]) -> list
     devices = client.local_devices()[: len(arguments)]
     try:
         executable = _compiled(client, program, devices)
-        outcome = executable.execute_sharded(_sharded(client, devices, arguments))
+        outcome = executable.execute_sharded(_sharded(devices, arguments))
         columns = outcome.disassemble_into_single_device_arrays()
         return [[np.asarray(column[r]) for column in columns] for r in range(len(arguments))]
     except (RuntimeError, ValueError) as error:
@@ -80,9 +83,7 @@ def _options(replicas: int) -> Any:
     return options
 
 
-def _sharded(
-    client: Any, devices: Sequence[Any], arguments: Sequence[Sequence[np.ndarray]]
-) -> list[jax.Array]:
+def _sharded(devices: Sequence[Any], arguments: Sequence[Sequence[np.ndarray]]) -> list[jax.Array]:
     """An array for each argument, each replica's value on its device.
 
     JAX calls them replicated, which is how it names one value of the full shape on every device;
@@ -93,13 +94,16 @@ def _sharded(
         jax.make_array_from_single_device_arrays(
             column[0].shape,
             sharding,
-            [
-                client.buffer_from_pyval(np.asarray(value, order="C"), device)
-                for value, device in zip(column, devices, strict=True)
-            ],
+            [_placed(value, device) for value, device in zip(column, devices, strict=True)],
         )
         for column in zip(*arguments, strict=True)
     ]
+
+
+def _placed(value: np.ndarray, device: Any) -> Any:
+    """An array on that device, of the same dtype: JAX would make 32 bits of 64."""
+    with _enable_x64(True):
+        return jax.device_put(np.asarray(value, order="C"), device)
 
 
 def _check(program: Program, replica: int, values: Sequence[np.ndarray]) -> None:
