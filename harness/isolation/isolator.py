@@ -22,12 +22,12 @@ import pytest
 from harness.errors import BadInputError
 from harness.isolation import evidence, libc, pytest_child, reports
 from harness.isolation.child import Endpoints, Setup, Tell, run_child
-from harness.isolation.environment import LaneSetup, full_environment
+from harness.isolation.environment import LaneSetup, full_environment, own_files
 from harness.isolation.evidence import Death, KernelOomKills
 from harness.isolation.foreign import ForeignFile, FoundTest, found
 from harness.isolation.supervisor import GRACE, CaseProcess, CommandResult
 from harness.isolation.threads import ForkGuard, NotForkableError
-from harness.lanes.events import VARIABLE, EventLog, Events
+from harness.lanes.events import EventLog, Events
 from harness.messages.cases import (
     ItemDone,
     ListTests,
@@ -184,7 +184,7 @@ class Isolator:
         self._guard.check()
         memory = self._limits.memory_bytes
         setup = Setup(
-            environment=full_environment(case, lane) | {VARIABLE: str(events)},
+            environment=own_files(events) | full_environment(case, lane),
             memory_bytes=None if memory is None else memory + _private_bytes(),
             parent=os.getpid(),
         )

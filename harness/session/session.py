@@ -22,7 +22,7 @@ from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.child import set_environment
-from harness.isolation.environment import full_environment
+from harness.isolation.environment import full_environment, own_files
 from harness.isolation.evidence import Death
 from harness.isolation.foreign import ForeignFile, MainBlock
 from harness.isolation.isolator import Isolator, ItemResult
@@ -40,7 +40,7 @@ from harness.junit.names import (
     of_a_test,
 )
 from harness.lanes import LANES, hardware
-from harness.lanes.events import VARIABLE, EventLog
+from harness.lanes.events import EventLog
 from harness.lanes.tpu_aot.compilation_record import PROPERTY, Summary
 from harness.model.case import Case
 from harness.model.fit import unfit_here
@@ -421,7 +421,7 @@ def _tear_down_plain_fixtures(item: pytest.Item) -> pytest.TestReport | None:
 @contextmanager
 def _environment(case: Case, log: EventLog) -> Iterator[None]:
     before = dict(os.environ)
-    set_environment(full_environment(case, LANES[case.target.lane]) | {VARIABLE: str(log.path)})
+    set_environment(own_files(log.path) | full_environment(case, LANES[case.target.lane]))
     try:
         yield
     finally:

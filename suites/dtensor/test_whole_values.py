@@ -19,7 +19,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone does
 
 from harness.model.topology import Target
 from harness.session.fixtures import StartRuntime
-from suites.dtensor.layouts import S0, S1, R, placements_id, quiet_upstream, shape_id
+from suites.dtensor.layouts import S0, S1, P, R, placements_id, quiet_upstream, shape_id
 from suites.dtensor.models import TENSOR_PARALLEL, seeded_batch, seeded_model
 from suites.dtensor.whole import Placing, Program, check, on_framework, on_one_tensor
 
@@ -69,6 +69,20 @@ def test_distribute_over_two_dimensions(
         return {placements_id(layout): on.place(numbers(*shape), *layout) for layout in layouts}
 
     ask(program, xla_target, start_runtime, PLANE)
+
+
+@pytest.mark.frameworks("torch_tpu")
+@pytest.mark.parametrize("shape", [(8, 6), (7, 5), (2, 3)], ids=shape_id)
+def test_from_local(
+    xla_target: Target, start_runtime: StartRuntime, shape: tuple[int, ...]
+) -> None:
+    """What each rank has by itself, as one tensor whose shape and strides are given."""
+
+    def program(on: Placing) -> dict[str, torch.Tensor]:
+        x = numbers(*shape)
+        return {placements_id([one]): on.join(x, one) for one in (R, S0, S1, P)}
+
+    ask(program, xla_target, start_runtime, LINE)
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (7, 5)], ids=["even", "uneven"])
@@ -154,6 +168,25 @@ OPERATORS: dict[str, Callable[[Placing], dict[str, torch.Tensor]]] = {
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_operator(xla_target: Target, start_runtime: StartRuntime, operator: str) -> None:
     ask(OPERATORS[operator], xla_target, start_runtime, LINE)
+
+
+@pytest.mark.frameworks("torch_tpu")
+def test_compiled_step(xla_target: Target, start_runtime: StartRuntime) -> None:
+    """A redistribution and a product with their backward pass, under `torch.compile`."""
+
+    def program(on: Placing) -> dict[str, torch.Tensor]:
+        x = on.place(numbers(8, 12), S0)
+        weight = on.place(numbers(12, 4, seed=1), S1).requires_grad_()
+
+        def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return (on.move(x, S1) @ weight).tanh().sum()
+
+        loss = on.compiled(step)(x, weight)
+        loss.backward()
+        assert weight.grad is not None
+        return {"loss": loss, "gradient": weight.grad}
+
+    ask(program, xla_target, start_runtime, LINE)
 
 
 def _batch(on: Placing) -> torch.Tensor:

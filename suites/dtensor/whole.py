@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from harness.job.ranks import run_ranks
 from harness.model.mismatch import NumbersError
 from harness.model.topology import Target
-from harness.oracles.torch_dtensor import DTensor, Placement, distribute_tensor
+from harness.oracles.torch_dtensor import DTensor, Placement, Shard, distribute_tensor
 from harness.session.fixtures import StartRuntime
 
 Values = dict[str, np.ndarray]
@@ -32,6 +32,26 @@ class Placing:
         if self.mesh is None:
             return tensor
         return distribute_tensor(tensor.to(self.mesh.device_type), self.mesh, placements)
+
+    def join(self, tensor: torch.Tensor, placement: Placement) -> torch.Tensor:
+        """Make one of what the ranks of a mesh of one dimension have: its part, or its addend."""
+        if self.mesh is None:
+            return tensor
+        rank, world = self.mesh.get_local_rank(), self.mesh.size()
+        own = tensor / world if placement.is_partial() else tensor
+        if isinstance(placement, Shard):
+            parts = tensor.chunk(world, placement.dim)
+            own = parts[rank] if rank < len(parts) else parts[0].narrow(placement.dim, 0, 0)
+        own = own.contiguous().to(self.mesh.device_type)
+        shape, stride = tensor.shape, tensor.stride()
+        joined: torch.Tensor = DTensor.from_local(
+            own, self.mesh, [placement], shape=shape, stride=stride
+        )
+        return joined
+
+    def compiled(self, step: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """Compile it, by TorchTPU."""
+        return step if self.mesh is None else torch.compile(step, backend="tpu", fullgraph=True)
 
     def move(self, tensor: torch.Tensor, *placements: Placement) -> torch.Tensor:
         """Redistribute it."""

@@ -35,6 +35,13 @@ def root(rank: Rank) -> int:
     return rank.members[1]
 
 
+def group_of(rank: Rank) -> dist.ProcessGroup:
+    """The rank's group, or the one of all ranks: functional collectives take no None."""
+    found = rank.group or dist.group.WORLD
+    assert found is not None
+    return found
+
+
 def _all_reduce(x: torch.Tensor, rank: Rank) -> torch.Tensor:
     dist.all_reduce(x, group=rank.group)
     return x

@@ -29,7 +29,7 @@ def others_are_unharmed():
     assert mine - LANES <= {"XLA_A", "XLA_B", "XLA_FLAGS"}
 
 LANES = {"PJRT_DEVICE", "CPU_NUM_DEVICES", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES",
-         "PYTEST_CURRENT_TEST", "XLA_HARNESS_EVENTS"}
+         "PYTEST_CURRENT_TEST", "XLA_HARNESS_EVENTS", "TORCHINDUCTOR_CACHE_DIR"}
 
 @pytest.mark.environment(XLA_A="outer", XLA_B="outer")
 class TestClass:
@@ -59,6 +59,26 @@ def test_kept():
     ran = project.run(how, XLA_FLAGS="--theirs=0", GONE="here")
     assert len(ran.outcomes) == 5
     assert set(ran.outcomes.values()) == {"passed"}, ran.stdout
+
+
+@pytest.mark.parametrize("how", ["--isolation=fork", "-n1"])
+def test_no_case_finds_what_another_compiled(project: Project, how: str) -> None:
+    project.write(
+        "test_inner.py",
+        """
+pytestmark = pytest.mark.lanes("cpu")
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_x(number):
+    folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    folder.mkdir()
+    (folder / "program").write_text("compiled")
+""",
+    )
+    before = project.path / "before"
+    ran = project.run(how, TORCHINDUCTOR_CACHE_DIR=str(before))
+    assert list(ran.outcomes.values()) == ["passed", "passed"], ran.stdout
+    assert not before.exists()
 
 
 def test_each_topology_sets_its_device_count(project: Project) -> None:
