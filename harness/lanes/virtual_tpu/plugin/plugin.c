@@ -104,6 +104,7 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
       memories_fill(&table.api);
       tickets_fill(&table.api);
       profiler_fill(&table.api);
+      extensions_fill(&table.api);
     }
   }
   pthread_mutex_unlock(&lock);
