@@ -180,13 +180,14 @@ def _last_operation(module: Any, function: str) -> Any:
 
 
 def _name(parameters: dict[str, Any]) -> str:
-    """The kernel's name, which each JAX of 2024 and 2025 keeps elsewhere."""
+    """The kernel's name, which each JAX keeps elsewhere; if it was given none, its function's."""
     info = parameters.get("name_and_src_info")
     if info is not None:
         return str(info.name)
-    if "name" in parameters:
+    if parameters.get("name") is not None:
         return str(parameters["name"])
-    debug = parameters["jaxpr"]._debug_info
+    jaxpr = parameters["jaxpr"]
+    debug = jaxpr.debug_info if hasattr(jaxpr, "debug_info") else jaxpr._debug_info
     return str(debug.func_name if hasattr(debug, "func_name") else debug)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,3 +60,11 @@ def test_no_garbage_is_collected_during_an_interpretation(
     assert gc.isenabled()
     ask(pallas._Interpreted())
     assert (found, gc.isenabled()) == ([False], True)
+
+
+@pytest.mark.parametrize("key", ["debug_info", "_debug_info"])
+def test_a_kernel_without_a_name_has_its_functions(key: str) -> None:
+    jaxpr = SimpleNamespace(**{key: SimpleNamespace(func_name="double")})
+    assert pallas._name({"name": None, "jaxpr": jaxpr}) == "double"  # JAX 0.12
+    assert pallas._name({"jaxpr": jaxpr}) == "double"
+    assert pallas._name({"name": "given", "jaxpr": jaxpr}) == "given"
