@@ -9,10 +9,12 @@ then taken by the HLO that JAX makes of the same call with ``interpret=True``.
 from __future__ import annotations
 
 import ctypes
+import gc
 import inspect
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,13 +180,14 @@ def _last_operation(module: Any, function: str) -> Any:
 
 
 def _name(parameters: dict[str, Any]) -> str:
-    """The kernel's name, which each JAX of 2024 and 2025 keeps elsewhere."""
+    """The kernel's name, which each JAX keeps elsewhere; if it was given none, its function's."""
     info = parameters.get("name_and_src_info")
     if info is not None:
         return str(info.name)
-    if "name" in parameters:
+    if parameters.get("name") is not None:
         return str(parameters["name"])
-    debug = parameters["jaxpr"]._debug_info
+    jaxpr = parameters["jaxpr"]
+    debug = jaxpr.debug_info if hasattr(jaxpr, "debug_info") else jaxpr._debug_info
     return str(debug.func_name if hasattr(debug, "func_name") else debug)
 
 
@@ -251,7 +254,28 @@ _CALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_size_t,
     ctypes.POINTER(_Interpreted),
 )
-_alive = threading.local()  # what the plugin still reads after the callback has returned
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep cyclic garbage for later: TorchTPU compiles in a thread in which no tensor may die."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# What the plugin still reads after the callback has returned, by thread. Not a threading.local:
+# TorchTPU compiles in threads that Python did not start, whose locals end with the callback.
+_alive: dict[int, tuple[bytes, bytes]] = {}
+
+
+def _keep(code: bytes, kernels: bytes = b"") -> tuple[bytes, bytes]:
+    _alive[threading.get_ident()] = kept = code, kernels
+    return kept
 
 
 @_CALLBACK  # type: ignore[untyped-decorator]
@@ -259,17 +283,18 @@ def _callback(form: int, form_size: int, code: int, code_size: int, out: Any) ->
     answer = out.contents
     try:
         program = ctypes.string_at(code, code_size)
-        replaced, names = interpret(ctypes.string_at(form, form_size).decode(), program)
+        with _no_collection():
+            replaced, names = interpret(ctypes.string_at(form, form_size).decode(), program)
     except CannotInterpretError as error:
-        _alive.error = answer.error = str(error).encode()
+        answer.error = _keep(str(error).encode())[0]
         return 0
     except BaseException as error:
-        _alive.error = answer.error = f"interpretation failed: {error!r}".encode()
+        answer.error = _keep(f"interpretation failed: {error!r}".encode())[0]
         return 0
     if not names:
         return 0
-    _alive.code, _alive.kernels = replaced, "\n".join(names).encode()
-    answer.format, answer.code, answer.kernels = b"hlo", _alive.code, _alive.kernels
+    answer.format = b"hlo"
+    answer.code, answer.kernels = _keep(replaced, "\n".join(names).encode())
     answer.code_size = len(replaced)
     return 1
 

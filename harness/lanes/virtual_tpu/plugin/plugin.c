@@ -8,7 +8,12 @@
 #include "meeting.h"
 
 const PJRT_Api *backend;
-static PJRT_Api table;
+// A framework compiled with a later header looks for its calls behind ours without asking for the
+// table's size (XLA's ClearMemoryStats): what it finds there must be NULL, which means absent.
+static struct {
+  PJRT_Api api;
+  void *later[64];
+} table;
 static char missing[1024];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -83,25 +88,26 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
   if (other != NULL) return other;
   if (!forwards) virtual_tpu_preload(getenv("VIRTUAL_TPU_BACKEND"));
   pthread_mutex_lock(&lock);
-  if (table.struct_size == 0) {
-    table = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
-                       .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
-                                            .major_version = PJRT_API_MAJOR,
-                                            .minor_version = PJRT_API_MINOR}};
-    if (backend != NULL) table.extension_start = backend->extension_start;
-    bridge_fill(&table);
+  if (table.api.struct_size == 0) {
+    table.api = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
+                           .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
+                                                .major_version = PJRT_API_MAJOR,
+                                                .minor_version = PJRT_API_MINOR}};
+    if (backend != NULL) table.api.extension_start = backend->extension_start;
+    bridge_fill(&table.api);
     if (backend != NULL) {
-      identity_fill(&table);
-      devices_fill(&table);
-      clients_fill(&table);
-      programs_fill(&table);
-      compilations_fill(&table);
-      memories_fill(&table);
-      tickets_fill(&table);
-      profiler_fill(&table);
+      identity_fill(&table.api);
+      devices_fill(&table.api);
+      clients_fill(&table.api);
+      programs_fill(&table.api);
+      compilations_fill(&table.api);
+      memories_fill(&table.api);
+      tickets_fill(&table.api);
+      profiler_fill(&table.api);
+      extensions_fill(&table.api);
     }
   }
   pthread_mutex_unlock(&lock);
   if (!forwards) python_start();
-  return &table;
+  return &table.api;
 }

@@ -23,6 +23,7 @@
 // protos.c    what old and new XLA disagree on inside of programs and options
 // events.c    one line an event, in a file that all processes of a case append to
 // profiler.c  a profiler that records nothing, for frameworks that start one unasked
+// extensions.c  host memory and the number of chips, which TorchTPU asks libtpu for
 // forward.c   instead of all that: another library's own table, with its calls counted
 // python.c    the Python half, when the process is a Python one
 #ifndef XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
@@ -240,6 +241,10 @@ int64_t *donated_parameters(const char *executable, size_t size, size_t *count);
 // --- profiler.c
 // Put a profiler before the extensions that `api` has.
 void profiler_fill(PJRT_Api *api);
+
+// --- extensions.c
+// Put libtpu's other extensions before those that `api` has.
+void extensions_fill(PJRT_Api *api);
 
 // --- forward.c
 // The table of the library at `path`, whose clients, compilations and executions are events; NULL,

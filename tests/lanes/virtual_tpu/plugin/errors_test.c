@@ -101,6 +101,13 @@ TEST(threads_get_one_table) {
   }
 }
 
+// TorchTPU asks for calls of later headers by their place behind our table, where NULL is "absent".
+TEST(calls_of_later_headers_are_absent) {
+  EXPECT(api->struct_size == PJRT_Api_STRUCT_SIZE);
+  void *const *later = (void *const *)((const char *)api + PJRT_Api_STRUCT_SIZE);
+  for (int i = 0; i < 64; ++i) EXPECT(later[i] == NULL);
+}
+
 // What FAULT names, for a run that shows that the sanitizers see it.
 TEST(a_fault_is_seen) {
   const char *wanted = getenv("FAULT");

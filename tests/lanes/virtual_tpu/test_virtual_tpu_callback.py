@@ -1,0 +1,70 @@
+"""How the plugin asks for a kernel's interpretation, in whichever thread a framework compiles."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.lanes.virtual_tpu import pallas
+
+
+class Tracked(bytes):
+    """Bytes that tell when they are freed."""
+
+    freed = False
+
+    def __del__(self) -> None:
+        type(self).freed = True
+
+
+def ask(answer: pallas._Interpreted) -> None:
+    pallas._callback(0, 0, 0, 0, ctypes.pointer(answer))
+
+
+def in_a_foreign_thread(function: Any) -> None:
+    """Run ``function`` in a thread that Python did not start, and wait until it has ended."""
+    start = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: function())
+    threads, number = ctypes.CDLL(None), ctypes.c_ulong()
+    assert threads.pthread_create(ctypes.byref(number), None, start, None) == 0
+    assert threads.pthread_join(number, None) == 0
+
+
+def test_an_answer_outlives_a_foreign_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pallas, "interpret", lambda *_: (Tracked(b"code" * 10), ["kernel"]))
+    address = ctypes.create_string_buffer(ctypes.sizeof(pallas._Interpreted))  # C's: owns nothing
+    in_a_foreign_thread(lambda: ask(pallas._Interpreted.from_buffer(address)))
+    gc.collect()
+    assert not Tracked.freed
+    answer = pallas._Interpreted.from_buffer(address)
+    assert (answer.code, answer.kernels) == (b"code" * 10, b"kernel")
+
+
+@pytest.mark.parametrize("error", [None, pallas.CannotInterpretError("no"), ValueError("no")])
+def test_no_garbage_is_collected_during_an_interpretation(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """TorchTPU ends the process when a tensor dies in the thread in which it compiles."""
+    found = []
+
+    def interpret(*_: object) -> tuple[bytes, list[str]]:
+        found.append(gc.isenabled())
+        if error is not None:
+            raise error
+        return b"", []
+
+    monkeypatch.setattr(pallas, "interpret", interpret)
+    assert gc.isenabled()
+    ask(pallas._Interpreted())
+    assert (found, gc.isenabled()) == ([False], True)
+
+
+@pytest.mark.parametrize("key", ["debug_info", "_debug_info"])
+def test_a_kernel_without_a_name_has_its_functions(key: str) -> None:
+    jaxpr = SimpleNamespace(**{key: SimpleNamespace(func_name="double")})
+    assert pallas._name({"name": None, "jaxpr": jaxpr}) == "double"  # JAX 0.12
+    assert pallas._name({"jaxpr": jaxpr}) == "double"
+    assert pallas._name({"name": "given", "jaxpr": jaxpr}) == "given"
