@@ -8,7 +8,11 @@
 #include "meeting.h"
 
 const PJRT_Api *backend;
-static PJRT_Api table;
+// A framework of a newer release looks for entries behind those that we have: it must find none.
+static struct {
+  PJRT_Api api;
+  const void *none[64];
+} table;
 static char missing[1024];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -83,25 +87,27 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
   if (other != NULL) return other;
   if (!forwards) virtual_tpu_preload(getenv("VIRTUAL_TPU_BACKEND"));
   pthread_mutex_lock(&lock);
-  if (table.struct_size == 0) {
-    table = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
-                       .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
-                                            .major_version = PJRT_API_MAJOR,
-                                            .minor_version = PJRT_API_MINOR}};
-    if (backend != NULL) table.extension_start = backend->extension_start;
-    bridge_fill(&table);
+  PJRT_Api *own = &table.api;
+  if (own->struct_size == 0) {
+    *own = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
+                      .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
+                                           .major_version = PJRT_API_MAJOR,
+                                           .minor_version = PJRT_API_MINOR}};
+    if (backend != NULL) own->extension_start = backend->extension_start;
+    bridge_fill(own);
     if (backend != NULL) {
-      identity_fill(&table);
-      devices_fill(&table);
-      clients_fill(&table);
-      programs_fill(&table);
-      compilations_fill(&table);
-      memories_fill(&table);
-      tickets_fill(&table);
-      profiler_fill(&table);
+      identity_fill(own);
+      devices_fill(own);
+      clients_fill(own);
+      programs_fill(own);
+      compilations_fill(own);
+      memories_fill(own);
+      tickets_fill(own);
+      profiler_fill(own);
+      transfers_fill(own);
     }
   }
   pthread_mutex_unlock(&lock);
   if (!forwards) python_start();
-  return &table;
+  return own;
 }
