@@ -21,7 +21,7 @@ class JobEnvironment:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._port, self._coordinator, self._token = free_port(), free_port(), new_token()
-        self._builders = ",".join(f"{HOST}:{free_port()}" for _ in range(topology.process_count))
+        self._builders = [f"{HOST}:{free_port()}" for _ in range(topology.process_count)]
         # Of its own: the processes of an earlier job may still be ending.
         self._job = secrets.token_hex(8)
 
@@ -33,8 +33,10 @@ class JobEnvironment:
         https://github.com/pytorch/xla/blob/v2.9.0/torch_xla/_internal/rendezvous.py
         """
         count = self._topology.process_count
+        of_slice = count // self._topology.slices
         # The chips of a host are processes of one machine; hosts and slices are machines.
-        here = count // self._topology.slices if self._topology.processes == "chip" else 1
+        here = of_slice if self._topology.processes == "chip" else 1
+        first = number - number % of_slice
         found = {
             **library.process_environment(self._topology, number),
             "RANK": str(number),
@@ -44,13 +46,17 @@ class JobEnvironment:
             "TORCHELASTIC_RUN_ID": self._job,
             "MASTER_ADDR": HOST,
             "MASTER_PORT": str(self._port),
-            # As torch.tpu.distributed.set_tpu_launch_env says them; nobody listens there.
-            "TORCH_TPU_SLICEBUILDER_ADDRESSES": self._builders,
+            # As torch.tpu.distributed.set_tpu_launch_env says them on the hosts of each slice; a
+            # process is at its rank modulo their number. Nobody listens there.
+            "TORCH_TPU_SLICEBUILDER_ADDRESSES": ",".join(self._builders[first : first + of_slice]),
             "TORCH_TPU_TOPOLOGY": ",".join(map(str, self._topology.bounds)),
-            "TORCH_TPU_DEVICES_PER_HOST": str(here),
             "XLA_HARNESS_JOB": self._job,
             "XLA_HARNESS_JOB_TOKEN": self._token,
         }
-        if self._topology.slices > 1:
+        if self._topology.slices == 1:
+            # Its processes meet in a file that is named after their parent, of which there is one
+            # on each host, but here one for all slices. Without this they meet in the store.
+            found["TORCH_TPU_DEVICES_PER_HOST"] = str(here)
+        else:
             found["MEGASCALE_COORDINATOR_ADDRESS"] = f"{HOST}:{self._coordinator}"
         return found

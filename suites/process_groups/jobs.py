@@ -53,10 +53,12 @@ def over_framework(
     target: Target,
     groups: Groups = (),
     options: Mapping[str, Any] | None = None,
+    deadline: float = 50,
 ) -> Answers:
     """What each rank gets from the target's framework; its groups are created with these options.
 
-    The questions of one call are executed together. Raises RankError if a rank raises.
+    The questions of one call are executed together. Raises RankError if a rank raises, or has not
+    answered after ``deadline`` seconds.
     """
     backend = BACKENDS[target.framework]
 
@@ -66,7 +68,7 @@ def over_framework(
         backend.settle()
         return {name: to_numpy(value) for name, value in got.items()}
 
-    return by_question(run_ranks(ask, target.topology))
+    return by_question(run_ranks(ask, target.topology, deadline=deadline))
 
 
 def over_gloo(questions: Mapping[str, Question], world: int, groups: Groups = ()) -> Answers:

@@ -36,8 +36,6 @@ def test_world(xla_target: Target, subtests: pytest.Subtests, collective: str) -
 )
 def test_slices(xla_target: Target, subtests: pytest.Subtests, collective: str) -> None:
     """The ranks of all slices are one world."""
-    if xla_target.framework == "torch_tpu":
-        pytest.skip("the harness does not describe a job over several slices to torch_tpu")
     ask(subtests, xla_target, _questions(collective, xla_target.topology.total))
 
 

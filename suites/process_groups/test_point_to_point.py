@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,21 +10,13 @@ import torch.distributed as dist
 from harness.model.topology import Target
 from suites.collectives.data import ranks_of
 from suites.process_groups.asking import ask
-from suites.process_groups.jobs import Program, Question, Rank
+from suites.process_groups.jobs import Program, Question, Rank, check, over_framework, over_gloo
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.upstream("pytorch/xla#8074"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _asked(xla_target: Target) -> None:
-    if xla_target.framework == "torch_tpu":
-        pytest.skip(
-            "torch_tpu sends by PJRT's transfers between hosts, which the virtual TPU does not have"
-        )
 
 
 def _sends(x: torch.Tensor, rank: Rank) -> torch.Tensor:
@@ -68,6 +61,17 @@ def _by_turns(x: torch.Tensor, rank: Rank) -> torch.Tensor:
     return y
 
 
+def _twice(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    """Rank 0 sends two values to rank 1, one after the other."""
+    y = x + 1
+    for value in (x, y):
+        if rank.number == 0:
+            dist.send(value, 1)
+        else:
+            dist.recv(value, 0)
+    return torch.stack([x, y])
+
+
 def _to_the_second_half(x: torch.Tensor, rank: Rank) -> torch.Tensor:
     """Two pairs of ranks at once, neither of which knows of the other."""
     half = len(rank.members) // 2
@@ -86,6 +90,13 @@ def test_pair(xla_target: Target, subtests: pytest.Subtests, program: Program) -
     ask(subtests, xla_target, {"float32": Question(program, inputs, [inputs[0]] * 2, program)})
 
 
+@pytest.mark.topologies("2@chip")
+def test_two_in_a_row(xla_target: Target, subtests: pytest.Subtests) -> None:
+    inputs = ranks_of(xla_target.topology.total, (4, 3))
+    expected = [np.stack([inputs[0], inputs[0] + 1])] * 2
+    ask(subtests, xla_target, {"float32": Question(_twice, inputs, expected, _twice)})
+
+
 @pytest.mark.topologies("4@chip")
 def test_pairs_at_once(xla_target: Target, subtests: pytest.Subtests) -> None:
     inputs = ranks_of(xla_target.topology.total, (4, 3))
@@ -102,7 +113,10 @@ def test_ring_by_turns(xla_target: Target, subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.topologies("4@chip")
-def test_ring(xla_target: Target, subtests: pytest.Subtests) -> None:
+def test_ring(xla_target: Target) -> None:
+    """Ranks that wait for each other get no more time than they need."""
     inputs = ranks_of(xla_target.topology.total, (4, 3))
     shifted = [inputs[-1], *inputs[:-1]]
-    ask(subtests, xla_target, {"float32": Question(_in_a_ring, inputs, shifted, _in_a_ring)})
+    questions = {"float32": Question(_in_a_ring, inputs, shifted, _in_a_ring)}
+    check(over_gloo(questions, xla_target.topology.total)["float32"], shifted)
+    check(over_framework(questions, xla_target, deadline=20)["float32"], shifted)

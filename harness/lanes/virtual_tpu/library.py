@@ -130,6 +130,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
         "MEGASCALE_SLICE_ID": None,
         "MEGASCALE_COORDINATOR_ADDRESS": None,
         "SKIP_MEGASCALE_PJRT_CLIENT": None,
+        "TORCH_TPU_DEVICES_PER_HOST": None,
         "TPU_ACCELERATOR_TYPE": generation.accelerator_type(topology.devices),
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_ID": "0",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from harness.lanes.virtual_tpu.executor.matching import Mismatch
 from harness.lanes.virtual_tpu.executor.programs import Collective
 from harness.lanes.virtual_tpu.executor.ranks import MOST_MESSAGE, Execution, Rank
+from harness.lanes.virtual_tpu.executor.transfers import End
 
 
 class Diagnosis:
@@ -16,12 +17,18 @@ class Diagnosis:
         ranks: those that are there; their stacks may come until ``text`` is called.
         waiting: what the ranks' devices are before, one for each rank at the least.
         diverged: where ranks first came from different lines, in words; "" if they did not.
+        receiving: what ranks wait for that nobody has sent.
     """
 
     def __init__(
-        self, ranks: Mapping[int, Rank], waiting: Sequence[Execution], diverged: str
+        self,
+        ranks: Mapping[int, Rank],
+        waiting: Sequence[Execution],
+        diverged: str,
+        receiving: Sequence[End] = (),
     ) -> None:
         self._ranks, self._waiting, self._diverged = ranks, waiting, diverged
+        self._receiving = receiving
         self._lines: list[str] = []
 
     def mismatch(self, executions: Sequence[Execution], found: Mismatch) -> Diagnosis:
@@ -88,8 +95,18 @@ class Diagnosis:
             self._lines.append(f"{_who(rank, device)} {state}, for {deadline:g} seconds")
         if unknown := sorted(device for device in missing if device not in owners):
             self._lines.append(f"the rank of device {_listed(unknown)} has never come")
-        self._lines.append(f"{_names(self._waiting)} waits for it: {_collectives(self._waiting)}")
-        return self._came_from(self._waiting)
+        if self._waiting:
+            waits = f"{_names(self._waiting)} waits for it: {_collectives(self._waiting)}"
+            self._lines.append(waits)
+        self._came_from(self._waiting)
+        for end in self._receiving:
+            self._lines.append(
+                f"rank {end.rank.number} receives {end.size} bytes that nobody has sent, for "
+                f"{deadline:g} seconds"
+            )
+            if end.site:
+                self._lines.append(f"  rank {end.rank.number} came from {end.site}")
+        return self
 
     def inside(
         self, executions: Sequence[Execution], ended: Sequence[int], deadline: float

@@ -14,6 +14,7 @@ from harness.lanes.virtual_tpu.executor.matching import mismatch
 from harness.lanes.virtual_tpu.executor.programs import Program
 from harness.lanes.virtual_tpu.executor.queues import Queues
 from harness.lanes.virtual_tpu.executor.ranks import Execution, Rank
+from harness.lanes.virtual_tpu.executor.transfers import End, Transfers
 from harness.lanes.virtual_tpu.executor.watch import Watch
 
 _ANSWER = 2.0  # seconds that a rank has to say where it is
@@ -31,6 +32,7 @@ class Job:
         left: those that have ended.
         owners: the rank of each device that has one now.
         ends: has something to read when ``hear_ends`` has something to do.
+        transfers: what ranks send to each other.
     """
 
     def __init__(self, turn: Callable[[float], None]) -> None:
@@ -40,6 +42,7 @@ class Job:
         self.ends, self._ended = os.pipe()
         self._turn = turn
         self._queues = Queues()
+        self.transfers = Transfers()
         self._running: dict[int, Launch] = {}
         self._launcher: Launcher | None = None
         self._checked: set[tuple[bytes, ...]] = set()
@@ -91,6 +94,7 @@ class Job:
         del self.ranks[rank.number]
         self.left[rank.number] = rank
         self._queues.remove(rank)
+        self.transfers.leave(rank)
         for device in rank.devices:
             del self.owners[device]
         self._changed = True
@@ -104,6 +108,18 @@ class Job:
             return
         self._queues.add(execution)
         self._changed = True
+
+    def transfer(self, end: End, *to: int) -> None:
+        """A rank receives something, or sends it to a rank, where it has a number."""
+        self._watch.moved()
+        if self._failed:
+            return
+        if not to:
+            self.transfers.receive(end)
+        elif to[0] in self.ranks:
+            self.transfers.send(end, *to)
+        else:
+            self.transfers.refuse(end, f"rank {to[0]}, which has ended")
 
     def hear_ends(self) -> None:
         """Answer for launches that have ended."""
@@ -124,6 +140,7 @@ class Job:
         """The job can't go on: tell all ranks why."""
         self._failed, self._failing = failed, None
         self._queues.clear()
+        self.transfers.clear()
         for rank in self.ranks.values():
             rank.send("failed", failed)
 
@@ -186,11 +203,14 @@ class Job:
     # --- Jobs that can't go on
 
     def _diagnosis(self) -> Diagnosis:
-        return Diagnosis(self.ranks, self._queues.waiting(), self._history.diverged)
+        return Diagnosis(
+            self.ranks, self._queues.waiting(), self._history.diverged, self.transfers.waiting()
+        )
 
     def _look(self) -> None:
         """End the job when nobody has done anything for as long as the deadline."""
-        busy = bool(self._queues.waiting() or self._running or not self._is_complete)
+        waits = self._queues.waiting() or self.transfers.waiting()
+        busy = bool(waits or self._running or not self._is_complete)
         busy = busy and bool(self.ranks) and not self._failed
         if not self._watch.looks(self.ranks.values(), busy=busy, complete=self._is_complete):
             return

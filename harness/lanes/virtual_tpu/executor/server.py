@@ -15,6 +15,7 @@ from contextlib import suppress
 from harness.lanes.virtual_tpu.executor.job import Job
 from harness.lanes.virtual_tpu.executor.programs import Program
 from harness.lanes.virtual_tpu.executor.ranks import MOST_MESSAGE, Execution, Memory, Rank
+from harness.lanes.virtual_tpu.executor.transfers import End
 from harness.lanes.virtual_tpu.executor.watch import LOOK
 
 _ALONE = 60.0  # seconds that an executor waits for its first rank
@@ -99,6 +100,10 @@ class Server:
             rank.memory.pop(int(words[0]), None)
         elif word == "execute":
             self._queue(rank, words, text)
+        elif word in ("receive", "send"):
+            self._transfer(rank, list(map(int, words)), text, descriptors[0])
+        elif word == "unreceive":
+            self._job.transfers.forget(rank, int(words[0]))
         elif word == "stacks":
             rank.stacks = text
 
@@ -141,6 +146,12 @@ class Server:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             self._job.leave(rank)
+
+    def _transfer(self, rank: Rank, numbers: list[int], site: str, descriptor: int) -> None:
+        """A rank receives, or sends to a rank what has a number there."""
+        number, *to, size = numbers
+        memory = Memory(descriptor, max(size, 1))
+        self._job.transfer(End(rank, number, memory, size, site), *to)
 
     def _queue(self, rank: Rank, words: Sequence[str], site: str) -> None:
         ticket, memory, program = map(int, words[:3])

@@ -289,10 +289,16 @@ int job_is_given(void) {
   return name != NULL && *name != '\0';
 }
 
+PJRT_Error *job_error(void) {
+  char *why = job_failure();
+  PJRT_Error *error = why == NULL ? NULL : error_new(PJRT_Error_Code_ABORTED, "%s", why);
+  free(why);
+  return error;
+}
+
 PJRT_Error *job_await(void) {
   pthread_mutex_lock(&lock);
   while (!complete && failure == NULL) pthread_cond_wait(&changed, &lock);
-  PJRT_Error *error = failure == NULL ? NULL : error_new(PJRT_Error_Code_ABORTED, "%s", failure);
   pthread_mutex_unlock(&lock);
-  return error;
+  return job_error();
 }

@@ -11,22 +11,27 @@
 
 pthread_mutex_t meeting_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static PJRT_Error *promise(Ticket *ticket, PJRT_Device *device, const Array *array, size_t index,
-                           PJRT_Buffer **buffer) {
+PJRT_Error *promise_make(PJRT_Client *client, PJRT_Device *device, const Array *array,
+                         PJRT_Buffer **buffer, PJRT_FulfillAliasBufferCallback **promise) {
   PJRT_Device_DefaultMemory_Args memory = {
       .struct_size = PJRT_Device_DefaultMemory_Args_STRUCT_SIZE, .device = device};
   TRY(PJRT_Device_DefaultMemory, memory);
   PJRT_Client_CreateAliasBuffer_Args args = {
       .struct_size = PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE,
-      .client = ticket->client,
+      .client = client,
       .memory = memory.memory,
       .shape_dims = array->dimensions,
       .shape_num_dims = (size_t)array->dimensions_count,
       .shape_element_type = (PJRT_Buffer_Type)array->type};
   TRY(PJRT_Client_CreateAliasBuffer, args);
   *buffer = args.alias_buffer;
-  ticket->promises[index] = args.fulfill_alias_buffer_cb;
+  *promise = args.fulfill_alias_buffer_cb;
   return NULL;
+}
+
+static PJRT_Error *promise(Ticket *ticket, PJRT_Device *device, const Array *array, size_t index,
+                           PJRT_Buffer **buffer) {
+  return promise_make(ticket->client, device, array, buffer, &ticket->promises[index]);
 }
 
 // The event that says that a device is done: that a buffer has its value which nobody else has.
@@ -182,13 +187,6 @@ static PJRT_Device **chosen(const PJRT_LoadedExecutable_Execute_Args *args,
   return NULL;
 }
 
-static PJRT_Error *failed(void) {
-  char *why = job_failure();
-  PJRT_Error *error = why == NULL ? NULL : error_new(PJRT_Error_Code_ABORTED, "%s", why);
-  free(why);
-  return error;
-}
-
 // Run a program that exchanges nothing on each of the devices, as their other processes do on
 // theirs: XLA takes all devices of a program, or one.
 static PJRT_Error *run_on_each(const PJRT_LoadedExecutable_Execute_Args *args,
@@ -218,6 +216,11 @@ PJRT_Error *meeting_await_all(void) {
   return error == NULL ? job_await() : error;
 }
 
+void meeting_note(const void *caller) {
+  static atomic_flag is_noted = ATOMIC_FLAG_INIT;
+  if (!atomic_flag_test_and_set(&is_noted)) event_write("meet", caller, NULL, "%s", "");
+}
+
 // Run a program whose devices meet, in the job's executor.
 static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
                                 const PJRT_LoadedExecutable_AddressableDevices_Args *found,
@@ -229,13 +232,10 @@ static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
                      "from it: that works in a job of one process only");
   }
   PJRT_Error *error = job_join(tickets_hear);
-  if (error == NULL) error = failed();
+  if (error == NULL) error = job_error();
   Program *program;
   if (error == NULL) error = program_of(args->executable, found, &program);
-  static atomic_flag has_met = ATOMIC_FLAG_INIT;
-  if (error == NULL && !atomic_flag_test_and_set(&has_met)) {
-    event_write("meet", __builtin_return_address(0), NULL, "%s", "");
-  }
+  if (error == NULL) meeting_note(__builtin_return_address(0));
   if (error == NULL) return submit(args, program, devices);
   free(devices);
   return error;

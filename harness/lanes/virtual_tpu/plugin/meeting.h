@@ -55,6 +55,13 @@ typedef struct Ticket {
 // Guards all programs, loans and tickets.
 extern pthread_mutex_t meeting_lock;
 
+// --- meeting.c
+// A buffer of that device without a value yet, and what gives it one.
+PJRT_Error *promise_make(PJRT_Client *client, PJRT_Device *device, const Array *array,
+                         PJRT_Buffer **buffer, PJRT_FulfillAliasBufferCallback **promise);
+// Note that this process has to do with others, the first time.
+void meeting_note(const void *caller);
+
 // --- exchanges.c
 // Whether a program exchanges anything with other devices.
 PJRT_Error *program_exchanges(PJRT_LoadedExecutable *executable, int *found);
@@ -70,6 +77,12 @@ char *devices_text(PJRT_Device *const *devices, size_t count);
 // --- segments.c
 // An error if a result of that kind can't be promised.
 PJRT_Error *segment_check_result(PJRT_Buffer_Type type, size_t dimensions);
+// Describe an array, of a type that is handed over, without its place; or that of a buffer, or an
+// error if it is none that can be handed over.
+void array_measure(Array *array, PJRT_Buffer_Type type, const int64_t *dimensions, size_t count);
+PJRT_Error *array_measure_buffer(Array *array, PJRT_Buffer *buffer);
+// Memory of so many bytes, at least one, that other processes can be given.
+PJRT_Error *memory_share(uint64_t size, int *file, void **at);
 // Write a segment's head for this call into `head`, which has room for it.
 PJRT_Error *segment_plan(const Program *program, const PJRT_LoadedExecutable_Execute_Args *args,
                          PJRT_Device *const *devices, Segment *head);
@@ -80,6 +93,14 @@ void loan_return(Loan *loan);
 void loan_free(Loan *one);
 
 // --- tickets.c
+// Give a promise its buffer, which is destroyed, or `size` bytes of why there is none.
+void promise_keep(PJRT_Client *client, PJRT_FulfillAliasBufferCallback *promise,
+                  PJRT_Buffer *buffer, const char *why, size_t size);
+// A buffer with a copy of the data.
+PJRT_Error *array_copy(PJRT_Client *client, PJRT_Device *device, const Array *array,
+                       const void *data, PJRT_Buffer **buffer);
+// Run a function in a thread that nobody waits for; here when there can be no more threads.
+void detach(void *(*function)(void *), void *argument);
 void ticket_add(Ticket *ticket);
 size_t ticket_promises(const Ticket *ticket);
 // Keep a promise: give it the buffer, or say why there is none.
@@ -95,5 +116,13 @@ void ticket_end(Ticket *ticket);
 void tickets_hear(const char *line, const char *text);
 // Buffers of a rank are destroyed by a thread of the plugin.
 void tickets_fill(PJRT_Api *api);
+
+// --- transfers.c
+// The same for what is sent and received.
+void transfers_hear(const char *line, const char *text);
+// Wait until all that this process sends and receives has arrived.
+void transfers_settle(void);
+// The client ends when what it sends has arrived, and what it was to receive never comes.
+void transfers_leave(const PJRT_Client *client);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_MEETING_H_

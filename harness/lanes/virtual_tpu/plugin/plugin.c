@@ -8,11 +8,10 @@
 #include "meeting.h"
 
 const PJRT_Api *backend;
-// A framework compiled with a later header looks for its calls behind ours without asking for the
-// table's size (XLA's ClearMemoryStats): what it finds there must be NULL, which means absent.
+// A framework of a newer release looks for entries behind those that we have: it must find none.
 static struct {
   PJRT_Api api;
-  void *later[64];
+  const void *none[64];
 } table;
 static char missing[1024];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -88,26 +87,28 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
   if (other != NULL) return other;
   if (!forwards) virtual_tpu_preload(getenv("VIRTUAL_TPU_BACKEND"));
   pthread_mutex_lock(&lock);
-  if (table.api.struct_size == 0) {
-    table.api = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
-                           .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
-                                                .major_version = PJRT_API_MAJOR,
-                                                .minor_version = PJRT_API_MINOR}};
-    if (backend != NULL) table.api.extension_start = backend->extension_start;
-    bridge_fill(&table.api);
+  PJRT_Api *own = &table.api;
+  if (own->struct_size == 0) {
+    *own = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
+                      .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
+                                           .major_version = PJRT_API_MAJOR,
+                                           .minor_version = PJRT_API_MINOR}};
+    if (backend != NULL) own->extension_start = backend->extension_start;
+    bridge_fill(own);
     if (backend != NULL) {
-      identity_fill(&table.api);
-      devices_fill(&table.api);
-      clients_fill(&table.api);
-      programs_fill(&table.api);
-      compilations_fill(&table.api);
-      memories_fill(&table.api);
-      tickets_fill(&table.api);
-      profiler_fill(&table.api);
-      extensions_fill(&table.api);
+      identity_fill(own);
+      devices_fill(own);
+      clients_fill(own);
+      programs_fill(own);
+      compilations_fill(own);
+      memories_fill(own);
+      tickets_fill(own);
+      profiler_fill(own);
+      transfers_fill(own);
+      extensions_fill(own);
     }
   }
   pthread_mutex_unlock(&lock);
   if (!forwards) python_start();
-  return &table.api;
+  return own;
 }

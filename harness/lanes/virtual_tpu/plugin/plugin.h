@@ -14,6 +14,7 @@
 // exchanges.c   which programs that are
 // segments.c    the memory that arguments and results are handed over in
 // tickets.c     executions on their way
+//   transfers.c   what one process sends to another
 // executor.c  the same in the process that runs it
 // megascale.c the discovery of all slices by all slices
 // coordinator.c  slice 0's side of it: lets in who has the job's token
@@ -202,6 +203,7 @@ int job_is_here(void);
 int job_send(int descriptor, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Why the job has failed, to be freed; NULL as long as it has not.
 char *job_failure(void);
+PJRT_Error *job_error(void);  // the same
 void job_fail(const char *why);
 
 // --- gather.c
@@ -245,6 +247,10 @@ void profiler_fill(PJRT_Api *api);
 // --- extensions.c
 // Put libtpu's other extensions before those that `api` has.
 void extensions_fill(PJRT_Api *api);
+
+// --- transfers.c
+// Put transfers between processes before the extensions that `api` has.
+void transfers_fill(PJRT_Api *api);
 
 // --- forward.c
 // The table of the library at `path`, whose clients, compilations and executions are events; NULL,

@@ -72,13 +72,22 @@ PJRT_Error *segment_check_result(PJRT_Buffer_Type type, size_t dimensions) {
                    MOST_DIMENSIONS);
 }
 
-static Array *place(Array *array, uint64_t *end) {
+static void place(Array *array, uint64_t *end) {
   array->offset = (*end + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   *end = array->offset + array->size;
-  return array;
 }
 
-static PJRT_Error *measure_argument(Array *array, PJRT_Buffer *buffer, uint64_t *end) {
+void array_measure(Array *array, PJRT_Buffer_Type type, const int64_t *dimensions, size_t count) {
+  array->type = type;
+  array->dimensions_count = (int64_t)count;
+  array->size = element_size(type);
+  for (size_t i = 0; i < count; ++i) {
+    array->dimensions[i] = dimensions[i];
+    array->size *= (uint64_t)dimensions[i];
+  }
+}
+
+PJRT_Error *array_measure_buffer(Array *array, PJRT_Buffer *buffer) {
   PJRT_Buffer_ElementType_Args type = {.struct_size = PJRT_Buffer_ElementType_Args_STRUCT_SIZE,
                                        .buffer = buffer};
   TRY(PJRT_Buffer_ElementType, type);
@@ -99,14 +108,7 @@ static PJRT_Error *measure_argument(Array *array, PJRT_Buffer *buffer, uint64_t 
                      shape.num_dims, MOST_DIMENSIONS);
   }
   if (element_size(type.type) == 0) return unsupported("an argument", type.type);
-  array->type = type.type;
-  array->dimensions_count = (int64_t)shape.num_dims;
-  array->size = element_size(type.type);
-  for (size_t i = 0; i < shape.num_dims; ++i) {
-    array->dimensions[i] = shape.dims[i];
-    array->size *= (uint64_t)shape.dims[i];
-  }
-  place(array, end);
+  array_measure(array, type.type, shape.dims, shape.num_dims);
   return NULL;
 }
 
@@ -115,13 +117,8 @@ static void measure_results(const Program *program, Segment *segment, int64_t de
   const int64_t *next = program->dimensions;
   for (size_t i = 0; i < program->results; ++i) {
     Array *array = segment_result(segment, device, (int64_t)i);
-    array->type = program->types[i];
-    array->dimensions_count = (int64_t)program->ranks[i];
-    array->size = element_size(program->types[i]);
-    for (size_t k = 0; k < program->ranks[i]; ++k) {
-      array->dimensions[k] = *next;
-      array->size *= (uint64_t)*next++;
-    }
+    array_measure(array, program->types[i], next, program->ranks[i]);
+    next += program->ranks[i];
     place(array, end);
   }
 }
@@ -135,9 +132,10 @@ PJRT_Error *segment_plan(const Program *program, const PJRT_LoadedExecutable_Exe
   for (size_t i = 0; i < args->num_devices; ++i) {
     segment_device(head, (int64_t)i)->id = device_id(devices[i]);
     for (size_t k = 0; k < args->num_args; ++k) {
-      PJRT_Error *error = measure_argument(segment_argument(head, (int64_t)i, (int64_t)k),
-                                           args->argument_lists[i][k], &end);
+      Array *array = segment_argument(head, (int64_t)i, (int64_t)k);
+      PJRT_Error *error = array_measure_buffer(array, args->argument_lists[i][k]);
       if (error != NULL) return error;
+      place(array, &end);
     }
     measure_results(program, head, (int64_t)i, &end);
   }
@@ -145,19 +143,24 @@ PJRT_Error *segment_plan(const Program *program, const PJRT_LoadedExecutable_Exe
   return NULL;
 }
 
-static PJRT_Error *make_loan(const Segment *head, Loan **loan) {
-  const int file = memfd_create("xla-harness-segment", MFD_CLOEXEC);
+PJRT_Error *memory_share(uint64_t size, int *file, void **at) {
+  *file = memfd_create("xla-harness-segment", MFD_CLOEXEC);
   // Taken now: memory that is missing later would end the process with SIGBUS.
-  const int wrong = file < 0 ? errno : posix_fallocate(file, 0, (off_t)head->size);
-  void *at =
-      wrong != 0 ? MAP_FAILED : mmap(NULL, head->size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (at == MAP_FAILED) {
-    const int why = wrong != 0 ? wrong : errno;
-    if (file >= 0) close(file);
-    return error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED,
-                     "virtual TPU: no memory for %llu bytes that several processes share: %s",
-                     (unsigned long long)head->size, strerror(why));
-  }
+  const int wrong = *file < 0 ? errno : posix_fallocate(*file, 0, (off_t)size);
+  *at = wrong != 0 ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, *file, 0);
+  if (*at != MAP_FAILED) return NULL;
+  const int why = wrong != 0 ? wrong : errno;
+  if (*file >= 0) close(*file);
+  return error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED,
+                   "virtual TPU: no memory for %llu bytes that several processes share: %s",
+                   (unsigned long long)size, strerror(why));
+}
+
+static PJRT_Error *make_loan(const Segment *head, Loan **loan) {
+  int file;
+  void *at;
+  PJRT_Error *error = memory_share(head->size, &file, &at);
+  if (error != NULL) return error;
   *loan = calloc(1, sizeof **loan);
   if (*loan == NULL) abort();
   **loan = (Loan){.number = ++loans_made, .file = file, .segment = at};

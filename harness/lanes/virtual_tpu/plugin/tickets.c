@@ -17,19 +17,16 @@ static int tickets_made;
 // For each device: executions that were queued, that the executor has been told of, and that ended.
 static uint64_t turns_given[MOST_DEVICES], turns_taken[MOST_DEVICES], turns_ended[MOST_DEVICES];
 
-void ticket_fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char *why) {
-  if (ticket->promises[index] == NULL) return;
-  // The backend prints each error that it is given: what only says when has the first line.
-  const int is_result = (index + 1) % (ticket->program->results + 1) != 0;
-  const size_t size = why == NULL ? 0 : is_result ? strlen(why) : strcspn(why, "\n");
+void promise_keep(PJRT_Client *client, PJRT_FulfillAliasBufferCallback *promise,
+                  PJRT_Buffer *buffer, const char *why, size_t size) {
   PJRT_Client_FulfillAliasBuffer_Args args = {
       .struct_size = PJRT_Client_FulfillAliasBuffer_Args_STRUCT_SIZE,
-      .client = ticket->client,
+      .client = client,
       .buffer = buffer,
       .status_code = why == NULL ? PJRT_Error_Code_OK : PJRT_Error_Code_ABORTED,
       .error_message = why,
       .error_message_size = size,
-      .fulfill_alias_buffer_cb = ticket->promises[index]};
+      .fulfill_alias_buffer_cb = promise};
   error_drop(backend->PJRT_Client_FulfillAliasBuffer(&args));  // says again what we said
   if (buffer == NULL) return;
   PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
@@ -37,9 +34,17 @@ void ticket_fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char
   backend->PJRT_Buffer_Destroy(&destroy);
 }
 
-static PJRT_Error *buffer_from(const Ticket *ticket, PJRT_Device *device, const Array *array,
-                               const void *data, PJRT_Buffer **buffer) {
-  PJRT_Client_BufferFromHostBuffer_Args args = array_args(array, data, ticket->client, device);
+void ticket_fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char *why) {
+  if (ticket->promises[index] == NULL) return;
+  // The backend prints each error that it is given: what only says when has the first line.
+  const int is_result = (index + 1) % (ticket->program->results + 1) != 0;
+  const size_t size = why == NULL ? 0 : is_result ? strlen(why) : strcspn(why, "\n");
+  promise_keep(ticket->client, ticket->promises[index], buffer, why, size);
+}
+
+PJRT_Error *array_copy(PJRT_Client *client, PJRT_Device *device, const Array *array,
+                       const void *data, PJRT_Buffer **buffer) {
+  PJRT_Client_BufferFromHostBuffer_Args args = array_args(array, data, client, device);
   args.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
   TRY(PJRT_Client_BufferFromHostBuffer, args);
   *buffer = args.buffer;
@@ -85,7 +90,7 @@ static PJRT_Error *hold(const Ticket *ticket, PJRT_Device *device, const Array *
 static PJRT_Error *result_buffer(const Ticket *ticket, PJRT_Device *device, const Array *array,
                                  PJRT_Buffer **buffer) {
   const void *data = (const char *)ticket->loan->segment + array->offset;
-  return array->size < LARGE ? buffer_from(ticket, device, array, data, buffer)
+  return array->size < LARGE ? array_copy(ticket->client, device, array, data, buffer)
                              : hold(ticket, device, array, data, buffer);
 }
 
@@ -97,7 +102,7 @@ size_t ticket_promises(const Ticket *ticket) {
 static PJRT_Error *done_buffer(const Ticket *ticket, PJRT_Device *device, PJRT_Buffer **buffer) {
   static const int8_t zero;
   const Array scalar = {.type = PJRT_Buffer_Type_S8, .size = 1};
-  return buffer_from(ticket, device, &scalar, &zero, buffer);
+  return array_copy(ticket->client, device, &scalar, &zero, buffer);
 }
 
 void ticket_add(Ticket *ticket) {
@@ -171,8 +176,7 @@ static void *say_where(void *argument) {
   return argument;
 }
 
-// Run a function in a thread that nobody waits for; here when there can be no more threads.
-static void detach(void *(*function)(void *), void *argument) {
+void detach(void *(*function)(void *), void *argument) {
   pthread_t thread;
   if (pthread_create(&thread, NULL, function, argument) == 0) {
     pthread_detach(thread);
@@ -195,6 +199,7 @@ void tickets_hear(const char *line, const char *text) {
     while ((ticket = take_ticket(0)) != NULL) finish(ticket, why);
     free(why);
   }
+  transfers_hear(line, text);
 }
 
 // Whether what was queued before on each of its devices has been posted.
@@ -376,8 +381,12 @@ void tickets_fill(PJRT_Api *api) { api->PJRT_Buffer_Destroy = destroy_buffer; }
 
 void meeting_leave(const PJRT_Client *client) {
   wait_for(client);
+  transfers_leave(client);
   if (job_is_here()) await_endings();
 }
 
 // For the end of a process: what it has queued, others may wait for.
-VIRTUAL_TPU_EXPORT void virtual_tpu_settle(void) { wait_for(NULL); }
+VIRTUAL_TPU_EXPORT void virtual_tpu_settle(void) {
+  wait_for(NULL);
+  transfers_settle();
+}

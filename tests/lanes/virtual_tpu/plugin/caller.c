@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "caller.h"
 
 #include <stdarg.h>
@@ -53,6 +54,32 @@ const char *text_of(PJRT_Error *error) {
                                      .error = error};
   api->PJRT_Error_Destroy(&destroy);
   return text;
+}
+
+static void become(int number) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", number);
+  setenv("CLOUD_TPU_TASK_ID", text, 1);
+  setenv("VIRTUAL_TPU_TOPOLOGY", "1x2", 1);
+  setenv("VIRTUAL_TPU_BOUNDS", "2,1,1", 1);
+  setenv("TPU_PROCESS_BOUNDS", "2,1,1", 1);
+  setenv("TPU_CHIPS_PER_PROCESS_BOUNDS", "1,1,1", 1);
+  unsetenv("MEGASCALE_NUM_SLICES");
+}
+
+void as_ranks(void (*work)(int number)) {
+  pid_t ranks[2];
+  for (int number = 0; number < 2; ++number) {
+    if ((ranks[number] = fork()) != 0) continue;
+    become(number);
+    work(number);
+    exit(0);
+  }
+  for (int number = 0; number < 2; ++number) {
+    int status;
+    EXPECT(waitpid(ranks[number], &status, 0) == ranks[number]);
+    EXPECT(status == 0);
+  }
 }
 
 PJRT_Client *create_client(void) {

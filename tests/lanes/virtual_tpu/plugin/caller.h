@@ -33,6 +33,10 @@ void ok(PJRT_Error *error, const char *call);
 const char *text_of(PJRT_Error *error);
 PJRT_Error_Code code_of(PJRT_Error *error);
 
+// Do `work` as the two ranks of a job, each with a device; ends with status 0 if both do. Each
+// rank's leaks count.
+void as_ranks(void (*work)(int number));
+
 PJRT_Client *create_client(void);
 void destroy_client(PJRT_Client *client);
 // Compile StableHLO text for one device; an error, or the executable.

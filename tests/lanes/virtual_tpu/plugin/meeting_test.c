@@ -1,9 +1,5 @@
 // Two processes that run programs over the devices of both, as ranks of one job.
-#define _GNU_SOURCE
-#include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "caller.h"
 
@@ -53,33 +49,6 @@ static void expect_sum(PJRT_Client *client, PJRT_LoadedExecutable *sum, int numb
   float out[4] = {0};
   run(client, sum, PJRT_ExecuteOptions_STRUCT_SIZE, in, out);
   EXPECT(out[0] == 2 && out[1] == 4 && out[2] == 6 && out[3] == 1);
-}
-
-static void become(int number) {
-  char text[16];
-  snprintf(text, sizeof text, "%d", number);
-  setenv("CLOUD_TPU_TASK_ID", text, 1);
-  setenv("VIRTUAL_TPU_TOPOLOGY", "1x2", 1);
-  setenv("VIRTUAL_TPU_BOUNDS", "2,1,1", 1);
-  setenv("TPU_PROCESS_BOUNDS", "2,1,1", 1);
-  setenv("TPU_CHIPS_PER_PROCESS_BOUNDS", "1,1,1", 1);
-  unsetenv("MEGASCALE_NUM_SLICES");
-}
-
-// Ends with status 0 if `work` does; each rank's leaks count.
-static void as_ranks(void (*work)(int number)) {
-  pid_t ranks[2];
-  for (int number = 0; number < 2; ++number) {
-    if ((ranks[number] = fork()) != 0) continue;
-    become(number);
-    work(number);
-    exit(0);
-  }
-  for (int number = 0; number < 2; ++number) {
-    int status;
-    EXPECT(waitpid(ranks[number], &status, 0) == ranks[number]);
-    EXPECT(status == 0);
-  }
 }
 
 static void compute(int number) {

@@ -1,0 +1,183 @@
+"""Meshes of TorchTPU that follow the topology: which rank is where when there are several slices.
+
+A mesh axis that is split over slices makes its collectives use the slower network between them.
+Whether a mesh is laid out well inside of a slice only hardware shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from harness.job.ranks import run_ranks
+from harness.lanes.events import EventLog
+from harness.model.topology import Target
+from suites.collectives.data import ranks_of
+from suites.collectives.tensors import to_numpy, to_torch
+from suites.process_groups.backends import BACKENDS
+from suites.process_groups.jobs import check
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.frameworks("torch_tpu"),
+    pytest.mark.upstream("pytorch/xla#8812"),
+]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A mesh as it is asked for, and the parts that it must have along each axis.
+
+    ``split`` is None where torch_tpu chooses the axis; ``parts`` is the shape that slices form.
+    """
+
+    shape: Shape
+    split: Shape | None
+    parts: Shape
+
+
+LAYOUTS = {
+    "rows": Layout((2, 4), None, (2, 1)),
+    "columns": Layout((2, 4), (1, 2), (1, 2)),
+    "outermost": Layout((4, 2), None, (2, 1)),
+    "behind-trivial": Layout((1, 2, 4), None, (1, 2, 1)),
+    "innermost": Layout((2, 2, 2), (1, 1, 2), (1, 1, 2)),
+    "line": Layout((8,), None, (2,)),
+}
+# What is asked of two slices of two chips, and what torch_tpu must say.
+REFUSED: dict[str, tuple[Shape, Shape | None, str]] = {
+    "dimensions": ((2, 2), (2,), "must have the same number of dimensions"),
+    "slices": ((2, 2), (1, 1), r"covers 1 slices, but the job has 2 \(slice_index values \[0, 1\]"),
+    "indivisible": ((1, 4), (2, 1), r"do not divide evenly, as axis: \(mesh, dcn\): \{0: \(1, 2\)"),
+    "devices": ((2, 4), (2, 1), "has 8 elements but the job has 4 devices across 2 slices"),
+    "trivial": ((1, 1), None, "every axis has extent 1"),
+    "outermost": (
+        (3, 4),
+        None,
+        r"non-trivial axis \(axis 0, extent 3\) is not divisible",
+    ),
+}
+
+
+@pytest.mark.topologies("2x4@chip")
+def test_layouts(xla_target: Target, tpu_events: EventLog, subtests: pytest.Subtests) -> None:
+    """Each part has the ranks of one slice, all ranks have the same mesh, and sums are right."""
+    topology, backend = xla_target.topology, BACKENDS[xla_target.framework]
+    inputs = ranks_of(topology.total, (3,), "float32")
+
+    def ask(number: int) -> dict[str, tuple[np.ndarray, list[np.ndarray]]]:
+        device = backend.join()
+        asked = {name: _asked(one, inputs[number], device) for name, one in LAYOUTS.items()}
+        backend.settle()
+        assert _guard() == b"true"  # no later client of this process discovers again
+        return asked
+
+    ranks = run_ranks(ask, topology)
+    tpu_events.expect_discoveries(1)
+    assert len(tpu_events.read().of("discovered")) == topology.total
+    for name, layout in LAYOUTS.items():
+        with subtests.test(name):
+            meshes = [of_rank[name][0] for of_rank in ranks]
+            assert all(np.array_equal(mesh, meshes[0]) for mesh in meshes)
+            assert meshes[0].shape == layout.shape
+            assert sorted(meshes[0].flat) == list(range(topology.total))
+            _check_slices(meshes[0] // topology.devices, layout.parts)
+            for axis in range(len(layout.shape)):
+                answers = [of_rank[name][1][axis] for of_rank in ranks]
+                check(answers, _sums(inputs, meshes[0], axis))
+
+
+@pytest.mark.topologies("2x2@chip")
+def test_refusals(xla_target: Target, subtests: pytest.Subtests) -> None:
+    asked = {name: (shape, split) for name, (shape, split, _) in REFUSED.items()}
+    for messages in run_ranks(_refusals(xla_target, asked), xla_target.topology):
+        for name, (_, _, expected) in REFUSED.items():
+            with subtests.test(name):
+                assert re.match(f"ValueError: .*{expected}", messages[name])
+
+
+@pytest.mark.topologies("4@chip")
+def test_split_of_one_slice(xla_target: Target) -> None:
+    """Devices of a job with one slice have no slice index, as on hardware."""
+    asked = {"split": ((2, 2), (2, 1))}
+    for messages in run_ranks(_refusals(xla_target, asked), xla_target.topology):
+        assert messages["split"].startswith("RuntimeError: A multi-slice layout was requested")
+        assert "do not expose a 'slice_index' attribute" in messages["split"]
+
+
+def _guard() -> bytes | None:
+    """SKIP_MEGASCALE_PJRT_CLIENT as C code reads it: torch_tpu sets it there, unseen by Python."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    value: bytes | None = getenv(b"SKIP_MEGASCALE_PJRT_CLIENT")
+    return value
+
+
+def _mesh(shape: Shape, split: Shape | None) -> torch.Tensor:
+    from torch_tpu._internal.distributed.device_mesh import topology_aware_mesh
+
+    mesh: torch.Tensor = topology_aware_mesh("tpu", shape, dcn_mesh_shape=split)
+    return mesh
+
+
+def _asked(
+    layout: Layout, value: np.ndarray, device: torch.device
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The mesh, and this rank's sum over each of its axes."""
+    mesh = DeviceMesh("tpu", _mesh(layout.shape, layout.split))
+    sums = []
+    for axis in range(len(layout.shape)):
+        x = to_torch(value.copy()).to(device)
+        dist.all_reduce(x, group=mesh.get_group(axis))
+        sums.append(to_numpy(x))
+    return mesh.mesh.numpy(), sums
+
+
+def _check_slices(slices: np.ndarray, parts: Shape) -> None:
+    """The mesh, as the slice of each rank, consists of so many equal parts of one slice each."""
+    inner = tuple(extent // part for extent, part in zip(slices.shape, parts, strict=True))
+    found = []
+    for part in np.ndindex(parts):
+        of = tuple(slice(at * n, (at + 1) * n) for at, n in zip(part, inner, strict=True))
+        (one,) = set(slices[of].flat)
+        found.append(int(one))
+    assert sorted(found) == list(range(len(found)))
+
+
+def _sums(inputs: list[np.ndarray], mesh: np.ndarray, axis: int) -> list[np.ndarray]:
+    """What each rank must have of the sum over all ranks that differ from it on that axis alone."""
+    of_rank: dict[int, np.ndarray] = {}
+    for line in np.moveaxis(mesh, axis, -1).reshape(-1, mesh.shape[axis]):
+        total = np.sum([inputs[rank] for rank in line], axis=0, dtype=inputs[0].dtype)
+        of_rank |= {int(rank): total for rank in line}
+    return [of_rank[rank] for rank in range(len(inputs))]
+
+
+def _refusals(
+    target: Target, asked: Mapping[str, tuple[Shape, Shape | None]]
+) -> Callable[[int], dict[str, str]]:
+    """What a rank is told when it asks for these meshes; "" where it gets one."""
+
+    def ask(_: int) -> dict[str, str]:
+        backend = BACKENDS[target.framework]
+        backend.join()
+        told = {}
+        for name, (shape, split) in asked.items():
+            try:
+                _mesh(shape, split)
+                told[name] = ""
+            except (ValueError, RuntimeError) as error:
+                told[name] = f"{type(error).__name__}: {error}"
+        backend.settle()
+        return told
+
+    return ask
