@@ -1,4 +1,6 @@
 #define _GNU_SOURCE
+#include "transfers.h"
+
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -8,7 +10,6 @@
 #include <unistd.h>
 
 #include "meeting.h"
-#include "transfers.h"
 
 // What one process sends to another, as TorchTPU's send and recv do. The receiver gets a buffer
 // without a value and a description of it, which its framework brings to the sender. The sender
@@ -80,8 +81,8 @@ static void end_receive(Transfer *transfer, const char *why) {
   PJRT_Buffer *buffer = NULL;
   char *own = NULL;
   if (why == NULL) {
-    PJRT_Error *error = array_copy(transfer->client, transfer->device, &transfer->array,
-                                   transfer->memory, &buffer);
+    PJRT_Error *error =
+        array_copy(transfer->client, transfer->device, &transfer->array, transfer->memory, &buffer);
     if (error != NULL) why = own = error_text(error);
   }
   const size_t size = why == NULL ? 0 : strlen(why);
@@ -165,8 +166,7 @@ static void cancel(const char *description, size_t size, PJRT_Error_Code reason,
 }
 
 // Promise one buffer, and tell the executor where its value goes.
-static PJRT_Error *expect(const ReceiveArgs *args, size_t index, const char *site,
-                          int *number) {
+static PJRT_Error *expect(const ReceiveArgs *args, size_t index, const char *site, int *number) {
   const PJRT_Buffer_Type type = args->element_types[index];
   const size_t dimensions = args->shape_num_dims[index];
   PJRT_Error *error = segment_check_result(type, dimensions);
@@ -188,8 +188,8 @@ static PJRT_Error *expect(const ReceiveArgs *args, size_t index, const char *sit
   pthread_mutex_lock(&lock);
   *number = add(transfer);
   ++receiving;
-  job_send(transfer->file, "receive %d %llu\n%s", *number,
-           (unsigned long long)transfer->array.size, site == NULL ? "" : site);
+  job_send(transfer->file, "receive %d %llu\n%s", *number, (unsigned long long)transfer->array.size,
+           site == NULL ? "" : site);
   pthread_mutex_unlock(&lock);
   return NULL;
 }
@@ -205,7 +205,7 @@ static PJRT_Error *receive(ReceiveArgs *args) {
   if (error != NULL) return error;
   meeting_note(__builtin_return_address(0));
   const size_t count = args->num_shapes;
-  char(*texts)[MOST_DESCRIPTION] = calloc(count + 1, sizeof *texts);
+  char (*texts)[MOST_DESCRIPTION] = calloc(count + 1, sizeof *texts);
   const char **descriptions = calloc(count + 1, sizeof *descriptions);
   size_t *sizes = calloc(count + 1, sizeof *sizes);
   int *numbers = calloc(count + 1, sizeof *numbers);
@@ -215,8 +215,8 @@ static PJRT_Error *receive(ReceiveArgs *args) {
   for (; done < count; ++done) {
     error = expect(args, done, site, &numbers[done]);
     if (error != NULL) break;
-    sizes[done] = (size_t)snprintf(texts[done], sizeof texts[done], "%d.%d", identity.process,
-                                   numbers[done]);
+    sizes[done] =
+        (size_t)snprintf(texts[done], sizeof texts[done], "%d.%d", identity.process, numbers[done]);
     descriptions[done] = texts[done];
   }
   if (error == NULL) error = job_error();  // it may have failed before these were known
@@ -268,10 +268,9 @@ static void *post(void *argument) {
   }
   pthread_mutex_lock(&lock);
   const int number = add(transfer);
-  const int sent =
-      job_send(transfer->file, "send %d %d %d %llu\n%s", number, transfer->rank, transfer->other,
-               (unsigned long long)transfer->array.size,
-               transfer->site == NULL ? "" : transfer->site);
+  const int sent = job_send(transfer->file, "send %d %d %d %llu\n%s", number, transfer->rank,
+                            transfer->other, (unsigned long long)transfer->array.size,
+                            transfer->site == NULL ? "" : transfer->site);
   pthread_mutex_unlock(&lock);
   char *why = job_failure();
   if (!sent || why != NULL) {
