@@ -70,6 +70,7 @@ class TorchTpu:
 
     def settle(self) -> None:
         torch.accelerator.synchronize()
+        dist.barrier()  # rank 0 has the store, through which the others may still send
 
 
 # A case that names none asks what only torch_xla has.
