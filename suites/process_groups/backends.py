@@ -70,6 +70,8 @@ class TorchTpu:
 
     def settle(self) -> None:
         torch.accelerator.synchronize()
+        # Rank 0 has the store, in which a sender still looks for its receiver.
+        dist.barrier()
 
 
 # A case that names none asks what only torch_xla has.
