@@ -70,7 +70,8 @@ class TorchTpu:
 
     def settle(self) -> None:
         torch.accelerator.synchronize()
-        dist.barrier()  # rank 0 has the store, through which the others may still send
+        # Rank 0 has the store, in which a sender still looks for its receiver.
+        dist.barrier()
 
 
 # A case that names none asks what only torch_xla has.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -61,17 +60,6 @@ def _by_turns(x: torch.Tensor, rank: Rank) -> torch.Tensor:
     return y
 
 
-def _twice(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """Rank 0 sends two values to rank 1, one after the other."""
-    y = x + 1
-    for value in (x, y):
-        if rank.number == 0:
-            dist.send(value, 1)
-        else:
-            dist.recv(value, 0)
-    return torch.stack([x, y])
-
-
 def _to_the_second_half(x: torch.Tensor, rank: Rank) -> torch.Tensor:
     """Two pairs of ranks at once, neither of which knows of the other."""
     half = len(rank.members) // 2
@@ -88,13 +76,6 @@ def test_pair(xla_target: Target, subtests: pytest.Subtests, program: Program) -
     """Rank 0 sends to rank 1, and there are no others."""
     inputs = ranks_of(xla_target.topology.total, (4, 3))
     ask(subtests, xla_target, {"float32": Question(program, inputs, [inputs[0]] * 2, program)})
-
-
-@pytest.mark.topologies("2@chip")
-def test_two_in_a_row(xla_target: Target, subtests: pytest.Subtests) -> None:
-    inputs = ranks_of(xla_target.topology.total, (4, 3))
-    expected = [np.stack([inputs[0], inputs[0] + 1])] * 2
-    ask(subtests, xla_target, {"float32": Question(_twice, inputs, expected, _twice)})
 
 
 @pytest.mark.topologies("4@chip")

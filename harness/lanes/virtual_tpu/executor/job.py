@@ -114,12 +114,10 @@ class Job:
         self._watch.moved()
         if self._failed:
             return
-        if not to:
-            self.transfers.receive(end)
-        elif to[0] in self.ranks:
+        if to:
             self.transfers.send(end, *to)
         else:
-            self.transfers.refuse(end, f"rank {to[0]}, which has ended")
+            self.transfers.receive(end)
 
     def hear_ends(self) -> None:
         """Answer for launches that have ended."""

@@ -44,15 +44,10 @@ class Transfers:
     def send(self, end: End, rank: int, number: int) -> None:
         """A rank sends; the message that the other one receives may still be on its way here."""
         if (rank, number) not in self._receiving and number <= self._newest.get(rank, 0):
-            self.refuse(end, f"rank {rank}, which receives no more by that description")
+            self._refuse(end, f"rank {rank}, which receives no more by that description")
             return
         self._sending[rank, number] = end
         self._meet((rank, number))
-
-    def refuse(self, end: End, to: str) -> None:
-        """Tell a rank that what it sends nobody receives."""
-        why = f"virtual TPU: rank {end.rank.number} sends {end.size} bytes to {to}{_from(end)}"
-        end.rank.send(f"untransferred {end.number}", why)
 
     def forget(self, rank: Rank, number: int) -> None:
         """The rank receives that no more."""
@@ -66,7 +61,7 @@ class Transfers:
             if end.rank is rank:
                 del self._sending[to]
             elif to[0] == rank.number:
-                self.refuse(self._sending.pop(to), f"rank {rank.number}, which has ended")
+                self._refuse(self._sending.pop(to), f"rank {rank.number}, which has ended")
 
     def clear(self) -> None:
         """Forget everything."""
@@ -92,6 +87,11 @@ class Transfers:
         ctypes.memmove(target.memory.address, source.memory.address, source.size)
         for end in (target, source):
             end.rank.send(f"transferred {end.number}")
+
+    def _refuse(self, end: End, to: str) -> None:
+        """Tell a rank that what it sends nobody receives."""
+        why = f"virtual TPU: rank {end.rank.number} sends {end.size} bytes to {to}{_from(end)}"
+        end.rank.send(f"untransferred {end.number}", why)
 
 
 def _from(end: End) -> str:
