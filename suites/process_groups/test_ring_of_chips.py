@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.frameworks("torch_tpu"),
     pytest.mark.topologies("4@chip"),
+    pytest.mark.upstream("pytorch/xla#9315"),
 ]
 Chip = tuple[int, ...]  # where it is in the slice
 
