@@ -163,7 +163,7 @@ def test_the_citation_is_of_this_version_and_licence() -> None:
     "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", *(f"docs/{n}" for n in DOCS)]
 )
 def test_links_lead_somewhere(page: str) -> None:
-    text = re.sub(r"(`+).*?\1", "", (ROOT / page).read_text())  # without code
+    text = re.sub(r"(`+).*?\1", "", (ROOT / page).read_text(), flags=re.DOTALL)  # code
     links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
