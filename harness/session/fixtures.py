@@ -51,14 +51,17 @@ def topology(xla_target: Target) -> Topology:
 
 @pytest.fixture
 def start_runtime(request: pytest.FixtureRequest, xla_target: Target) -> StartRuntime:
-    """A function that starts torch_xla's runtime with all devices of the topology.
+    """A function that starts the case's framework with all devices of the topology.
+
+    That is torch_xla for a case that is asked of no framework in particular.
 
     The case decides when: an oracle that forks processes has to run before.
     """
 
     def start(*, spmd: bool) -> None:
         began = time.perf_counter()
-        FRAMEWORKS["torch_xla"].start(xla_target.topology.total, spmd=spmd)
+        framework = FRAMEWORKS[xla_target.framework or "torch_xla"]
+        framework.start(xla_target.topology.total, spmd=spmd)
         seconds = request.node.stash.setdefault(RUNTIME_START, {})
         phase = current_phase()
         seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - began
