@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from support.drift import GOOD, NO_DOUBLE, NO_HALF, WITH_NEW, Drift
 from support.drift import project as drift_project
 from support.project import Project
@@ -23,6 +24,10 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: None)
 
+
+# A busy machine is not a fault of the code: how long an example takes decides nothing.
+settings.register_profile("any-machine", deadline=None)
+settings.load_profile("any-machine")
 
 # A worker of xdist takes whole files: one of these at the end would keep the others waiting.
 LONGEST = (

@@ -313,9 +313,7 @@ def elements(draw: st.DrawFn, depth: int = 4) -> str:
     return f"<{tag}{attributes}>{''.join(children)}</{tag}>"
 
 
-FUZZ = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @settings(FUZZ, max_examples=50)

@@ -336,7 +336,7 @@ PIECES = [
 ]
 SCRIPTS = st.lists(st.sampled_from(PIECES) | st.binary(max_size=20), max_size=6).map(b"".join)
 FUZZED_JOB = jobs_of(2)
-FUZZED = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+FUZZED = settings(derandomize=True, database=None, max_examples=200)
 
 
 @FUZZED

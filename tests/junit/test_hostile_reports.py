@@ -137,7 +137,6 @@ def run(*arguments: str) -> tuple[int, str]:
 
 @settings(
     max_examples=30,
-    deadline=None,
     derandomize=True,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -16,7 +16,7 @@ from harness.messages.framing import Lines, Packets, decode, encode, send_packet
 from harness.messages.typed import Message, MessageError, Vocabulary, as_data
 from harness.model.outcome import Kind
 
-FUZZED = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+FUZZED = settings(derandomize=True, database=None, max_examples=200)
 TEXT = st.text(max_size=10)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,

@@ -108,7 +108,7 @@ def compare(cases: Sequence[Sequence[Night]], versions: str) -> None:
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(HISTORIES, VERSIONS_OF_NIGHTS)
 def test_any_history(cases: list[list[Night]], versions: str) -> None:
     compare(cases, versions)
@@ -128,7 +128,7 @@ def test_every_short_history(said: list[Night], versions: str) -> None:
     compare(list(product(said, repeat=len(versions))), versions)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(HISTORIES)
 def test_missing_is_measured_before_and_not_now(cases: list[list[Night]]) -> None:
     judged = judge(connected(cases, "a" * NIGHTS), RUNS)
