@@ -84,8 +84,8 @@ class Cell:
                 preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
             )
 
-    def finish(self, environment: Environment, code: int) -> None:
-        """Put the report of a pytest that ended with ``code`` in place.
+    def finish(self, environment: Environment, code: int) -> Report:
+        """Put the report of a pytest that ended with ``code`` in place, and read it.
 
         Raises BadInputError, with the end of the log, when pytest had no answer, and with the
         reason for a report that can't be read.
@@ -93,11 +93,12 @@ class Cell:
         if code not in _ANSWERS or not self._new.exists():
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise BadInputError(f"{self}: no answer ({how}), {self.log} ends:\n{self._tail()}")
-        report.read(self._new)
+        said = report.read(self._new)
         self._new.replace(self.report)
         part = self._question.with_suffix(".part")
         part.write_text(json.dumps(self._asks(environment), indent=1), encoding="utf-8")
         part.replace(self._question)
+        return said
 
     def read(self) -> Report:
         """Its report."""

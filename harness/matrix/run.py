@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -18,8 +19,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from harness.errors import BadInputError
+from harness.junit.report import Report
 from harness.lanes import LANES
 from harness.matrix.cell import Cell
+from harness.model.outcome import Kind
 from harness.stacks.environments import Environments
 
 Say = Callable[[str], None]
@@ -85,12 +88,14 @@ def _one(cell: Cell, environments: Environments, fresh: bool, watch: _Watch) -> 
     if not fresh and cell.done(environment):
         watch.say(f"{cell}: kept {cell.report}")
         return
+    start = time.monotonic()
     process = cell.start(environment, environments.cache)
     with watch.running(cell, process):
         code = process.wait()
         if watch.stopped:
             raise BadInputError(f"{cell}: interrupted")
-        cell.finish(environment, code)
+        counts = _counts(cell.finish(environment, code))
+    watch.say(f"{cell}: {counts} ({_clock(time.monotonic() - start)})")
 
 
 def _collect(futures: dict[Future[None], Cell], done: Done, watch: _Watch) -> None:
@@ -149,7 +154,6 @@ class _Watch:
 
     @contextmanager
     def running(self, cell: Cell, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        start = time.monotonic()
         with self._lock:
             self._running[str(cell)] = cell, process
             if self.stopped:
@@ -157,7 +161,6 @@ class _Watch:
         self.say(f"{cell}: running, log in {cell.log}")
         try:
             yield
-            self.say(f"{cell}: {_last_line(cell)} ({_clock(time.monotonic() - start)})")
         finally:
             with self._lock:
                 del self._running[str(cell)]
@@ -194,9 +197,11 @@ def _percent(cell: Cell) -> str:
     return f"{100 * done // max(total, 1)} %"
 
 
-def _last_line(cell: Cell) -> str:
-    lines = cell.log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[-1].strip("= ") if lines else "no output"
+def _counts(report: Report) -> str:
+    counts = Counter(result.outcome for result in report.results.values())
+    said = [f"{counts[kind]} {kind}" for kind in Kind if counts[kind]]
+    left_out = sum(report.left_out.values())
+    return ", ".join([*said, *([f"{left_out} left out"] if left_out else [])]) or "no case"
 
 
 def _clock(seconds: float) -> str:

@@ -50,6 +50,8 @@ def test_each_cell_has_a_report_and_a_log(matrix: tuple[Drift, str, str]) -> Non
         assert len(found.results) == 6
         assert "6 cases" not in (folder / "cpu.log").read_text()
         assert f"{name} cpu: running, log in reports/matrix/{name}/cpu.log" in errors
+        passed = sum(result.works for result in found.results.values())
+        assert re.search(rf"^{name} cpu: {passed} passed\b.* \(\d+:\d\d\)$", errors, re.MULTILINE)
 
 
 def test_the_overview_says_what_changes(matrix: tuple[Drift, str, str]) -> None:
