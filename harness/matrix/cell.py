@@ -22,6 +22,7 @@ from harness.session.selection import Shard
 from harness.stacks.environments import Environment, plugin_path
 from harness.stacks.stack import Stack
 
+Question = Mapping[str, object]
 _SOURCES = ("*.py", "*.toml", "*.c", "*.h", "*.so")
 # A run that has these codes has an answer: passed, failed, nothing to run.
 _ANSWERS = (0, 1, 5)
@@ -60,13 +61,24 @@ class Cell:
         """Why there is no report, in words; there only if so."""
         return self.folder / f"{self._name}.died"
 
-    def done(self, environment: Environment) -> bool:
-        """Whether its report answers this very question: same packages, sources and arguments."""
+    def asks(self, environment: Environment) -> Question:
+        """The question that its report answers: these packages, sources and arguments."""
+        return {
+            "environment": environment.folder.name,
+            "arguments": list(self.arguments),
+            "cases": None if self.cases is None else sorted(self.cases),
+            "shard": str(self.shard or ""),
+            "elsewhere": list(self.elsewhere),
+            "sources": sources_digest(self.arguments),
+        }
+
+    def answers(self, question: Question) -> bool:
+        """Whether there is a report that answers this very question."""
         try:
             said = json.loads(self._question.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
-        return self.report.exists() and said == self._asks(environment)
+        return self.report.exists() and said == question
 
     def start(self, environment: Environment, cache_folder: Path) -> subprocess.Popen[bytes]:
         """Start its pytest, which dies with this thread."""
@@ -84,8 +96,10 @@ class Cell:
                 preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
             )
 
-    def finish(self, environment: Environment, code: int) -> Report:
+    def finish(self, question: Question, code: int) -> Report:
         """Put the report of a pytest that ended with ``code`` in place, and read it.
+
+        ``question`` is what was asked before that pytest started: sources may have changed since.
 
         Raises BadInputError, with the end of the log, when pytest had no answer, and with the
         reason for a report that can't be read.
@@ -96,7 +110,7 @@ class Cell:
         said = report.read(self._new)
         self._new.replace(self.report)
         part = self._question.with_suffix(".part")
-        part.write_text(json.dumps(self._asks(environment), indent=1), encoding="utf-8")
+        part.write_text(json.dumps(question, indent=1), encoding="utf-8")
         part.replace(self._question)
         return said
 
@@ -116,16 +130,6 @@ class Cell:
     @property
     def _question(self) -> Path:
         return self.folder / f"{self._name}.json"
-
-    def _asks(self, environment: Environment) -> dict[str, object]:
-        return {
-            "environment": environment.folder.name,
-            "arguments": list(self.arguments),
-            "cases": None if self.cases is None else sorted(self.cases),
-            "shard": str(self.shard or ""),
-            "elsewhere": list(self.elsewhere),
-            "sources": sources_digest(self.arguments),
-        }
 
     def _command(self, environment: Environment) -> list[str]:
         command = [str(environment.python), "-m", "pytest", "--lane", self.lane]

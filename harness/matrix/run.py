@@ -85,7 +85,8 @@ def run(
 
 def _one(cell: Cell, environments: Environments, fresh: bool, watch: _Watch) -> None:  # noqa: FBT001
     environment = environments.create(cell.stack, watch.say)
-    if not fresh and cell.done(environment):
+    question = cell.asks(environment)
+    if not fresh and cell.answers(question):
         watch.say(f"{cell}: kept {cell.report}")
         return
     start = time.monotonic()
@@ -94,7 +95,7 @@ def _one(cell: Cell, environments: Environments, fresh: bool, watch: _Watch) -> 
         code = process.wait()
         if watch.stopped:
             raise BadInputError(f"{cell}: interrupted")
-        counts = _counts(cell.finish(environment, code))
+        counts = _counts(cell.finish(question, code))
     watch.say(f"{cell}: {counts} ({_clock(time.monotonic() - start)})")
 
 

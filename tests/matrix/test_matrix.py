@@ -86,6 +86,22 @@ def test_another_question_is_asked_anew(shared_drift: Drift) -> None:
     assert "kept" not in third.stderr
 
 
+def test_an_answer_is_to_the_sources_it_began_with(shared_drift: Drift) -> None:
+    """What is edited while the cases run is asked anew, not taken for what they ran."""
+    suite = shared_drift.path / "suites" / "area" / "test_edits.py"
+    suite.write_text(
+        "import pytest\n"
+        "@pytest.mark.lanes('cpu')\n"
+        "@pytest.mark.topologies(1)\n"
+        "def test_edits(): open(__file__, 'a').write('# edited\\n')\n"
+    )
+    asked = ("matrix", "--stacks", "1", *PATHS, "--out", "reports/edited", "--", "-k", "edits")
+    first, second = shared_drift.run(*asked), shared_drift.run(*asked)
+    suite.unlink()
+    assert (first.returncode, second.returncode) == (0, 0), second.stderr
+    assert "kept" not in second.stderr
+
+
 def test_shards_make_the_whole(shared_drift: Drift) -> None:
     ids: list[str] = []
     for number in ("1/2", "2/2"):
