@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_xla
 
 from harness.session.fixtures import StartRuntime
 
@@ -47,7 +48,7 @@ def test_elementwise(start_runtime: StartRuntime, dtype: torch.dtype) -> None:
         return pl.pallas_call(double_less_one, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
     host = random(N, N, dtype=dtype)
-    assert torch.equal(kernel_of(call)(host.to("xla")).cpu(), host * 2 - 1)
+    assert torch.equal(kernel_of(call)(host.to(torch_xla.device())).cpu(), host * 2 - 1)
 
 
 def test_blocks(start_runtime: StartRuntime) -> None:
@@ -69,7 +70,7 @@ def test_blocks(start_runtime: StartRuntime) -> None:
         )(x)
 
     host = random(N, N)
-    assert torch.equal(kernel_of(call)(host.to("xla")).cpu(), host.T)
+    assert torch.equal(kernel_of(call)(host.to(torch_xla.device())).cpu(), host.T)
 
 
 def test_two_results(start_runtime: StartRuntime) -> None:
@@ -88,7 +89,9 @@ def test_two_results(start_runtime: StartRuntime) -> None:
         return pl.pallas_call(both, (shape, shape))(x, y)
 
     x = random(N, N)
-    larger, smaller = kernel_of(call, 0, 1)(x.to("xla"), x.T.contiguous().to("xla"))
+    larger, smaller = kernel_of(call, 0, 1)(
+        x.to(torch_xla.device()), x.T.contiguous().to(torch_xla.device())
+    )
     assert torch.equal(larger.cpu(), torch.maximum(x, x.T))
     assert torch.equal(smaller.cpu(), torch.minimum(x, x.T))
 
@@ -126,7 +129,11 @@ def test_scratch_memory_and_loop(start_runtime: StartRuntime) -> None:
         )(x, y)
 
     x = random(N, N) / 8
-    result = kernel_of(call)(x.to("xla"), x.T.contiguous().to("xla")).cpu().double()
+    result = (
+        kernel_of(call)(x.to(torch_xla.device()), x.T.contiguous().to(torch_xla.device()))
+        .cpu()
+        .double()
+    )
     torch.testing.assert_close(result, x.double() @ x.double().T, rtol=1e-4, atol=1e-3)
 
 
@@ -143,5 +150,5 @@ def test_between_operations(start_runtime: StartRuntime) -> None:
         return pl.pallas_call(square, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
     host = random(N, N)
-    result = kernel_of(call)(host.to("xla") + 1).sum(dim=0).cpu().double()
+    result = kernel_of(call)(host.to(torch_xla.device()) + 1).sum(dim=0).cpu().double()
     torch.testing.assert_close(result, (host.double() + 1).square().sum(0), rtol=1e-5, atol=1e-3)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch_xla
 
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.paged import TOLERANCE, Cache, expected, inputs
@@ -17,7 +18,7 @@ def on_tpu(cache: Cache) -> torch.Tensor:
     from torch_xla.experimental.custom_kernel import paged_attention
 
     return paged_attention(
-        *(t.to("xla") for t in inputs(cache)),
+        *(t.to(torch_xla.device()) for t in inputs(cache)),
         pages_per_compute_block=2,
         attn_logits_soft_cap=cache.soft_cap,
     )
@@ -61,7 +62,7 @@ def test_dtype_of_the_result(start_runtime: StartRuntime, kv_heads: int) -> None
 
 
 def ints(*values: int | list[int]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32).to("xla")
+    return torch.tensor(values, dtype=torch.int32).to(torch_xla.device())
 
 
 @pytest.mark.deadline(30)
@@ -70,7 +71,10 @@ def test_ragged_is_refused_by_the_virtual_tpu(start_runtime: StartRuntime) -> No
     start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import ragged_paged_attention
 
-    q, pages = torch.randn(8, 2, 128).to("xla"), torch.randn(4, 16, 4, 128).to("xla")
+    q, pages = (
+        torch.randn(8, 2, 128).to(torch_xla.device()),
+        torch.randn(4, 16, 4, 128).to(torch_xla.device()),
+    )
     result = ragged_paged_attention(
         q,
         pages,
@@ -94,7 +98,10 @@ def test_multi_query_is_refused_by_the_virtual_tpu(start_runtime: StartRuntime) 
     start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import multi_queries_paged_attention
 
-    q, pages = torch.randn(1, 8, 2, 128).to("xla"), torch.randn(2, 8, 32, 128).to("xla")
+    q, pages = (
+        torch.randn(1, 8, 2, 128).to(torch_xla.device()),
+        torch.randn(2, 8, 32, 128).to(torch_xla.device()),
+    )
     result = multi_queries_paged_attention(
         q,
         pages,
@@ -121,7 +128,9 @@ def test_ragged_without_the_kernel(start_runtime: StartRuntime) -> None:
     q = torch.randn(8, 2, 128, generator=random) / 4
     pages = torch.randn(4, 16, 4, 128, generator=random)
     arguments = q, pages, *(torch.tensor(t) for t in ([8], [[0, 1]], [0, 8], [1]))
-    on_device = [t.to("xla", torch.int32 if t.dtype == torch.int64 else None) for t in arguments]
+    on_device = [
+        t.to(torch_xla.device(), torch.int32 if t.dtype == torch.int64 else None) for t in arguments
+    ]
     result = ragged_paged_attention(*on_device, sm_scale=0.5, use_kernel=False)
     k, v = (pages[0, :8, n::2].double() for n in (0, 1))
     scores = torch.einsum("qhd,khd->hqk", q.double(), k) * 0.5
