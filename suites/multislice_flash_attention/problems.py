@@ -55,6 +55,10 @@ def segment_ids(problem: Problem, length: int) -> torch.Tensor:
 
 def softmax_attention(problem: Problem, host: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """softmax((q @ k.T + bias) * scale) @ v in float64, with what may not be seen masked out."""
+    return _weights(problem, host) @ host["v"].double()
+
+
+def _weights(problem: Problem, host: Mapping[str, torch.Tensor]) -> torch.Tensor:
     scores = host["q"].double() @ host["k"].double().mT
     if problem.bias:  # before the scale, as in JAX's mha_reference
         scores = scores + host["bias"].double()
@@ -66,16 +70,27 @@ def softmax_attention(problem: Problem, host: Mapping[str, torch.Tensor]) -> tor
         mine = segment_ids(problem, problem.queries)[:, None, :, None]
         theirs = segment_ids(problem, problem.keys)[:, None, None, :]
         scores = scores.masked_fill(mine != theirs, -torch.inf)
-    return torch.softmax(scores, dim=-1) @ host["v"].double()
+    return torch.softmax(scores, dim=-1)
 
 
 def expected(problem: Problem) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The result and the gradients of its inputs, in float64."""
-    host = inputs(problem)
-    leaves = {n: t.double().requires_grad_() for n, t in host.items() if n != "do"}
-    out = softmax_attention(problem, leaves)
-    out.backward(host["do"].double())
-    return out.detach(), {name: leaf.grad for name, leaf in leaves.items()}
+    """The result and the gradients of its inputs, in float64.
+
+    Without autograd, whose engine starts TorchTPU's client, after which no process can be forked.
+    """
+    host = {name: tensor.double() for name, tensor in inputs(problem).items()}
+    weights, do = _weights(problem, host), host["do"]
+    of_weights = do @ host["v"].mT
+    of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
+    of_product = of_scores * problem.scale
+    gradients = {
+        "q": of_product @ host["k"],
+        "k": of_product.mT @ host["q"],
+        "v": weights.mT @ do,
+    }
+    if problem.bias:
+        gradients["bias"] = of_product
+    return weights @ host["v"], gradients
 
 
 def leaves_on_tpu(problem: Problem) -> dict[str, torch.Tensor]:
