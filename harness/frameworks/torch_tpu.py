@@ -27,8 +27,12 @@ class TorchTpu(Framework):
     read_at_import = ("TORCH_DEVICE_BACKEND_AUTOLOAD",)
 
     def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
-        del platform, devices  # it has no platform but the TPU, and no variable for their number
-        return {}
+        del devices  # it has no variable for their number
+        if platform != "tpu":
+            return {}
+        # Else what one case compiled, with a fault in torch_tpu perhaps, is kept in /dev/shm, and
+        # later processes of the user execute it.
+        return {"TORCH_TPU_TIER2_COMPILATION_CACHE": "disabled"}
 
     def prepare(self, platform: Platform, devices: int) -> None:
         """Register its device, which it does at its import if there is a TPU by then."""

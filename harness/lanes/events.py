@@ -27,7 +27,7 @@ class Event:
     ``kernel``, ``execute``, ``meet`` (a process's first program over
     several processes), ``failed`` (its job can't go on: ``stack`` is the whole diagnosis),
     ``aot`` or ``aot_refused``; ``by`` the library that asked:
-    ``torch_xla``, ``jax`` or a file's name; ``guard`` the value of
+    ``torch_xla``, ``jax``, ``torch_tpu`` or a file's name; ``guard`` the value of
     ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the machine's
     monotonic clock.
     """

@@ -29,6 +29,8 @@ class Problem:
     scale: float = 0.1
     segments: bool = False
     bias: bool = False
+    kv_heads: int | None = None  # of the keys and values; as many as of the queries
+    window: int | None = None  # keys before a query's own that it may see; all
 
 
 def inputs(problem: Problem) -> dict[str, torch.Tensor]:
@@ -37,8 +39,8 @@ def inputs(problem: Problem) -> dict[str, torch.Tensor]:
     random = torch.Generator().manual_seed(8812)
     shapes = {
         "q": (p.batch, p.heads, p.queries, p.width),
-        "k": (p.batch, p.heads, p.keys, p.width),
-        "v": (p.batch, p.heads, p.keys, p.width),
+        "k": (p.batch, p.kv_heads or p.heads, p.keys, p.width),
+        "v": (p.batch, p.kv_heads or p.heads, p.keys, p.width),
         "do": (p.batch, p.heads, p.queries, p.width),
     }
     if p.bias:
@@ -55,27 +57,56 @@ def segment_ids(problem: Problem, length: int) -> torch.Tensor:
 
 def softmax_attention(problem: Problem, host: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """softmax((q @ k.T + bias) * scale) @ v in float64, with what may not be seen masked out."""
-    scores = host["q"].double() @ host["k"].double().mT
+    return _weights(problem, host) @ _of_each_head(problem, host["v"].double())
+
+
+def _of_each_head(problem: Problem, shared: torch.Tensor) -> torch.Tensor:
+    """Keys or values as each query head sees them."""
+    return shared.repeat_interleave(problem.heads // shared.shape[1], dim=1)
+
+
+def _shared(problem: Problem, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient of keys or values that several query heads see."""
+    return gradient.unflatten(1, (problem.kv_heads or problem.heads, -1)).sum(2)
+
+
+def _weights(problem: Problem, host: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    scores = host["q"].double() @ _of_each_head(problem, host["k"].double()).mT
     if problem.bias:  # before the scale, as in JAX's mha_reference
         scores = scores + host["bias"].double()
     scores = scores * problem.scale
     if problem.causal:
         hidden = torch.ones(problem.queries, problem.keys, dtype=torch.bool).triu(1)
         scores = scores.masked_fill(hidden, -torch.inf)
+    if problem.window is not None:
+        far = torch.ones(problem.queries, problem.keys, dtype=torch.bool).tril(-problem.window - 1)
+        scores = scores.masked_fill(far, -torch.inf)
     if problem.segments:
         mine = segment_ids(problem, problem.queries)[:, None, :, None]
         theirs = segment_ids(problem, problem.keys)[:, None, None, :]
         scores = scores.masked_fill(mine != theirs, -torch.inf)
-    return torch.softmax(scores, dim=-1) @ host["v"].double()
+    return torch.softmax(scores, dim=-1)
 
 
 def expected(problem: Problem) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The result and the gradients of its inputs, in float64."""
-    host = inputs(problem)
-    leaves = {n: t.double().requires_grad_() for n, t in host.items() if n != "do"}
-    out = softmax_attention(problem, leaves)
-    out.backward(host["do"].double())
-    return out.detach(), {name: leaf.grad for name, leaf in leaves.items()}
+    """The result and the gradients of its inputs, in float64.
+
+    Without autograd, whose engine starts TorchTPU's client, after which no process can be forked.
+    """
+    host = {name: tensor.double() for name, tensor in inputs(problem).items()}
+    k, v = (_of_each_head(problem, host[name]) for name in "kv")
+    weights, do = _weights(problem, host), host["do"]
+    of_weights = do @ v.mT
+    of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
+    of_product = of_scores * problem.scale
+    gradients = {
+        "q": of_product @ k,
+        "k": _shared(problem, of_product.mT @ host["q"]),
+        "v": _shared(problem, weights.mT @ do),
+    }
+    if problem.bias:
+        gradients["bias"] = of_product
+    return weights @ v, gradients
 
 
 def leaves_on_tpu(problem: Problem) -> dict[str, torch.Tensor]:

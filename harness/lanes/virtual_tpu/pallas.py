@@ -136,12 +136,18 @@ _KERNELS: dict[bytes, Kernel] = {}
 
 def record_kernels() -> None:
     """Remember every kernel that JAX lowers for a TPU from now on, once JAX is imported."""
-    wrapt.register_post_import_hook(
-        lambda module: wrapt.wrap_function_wrapper(
-            module, "pallas_call_tpu_lowering_rule", _record
-        ),
-        _RULE,
-    )
+    wrapt.register_post_import_hook(_record_by, _RULE)
+
+
+def _record_by(module: Any) -> None:
+    from jax._src.pallas import core
+
+    rule = module.pallas_call_tpu_lowering_rule
+    wrapped = wrapt.FunctionWrapper(rule, _record)
+    module.pallas_call_tpu_lowering_rule = wrapped
+    # Since JAX 0.12 a call with compiler parameters finds the rule by their class.
+    rules = getattr(core, "_backend_lowering_rules", {})
+    rules |= {of: (wrapped, platform) for of, (own, platform) in rules.items() if own is rule}
 
 
 def _record(

@@ -59,6 +59,7 @@ static const char *library_of(const void *caller) {
   base = base == NULL ? path : base + 1;
   if (strncmp(base, "_XLAC", 5) == 0) base = "torch_xla";
   if (strstr(path, "/jaxlib/") != NULL) base = "jax";
+  if (strncmp(base, "libxla_base.", 12) == 0) base = "torch_tpu";
   snprintf(name, sizeof name, "%s", base);
   const size_t slot = atomic_fetch_add(&count, 1);
   if (slot < 64) {
