@@ -14,6 +14,10 @@ from harness.model.topology import Topology
 # Where torch.compile keeps what it has compiled, for all later processes of the user. The key has
 # no version of torch_tpu: programs of an older release would answer for a newer one.
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+# torch_tpu keeps the executables of a job in /dev/shm, for later jobs of all users. The key has the
+# versions of torch_tpu and of libtpu, but neither the plugin's nor its backend's; and what is found
+# there is not submitted, and so not counted and not compiled by libtpu.
+SHARED = "TORCH_TPU_TIER2_COMPILATION_CACHE"
 
 
 class LaneSetup(Protocol):
@@ -47,4 +51,5 @@ def full_environment(case: Case, lane: LaneSetup) -> dict[str, str | None]:
 
 def own_files(events: Path) -> dict[str, str | None]:
     """The variables that name a case's own files: its events, and what it compiles beside them."""
-    return {VARIABLE: str(events), COMPILED: str(events.with_suffix(".compiled"))}
+    compiled = str(events.with_suffix(".compiled"))
+    return {VARIABLE: str(events), COMPILED: compiled, SHARED: "disabled"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,15 @@ def library_path() -> Path:
 
 @cache
 def preload() -> None:
-    """Map the library, once for all processes that are forked later; starts no thread."""
+    """Map the library, once for all processes that are forked later; starts no thread.
+
+    Raises BadInputError when it, or jaxlib, is missing or can't be loaded.
+    """
+    if find_spec("jaxlib") is None:
+        raise BadInputError(
+            "lane tpu-aot: jaxlib is not installed: expected it beside libtpu, which takes its "
+            "programs from it"
+        )
     try:
         ctypes.CDLL(str(library_path()))
     except OSError as error:
