@@ -16,7 +16,7 @@ import torch.distributed as dist
 from harness.lanes.tpu_aot.compiler import Compilation
 from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target
-from suites.collectives.compiled import BYTES, SHAPE, check_exchange, must_send
+from suites.collectives.compiled import SHAPE, check_exchange, must_send
 from suites.collectives.data import (
     REDUCERS,
     REDUCTIONS,
@@ -76,9 +76,7 @@ def test_groups_across(
     check(xla_target, tpu_compiler, subtests, slice_groups("across", xla_target.topology))
 
 
-def check(
-    target: Target, compiler: TpuCompiler, subtests: pytest.Subtests, groups: Groups
-) -> None:
+def check(target: Target, compiler: TpuCompiler, subtests: pytest.Subtests, groups: Groups) -> None:
     """Inside a slice only over its part of the groups; to others what must go."""
     for name, programs in compile_steps(compiler, target, in_groups(groups)).items():
         with subtests.test(name):

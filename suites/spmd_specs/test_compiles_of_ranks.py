@@ -34,7 +34,9 @@ def mesh_over(topology: Topology, *, transposed: bool = False) -> DeviceMesh:
     """The first axis over the slices and the second over the chips of each; or the other way."""
     slices = max(topology.slices, 2)  # of one slice, its halves
     devices = torch.arange(topology.total).reshape(slices, -1)
-    return DeviceMesh("tpu", devices.T if transposed else devices, mesh_dim_names=("outer", "inner"))
+    return DeviceMesh(
+        "tpu", devices.T if transposed else devices, mesh_dim_names=("outer", "inner")
+    )
 
 
 def placed(
@@ -113,9 +115,7 @@ def test_fully_shard(xla_target: Target, tpu_compiler: TpuCompiler, across: str)
     def prepare(device: torch.device) -> Mapping[str, Step]:
         torch.manual_seed(0)
         # Without biases: the rows that are gathered are whole tiles, which stay gathered.
-        model = torch.nn.Sequential(
-            *(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
-        )
+        model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)))
         model.to(device)
         mesh = mesh_over(topology)
         if across == "fsdp":
