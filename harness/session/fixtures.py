@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from harness import frameworks
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.pytest_child import RUNTIME_START, current_phase
 from harness.lanes import LANES
@@ -53,10 +54,13 @@ def topology(xla_target: Target) -> Topology:
 def start_runtime(request: pytest.FixtureRequest, xla_target: Target) -> StartRuntime:
     """A function that starts torch_xla's runtime with all devices of the topology.
 
-    The case decides when: an oracle that forks processes has to run before.
+    The case decides when: an oracle that forks processes has to run before. Without torch_xla it
+    skips the case.
     """
 
     def start(*, spmd: bool) -> None:
+        if missing := frameworks.missing("torch_xla"):
+            pytest.skip(missing)
         began = time.perf_counter()
         FRAMEWORKS["torch_xla"].start(xla_target.topology.total, spmd=spmd)
         seconds = request.node.stash.setdefault(RUNTIME_START, {})

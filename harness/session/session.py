@@ -392,6 +392,10 @@ class Cases:
         )
 
 
+# Modules that are installed with a framework alone.
+_BROUGHT = {"jaxlib": "jax", "ml_dtypes": "jax"}
+
+
 def _without_framework(collector: pytest.Collector, report: pytest.CollectReport) -> str:
     """Which framework a file of cases imports in vain; "" if that is not why it failed."""
     if not report.failed or not isinstance(collector, pytest.Module):
@@ -402,6 +406,7 @@ def _without_framework(collector: pytest.Collector, report: pytest.CollectReport
     while error is not None and not isinstance(error, ModuleNotFoundError):
         error = error.__cause__
     name = (error.name or "").partition(".")[0] if error else ""
+    name = _BROUGHT.get(name, name)
     return frameworks.missing(name) if name in FRAMEWORKS else ""
 
 

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target, Topology
 from harness.oracles.torch_dtensor import Placement
-from suites.dtensor.layouts import S0, S1, R, case_id, ranks
+from suites.dtensor.layouts import S0, S1, R, placements_id, ranks
 from suites.dtensor.models import distribute_parameters, distributed, seeded_model
 from suites.process_groups.compiling import Step, as_one, compile_steps
 
@@ -44,7 +44,7 @@ def placed(
     def prepare(device: torch.device) -> Mapping[str, Step]:
         mesh = mesh_of(topology)
         return {
-            case_id(one): step(distributed(torch.ones(ROWS, COLUMNS).to(device), mesh, one))
+            placements_id(one): step(distributed(torch.ones(ROWS, COLUMNS).to(device), mesh, one))
             for one in layouts
         }
 
@@ -75,7 +75,7 @@ def test_gathering(
     for name, programs in compiled.items():
         with subtests.test(name):
             together = as_one(programs)
-            if name == case_id((R, S0)):
+            if name == placements_id((R, S0)):
                 assert together.transfers == ()
                 assert set(together.kinds) == {"all-gather"}
             else:

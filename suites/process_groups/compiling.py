@@ -7,7 +7,6 @@ from functools import cache, partial
 
 import torch
 
-from harness.ir import parse
 from harness.job.ranks import run_ranks
 from harness.lanes.tpu_aot.compiler import Compilation
 from harness.lanes.tpu_aot.optimized import Optimized
@@ -49,6 +48,8 @@ def compile_steps(
         return found
 
     ranks = run_ranks(rank, target.topology, deadline=deadline)
+    from harness.ir import parse  # not in every stack is jaxlib
+
     with_collectives = cache(lambda code: bool(parse(code).collectives))
     for name, programs in ranks[0].items():
         exchanges = {

@@ -59,7 +59,7 @@ def recording() -> Iterator[Ran]:
     compiled: dict[int, Submitted] = {}
     refused: list[Submitted] = []
 
-    @_LISTENER
+    @_LISTENER  # type: ignore[untyped-decorator]
     def listen(program: Any, options: int, options_size: int, number: int) -> None:
         given = program.contents
         one = Submitted(

@@ -261,9 +261,8 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *forked = devices_check_process();
   if (forked != NULL) return forked;
   char *stack = event_wants_stack("execute") ? python_stack() : NULL;
-  event_write("execute", __builtin_return_address(0), stack,
-              ", \"devices\": %zu, \"program\": %u", args->num_devices,
-              number_of(args->executable));
+  event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu, \"program\": %u",
+              args->num_devices, number_of(args->executable));
   free(stack);
   PJRT_ExecuteOptions wide, *given = args->options;
   PJRT_Error *error = widen_PJRT_ExecuteOptions(&wide, given);
