@@ -24,7 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # jaxlib says that it found libtpu
     os.environ.update(libtpu.ENVIRONMENT)
-    libtpu.library_path()
+    libtpu.preload()
     refused: list[str] = []
     found = [(generation, _taken(generation, refused)) for generation in GENERATIONS.values()]
     lines = [f"libtpu {installed('libtpu')} compiles for these slices, and for several of each:"]

@@ -31,7 +31,7 @@ class TorchTpu(Framework):
         if platform != "tpu":
             return {}
         # Else what one case compiled, with a fault in torch_tpu perhaps, is kept in /dev/shm, and
-        # later processes of the user execute it.
+        # later processes execute it: it is neither submitted, nor counted, nor compiled by libtpu.
         return {"TORCH_TPU_TIER2_COMPILATION_CACHE": "disabled"}
 
     def prepare(self, platform: Platform, devices: int) -> None:

@@ -71,11 +71,16 @@ def parse(source: str | bytes) -> Program:
     )
 
 
+def read_artifact(artifact: bytes) -> Any:
+    """A portable artifact as StableHLO: as text up to jaxlib 0.7, and since then as a module."""
+    with _context():
+        return _artifacts.deserialize_portable_artifact(artifact)
+
+
 def _module(source: str | bytes) -> Any:
     try:
         if isinstance(source, bytes):
-            with _context():  # text up to jaxlib 0.7; since then a module of the current context
-                source = str(_artifacts.deserialize_portable_artifact(source))
+            source = str(read_artifact(source))
         return ir.Module.parse(source, _context())
     except Exception as error:  # MLIRError has no importable class, ValueError is not promised
         raise InvalidProgramError(str(error)) from error

@@ -46,6 +46,7 @@ class Event:
     kernel: str = ""
     option: str = ""
     devices: int = 0  # of an execution
+    program: int = 0  # of an execution: which its process has compiled, from 1; 0 if another did
     facts: Mapping[str, Any] = field(default_factory=dict)  # of a compilation ahead of time
 
 

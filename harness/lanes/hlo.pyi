@@ -393,15 +393,60 @@ class Metadata(_message.Message):
 Global___Metadata: _TypeAlias = Metadata  # noqa: Y015
 
 @_typing.final
+class PartitionDevices(_message.Message):
+    """Of each partition, the device of each replica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_DEVICE_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def replica_device_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        replica_device_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica_device_ids", b"replica_device_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionDevices: _TypeAlias = PartitionDevices  # noqa: Y015
+
+@_typing.final
+class DeviceAssignment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionDevices]: ...
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PartitionDevices] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceAssignment: _TypeAlias = DeviceAssignment  # noqa: Y015
+
+@_typing.final
 class Module(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COMPUTATIONS_FIELD_NUMBER: _builtins.int
     ENTRY_COMPUTATION_ID_FIELD_NUMBER: _builtins.int
+    DEVICE_ASSIGNMENT_FIELD_NUMBER: _builtins.int
     STACK_FRAME_INDEX_FIELD_NUMBER: _builtins.int
     entry_computation_id: _builtins.int
     @_builtins.property
     def computations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Computation]: ...
+    @_builtins.property
+    def device_assignment(self) -> Global___DeviceAssignment: ...
     @_builtins.property
     def stack_frame_index(self) -> Global___StackFrames: ...
     def __init__(
@@ -409,11 +454,12 @@ class Module(_message.Message):
         *,
         computations: _abc.Iterable[Global___Computation] | None = ...,
         entry_computation_id: _builtins.int | None = ...,
+        device_assignment: Global___DeviceAssignment | None = ...,
         stack_frame_index: Global___StackFrames | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["entry_computation_id", b"entry_computation_id", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "entry_computation_id", b"entry_computation_id", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from harness import frameworks
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.pytest_child import RUNTIME_START, current_phase
 from harness.lanes import LANES
@@ -55,10 +56,13 @@ def start_runtime(request: pytest.FixtureRequest, xla_target: Target) -> StartRu
 
     That is torch_xla for a case that is asked of no framework in particular.
 
-    The case decides when: an oracle that forks processes has to run before.
+    The case decides when: an oracle that forks processes has to run before. Without torch_xla it
+    skips the case.
     """
 
     def start(*, spmd: bool) -> None:
+        if missing := frameworks.missing("torch_xla"):
+            pytest.skip(missing)
         began = time.perf_counter()
         framework = FRAMEWORKS[xla_target.framework or "torch_xla"]
         framework.start(xla_target.topology.total, spmd=spmd)

@@ -89,7 +89,7 @@ class Cases:
         self._meetings: Meetings | None = None
         self._pid = os.getpid()
         self._collected = config.stash.setdefault(COLLECTED, Collected())
-        self._compiled: dict[tuple[str, str], list[Summary]] = {}
+        self._compiled: dict[tuple[str, str, str], list[Summary]] = {}
         self._measured = self._unproven = 0  # cases
         # In a case's own process, too: what is to be rewritten is not compared.
         config.stash[GOLDEN] = None if settings.update_golden else settings.golden
@@ -218,7 +218,7 @@ class Cases:
         self._unproven += bool(record.unproven)
         compiled = record.facts.get(PROPERTY) if record.kind == Kind.PASSED else None
         if self._settings.update_golden and compiled:
-            self._compiled[record.area, record.id] = json.loads(compiled)
+            self._compiled[record.area, record.id, record.framework] = json.loads(compiled)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -392,6 +392,10 @@ class Cases:
         )
 
 
+# Modules that are installed with a framework alone.
+_BROUGHT = {"jaxlib": "jax", "ml_dtypes": "jax"}
+
+
 def _without_framework(collector: pytest.Collector, report: pytest.CollectReport) -> str:
     """Which framework a file of cases imports in vain; "" if that is not why it failed."""
     if not report.failed or not isinstance(collector, pytest.Module):
@@ -402,6 +406,7 @@ def _without_framework(collector: pytest.Collector, report: pytest.CollectReport
     while error is not None and not isinstance(error, ModuleNotFoundError):
         error = error.__cause__
     name = (error.name or "").partition(".")[0] if error else ""
+    name = _BROUGHT.get(name, name)
     return frameworks.missing(name) if name in FRAMEWORKS else ""
 
 

@@ -138,6 +138,7 @@ def _torch_tpu(found: Mapping[str, Distribution], folder: Path) -> Iterator[Chec
 
 def _jaxlib(found: Mapping[str, Distribution]) -> Iterator[Check]:
     if "jax" not in found or "jaxlib" not in found:
+        yield Check("jax, jaxlib", "none", "lane tpu-aot and Pallas need them", needed=False)
         return
     jax, jaxlib = found["jax"], found["jaxlib"].version
     wants = [r for r in map(Requirement, jax.requires or []) if r.name == "jaxlib" and not r.marker]

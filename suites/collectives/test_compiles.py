@@ -17,23 +17,15 @@ from torch_xla.core import xla_model as xm
 from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
+from suites.collectives.compiled import BYTES, SHAPE, check_exchange, must_send
 from suites.collectives.conftest import fake_group
 from suites.collectives.data import REDUCTIONS, Groups, lists, slice_groups, values
 from suites.collectives.programs import Model, export_module
 
 pytestmark = [pytest.mark.lanes("tpu-aot"), pytest.mark.upstream("pytorch/xla#3412")]
 
-SHAPE = (512, 256)
-BYTES = 4 * 512 * 256
 # The numeric token of torch_xla's collectives travels with the data, in a tile of its own.
 TOKEN = 16 * 1024
-
-
-def inside(groups: Groups, topology: Topology) -> Groups:
-    """What of the groups is in the first slice, in positions in that slice."""
-    own = (tuple(rank for rank in group if rank < topology.devices) for group in groups)
-    return tuple(sorted(group for group in own if group))
-
 
 OPERATIONS: dict[str, Callable[[torch.Tensor, Groups], torch.Tensor]] = {
     "all_reduce": lambda x, groups: xm.all_reduce("sum", x, groups=lists(groups)),
@@ -45,18 +37,6 @@ OPERATIONS: dict[str, Callable[[torch.Tensor, Groups], torch.Tensor]] = {
         x, 0, 1, len(groups[0]), groups=lists(groups), pin_layout=False
     ),
 }
-
-
-def must_send(operation: str, groups: Groups, topology: Topology) -> int:
-    """Bytes that a device has to send to other slices, given that slices first do what they can.
-
-    A reduction is scattered over the group's devices of a slice before it leaves it; a gathered
-    tensor leaves it once; of an all-to-all libtpu sends even what stays to the host.
-    """
-    local = sum(rank < topology.devices for rank in groups[0])
-    if local == len(groups[0]):
-        return 0
-    return BYTES // local if operation in ("all_reduce", "reduce_scatter") else BYTES
 
 
 @pytest.fixture
@@ -90,17 +70,9 @@ def test_groups_across(
 
 
 def check(compiler: TpuCompiler, x: torch.Tensor, operation: str, groups: Groups) -> None:
-    """Inside a slice only over its part of the groups; to others what must go, and a token."""
     program = compiler.step(OPERATIONS[operation](x, groups)).program
-    local, sent = inside(groups, compiler.topology), must_send(operation, groups, compiler.topology)
-    for collective in program.collectives:
-        found = tuple(sorted(tuple(sorted(group)) for group in collective.groups))
-        assert found == local, f"{collective}: expected groups {local}"
-    assert sent <= program.bytes_across <= sent + TOKEN * bool(sent), (
-        f"{program.bytes_across} bytes go to other slices, expected {sent}: {program.transfers}"
-    )
-    if not sent:
-        assert program.collectives, "the collective is gone"
+    sent = must_send(operation, groups, compiler.topology)
+    check_exchange(program, groups, compiler.topology, sent, TOKEN)
 
 
 PERMUTATIONS: dict[str, Callable[[int, Topology], int]] = {

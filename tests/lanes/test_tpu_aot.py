@@ -307,8 +307,49 @@ def test_every_golden_compilation_has_its_case() -> None:
     golden = {
         f"suites/{path.relative_to(GOLDEN).with_suffix('.py')}::{test}"
         for path in GOLDEN.rglob("*.toml")
+        if "-" not in path.name  # of a framework that is not installed here
         for test in GoldenFile.read(path).cases
     }
     assert golden - cases == set()
     refused = {case.partition("[")[0].rpartition("::")[2] for case in cases - golden}
     assert refused == {"test_exported_reduction"}
+
+
+FRAMEWORK = """
+@pytest.mark.lanes("tpu-aot")
+@pytest.mark.frameworks("jax")
+@pytest.mark.topologies("v6e:1x1")
+def test_{name}(tpu_compiler):
+    import jax
+    tpu_compiler.jax(lambda x: x + 1, jax.ShapeDtypeStruct((8, 128), "float32"))
+"""
+
+
+def test_a_framework_has_golden_files_of_its_own(project: Project) -> None:
+    (project.path / "pytest.ini").write_text(INI)
+    project.write("suites/area/test_sum.py", FRAMEWORK.format(name="sum"))
+    assert project.run("--lane=tpu-aot", "--update-golden").code == 0
+    (file,) = (project.path / "golden" / "area").iterdir()
+    assert file.name == "test_sum-jax.toml"
+    assert project.run("--lane=tpu-aot").outcomes == {"test_sum[tpu-aot-v6e:1x1-jax]": "passed"}
+    file.write_text(file.read_text().replace("arguments = ", "arguments = 9"))
+    assert project.run("--lane=tpu-aot").shows("-program 1: arguments 9")
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "message"),
+    [
+        ("jaxlib", (), "lane tpu-aot: jaxlib is not installed: expected it beside libtpu"),
+        ("tomlkit", ("--update-golden",), "--update-golden: expected the package tomlkit"),
+    ],
+)
+def test_a_missing_package_is_named(
+    project: Project, package: str, options: tuple[str, ...], message: str
+) -> None:
+    (project.path / "pytest.ini").write_text(f"{INI}xla_preload =\n")
+    project.write("conftest.py", f"import sys\nsys.modules['{package}'] = None")
+    project.write("test_inner.py", FRAMEWORK.format(name="sum"))
+    ran = project.run("--lane=tpu-aot", *options)
+    assert ran.code == 2, ran.stdout
+    assert ran.shows(message)
+    assert "Traceback" not in ran.stdout + ran.stderr

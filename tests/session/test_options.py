@@ -32,8 +32,8 @@ xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
             "topology 4@chip: lane cpu has all devices in one process",
         ),
         (
-            "--lane=tpu-aot --topology=v6e:2x2 --processes=chip",
-            "topology v6e:2x2@chip: lane tpu-aot compiles in one process",
+            "--lane=tpu-aot --topology=4 --processes=chip",
+            "topology 4@chip: lane tpu-aot compiles for a generation",
         ),
         ("--lane=virtual-tpu --topology=6@host", "topology 6@host: a slice of"),
         ("--deadline=0", "--deadline '0': expected a number above 0"),

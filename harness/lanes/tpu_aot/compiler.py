@@ -6,10 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
+from harness.lanes.hlo import DeviceAssignment
 from harness.lanes.tpu_aot import libtpu
 from harness.lanes.tpu_aot.optimized import Optimized, read
+from harness.lanes.virtual_tpu.submitted import Submitted
 from harness.model.topology import Topology
 
 
@@ -70,6 +73,30 @@ def compile_stablehlo(module: bytes, topology: Topology, *, partitions: bool) ->
     return _compilation(topology, executable, time.perf_counter() - start, changed)
 
 
+def compile_submitted(program: Submitted, topology: Topology) -> Compilation:
+    """Compile what a framework submitted on the virtual TPU, with the options that it gave there.
+
+    The topology's devices stand in the place of the virtual TPU's, which are numbered slice by
+    slice from 0, in the order of the program's device assignment.
+
+    Raises:
+        RefusedError: libtpu does not compile it.
+        BadInputError: libtpu is missing or does not know the topology.
+    """
+    from jaxlib import xla_client
+
+    every = libtpu.devices(topology)
+    options = xla_client.CompileOptions.ParseFromString(program.options)
+    assignment = DeviceAssignment.FromString(options.device_assignment.serialize())
+    parts = [[every[n] for n in part.replica_device_ids] for part in assignment.partitions]
+    devices = [*zip(*parts, strict=True)]
+    options.device_assignment = _assignment(devices)
+    options.executable_build_options.device_assignment = options.device_assignment
+    start = time.perf_counter()
+    executable = _compile(_artifact(program), [*chain(*devices)], options)
+    return _compilation(topology, executable, time.perf_counter() - start)
+
+
 def compile_jax(lowered: Any, topology: Topology) -> Compilation:
     """Compile what ``jax.jit(...).lower(...)`` returned for ``libtpu.devices(topology)``.
 
@@ -87,24 +114,39 @@ _UNREADABLE = ("deserializ", "Failed to parse", "dialect", "bytecode")
 _REWRITTEN = "written anew by jaxlib's StableHLO"
 
 
-def _rewritten(module: bytes) -> bytes:
+def _rewritten(module: str | bytes) -> bytes:
     from harness.ir import parse
 
     return parse(module).artifact
 
 
+def _artifact(program: Submitted) -> bytes:
+    from jaxlib import xla_client
+
+    if program.form == "mlir":
+        return program.code
+    computation = xla_client.XlaComputation(program.code)
+    return _rewritten(str(xla_client._xla.mlir.xla_computation_to_mlir_module(computation)))
+
+
 def _compile(module: bytes, devices: Sequence[Any], options: Any) -> Any:
     from jaxlib import xla_client
+    from jaxlib.version import __version_info__
+
+    from harness.ir.parse import read_artifact
 
     client = devices[0].client
     try:
+        # Since jaxlib 0.10 a module, which it serialises for libtpu itself.
+        given = read_artifact(module) if __version_info__ >= (0, 10) else module
         if hasattr(xla_client._xla, "DeviceList"):
             try:
                 listed = xla_client._xla.DeviceList(tuple(devices))
-                return client.compile(module, listed, options)
+                return client.compile(given, listed, options)
             except TypeError:  # before jaxlib 0.6 the options alone name the devices
-                pass
-        return client.compile(module, options)
+                if __version_info__ >= (0, 6):
+                    raise
+        return client.compile(given, options)
     except Exception as error:
         raise RefusedError(str(error)) from error
 
@@ -114,17 +156,25 @@ def _options(devices: Sequence[Any], *, partitions: bool) -> Any:
     from jaxlib import xla_client
 
     replicas, parts = (1, len(devices)) if partitions else (len(devices), 1)
-    ids = np.array([device.id for device in devices]).reshape(replicas, parts)
     options = xla_client.CompileOptions()
     options.num_replicas, options.num_partitions = replicas, parts
     build = options.executable_build_options
     build.num_replicas, build.num_partitions = replicas, parts
-    build.device_assignment = xla_client.DeviceAssignment.create(ids)
+    build.device_assignment = _assignment(np.reshape(devices, (replicas, parts)))
     build.use_spmd_partitioning = partitions
     build.allow_spmd_sharding_propagation_to_output = [True]  # as torch_xla compiles
     # torch_xla's programs carry GSPMD's annotations; Shardy would take them for no sharding at all.
     build.use_shardy_partitioner = False
     return options
+
+
+def _assignment(devices: Any) -> Any:
+    """Of replicas × partitions."""
+    import numpy as np
+    from jaxlib import xla_client
+
+    ids = np.array([[device.id for device in row] for row in devices])
+    return xla_client.DeviceAssignment.create(ids)
 
 
 def _compilation(

@@ -1,7 +1,8 @@
 """Golden compilations: what each case's programs were compiled to, and on which stack.
 
-One TOML file for each test module below the folder that ini ``xla_golden`` names; a table for each
-case, and in it one for each program that the case compiles.
+One TOML file for each test module below the folder that ini ``xla_golden`` names, and for each
+framework that its cases name; a table for each case, and in it one for each program that the case
+compiles.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from typing import Any
 from harness.errors import BadInputError
 from harness.files import read_toml, write
 from harness.lanes.tpu_aot.compilation_record import MEMORY, SUMS, TEXTS, Summary
-from harness.model.versions import stack_versions
+from harness.model.versions import leading, stack_versions
 
 _STACK = "stack"
-_COMPONENTS = ("torch_xla", "jax", "libtpu")
+# Of torch_tpu's programs PyTorch makes a part; a torch_xla has the torch of its own version.
+_COMPONENTS = {
+    "torch_xla": ("torch_xla", "jax", "libtpu"),
+    "torch_tpu": ("torch_tpu", "torch", "jax", "libtpu"),
+}
 # A compiler of another version may plan memory otherwise: that alone is no regression.
 _TOLERANCE = 0.1
 _HEADER = (
@@ -51,11 +56,15 @@ class GoldenFile:
         return cls(path, stack, data)
 
     def difference(self, case: str, programs: Sequence[Summary]) -> str:
-        """How ``programs`` differ from the golden ones, as a diff that names both stacks; or ""."""
-        name = _test(case)
+        """How ``programs`` differ from the golden ones, as a diff that names both stacks; or "".
+
+        Nothing is golden for a stack of another framework, on which JAX's cases run as well.
+        """
+        name, here = _test(case), _components()
+        if self.stack and leading(self.stack) != leading(here):
+            return ""
         if name not in self.cases:
             return f"{self.path} has no golden compilation of {name}: run with --update-golden"
-        here = _components()
         tolerance = 0.0 if here == self.stack else _TOLERANCE
         golden = self.cases[name]
         old = [line for n, p in enumerate(golden) for line in _lines(n, p)]
@@ -97,16 +106,20 @@ class Golden:
         self._folder = folder
         self._files = {path: GoldenFile.read(path) for path in sorted(folder.rglob("*.toml"))}
 
-    def file_of(self, area: str, case: str) -> GoldenFile:
-        """The file that has, or will have, the case of that id."""
-        path = self._folder / area / f"{Path(case.partition('::')[0]).stem}.toml"
+    def file_of(self, area: str, case: str, framework: str = "") -> GoldenFile:
+        """The file that has, or will have, the case of that id, which asks ``framework``.
+
+        Frameworks are of different stacks, so each has files of its own.
+        """
+        stem = Path(case.partition("::")[0]).stem
+        path = self._folder / area / f"{'-'.join(filter(None, (stem, framework)))}.toml"
         return self._files.get(path) or GoldenFile(path)
 
-    def update(self, compiled: Mapping[tuple[str, str], Sequence[Summary]]) -> None:
-        """Rewrite the files of the cases, given by area and id."""
+    def update(self, compiled: Mapping[tuple[str, str, str], Sequence[Summary]]) -> None:
+        """Rewrite the files of the cases, given by area, id and framework."""
         new: dict[Path, dict[str, Sequence[Summary]]] = {}
-        for (area, case), programs in compiled.items():
-            new.setdefault(self.file_of(area, case).path, {})[case] = programs
+        for (area, case, framework), programs in compiled.items():
+            new.setdefault(self.file_of(area, case, framework).path, {})[case] = programs
         for path in new:
             path.parent.mkdir(parents=True, exist_ok=True)
         write(
@@ -128,7 +141,8 @@ def _is_summary(program: Any) -> bool:
 
 
 def _components() -> dict[str, str]:
-    return {k: v for k, v in stack_versions().items() if k in _COMPONENTS}
+    versions = stack_versions()
+    return {name: versions[name] for name in _COMPONENTS[leading(versions) or "torch_xla"]}
 
 
 def _test(case: str) -> str:
@@ -136,7 +150,7 @@ def _test(case: str) -> str:
 
 
 def _named(stack: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {stack.get(name, '?')}" for name in _COMPONENTS)
+    return ", ".join(f"{name} {version}" for name, version in stack.items())
 
 
 def _settled(program: Summary, golden: Summary, tolerance: float) -> Summary:

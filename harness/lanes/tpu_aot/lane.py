@@ -1,10 +1,10 @@
-"""Lane ``tpu-aot``: programs traced on a virtual TPU, compiled by libtpu and not executed."""
+"""Lane ``tpu-aot``: programs that frameworks make on a virtual TPU, compiled by libtpu."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 
-from harness.errors import BadInputError
 from harness.lanes.events import Events
 from harness.lanes.libtpu_file import library
 from harness.lanes.tpu_aot import libtpu
@@ -14,20 +14,21 @@ from harness.model.topology import Topology
 
 
 class TpuAotLane(VirtualTpuLane):
-    """A virtual TPU that torch_xla and JAX trace on, and libtpu's compiler for its topology."""
+    """A virtual TPU that frameworks trace or run on, and libtpu's compiler for its topology."""
 
     name = "tpu-aot"
     compiles_only = True
-    needs = ("libtpu",)
+    needs = ("libtpu", "jaxlib")
     default_topology = Topology.parse("2xv6e:2x2")
 
     def check(self, topology: Topology) -> None:
         libtpu.check(topology)
-        if topology.processes:
-            raise BadInputError(f"topology {topology}: lane tpu-aot compiles in one process")
+        super().check(topology)
 
     def missing(self) -> str:
-        return "" if library() else "libtpu is not installed"
+        if not library():
+            return "libtpu is not installed"
+        return "" if find_spec("jaxlib") else "jaxlib is not installed, which hands libtpu programs"
 
     def preload(self) -> None:
         from harness.lanes.tpu_aot import tpu_compiler  # noqa: F401 - once for all cases

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,23 @@ def library_path() -> Path:
 
 @cache
 def preload() -> None:
-    """Map the library, once for all processes that are forked later; starts no thread."""
+    """Map the library, once for all processes that are forked later; starts no thread.
+
+    Raises BadInputError when it, or jaxlib, is missing or can't be loaded.
+    """
+    _check_jaxlib()
     try:
         ctypes.CDLL(str(library_path()))
     except OSError as error:
         raise BadInputError(f"lane tpu-aot: {library_path()}: expected libtpu: {error}") from error
+
+
+def _check_jaxlib() -> None:
+    if find_spec("jaxlib") is None:
+        raise BadInputError(
+            "lane tpu-aot: jaxlib is not installed: expected it beside libtpu, which takes its "
+            "programs from it"
+        )
 
 
 @cache
@@ -63,8 +76,10 @@ def _plugin() -> Any:
 def devices(topology: Topology) -> Sequence[Any]:
     """The devices of a topology to compile for, slice by slice; ``[0].client`` is the compiler.
 
-    Raises BadInputError, with libtpu's words, for a slice that the installed libtpu does not know.
+    Raises BadInputError, with libtpu's words, for a slice that the installed libtpu does not know,
+    and where libtpu or jaxlib is missing.
     """
+    _check_jaxlib()
     from jaxlib import xla_client
 
     options: dict[str, Any] = {}

@@ -44,7 +44,8 @@ class CompiledCollective:
     """One collective inside a slice.
 
     ``kind`` is HLO's name (``all-reduce``). ``groups`` are positions in the slice, row by row of
-    its grid; a permutation's are its (source, target) pairs; ``()`` means all in one group.
+    its grid, wherever the program's device assignment puts its members; a permutation's are its
+    (source, target) pairs; ``()`` means all in one group.
     ``bytes`` are those of its buffer on one device, the larger of what it takes and gives.
     ``count`` is how often a step executes it, ``None`` in a loop whose trip count is not known.
     """
@@ -105,6 +106,7 @@ def read(module: bytes, devices: int) -> Optimized:
     program = Module.FromString(module)
     computations = {c.id: c for c in program.computations}
     counts = _executions(program.entry_computation_id, computations)
+    places = _places(program)
     collectives, kernels = [], 0
     halves: dict[str, dict[str, Any]] = defaultdict(dict)
     for number, count in counts.items():
@@ -113,7 +115,7 @@ def read(module: bytes, devices: int) -> Optimized:
         for instruction in computation.instructions:
             kind = instruction.opcode.removesuffix("-start")
             if kind in _COLLECTIVES:
-                collectives.append(_collective(kind, instruction, shapes, count))
+                collectives.append(_collective(kind, instruction, shapes, count, places))
             elif instruction.opcode in ("send", "recv") and instruction.is_host_transfer:
                 attributes = _attributes(instruction)
                 half = halves[attributes.get(_RENDEZVOUS, instruction.name)]
@@ -153,14 +155,26 @@ def _trip_count(loop: Any) -> int | None:
         return None
 
 
+def _places(program: Any) -> list[int]:
+    """Where in the slice each member of the program is, which is one replica or one partition.
+
+    torch_tpu assigns devices in the order of a process group's ranks, and numbers groups by it.
+    """
+    partitions = program.device_assignment.partitions
+    return [device for partition in partitions for device in partition.replica_device_ids]
+
+
 def _collective(
-    kind: str, instruction: Any, shapes: dict[int, Any], count: int | None
+    kind: str, instruction: Any, shapes: dict[int, Any], count: int | None, places: list[int]
 ) -> CompiledCollective:
     taken = sum(_bytes(shapes[operand]) for operand in instruction.operand_ids)
     given = _bytes(instruction.shape)
     if instruction.opcode.endswith("-start"):  # its shape holds operands and results
         given = _bytes(instruction.shape.tuple_shapes[1]) if kind != "all-reduce" else taken
-    return CompiledCollective(kind, _groups(instruction), max(taken, given), count)
+    groups = _groups(instruction)
+    if places:
+        groups = tuple(tuple(places[member] for member in group) for group in groups)
+    return CompiledCollective(kind, groups, max(taken, given), count)
 
 
 def _groups(instruction: Any) -> Groups:

@@ -11,6 +11,7 @@ from harness.lanes.tpu_aot import compiler, libtpu
 from harness.lanes.tpu_aot.compilation_record import EVENT, REFUSED, Summary, summary
 from harness.lanes.tpu_aot.compiler import Compilation
 from harness.lanes.tpu_aot.golden import Golden
+from harness.lanes.virtual_tpu.submitted import Submitted
 from harness.model.case import Case
 from harness.model.mismatch import CompilationError
 from harness.model.topology import Topology
@@ -49,6 +50,15 @@ class TpuCompiler:
             compiled = compiler.compile_stablehlo(stablehlo, self.topology, partitions=partitions)
         return self._record(compiled)
 
+    def submitted(self, program: Submitted) -> Compilation:
+        """A program that a process submitted on the virtual TPU, as it was; RefusedError.
+
+        Not before the last process is forked: libtpu starts threads here.
+        """
+        with _refusals_recorded():
+            compiled = compiler.compile_submitted(program, self.topology)
+        return self._record(compiled)
+
     def jax(self, fn: Callable[..., Any], *arguments: Any) -> Compilation:
         """``fn`` of abstract arguments, whose shardings name ``devices``, by JAX; RefusedError."""
         import jax
@@ -61,7 +71,7 @@ class TpuCompiler:
         """Raise CompilationError unless the programs are the golden file's of this case."""
         if self._golden is None or not self._programs:
             return
-        file = self._golden.file_of(self._case.area, self._case.id)
+        file = self._golden.file_of(self._case.area, self._case.id, self._case.target.framework)
         difference = file.difference(self._case.id, self._programs)
         if difference:
             raise CompilationError(difference)

@@ -20,6 +20,14 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_set_interpreter(Interpreter function) {
   interpreter = function;
 }
 
+// Is told of every program that is submitted and its options, before anything is changed in them,
+// and the number that its executions have in the event log; 0 if it did not compile.
+typedef void (*Listener)(const PJRT_Program *program, const char *options, size_t options_size,
+                         unsigned number);
+static Listener listener;
+
+VIRTUAL_TPU_EXPORT void virtual_tpu_set_listener(Listener function) { listener = function; }
+
 static const char KERNEL[] = "tpu_custom_call";
 
 // --- Equal programs are one executable.
@@ -32,9 +40,11 @@ typedef struct Shared {
   char *code;                         // the program, then the options
   size_t code_size, options_size;
   int users, deleted;
+  unsigned number;  // from 1, in the order of their compilation
 } Shared;
 
 static Shared *shared;
+static unsigned compiled_programs;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t compiled = PTHREAD_COND_INITIALIZER;
 
@@ -112,6 +122,7 @@ static PJRT_Error *compile_once(PJRT_Client_Compile_Args *args, const PJRT_Progr
       remove_program(one);
     } else {
       one->executable = args->executable;
+      one->number = ++compiled_programs;
     }
     pthread_cond_broadcast(&compiled);
   }
@@ -195,13 +206,16 @@ static void write_options(const void *caller, const PJRT_Client_Compile_Args *ar
   }
 }
 
-static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
-  const void *caller = __builtin_return_address(0);
-  PJRT_Error *forked = devices_check_process();
-  if (forked != NULL) return forked;
+static unsigned number_of(const PJRT_LoadedExecutable *executable) {
+  pthread_mutex_lock(&lock);
+  const Shared *one = find_executable(executable);
+  const unsigned number = one == NULL ? 0 : one->number;
+  pthread_mutex_unlock(&lock);
+  return number;
+}
+
+static PJRT_Error *compile_submitted(PJRT_Client_Compile_Args *args, const void *caller) {
   const PJRT_Program *submitted = args->program;
-  event_compilation("compile", caller, submitted);
-  write_options(caller, args);
   if (memmem(submitted->code, submitted->code_size, KERNEL, sizeof KERNEL - 1) == NULL) {
     return compile_once(args, submitted, caller);
   }
@@ -229,12 +243,26 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   return error;
 }
 
+static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
+  const void *caller = __builtin_return_address(0);
+  PJRT_Error *forked = devices_check_process();
+  if (forked != NULL) return forked;
+  event_compilation("compile", caller, args->program);
+  write_options(caller, args);
+  PJRT_Error *error = compile_submitted(args, caller);
+  if (listener != NULL) {
+    listener(args->program, args->compile_options, args->compile_options_size,
+             error == NULL ? number_of(args->executable) : 0);
+  }
+  return error;
+}
+
 static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *forked = devices_check_process();
   if (forked != NULL) return forked;
   char *stack = event_wants_stack("execute") ? python_stack() : NULL;
-  event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu",
-              args->num_devices);
+  event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu, \"program\": %u",
+              args->num_devices, number_of(args->executable));
   free(stack);
   PJRT_ExecuteOptions wide, *given = args->options;
   PJRT_Error *error = widen_PJRT_ExecuteOptions(&wide, given);

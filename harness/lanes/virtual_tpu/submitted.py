@@ -1,0 +1,88 @@
+"""The programs that frameworks submit to the virtual TPU's compiler, as they submit them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.lanes.events import VARIABLE, EventLog
+from harness.lanes.virtual_tpu import library
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A program, and what it was to be compiled with.
+
+    ``form`` is ``mlir`` for a StableHLO portable artifact or MLIR bytecode, ``hlo`` for a
+    serialised HloModuleProto; ``options`` is a serialised CompileOptionsProto.
+    """
+
+    form: str
+    code: bytes
+    options: bytes
+
+
+class _Program(ctypes.Structure):
+    """``PJRT_Program`` of xla/pjrt/c/pjrt_c_api.h."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("code", ctypes.c_void_p),
+        ("code_size", ctypes.c_size_t),
+        ("form", ctypes.c_void_p),
+        ("form_size", ctypes.c_size_t),
+    )
+
+
+_LISTENER = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(_Program), ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
+)
+
+
+Ran = Callable[[Callable[[], object]], list[Submitted]]
+
+
+@contextmanager
+def recording() -> Iterator[Ran]:
+    """Within it, a function that calls another one and returns what has run meanwhile.
+
+    That is each program as often as this process executed it, in order, and then those that it
+    submitted and XLA's CPU compiler refused. Nothing may be queued before or after the call. A
+    program that was submitted before the recording, or by another process, raises RuntimeError.
+    """
+    compiled: dict[int, Submitted] = {}
+    refused: list[Submitted] = []
+
+    @_LISTENER  # type: ignore[untyped-decorator]
+    def listen(program: Any, options: int, options_size: int, number: int) -> None:
+        given = program.contents
+        one = Submitted(
+            ctypes.string_at(given.form, given.form_size).decode(),
+            ctypes.string_at(given.code, given.code_size),
+            ctypes.string_at(options, options_size),
+        )
+        if number:
+            compiled[number] = one
+        else:
+            refused.append(one)
+
+    def ran(step: Callable[[], object]) -> list[Submitted]:
+        log, before = EventLog(Path(os.environ[VARIABLE])), len(refused)
+        step()
+        executed = [e.program for e in log.read().of("execute") if e.process == os.getpid()]
+        if unknown := set(executed) - compiled.keys():
+            raise RuntimeError(f"{len(unknown)} of the programs that ran were not submitted here")
+        return [compiled[number] for number in executed] + refused[before:]
+
+    plugin = library.load()
+    plugin.virtual_tpu_set_listener(listen)
+    try:
+        yield ran
+    finally:
+        plugin.virtual_tpu_set_listener(None)
