@@ -136,12 +136,18 @@ _KERNELS: dict[bytes, Kernel] = {}
 
 def record_kernels() -> None:
     """Remember every kernel that JAX lowers for a TPU from now on, once JAX is imported."""
-    wrapt.register_post_import_hook(
-        lambda module: wrapt.wrap_function_wrapper(
-            module, "pallas_call_tpu_lowering_rule", _record
-        ),
-        _RULE,
-    )
+    wrapt.register_post_import_hook(_wrap_rule, _RULE)
+
+
+def _wrap_rule(module: Any) -> None:
+    from jax._src.pallas import core
+
+    rule = module.pallas_call_tpu_lowering_rule
+    wrapt.wrap_function_wrapper(module, "pallas_call_tpu_lowering_rule", _record)
+    # Newer JAX finds the rule of a call with compiler parameters by their class.
+    for parameters, (found, platform) in getattr(core, "_backend_lowering_rules", {}).items():
+        if found is rule:
+            core.register_lowering_rule(parameters, module.pallas_call_tpu_lowering_rule, platform)
 
 
 def _record(

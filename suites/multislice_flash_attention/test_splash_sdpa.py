@@ -1,0 +1,48 @@
+"""TorchTPU's splash attention, forward and backward, against softmax attention in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.job.ranks import run_ranks
+from harness.model.topology import Target
+from suites.multislice_flash_attention.problems import (
+    TOLERANCE,
+    Problem,
+    inputs,
+    softmax_attention,
+)
+from suites.process_groups.backends import BACKENDS
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.frameworks("torch_tpu"),
+    pytest.mark.topologies("1@chip"),
+    pytest.mark.upstream("pytorch/xla#8850"),
+]
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "two-kernels"])
+@pytest.mark.parametrize("causal", [False, True], ids=["plain", "causal"])
+def test_attention(xla_target: Target, causal: bool, fused: bool) -> None:
+    """The backward pass is one kernel, or one each for the gradients of q and of k and v."""
+    problem = Problem(causal=causal)
+    host = inputs(problem)
+
+    def ask(_: int) -> list[torch.Tensor]:
+        backend = BACKENDS[xla_target.framework]
+        device = backend.join()
+        leaves = [host[name].to(device).requires_grad_() for name in "qkv"]
+        result = torch.tpu.ops.splash_sdpa(
+            *leaves, scale=problem.scale, is_causal=causal, use_fused_bwd_kernel=fused
+        )
+        result.backward(host["do"].to(device))
+        return [value.detach().cpu() for value in (result, *(leaf.grad for leaf in leaves))]
+
+    (found,) = run_ranks(ask, xla_target.topology)
+    leaves = {name: host[name].double().requires_grad_() for name in "qkv"}
+    result = softmax_attention(problem, leaves)
+    result.backward(host["do"].double())
+    for ours, theirs in zip(found, (result, *(leaf.grad for leaf in leaves.values())), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, **TOLERANCE[problem.dtype])
