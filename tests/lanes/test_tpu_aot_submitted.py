@@ -84,6 +84,7 @@ def test_refused_by_the_cpu(tpu_compiler):
 
 @aot
 @pytest.mark.topologies("v6e:2x2@chip")
+@pytest.mark.deadline(120)
 @pytest.mark.parametrize("asked", ["pairs", "all"])
 def test_ranks(tpu_compiler, asked):
     from harness.job.ranks import run_ranks
@@ -101,7 +102,7 @@ def test_ranks(tpu_compiler, asked):
         with recording() as ran:
             return ran(step)
 
-    ranks = run_ranks(rank, tpu_compiler.topology)
+    ranks = run_ranks(rank, tpu_compiler.topology, deadline=100)
     assert [len(programs) for programs in ranks] == [1] * 4
     compiled = tpu_compiler.submitted(ranks[0][0])
     assert {c.groups for c in compiled.program.collectives} == {((0, 1), (2, 3))}
