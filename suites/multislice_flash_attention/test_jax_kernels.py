@@ -124,6 +124,7 @@ def test_beside_torch_xla(
     tpu_events: EventLog, start_runtime: StartRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both frameworks' clients, the second one guarded, run the same kernel."""
+    pytest.importorskip("torch_xla")
     start_runtime(spmd=False)
     from suites.multislice_flash_attention.problems import flash as torch_flash
     from suites.multislice_flash_attention.problems import leaves_on_tpu

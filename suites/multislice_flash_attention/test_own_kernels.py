@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_xla  # noqa: F401 - without it there is nothing to ask
 
 from harness.session.fixtures import StartRuntime
 

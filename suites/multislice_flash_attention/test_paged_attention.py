@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch_xla  # noqa: F401 - without it there is nothing to ask
 
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.paged import TOLERANCE, Cache, expected, inputs
