@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+import pytest
 import torch
 
 from harness.job.ranks import run_ranks
@@ -45,9 +46,13 @@ class TorchXla:
 
 
 def kernels_of(target: Target) -> Kernels:
-    """The kernels of the target's framework; JAX is imported before any process is forked."""
+    """The kernels of the target's framework; JAX is imported before any process is forked.
+
+    Skips the case without JAX, which TorchTPU does not require.
+    """
     if target.framework == "torch_xla":
         return TorchXla()
+    pytest.importorskip("jax")
     from suites.multislice_flash_attention.in_torch_tpu import TorchTpu
 
     return TorchTpu()

@@ -30,6 +30,12 @@ GUARD = "SKIP_MEGASCALE_PJRT_CLIENT"
 PROBLEM = Problem(causal=True)
 
 
+@pytest.fixture(autouse=True)
+def needs_jax() -> None:
+    """TorchTPU does not require it; imported here, it is not imported by each rank."""
+    pytest.importorskip("jax")
+
+
 def compute_by_jax() -> float:
     """The sum of 0 to 7, on JAX's first device."""
     import jax.numpy as jnp

@@ -54,6 +54,12 @@ SPLASH = {
 }
 
 
+@pytest.fixture(autouse=True)
+def needs_jax() -> None:
+    """TorchTPU does not require it; imported here, it is not imported by each rank."""
+    pytest.importorskip("jax")
+
+
 class Splash:
     """TorchTPU's splash attention, which builds an operator for each set of options."""
 
