@@ -83,13 +83,14 @@ def test_refused_by_the_cpu(tpu_compiler):
         tpu_compiler.submitted(submitted)
 
 @aot
+@pytest.mark.deadline(150)
 @pytest.mark.topologies("v6e:2x2@chip")
 @pytest.mark.parametrize("asked", ["pairs", "all"])
 def test_ranks(tpu_compiler, asked):
+    import torch, torch_xla, torch_xla.core.xla_model as xm
     from harness.job.ranks import run_ranks
 
     def rank(number):
-        import torch, torch_xla, torch_xla.core.xla_model as xm
         device = torch_xla.device()
         xm.set_replication(device, xm.get_xla_supported_devices())
         x = torch.ones(64, 128).to(device)
@@ -101,7 +102,7 @@ def test_ranks(tpu_compiler, asked):
         with recording() as ran:
             return ran(step)
 
-    ranks = run_ranks(rank, tpu_compiler.topology)
+    ranks = run_ranks(rank, tpu_compiler.topology, deadline=100)
     assert [len(programs) for programs in ranks] == [1] * 4
     compiled = tpu_compiler.submitted(ranks[0][0])
     assert {c.groups for c in compiled.program.collectives} == {((0, 1), (2, 3))}
