@@ -83,14 +83,15 @@ def test_refused_by_the_cpu(tpu_compiler):
         tpu_compiler.submitted(submitted)
 
 @aot
+@pytest.mark.deadline(150)
 @pytest.mark.topologies("v6e:2x2@chip")
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("asked", ["pairs", "all"])
 def test_ranks(tpu_compiler, asked):
+    import torch, torch_xla, torch_xla.core.xla_model as xm
     from harness.job.ranks import run_ranks
 
     def rank(number):
-        import torch, torch_xla, torch_xla.core.xla_model as xm
         device = torch_xla.device()
         xm.set_replication(device, xm.get_xla_supported_devices())
         x = torch.ones(64, 128).to(device)
