@@ -29,8 +29,7 @@ def others_are_unharmed():
     assert mine - LANES <= {"XLA_A", "XLA_B", "XLA_FLAGS"}
 
 LANES = {"PJRT_DEVICE", "CPU_NUM_DEVICES", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES",
-         "PYTEST_CURRENT_TEST", "XLA_HARNESS_EVENTS", "TORCHINDUCTOR_CACHE_DIR",
-         "TORCH_TPU_TIER2_COMPILATION_CACHE"}
+         "PYTEST_CURRENT_TEST", "XLA_HARNESS_EVENTS", "TORCHINDUCTOR_CACHE_DIR"}
 
 @pytest.mark.environment(XLA_A="outer", XLA_B="outer")
 class TestClass:
