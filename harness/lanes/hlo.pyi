@@ -193,6 +193,66 @@ class Attributes(_message.Message):
 Global___Attributes: _TypeAlias = Attributes  # noqa: Y015
 
 @_typing.final
+class DotDimensions(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LHS_CONTRACTING_FIELD_NUMBER: _builtins.int
+    RHS_CONTRACTING_FIELD_NUMBER: _builtins.int
+    LHS_BATCH_FIELD_NUMBER: _builtins.int
+    RHS_BATCH_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lhs_contracting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def rhs_contracting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def lhs_batch(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def rhs_batch(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        lhs_contracting: _abc.Iterable[_builtins.int] | None = ...,
+        rhs_contracting: _abc.Iterable[_builtins.int] | None = ...,
+        lhs_batch: _abc.Iterable[_builtins.int] | None = ...,
+        rhs_batch: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lhs_batch", b"lhs_batch", "lhs_contracting", b"lhs_contracting", "rhs_batch", b"rhs_batch", "rhs_contracting", b"rhs_contracting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DotDimensions: _TypeAlias = DotDimensions  # noqa: Y015
+
+@_typing.final
+class RaggedDotDimensions(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOT_FIELD_NUMBER: _builtins.int
+    LHS_RAGGED_FIELD_NUMBER: _builtins.int
+    RHS_GROUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def dot(self) -> Global___DotDimensions: ...
+    @_builtins.property
+    def lhs_ragged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def rhs_group(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        dot: Global___DotDimensions | None = ...,
+        lhs_ragged: _abc.Iterable[_builtins.int] | None = ...,
+        rhs_group: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dot", b"dot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dot", b"dot", "lhs_ragged", b"lhs_ragged", "rhs_group", b"rhs_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RaggedDotDimensions: _TypeAlias = RaggedDotDimensions  # noqa: Y015
+
+@_typing.final
 class Instruction(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -200,6 +260,7 @@ class Instruction(_message.Message):
     OPCODE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
     CUSTOM_CALL_TARGET_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     OPERAND_IDS_FIELD_NUMBER: _builtins.int
@@ -212,6 +273,7 @@ class Instruction(_message.Message):
     SOURCE_TARGET_PAIRS_FIELD_NUMBER: _builtins.int
     FRONTEND_ATTRIBUTES_FIELD_NUMBER: _builtins.int
     DEVICE_LIST_FIELD_NUMBER: _builtins.int
+    RAGGED_DOT_DIMENSIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     opcode: _builtins.str
     metadata: _builtins.bytes
@@ -222,6 +284,8 @@ class Instruction(_message.Message):
     is_host_transfer: _builtins.int
     @_builtins.property
     def shape(self) -> Global___Shape: ...
+    @_builtins.property
+    def dimensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def operand_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -236,6 +300,8 @@ class Instruction(_message.Message):
     def frontend_attributes(self) -> Global___Attributes: ...
     @_builtins.property
     def device_list(self) -> Global___DeviceList: ...
+    @_builtins.property
+    def ragged_dot_dimensions(self) -> Global___RaggedDotDimensions: ...
     def __init__(
         self,
         *,
@@ -243,6 +309,7 @@ class Instruction(_message.Message):
         opcode: _builtins.str | None = ...,
         shape: Global___Shape | None = ...,
         metadata: _builtins.bytes | None = ...,
+        dimensions: _abc.Iterable[_builtins.int] | None = ...,
         custom_call_target: _builtins.str | None = ...,
         id: _builtins.int | None = ...,
         operand_ids: _abc.Iterable[_builtins.int] | None = ...,
@@ -255,10 +322,11 @@ class Instruction(_message.Message):
         source_target_pairs: _abc.Iterable[Global___SourceTarget] | None = ...,
         frontend_attributes: Global___Attributes | None = ...,
         device_list: Global___DeviceList | None = ...,
+        ragged_dot_dimensions: Global___RaggedDotDimensions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "shape", b"shape", "sharding", b"sharding"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "source_target_pairs", b"source_target_pairs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "source_target_pairs", b"source_target_pairs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

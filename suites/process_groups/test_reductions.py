@@ -1,7 +1,4 @@
-"""Every ReduceOp of torch.distributed and every dtype, in each collective that reduces.
-
-Bitwise reductions are asked of booleans only: XLA's CPU client has none of integers.
-"""
+"""Every ReduceOp of torch.distributed and every dtype, in each collective that reduces."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import torch.distributed as dist
 from harness.isolation.ranks import RankError
 from harness.model.topology import Target
 from harness.oracles import collectives as oracle
-from suites.collectives.data import REDUCERS, REDUCTIONS, executable, ranks_of
+from suites.collectives.data import REDUCERS, REDUCTIONS, ranks_of
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Program, Question, Rank, over_framework
 from suites.process_groups.programs import part_of_sum
@@ -90,7 +87,7 @@ def test_reduction(xla_target: Target, subtests: pytest.Subtests, collective: st
     questions = {}
     for reducer, dtype in REDUCTIONS:
         # torch_xla pins the layout in reduce, and XLA's CPU client then has no 16-bit all-reduce.
-        if not executable(reducer, dtype) or (collective == "reduce" and "float16" in dtype):
+        if collective == "reduce" and "float16" in dtype:
             continue
         inputs = ranks_of(xla_target.topology.total, (4, 3), dtype, reducer)
         op = getattr(dist.ReduceOp, REDUCERS[reducer].c10d)
@@ -109,13 +106,15 @@ def test_average(xla_target: Target, subtests: pytest.Subtests) -> None:
 
 
 def test_exclusive_or(xla_target: Target, subtests: pytest.Subtests) -> None:
-    if xla_target.framework == "torch_tpu":
-        pytest.skip("XLA's CPU client, which executes the program, has no such all-reduce")
-    inputs = ranks_of(xla_target.topology.total, (4, 3), "bool")
-    odd = [np.logical_xor.reduce(np.stack(inputs))] * xla_target.topology.total
     program = _all_reduce(dist.ReduceOp.BXOR)
-    # gloo has it of integers, and says that of booleans it has none.
-    ask(subtests, xla_target, {"bool": Question(program, inputs, odd, None)})
+    questions = {}
+    for dtype in ("int32", "uint8", "bool"):
+        inputs = ranks_of(xla_target.topology.total, (4, 3), dtype)
+        odd = [np.bitwise_xor.reduce(np.stack(inputs))] * xla_target.topology.total
+        # gloo has it of integers, and says that of booleans it has none.
+        of_gloo = None if dtype == "bool" else program
+        questions[dtype] = Question(program, inputs, odd, of_gloo)
+    ask(subtests, xla_target, questions)
 
 
 def test_scaled_sum_is_refused(xla_target: Target) -> None:

@@ -8,19 +8,16 @@ then taken by the HLO that JAX makes of the same call with ``interpret=True``.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import inspect
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import wrapt
 
 from harness.lanes.virtual_tpu.custom_calls import Shapes, replace_custom_calls
+from harness.lanes.virtual_tpu.lowering import as_hlo, lower_for_cpu
 
 TARGET = "tpu_custom_call"
 _RULE = "jax._src.pallas.mosaic.pallas_call_registration"
@@ -81,30 +78,7 @@ class Kernel:
             jax.ShapeDtypeStruct(shape, jnp.int32 if o.dtype == bool else o.dtype)
             for shape, o in zip(given, self.operands, strict=True)
         ]
-        with _x64(on=self.x64):
-            lowered = _lower_for_cpu(jax.jit(interpreted, keep_unused=True), shapes)
-        module: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-        return module
-
-
-def _x64(*, on: bool) -> Any:
-    import jax
-
-    if jax.__version_info__ >= (0, 8):
-        return jax.enable_x64(on)
-    from jax.experimental import enable_x64
-
-    return enable_x64(on)
-
-
-def _lower_for_cpu(function: Any, shapes: Sequence[Any]) -> Any:
-    import jax
-    from jax.interpreters import mlir
-
-    if jax.__version_info__ >= (0, 4, 31):
-        return function.trace(*shapes).lower(lowering_platforms=("cpu",))
-    parameters = mlir.LoweringParameters(platforms=("cpu",))
-    return function.lower(*shapes, _experimental_lowering_parameters=parameters)
+        return lower_for_cpu(interpreted, shapes, x64=self.x64)
 
 
 def _raiser(error: Exception) -> str:
@@ -207,9 +181,8 @@ def interpret(form: str, program: bytes) -> tuple[bytes, list[str]]:
     Raises:
         CannotInterpretError: a kernel was not lowered in this process, or JAX can't interpret it.
     """
-    module = _hlo(program) if form == "mlir" else program
     replaced, payloads = replace_custom_calls(
-        module, TARGET, lambda p, shapes: _kernel(p).module(shapes)
+        as_hlo(form, program), TARGET, lambda p, shapes: _kernel(p).module(shapes)
     )
     return replaced, [_kernel(payload).name for payload in payloads]
 
@@ -222,89 +195,3 @@ def _kernel(payload: bytes) -> Kernel:
             "a Pallas kernel can't be interpreted: JAX did not lower it in this process, so only "
             f"its Mosaic payload is known ({len(payload)} bytes)"
         ) from None
-
-
-def _hlo(artifact: bytes) -> bytes:
-    from jax._src.interpreters.mlir import make_ir_context, module_to_bytecode
-    from jax._src.lib import xla_client
-
-    mlir = xla_client._xla.mlir
-    with make_ir_context():
-        module = mlir.deserialize_portable_artifact(artifact)
-        if not isinstance(module, str | bytes):  # since JAX 0.10
-            module = module_to_bytecode(module)
-        computation = mlir.mlir_module_to_xla_computation(
-            module, use_tuple_args=False, return_tuple=False
-        )
-    serialized: bytes = computation.as_serialized_hlo_module_proto()
-    return serialized
-
-
-class _Interpreted(ctypes.Structure):
-    """``Interpreted`` in ``plugin/programs.c``."""
-
-    _fields_ = (
-        ("format", ctypes.c_char_p),
-        ("code", ctypes.c_char_p),
-        ("kernels", ctypes.c_char_p),
-        ("error", ctypes.c_char_p),
-        ("code_size", ctypes.c_size_t),
-    )
-
-
-_CALLBACK = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.POINTER(_Interpreted),
-)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep cyclic garbage for later: TorchTPU compiles in a thread in which no tensor may die."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-# What the plugin still reads after the callback has returned, by thread. Not a threading.local:
-# TorchTPU compiles in threads that Python did not start, whose locals end with the callback.
-_alive: dict[int, tuple[bytes, bytes]] = {}
-
-
-def _keep(code: bytes, kernels: bytes = b"") -> tuple[bytes, bytes]:
-    _alive[threading.get_ident()] = kept = code, kernels
-    return kept
-
-
-@_CALLBACK  # type: ignore[untyped-decorator]
-def _callback(form: int, form_size: int, code: int, code_size: int, out: Any) -> int:
-    answer = out.contents
-    try:
-        program = ctypes.string_at(code, code_size)
-        with _no_collection():
-            replaced, names = interpret(ctypes.string_at(form, form_size).decode(), program)
-    except CannotInterpretError as error:
-        answer.error = _keep(str(error).encode())[0]
-        return 0
-    except BaseException as error:
-        answer.error = _keep(f"interpretation failed: {error!r}".encode())[0]
-        return 0
-    if not names:
-        return 0
-    answer.format = b"hlo"
-    answer.code, answer.kernels = _keep(replaced, "\n".join(names).encode())
-    answer.code_size = len(replaced)
-    return 1
-
-
-def attach(library: ctypes.CDLL) -> None:
-    """Have the plugin ask this process for the interpretation of the kernels in its programs."""
-    library.virtual_tpu_set_interpreter(_callback)

@@ -13,7 +13,7 @@ from typing import Any
 
 import wrapt
 
-from harness.lanes.virtual_tpu import pallas
+from harness.lanes.virtual_tpu import callbacks, pallas
 from harness.lanes.virtual_tpu.sites import NEAR, is_users
 
 _RUNNERS = ("/_pytest/", "/pluggy/", "/harness/isolation/", "/harness/lanes/virtual_tpu/")
@@ -34,7 +34,7 @@ def start() -> str:
 def _start() -> str:
     library = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
     atexit.register(library.virtual_tpu_settle)
-    pallas.attach(library)
+    callbacks.attach(library)
     pallas.record_kernels()
     prepare_frameworks()
     return ""

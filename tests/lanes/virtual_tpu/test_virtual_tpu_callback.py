@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.lanes.virtual_tpu import pallas
+from harness.lanes.virtual_tpu import callbacks, pallas
 
 
 class Tracked(bytes):
@@ -21,8 +21,8 @@ class Tracked(bytes):
         type(self).freed = True
 
 
-def ask(answer: pallas._Interpreted) -> None:
-    pallas._callback(0, 0, 0, 0, ctypes.pointer(answer))
+def ask(change: Any, answer: callbacks._Changed) -> None:
+    callbacks._callback(change)(0, 0, 0, 0, ctypes.pointer(answer))
 
 
 def in_a_foreign_thread(function: Any) -> None:
@@ -33,20 +33,20 @@ def in_a_foreign_thread(function: Any) -> None:
     assert threads.pthread_join(number, None) == 0
 
 
-def test_an_answer_outlives_a_foreign_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pallas, "interpret", lambda *_: (Tracked(b"code" * 10), ["kernel"]))
-    address = ctypes.create_string_buffer(ctypes.sizeof(pallas._Interpreted))  # C's: owns nothing
-    in_a_foreign_thread(lambda: ask(pallas._Interpreted.from_buffer(address)))
+def test_an_answer_outlives_a_foreign_thread() -> None:
+    def change(*_: object) -> tuple[bytes, list[str]]:
+        return Tracked(b"code" * 10), ["kernel"]
+
+    address = ctypes.create_string_buffer(ctypes.sizeof(callbacks._Changed))  # C's: owns nothing
+    in_a_foreign_thread(lambda: ask(change, callbacks._Changed.from_buffer(address)))
     gc.collect()
     assert not Tracked.freed
-    answer = pallas._Interpreted.from_buffer(address)
-    assert (answer.code, answer.kernels) == (b"code" * 10, b"kernel")
+    answer = callbacks._Changed.from_buffer(address)
+    assert (answer.code, answer.names) == (b"code" * 10, b"kernel")
 
 
 @pytest.mark.parametrize("error", [None, pallas.CannotInterpretError("no"), ValueError("no")])
-def test_no_garbage_is_collected_during_an_interpretation(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None
-) -> None:
+def test_no_garbage_is_collected_during_an_interpretation(error: Exception | None) -> None:
     """TorchTPU ends the process when a tensor dies in the thread in which it compiles."""
     found = []
 
@@ -56,9 +56,8 @@ def test_no_garbage_is_collected_during_an_interpretation(
             raise error
         return b"", []
 
-    monkeypatch.setattr(pallas, "interpret", interpret)
     assert gc.isenabled()
-    ask(pallas._Interpreted())
+    ask(interpret, callbacks._Changed())
     assert (found, gc.isenabled()) == ([False], True)
 
 

@@ -4,7 +4,8 @@
 // bridge.c    one trampoline an entry, for callers whose structs are smaller than ours
 // identity.c  what makes a CPU device a TPU: kind, coordinates, slice
 // clients.c   creating a client: what a discovery is
-// programs.c  compile and execute: kernels replaced, equal programs shared, ids made small
+// programs.c  compile and execute: kernels and what the CPU lacks replaced, equal programs shared,
+//             ids made small
 // compilations.c  what forked ranks compile once for all
 // memories.c  in which memory an executable's results are
 // devices.c   which devices a process may address, in a job of several
@@ -56,6 +57,7 @@ PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...)
 void error_destroy(PJRT_Error_Destroy_Args *args);
 void error_message(PJRT_Error_Message_Args *args);
 PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
+int error_is(const PJRT_Error *error, PJRT_Error_Code code);
 // An error's text, to be freed; the error is.
 char *error_text(PJRT_Error *error);
 // Of an error that changes nothing; NULL is none.

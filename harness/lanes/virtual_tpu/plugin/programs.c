@@ -6,19 +6,21 @@
 
 #include "plugin.h"
 
-// What the Python half makes of a program that calls a Pallas kernel. The memory is its own and
-// lives until its next call in the same thread.
+// What the Python half makes of a program. The memory is its own and lives until its next answer in
+// the same thread.
 typedef struct {
-  const char *format, *code, *kernels, *error;  // kernels: one name a line
+  const char *format, *code, *names, *error;  // names: of what it has replaced, one a line
   size_t code_size;
-} Interpreted;
-typedef int (*Interpreter)(const char *format, size_t format_size, const char *code,
-                           size_t code_size, Interpreted *out);
-static Interpreter interpreter;
+} Changed;
+// 0 when nothing is changed.
+typedef int (*Change)(const char *format, size_t format_size, const char *code, size_t code_size,
+                      Changed *out);
+static Change interpreter;  // of programs that call Pallas kernels
+static Change rewriter;     // of programs that the CPU's compiler refuses
 
-VIRTUAL_TPU_EXPORT void virtual_tpu_set_interpreter(Interpreter function) {
-  interpreter = function;
-}
+VIRTUAL_TPU_EXPORT void virtual_tpu_set_interpreter(Change function) { interpreter = function; }
+
+VIRTUAL_TPU_EXPORT void virtual_tpu_set_rewriter(Change function) { rewriter = function; }
 
 // Is told of every program that is submitted and its options, before anything is changed in them,
 // and the number that its executions have in the event log; 0 if it did not compile.
@@ -183,12 +185,13 @@ void event_compilation(const char *event, const void *caller, const PJRT_Program
   free(stack);
 }
 
-static void write_kernels(const void *caller, const char *names) {
+// An event for each name, which is a member of it under the event's own name.
+static void write_names(const char *event, const void *caller, const char *names) {
   while (*names != '\0') {
     const size_t size = strcspn(names, "\n");
     char name[256], quoted[512];
     snprintf(name, sizeof name, "%.*s", (int)size, names);
-    event_write("kernel", caller, NULL, ", \"kernel\": %s",
+    event_write(event, caller, NULL, ", \"%s\": %s", event,
                 event_quote(quoted, sizeof quoted, name));
     names += size + (names[size] == '\n');
   }
@@ -214,31 +217,61 @@ static unsigned number_of(const PJRT_LoadedExecutable *executable) {
   return number;
 }
 
+static PJRT_Program program_of(const Changed *changed, const PJRT_Program *from) {
+  PJRT_Program program = *from;
+  program.format = changed->format;
+  program.format_size = strlen(changed->format);
+  program.code = (char *)changed->code;
+  program.code_size = changed->code_size;
+  return program;
+}
+
+// Compile the program of `args`, which has been made of the submitted one. What the CPU's compiler
+// refuses it is given again, rewritten.
+static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
+                                      const void *caller) {
+  PJRT_Error *error = compile_once(args, submitted, caller);
+  if (error == NULL || rewriter == NULL || !error_is(error, PJRT_Error_Code_UNIMPLEMENTED)) {
+    return error;
+  }
+  const PJRT_Program *refused = args->program;
+  Changed out = {0};
+  if (rewriter(refused->format, refused->format_size, refused->code, refused->code_size, &out)) {
+    error_drop(error);
+    write_names("rewrite", caller, out.names);
+    PJRT_Program program = program_of(&out, refused);
+    args->program = &program;
+    error = compile_once(args, submitted, caller);
+    args->program = refused;
+  } else if (out.error != NULL) {
+    char *text = error_text(error);
+    error = error_new(PJRT_Error_Code_UNIMPLEMENTED, "%s\nvirtual TPU: %s", text, out.error);
+    free(text);
+  }
+  return error;
+}
+
 static PJRT_Error *compile_submitted(PJRT_Client_Compile_Args *args, const void *caller) {
   const PJRT_Program *submitted = args->program;
   if (memmem(submitted->code, submitted->code_size, KERNEL, sizeof KERNEL - 1) == NULL) {
-    return compile_once(args, submitted, caller);
+    return compile_or_rewrite(args, submitted, caller);
   }
   if (interpreter == NULL) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
                      "virtual TPU: the program calls a Pallas kernel, and this process has no "
                      "Python half of the virtual TPU to interpret it");
   }
-  Interpreted out = {0};
+  Changed out = {0};
   const int changed = interpreter(submitted->format, submitted->format_size, submitted->code,
                                   submitted->code_size, &out);
   if (out.error != NULL) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED, "virtual TPU: %s", out.error);
   }
-  if (!changed) return compile_once(args, submitted, caller);
-  write_kernels(caller, out.kernels);
-  PJRT_Program program = *submitted;
-  program.format = out.format;
-  program.format_size = strlen(out.format);
-  program.code = (char *)out.code;
-  program.code_size = out.code_size;
+  if (!changed) return compile_or_rewrite(args, submitted, caller);
+  write_names("kernel", caller, out.names);
+  PJRT_Program program = program_of(&out, submitted);
   args->program = &program;
-  PJRT_Error *error = compile_once(args, submitted, caller);
+  PJRT_Error *error = compile_or_rewrite(args, submitted, caller);
   args->program = submitted;
   return error;
 }

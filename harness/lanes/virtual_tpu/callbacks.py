@@ -1,0 +1,92 @@
+"""What the plugin asks of this process when a program is compiled."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from harness.lanes.virtual_tpu.pallas import CannotInterpretError, interpret
+from harness.lanes.virtual_tpu.rewrites import rewrite
+
+
+class _Changed(ctypes.Structure):
+    """``Changed`` in ``plugin/programs.c``."""
+
+    _fields_ = (
+        ("format", ctypes.c_char_p),
+        ("code", ctypes.c_char_p),
+        ("names", ctypes.c_char_p),
+        ("error", ctypes.c_char_p),
+        ("code_size", ctypes.c_size_t),
+    )
+
+
+_CALLBACK = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.POINTER(_Changed),
+)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep cyclic garbage for later: TorchTPU compiles in a thread in which no tensor may die."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# What the plugin still reads after the callback has returned, by thread. Not a threading.local:
+# TorchTPU compiles in threads that Python did not start, whose locals end with the callback.
+_alive: dict[int, tuple[bytes, bytes]] = {}
+
+
+def _keep(code: bytes, names: bytes = b"") -> tuple[bytes, bytes]:
+    _alive[threading.get_ident()] = kept = code, names
+    return kept
+
+
+def _callback(change: Callable[[str, bytes], tuple[bytes, list[str]]]) -> Any:
+    """The C function that answers with what ``change`` makes of a program's format and code."""
+
+    def answer(form: int, form_size: int, code: int, code_size: int, out: Any) -> int:
+        answer = out.contents
+        try:
+            program = ctypes.string_at(code, code_size)
+            with _no_collection():
+                changed, names = change(ctypes.string_at(form, form_size).decode(), program)
+        except CannotInterpretError as error:
+            answer.error = _keep(str(error).encode())[0]
+            return 0
+        except BaseException as error:
+            answer.error = _keep(f"{change.__name__} failed: {error!r}".encode())[0]
+            return 0
+        if not names:
+            return 0
+        answer.format = b"hlo"
+        answer.code, answer.names = _keep(changed, "\n".join(names).encode())
+        answer.code_size = len(changed)
+        return 1
+
+    return _CALLBACK(answer)
+
+
+_interpret = _callback(interpret)
+_rewrite = _callback(rewrite)
+
+
+def attach(library: ctypes.CDLL) -> None:
+    """Have the plugin ask this process for what the CPU's compiler can't do with its programs."""
+    library.virtual_tpu_set_interpreter(_interpret)
+    library.virtual_tpu_set_rewriter(_rewrite)

@@ -1,0 +1,91 @@
+"""Computations of other modules in the place of a program's instructions."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from google.protobuf.message import Message
+
+from harness.lanes.hlo import Computation, Instruction, Module
+
+_KEPT = ("name", "shape", "metadata", "id", "operand_ids", "control_predecessor_ids", "sharding")
+
+
+class Inserted:
+    """What is inserted into a program, with names and ids that the program does not have.
+
+    Args:
+        program: is changed in place; ``finish`` ends that.
+    """
+
+    def __init__(self, program: Module) -> None:
+        self._program = program
+        self._computations: list[Computation] = []
+        self._modules = 0
+        ids = [i.id for c in program.computations for i in c.instructions]
+        # Since 2025 an instruction's id holds its computation's in the upper half.
+        self._wide = max(ids) >= 1 << 32
+        self._computation_ids = count(max(c.id for c in program.computations) + 1)
+        self._instruction_ids = count(max(ids) + 1)
+
+    def add(self, module: bytes, prefix: str) -> list[Computation]:
+        """The computations of a serialised HloModuleProto, renamed; the last one is its entry."""
+        other = Module.FromString(module)
+        ids = {computation.id: next(self._computation_ids) for computation in other.computations}
+        for computation in other.computations:
+            self._rename(computation, ids, f"{prefix}{self._modules}_")
+        self._modules += 1
+        entry = ids[other.entry_computation_id]
+        own = sorted(other.computations, key=lambda computation: computation.id == entry)
+        self._computations += own
+        return own
+
+    def finish(self) -> None:
+        """XLA reads a module in one pass: what is called must stand before its caller."""
+        own = list(self._program.computations)
+        del self._program.computations[:]
+        self._program.computations.extend(self._computations + own)
+
+    def _rename(self, computation: Computation, computations: dict[int, int], prefix: str) -> None:
+        computation.id = computations[computation.id]
+        computation.name = prefix + computation.name
+        own = (computation.id << 32 | n for n in count()) if self._wide else self._instruction_ids
+        ids = {instruction.id: next(own) for instruction in computation.instructions}
+        computation.root_id = ids[computation.root_id]
+        for instruction in computation.instructions:
+            instruction.name = prefix + instruction.name
+            instruction.id = ids[instruction.id]
+            for field, renamed in (
+                (instruction.operand_ids, ids),
+                (instruction.control_predecessor_ids, ids),
+                (instruction.called_computation_ids, computations),
+            ):
+                field[:] = [renamed[number] for number in field]
+
+
+def make_call(instruction: Instruction, computation: Computation) -> None:
+    """Have an instruction call a computation that takes the same operands and has its result.
+
+    Raises ValueError if the computation takes another number of operands.
+    """
+    parameters = sum(i.opcode == "parameter" for i in computation.instructions)
+    if parameters != len(instruction.operand_ids):
+        raise ValueError(
+            f"it takes {parameters} operands, the call gives {len(instruction.operand_ids)}"
+        )
+    kept = Instruction(opcode="call", called_computation_ids=[computation.id])
+    for field in _KEPT:
+        _copy(instruction, kept, field)
+    instruction.CopyFrom(kept)
+
+
+def _copy(source: Message, target: Message, field: str) -> None:
+    value = getattr(source, field)
+    if hasattr(value, "extend"):
+        getattr(target, field).extend(value)
+    elif not source.HasField(field):
+        return
+    elif hasattr(value, "CopyFrom"):
+        getattr(target, field).CopyFrom(value)
+    else:
+        setattr(target, field, value)

@@ -1,0 +1,63 @@
+"""HLO for the CPU that JAX makes of functions, and of the programs that frameworks submit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: bool) -> bytes:
+    """A function of JAX over operands like ``shapes``, as a serialised HloModuleProto.
+
+    Its entry computation takes all operands, used or not. No client is started.
+    """
+    import jax
+
+    with _x64(on=x64):
+        lowered = _lower(jax.jit(function, keep_unused=True), shapes)
+    module: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    return module
+
+
+def as_hlo(form: str, program: bytes) -> bytes:
+    """What a framework submits to PJRT's compiler, as a serialised HloModuleProto.
+
+    Args:
+        form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact.
+        program: in that form.
+    """
+    if form != "mlir":
+        return program
+    from jax._src.interpreters.mlir import make_ir_context, module_to_bytecode
+    from jax._src.lib import xla_client
+
+    mlir = xla_client._xla.mlir
+    with make_ir_context():
+        module = mlir.deserialize_portable_artifact(program)
+        if not isinstance(module, str | bytes):  # since JAX 0.10
+            module = module_to_bytecode(module)
+        computation = mlir.mlir_module_to_xla_computation(
+            module, use_tuple_args=False, return_tuple=False
+        )
+    serialized: bytes = computation.as_serialized_hlo_module_proto()
+    return serialized
+
+
+def _x64(*, on: bool) -> Any:
+    import jax
+
+    if jax.__version_info__ >= (0, 8):
+        return jax.enable_x64(on)
+    from jax.experimental import enable_x64
+
+    return enable_x64(on)
+
+
+def _lower(function: Any, shapes: Sequence[Any]) -> Any:
+    import jax
+    from jax.interpreters import mlir
+
+    if jax.__version_info__ >= (0, 4, 31):
+        return function.trace(*shapes).lower(lowering_platforms=("cpu",))
+    parameters = mlir.LoweringParameters(platforms=("cpu",))
+    return function.lower(*shapes, _experimental_lowering_parameters=parameters)

@@ -1,0 +1,98 @@
+"""What XLA's CPU compiler lacks and the virtual TPU runs, with NumPy as oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.lanes.events import EventLog
+from harness.model.topology import Topology
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies(4),
+    pytest.mark.measures_coverage,
+]
+
+REDUCERS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+# SIZES[i][j] rows go from device i to device j.
+SIZES = np.array([[1, 2, 0, 3], [2, 1, 1, 0], [0, 3, 2, 1], [1, 0, 2, 2]], np.int32)
+
+
+def rewritten(log: EventLog) -> list[str]:
+    return [event.rewrite for event in log.read().of("rewrite", by="jax")]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int16"])
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_bitwise_reduction_over_devices(
+    tpu_events: EventLog, topology: Topology, reducer: str, dtype: str
+) -> None:
+    """The SPMD partitioner makes the all-reduce, after the program has been rewritten."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(
+        limits.min, limits.max, (topology.total, 3), dtype, endpoint=True
+    )
+    over = getattr(jax.lax, f"bitwise_{reducer}")
+    start = x[1, 1]  # not the identity
+    f = jax.jit(lambda v: jax.lax.reduce(v, start, over, (0,)))
+    got = f(jax.device_put(x, NamedSharding(mesh, PartitionSpec("x"))))
+    want = REDUCERS[reducer](REDUCERS[reducer].reduce(x, 0), start)
+    np.testing.assert_array_equal(got, want)
+    assert rewritten(tpu_events) == [f"reduce {reducer}"]
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_ragged_all_to_all(tpu_events: EventLog, shape: tuple[int, ...]) -> None:
+    import jax
+    from jax.sharding import Mesh, PartitionSpec
+
+    spec = PartitionSpec("x")
+    starts = np.cumsum(SIZES, 1, dtype=np.int32) - SIZES
+    places = np.cumsum(SIZES, 0, dtype=np.int32) - SIZES
+    given = np.arange(4 * 6 * int(np.prod(shape)), dtype=np.float32).reshape(4, 6, *shape)
+    output = np.full((4, 8, *shape), -1, np.float32)
+
+    def exchange(rows: Any, out: Any, *told: Any) -> Any:
+        return jax.lax.ragged_all_to_all(rows[0], out[0], *(t[0] for t in told), axis_name="x")
+
+    f = jax.shard_map(
+        exchange,
+        mesh=Mesh(np.array(jax.devices()), ("x",)),
+        in_specs=spec,
+        out_specs=spec,
+        check_vma=False,
+    )
+    got = np.asarray(jax.jit(f)(given, output, starts, SIZES, places, SIZES.T))
+    want = output.copy()
+    for source, target in np.ndindex(4, 4):
+        size, start = SIZES[source, target], starts[source, target]
+        place = places[source, target]
+        want[target, place : place + size] = given[source, start : start + size]
+    np.testing.assert_array_equal(got.reshape(want.shape), want)
+    assert rewritten(tpu_events) == ["ragged-all-to-all"]
+
+
+def test_ragged_dot(tpu_events: EventLog) -> None:
+    import jax
+
+    random = np.random.default_rng(0)
+    lhs, rhs = (random.random(s, np.float32) for s in ((8, 4), (3, 4, 5)))
+    got = jax.jit(jax.lax.ragged_dot)(lhs, rhs, np.array([2, 0, 6], np.int32))
+    want = np.concatenate([lhs[:2] @ rhs[0], lhs[2:] @ rhs[2]])
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert rewritten(tpu_events) == ["ragged-dot"]
+
+
+def test_what_the_compiler_has_is_not_rewritten(tpu_events: EventLog) -> None:
+    import jax
+
+    f = jax.jit(lambda v: jax.lax.reduce(v, np.int32(0), jax.lax.bitwise_or, (0,)))
+    assert f(np.array([1, 6, 8], np.int32)) == 15
+    assert rewritten(tpu_events) == []
