@@ -21,6 +21,7 @@ pytestmark = [
 
 # SIZES[i][j] rows go from rank i to rank j.
 UNEVEN = ((1, 2, 0, 3), (2, 1, 1, 0), (0, 3, 2, 1), (1, 0, 2, 2))
+BALANCED = ((1, 2, 0, 3), (2, 1, 3, 0), (0, 3, 1, 2), (3, 0, 2, 1))  # as many from each rank
 EVEN = ((2, 2, 2, 2),) * 4
 PARTS = (1, 0, 3, 2)  # rows of each rank's part
 
@@ -36,7 +37,7 @@ def _inputs(sizes: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:
     return [ranks_of(4, (sum(rows), 3))[rank] for rank, rows in enumerate(sizes)]
 
 
-@pytest.mark.parametrize("sizes", [EVEN, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize("sizes", [EVEN, BALANCED, UNEVEN], ids=["even", "balanced", "uneven"])
 def test_all_to_all_single(
     xla_target: Target, subtests: pytest.Subtests, sizes: tuple[tuple[int, ...], ...]
 ) -> None:
