@@ -393,7 +393,7 @@ class Cases:
 
 
 # Modules that are installed with a framework alone.
-_BROUGHT = {"jaxlib": "jax", "ml_dtypes": "jax"}
+_BROUGHT = {"jaxlib": "jax"}
 
 
 def _without_framework(collector: pytest.Collector, report: pytest.CollectReport) -> str:

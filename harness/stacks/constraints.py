@@ -20,8 +20,8 @@ from harness.stacks.stack import Stack
 
 # What only the commands need, which never run in a stack's environment.
 _COMMANDS_ONLY = {"duckdb", "filelock", "libcst", "pyarrow", "shtab", "tomlkit", "uv"}
-# What the suites of this project draw inputs with.
-_SUITES = ("hypothesis",)
+# What the suites of this project draw inputs with, and the dtypes that NumPy lacks.
+_SUITES = ("hypothesis", "ml_dtypes")
 
 
 def path_of(stack: Stack, cache: Path) -> Path:

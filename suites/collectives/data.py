@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 import ml_dtypes
 import numpy as np
+from packaging.version import Version
 
 from harness.model.topology import Topology
 
@@ -74,6 +76,14 @@ REDUCTIONS = [(reducer, dtype) for reducer in ARITHMETIC for dtype in NUMERIC] +
 def executable(reducer: str, dtype: str) -> bool:
     """Whether XLA's CPU client can reduce so: it has no bitwise all-reduce of integers."""
     return reducer in ARITHMETIC or dtype == "bool"
+
+
+def rewritten() -> bool:
+    """Whether the virtual TPU rewrites what XLA's CPU client lacks, which it does by JAX's FFI."""
+    try:
+        return Version(version("jax")) >= Version("0.4.31")
+    except PackageNotFoundError:
+        return False
 
 
 def layout(name: str, world: int) -> Groups:

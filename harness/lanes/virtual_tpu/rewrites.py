@@ -160,9 +160,14 @@ def _exchange(values: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Seq
         jax.ShapeDtypeStruct(shape, value.dtype)
         for value, shape in zip(values, shapes, strict=False)
     ]
-    if len(results) == 1:
-        return [jax.ffi.ffi_call(_PLACE, results[0])(*values)]
-    return list(jax.ffi.ffi_call(_PLACE, results)(*values))
+    of = results[0] if len(results) == 1 else results
+    if jax.__version_info__ >= (0, 4, 38):
+        found = jax.ffi.ffi_call(_PLACE, of)(*values)
+    else:
+        from jax.extend import ffi
+
+        found = ffi.ffi_call(_PLACE, of, *values)
+    return [found] if len(results) == 1 else list(found)
 
 
 # --- Bitwise reductions
