@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from harness.lanes.virtual_tpu.pallas import CannotInterpretError, interpret
-from harness.lanes.virtual_tpu.rewrites import rewrite
 
 
 class _Changed(ctypes.Structure):
@@ -80,6 +79,13 @@ def _callback(change: Callable[[str, bytes], tuple[bytes, list[str]]]) -> Any:
         return 1
 
     return _CALLBACK(answer)
+
+
+def rewrite(form: str, program: bytes) -> tuple[bytes, list[str]]:
+    """As ``rewrites.rewrite``, whose NumPy and ml_dtypes are not where JAX is not."""
+    from harness.lanes.virtual_tpu import rewrites
+
+    return rewrites.rewrite(form, program)
 
 
 _interpret = _callback(interpret)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,3 +69,10 @@ def test_a_kernel_without_a_name_has_its_functions(key: str) -> None:
     assert pallas._name({"name": None, "jaxpr": jaxpr}) == "double"  # JAX 0.12
     assert pallas._name({"jaxpr": jaxpr}) == "double"
     assert pallas._name({"name": "given", "jaxpr": jaxpr}) == "given"
+
+
+@pytest.mark.parametrize("absent", ["jax", "ml_dtypes", "numpy"])
+def test_what_comes_with_jax_alone_may_be_absent(absent: str) -> None:
+    """A process whose programs the CPU's compiler takes needs none of it."""
+    program = f"import sys; sys.modules[{absent!r}] = None; import {callbacks.__name__}"
+    subprocess.run([sys.executable, "-c", program], check=True)
