@@ -16,7 +16,7 @@ from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
-_SHOWN = ("torch", "jax", "libtpu", "numpy")
+_SHOWN = ("torch", "jax", "libtpu")  # what a line of 80 columns has room for
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -44,15 +44,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     stacks, environments = Catalogue(options.folder).stacks, Environments()
-    head = "".join(f"{name:<12}" for name in _SHOWN)
-    width = max((len(stack.name) for stack in stacks), default=12) + 2
-    lines, data = [f"{'stack':<{width}}{'python':<8}{head}installed"], []
+    rows: list[tuple[str, ...]] = [("stack", "python", *_SHOWN, "installed")]
+    data = []
     for stack in stacks:
-        pins = "".join(f"{stack.pins.get(name, '-').removeprefix('=='):<12}" for name in _SHOWN)
+        pins = (stack.pins.get(name, "-").removeprefix("==") for name in _SHOWN)
         installed = environments.existing(stack) is not None
-        lines.append(f"{stack.name:<{width}}{stack.python:<8}{pins}{'yes' if installed else '-'}")
+        rows.append((stack.name, stack.python, *pins, "yes" if installed else "-"))
         own = {"name": stack.name, "python": stack.python, "pins": dict(stack.pins)}
         data.append({**own, "installed": installed})
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     answer(options, data, "\n".join(lines))
     return 0
 

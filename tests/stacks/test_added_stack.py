@@ -48,7 +48,7 @@ def test_one_file_adds_a_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (stacks / "new.toml").write_text(NEW)
 
     (row,) = [line for line in said("stacks", "list").splitlines() if line.startswith("new ")]
-    assert row.split() == ["new", "3.11", "2.8.0", "0.6.5", "-", "-", "-"]
+    assert row.split() == ["new", "3.11", "2.8.0", "0.6.5", "-", "-"]
     assert planned() == ["new", "old"]  # by the version of torch_xla
     cells = said("plan", "cells", "--stack", "new", "--lanes", "cpu,tpu-aot").splitlines()[0]
     assert [cell["lane"] for cell in json.loads(cells.removeprefix("cells="))] == ["cpu"]

@@ -8,6 +8,7 @@ import pytest
 from support.drift import wheel
 from support.paths import ROOT
 
+from harness import cli
 from harness.errors import BadInputError
 from harness.matrix.attribution import differing
 from harness.model.versions import ABSENT, named_by
@@ -17,6 +18,15 @@ from harness.stacks.wheels import named, stacks_of
 
 SHIPPED = ROOT / "fixtures" / "stacks"
 BASE = 'python = "3.11"\n[pins]\ntorch = "2.9.0"\ntorch_xla = "2.9.0"\njax = "0.7.1"\n'
+
+
+def test_list_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stacks", "--folder", str(SHIPPED), "list"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == len(Catalogue(SHIPPED).stacks)
+    assert all(len(line) <= 80 for line in (head, *rows))
+    (newest,) = (row for row in rows if row.startswith("2.9.0-newest "))
+    assert newest[head.index("jax") :].startswith("0.12.0.1 ")
 
 
 def catalogue(folder: Path, **files: str) -> Catalogue:
