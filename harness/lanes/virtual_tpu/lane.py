@@ -66,6 +66,7 @@ class VirtualTpuLane(Lane):
         """Counts of what the case asked of the plugin. Kernels run only interpreted here."""
         kernels = Counter(event.kernel for event in events.of("kernel"))
         options = {event.option for event in events.of("option")}
+        rewritten = Counter(event.rewrite for event in events.of("rewrite"))
         return {
             "clients": str(len(events.of("client"))),
             "discoveries": str(len(events.discoveries)),
@@ -73,5 +74,10 @@ class VirtualTpuLane(Lane):
             "executions": str(len(events.of("execute"))),
             "options_left_out": ", ".join(sorted(options)),
             "pallas_interpreted": str(kernels.total() or ""),
-            "pallas_kernels": ", ".join(f"{kernel} {n}" for kernel, n in sorted(kernels.items())),
+            "pallas_kernels": _listed(kernels),
+            "rewritten": _listed(rewritten),
         }
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
