@@ -12,7 +12,14 @@ from harness.expectations import Expectations
 from harness.expectations.causes import read_findings
 from harness.lanes import at_import
 from harness.session import options
-from harness.session.fixtures import start_runtime, topology, tpu_compiler, tpu_events, xla_target
+from harness.session.fixtures import (
+    host_work,
+    start_runtime,
+    topology,
+    tpu_compiler,
+    tpu_events,
+    xla_target,
+)
 from harness.session.logs import TraceFilter
 from harness.session.markers import MARKERS
 from harness.session.session import Cases
@@ -20,6 +27,7 @@ from harness.session.terminal import Terminal
 from harness.verdicts.upstream import Row
 
 __all__ = [
+    "host_work",
     "start_runtime",
     "topology",
     "tpu_compiler",

@@ -16,6 +16,8 @@ VERSIONS = ("python", *COMPONENTS)
 # Who expected a failure, in the property expected_by.
 EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST = "expectation", "pytest"
 
+# Before the name of a step: how many functions the host called in it (harness.model.host_work).
+HOST_CALLS = "host_calls_"
 # What a test of any pytest may say of itself with record_property.
 SAID_BY_TESTS = frozenset({"area", "lane", "topology", "upstream", "layer"})
 # What a lane counts. A test of any pytest may count likewise: nothing but numbers is read there.

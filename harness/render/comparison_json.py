@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from harness.verdicts.allow import Allowed
@@ -61,5 +62,6 @@ def _compared(case: ComparedCase, allowed: Allowed, comparison: Comparison) -> d
         "component": case.component,
         "attributed_case": case.attributed_case or None,
         "note": case.note,
+        "slower": [asdict(step) for step in case.slower],
         "signed_off_by": entry.signed_off_by if entry else None,
     }

@@ -19,7 +19,7 @@ from harness.repro.resolve import Ref
 from harness.repro.source import Imported, Module
 from harness.repro.values import source_of
 
-_OWN = ("xla_target", "topology", "start_runtime", "tpu_events")
+_OWN = ("xla_target", "topology", "start_runtime", "tpu_events", "host_work")
 _DIRECT = "get_direct_param_fixture_func"  # pytest's own, behind a parameter
 _PYTEST = ("tmp_path", "monkeypatch", "subtests")
 
@@ -125,6 +125,9 @@ class Steps:
             self._simple_namespace("topology", counts)
         elif name == "start_runtime":
             self.starts_runtime = True  # it is the script's own function of that name
+        elif name == "host_work":
+            kind = self.bundle.require(Imported("harness.model.host_work", "HostWork"))
+            self.found.append(Step((kind, "(print)"), name))
         elif name == "tpu_events":
             raise BadInputError(f"{self.item.nodeid}: tpu_events counts on virtual TPUs only")
 

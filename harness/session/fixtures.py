@@ -12,9 +12,11 @@ import pytest
 from harness import frameworks
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.pytest_child import RUNTIME_START, current_phase
+from harness.junit.names import HOST_CALLS
 from harness.lanes import LANES
 from harness.lanes.events import VARIABLE, EventLog
 from harness.model.case import Case
+from harness.model.host_work import HostWork
 from harness.model.topology import Target, Topology
 
 if TYPE_CHECKING:
@@ -79,6 +81,14 @@ def tpu_events(xla_target: Target) -> EventLog:
     if not LANES[xla_target.lane].counts_events:
         pytest.fail(f"tpu_events: lane {xla_target.lane} counts nothing", pytrace=False)
     return EventLog(Path(os.environ[VARIABLE]))
+
+
+@pytest.fixture
+def host_work(request: pytest.FixtureRequest) -> HostWork:
+    """Counts what a step costs the host, as ``host_calls_STEP`` of the case in its report."""
+    # Not record_property, which warns where JUnit has the family xunit2.
+    properties = request.node.user_properties
+    return HostWork(lambda step, calls: properties.append((f"{HOST_CALLS}{step}", calls)))
 
 
 @pytest.fixture

@@ -68,7 +68,8 @@ def causes(cases: Iterable[ComparedCase]) -> tuple[Group[ComparedCase], ...]:
 
 
 def _cause(case: ComparedCase) -> tuple[Hashable, ...]:
-    return (case.issues, case.layer, generalised(case.failure))
+    slower = tuple(step.step for step in case.slower)
+    return (case.issues, case.layer, generalised(case.failure), slower)
 
 
 def night_groups(found: Iterable[NightVerdict]) -> tuple[Group[NightVerdict], ...]:

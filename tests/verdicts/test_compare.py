@@ -16,7 +16,7 @@ from harness.diagnosis.signature import generalised
 from harness.errors import BadInputError
 from harness.junit.report import Report, read
 from harness.model.outcome import Kind
-from harness.render import comparison_github, comparison_text
+from harness.render import comparison_github, comparison_json, comparison_text
 from harness.verdicts.allow import Allowed, apply
 from harness.verdicts.allow_file import load
 from harness.verdicts.compare import compare, decide
@@ -302,3 +302,60 @@ signed_off_by = "A. Person"
     assert comparison_github.summary(compared, Allowed({}, ())) == comparison_github.summary(
         compared
     )
+
+
+CALLS = {"host_calls_trace": "1000", "host_calls_dispatch": "1", "python": "3.12.1", "area": "a"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "slower"),
+    [
+        ({}, []),
+        ({"host_calls_trace": "1100"}, []),
+        ({"host_calls_trace": "1101"}, [("trace", 1000, 1101)]),
+        ({"host_calls_dispatch": "20"}, []),
+        ({"host_calls_dispatch": "300"}, [("dispatch", 1, 300)]),
+        ({"host_calls_trace": "4000", "python": "3.13.0"}, []),  # which makes other calls
+        ({"host_calls_trace": "4000", "python": "3.12.9"}, [("trace", 1000, 4000)]),
+        ({"host_calls_trace": "many"}, []),
+        ({"host_calls_lower": "9000"}, []),  # not counted on the base
+        ({"clients": "4000"}, []),
+    ],
+)
+def test_slower_on_the_host(changes: dict[str, str], slower: list[tuple[str, int, int]]) -> None:
+    def side(stack: str, calls: dict[str, str]) -> Report:
+        return report(result("x", outcome=Kind.PASSED, properties=calls), stack=stack)
+
+    found = compare([side("a", CALLS)], [side("b", CALLS | changes)])
+    (case,) = found.cases
+    assert [(s.step, s.was, s.now) for s in case.slower] == slower
+    assert case.verdict == (Verdict.SLOWER if slower else Verdict.UNCHANGED)
+    decision = decide(found)
+    assert decision.exit_code == 0
+    assert ("1 slower on the host" in decision.sentence) == bool(slower)
+
+
+def test_of_several_runs_the_fewest_calls_count() -> None:
+    def side(stack: str, calls: str) -> Report:
+        properties = CALLS | {"host_calls_trace": calls}
+        return report(result("x", outcome=Kind.PASSED, properties=properties), stack=stack)
+
+    def answer(*calls: str) -> Verdict:
+        first, *again = (side("b", each) for each in calls)
+        return compare([side("a", "1000")], [first], (), again).cases[0].verdict
+
+    assert answer("2000") == Verdict.SLOWER
+    assert answer("2000", "1010") == Verdict.UNCHANGED
+
+
+def test_slower_steps_are_shown() -> None:
+    def side(stack: str, calls: str) -> Report:
+        properties = CALLS | {"host_calls_trace": calls}
+        return report(result("x", outcome=Kind.PASSED, properties=properties), stack=stack)
+
+    found = compare([side("a", "28700")], [side("b", "64400")])
+    said = "slower on the host: trace: 28,700 calls -> 64,400 (+124%)"
+    assert said in " ".join("\n".join(comparison_text.lines(found)).split())
+    assert said.replace(">", r"\>") in comparison_github.summary(found)
+    (case,) = comparison_json.as_data(found, Allowed({}, ()))["cases"]
+    assert case["slower"] == [{"step": "trace", "was": 28700, "now": 64400}]
