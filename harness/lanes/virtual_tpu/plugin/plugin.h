@@ -26,6 +26,7 @@
 // events.c    one line an event, in a file that all processes of a case append to
 // profiler.c  a profiler that records nothing, for frameworks that start one unasked
 // extensions.c  host memory and the number of chips, which TorchTPU asks libtpu for
+// raw_buffers.c   the bytes behind a buffer, for one-sided transfers
 // forward.c   instead of all that: another library's own table, with its calls counted
 // python.c    the Python half, when the process is a Python one
 #ifndef XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
@@ -249,6 +250,9 @@ void profiler_fill(PJRT_Api *api);
 // --- extensions.c
 // Put libtpu's other extensions before those that `api` has.
 void extensions_fill(PJRT_Api *api);
+
+// --- raw_buffers.c
+void raw_buffers_fill(PJRT_Api *api);
 
 // --- transfers.c
 // Put transfers between processes before the extensions that `api` has.
