@@ -11,7 +11,7 @@ from harness.expectations.condition import Condition, Versions, contains, versio
 from harness.model.versions import LEADING
 
 # A framework first: it is what the entries are about.
-_ORDER = (*LEADING, "jax", "jaxlib", "libtpu", "torch", "python")
+_ORDER = (*LEADING, "jaxlib", "libtpu", "torch", "python")
 
 
 def separate(
@@ -70,13 +70,13 @@ def without(known: Sequence[Versions], given: Sequence[Versions]) -> list[Versio
     return [
         stack
         for stack in known
-        for name in LEADING
-        if any((name, version) not in seen for version in _installed([stack], name))
+        if any(name in stack for name in LEADING)
+        and (framework_of(stack)[0], Version(framework_of(stack)[1].public)) not in seen
     ]
 
 
 def in_order(stacks: Sequence[Versions]) -> list[Versions]:
-    """From the oldest torch_xla to the newest, then those of torch_tpu."""
+    """From the oldest torch_xla to the newest, then those of torch_tpu, then those of jax."""
 
     def place(stack: Versions) -> tuple[int, Version, list[tuple[str, str]]]:
         component, version = framework_of(stack)

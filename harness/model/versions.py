@@ -28,8 +28,9 @@ def installed(distribution: str) -> str:
         return ABSENT
 
 
-# What a stack is of, and ordered by: the later follows the earlier. jax and libtpu follow its pins.
-LEADING = ("torch_xla", "torch_tpu")
+# What a stack is of, and ordered by: the later follows the earlier. A stack is of jax only if it
+# has neither of the others, which bring a jax along.
+LEADING = ("torch_xla", "torch_tpu", "jax")
 
 
 def leading(versions: Mapping[str, str]) -> str:

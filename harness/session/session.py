@@ -392,8 +392,8 @@ class Cases:
         )
 
 
-# Modules that are installed with a framework alone.
-_BROUGHT = {"jaxlib": "jax"}
+# Modules that come with a framework.
+_BROUGHT = {"jaxlib": "jax", "torch": "torch_xla"}
 
 
 def _without_framework(collector: pytest.Collector, report: pytest.CollectReport) -> str:

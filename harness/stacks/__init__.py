@@ -1,1 +1,1 @@
-"""Stacks: pinned sets of Python, torch, torch_xla, jax and libtpu, and their environments."""
+"""Stacks: pinned sets of Python, torch, torch_xla or torch_tpu, jax and libtpu; environments."""

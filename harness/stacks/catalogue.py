@@ -58,9 +58,13 @@ class Catalogue:
 
         A stack that extends another one is only in it as an end, and so is one of a framework that
         one of the ends does not have. Ends that differ in torch alone, which torch_tpu allows, have
-        the stacks between that differ from them in torch alone.
+        the stacks between that differ from them in torch alone. Between two stacks of jax stand all
+        others of it.
         """
         low, high = sorted([self.find(one), self.find(other)], key=lambda s: s.order)
+        if low.framework == high.framework == "jax":
+            known = [stack for stack in self.stacks if stack.framework == "jax"]
+            return [low, *(s for s in known if low.version < s.version < high.version), high]
         if low.framework == high.framework == "torch_tpu" and _but_torch(low) == _but_torch(high):
             known = [stack for stack in self.stacks if _but_torch(stack) == _but_torch(low)]
             return [low, *(s for s in known if low.order[:3] < s.order[:3] < high.order[:3]), high]
@@ -74,7 +78,7 @@ class Catalogue:
         return [stack for stack in self.stacks if stack.extends is None]
 
     def newest_for(self, component: str) -> Stack:
-        """The last stack of torch_xla, or of torch_tpu for ``component`` torch_tpu."""
+        """The last stack of the framework that the component is, or else of torch_xla."""
         leader = component if component in LEADING else LEADING[0]
         own = [stack for stack in self.stacks if stack.framework == leader]
         return max(own or self.stacks, key=lambda s: (*s.order[:3], s.extends is None, s.name))

@@ -84,7 +84,7 @@ class Stack:
 
     @property
     def order(self) -> tuple[int, Version, Version, str]:
-        """Where it stands among others: those of torch_tpu follow those of torch_xla.
+        """Where it stands among others: of torch_xla, then of torch_tpu, then of jax alone.
 
         Stacks of one version follow each other by torch, of which torch_tpu takes several.
         """
@@ -93,7 +93,7 @@ class Stack:
 
     @property
     def framework(self) -> str:
-        """The framework that it pins: torch_xla or torch_tpu; "" for none."""
+        """The framework that it is of: torch_xla, torch_tpu, or jax without either; "" for none."""
         return leading(self.pins)
 
     def _version_of(self, name: str) -> Version | None:

@@ -102,7 +102,7 @@ def _known(reports: Sequence[Report], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _sides(reports: Sequence[Report]) -> list[Side]:
-    """A stack's reports as one, in PEP 440 order of torch_xla, then of torch_tpu, then by name."""
+    """A stack's reports as one, in PEP 440 order of torch_xla, then of torch_tpu, then of jax."""
     by_stack: dict[str, list[Report]] = {}
     for report in reports:
         name = report.stack or named_by(report.versions) or "unknown"

@@ -2,8 +2,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.model.topology import Topology
 
@@ -31,6 +29,10 @@ def group_of_four() -> Iterator[str]:
 @contextmanager
 def fake_group(ranks: int) -> Iterator[str]:
     """PyTorch's group without peers, this process as rank 0: exporting needs no more."""
+    # Here, so that the cases of JAX run where there is no torch.
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
         yield dist.group.WORLD.group_name

@@ -23,9 +23,10 @@ def test_a_night_has_all_releases_and_the_one_with_wheels(
     said = _plan(capsys, "night", "--nightly", "nightly", "--time", "2026-11-21T02:30:00Z")
     stacks = json.loads(said["stacks"])
     assert [entry["stack"] for entry in stacks] == [
-        *("2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0", "torch_tpu-0.2.0"), "nightly",
-    ]  # fmt: skip
-    assert [bool(entry["wheels"]) for entry in stacks] == [False] * 7 + [True]
+        *("2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"),
+        *("torch_tpu-0.2.0", "jax-0.12.0.1", "nightly"),
+    ]
+    assert [bool(entry["wheels"]) for entry in stacks] == [False] * 8 + [True]
     assert said["time"] == "2026-11-21T02:30:00Z"
 
 

@@ -150,13 +150,25 @@ def test_between_leaves_variants_out() -> None:
 
 def test_releases_are_neither_variants_nor_templates() -> None:
     names = [stack.name for stack in Catalogue(SHIPPED).releases]
-    assert names == ["2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0", "torch_tpu-0.2.0"]
+    torch_xla = ["2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"]
+    assert names == [*torch_xla, "torch_tpu-0.2.0", "jax-0.12.0.1"]
 
 
 def test_stacks_between_have_the_framework_of_both_ends() -> None:
     catalogue = Catalogue(SHIPPED)
     ends = [stack.name for stack in catalogue.between("torch_tpu-0.2.0", "2.5.1")]
     assert ends == ["2.5.1", "torch_tpu-0.2.0"]
+    ends = [stack.name for stack in catalogue.between("jax-0.11.2", "2.9.0")]
+    assert ends == ["2.9.0", "jax-0.11.2"]
+
+
+def test_stacks_between_two_of_jax_are_all_others_of_it() -> None:
+    stacks = Catalogue(SHIPPED).between("jax-0.11.2", "jax-0.7.2")
+    minors = ["0.7.2", "0.8.3", "0.9.2", "0.10.2", "0.11.2"]
+    assert [stack.pins["jax"] for stack in stacks] == minors
+    assert {stack.framework for stack in stacks} == {"jax"}
+    patch = Catalogue(SHIPPED).between("jax-0.10.2+jax=0.10.0", "jax-0.10.2")
+    assert [stack.pins["jax"] for stack in patch] == ["0.10.0", "0.10.2"]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +190,12 @@ def test_stacks_between_step_over_torch_where_torch_tpu_stays(
 
 @pytest.mark.parametrize(
     ("component", "name"),
-    [("torch_xla", "nightly"), ("jax", "nightly"), ("torch_tpu", "torch_tpu-0.2.0")],
+    [
+        ("torch_xla", "nightly"),
+        ("libtpu", "nightly"),
+        ("jax", "jax-0.12.0.1"),
+        ("torch_tpu", "torch_tpu-0.2.0"),
+    ],
 )
 def test_wheels_of_a_component_run_with_the_newest_stack_of_their_framework(
     component: str, name: str
@@ -191,7 +208,8 @@ def test_wheels_of_a_component_run_with_the_newest_stack_of_their_framework(
     [
         ({"torch_xla": "2.9.0", "torch_tpu": ABSENT}, "2.9.0"),
         ({"torch_xla": ABSENT, "torch_tpu": "0.2.0"}, "torch_tpu-0.2.0"),
-        ({"torch_xla": ABSENT, "jax": "0.8.0"}, ""),
+        ({"torch_xla": ABSENT, "jax": "0.8.0"}, "jax-0.8.0"),
+        ({"torch_xla": "2.9.0", "jax": "0.8.0"}, "2.9.0"),
         ({"torch_xla": "", "torch_tpu": ""}, ""),
     ],
 )

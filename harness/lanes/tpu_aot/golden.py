@@ -23,6 +23,7 @@ _STACK = "stack"
 _COMPONENTS = {
     "torch_xla": ("torch_xla", "jax", "libtpu"),
     "torch_tpu": ("torch_tpu", "torch", "jax", "libtpu"),
+    "jax": ("jax", "libtpu"),
 }
 # A compiler of another version may plan memory otherwise: that alone is no regression.
 _TOLERANCE = 0.1

@@ -9,15 +9,18 @@ import sys
 import threading
 import traceback
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 import wrapt
+from packaging.version import Version
 
 from harness.lanes.virtual_tpu import callbacks, pallas
 from harness.lanes.virtual_tpu.sites import NEAR, is_users
 
 _RUNNERS = ("/_pytest/", "/pluggy/", "/harness/isolation/", "/harness/lanes/virtual_tpu/")
 _DEEPEST = 12  # frames of a stack that are told
+_TAKES_THE_OLDER = Version("0.4.36")  # of its own StableHLO and of the one that a plugin reads
 
 
 def start() -> str:
@@ -68,6 +71,15 @@ def stacks() -> str:
             told.append(f"  thread {names[ident]}:\n")
             told += traceback.format_list(users)
     return "".join(told)
+
+
+def stablehlo() -> str:
+    """The newest StableHLO that this process's jaxlib writes, if it writes what it is asked for."""
+    if "jaxlib" not in sys.modules or Version(version("jaxlib")) >= _TAKES_THE_OLDER:
+        return ""
+    from jaxlib.mlir.dialects import stablehlo as dialect
+
+    return str(dialect.get_current_version())
 
 
 def site() -> str:

@@ -274,5 +274,7 @@ char *python_stack(void);
 char *python_stacks(void);
 // The file and line that this call comes from, to be freed; NULL in a thread that has no Python.
 char *python_site(void);
+// The StableHLO that a program must not be newer than, as "1.7.8", to be freed; "" for any.
+char *python_stablehlo(void);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_

@@ -86,4 +86,6 @@ char *python_stack(void) { return available ? call("stack") : NULL; }
 
 char *python_stacks(void) { return available ? call("stacks") : NULL; }
 
+char *python_stablehlo(void) { return available ? call("stablehlo") : NULL; }
+
 char *python_site(void) { return available ? call("site") : NULL; }
