@@ -18,6 +18,11 @@ try:
 except ImportError:  # its name before jaxlib 0.7
     from jaxlib.mlir._mlir_libs.register_jax_dialects import register_dialects
 
+try:
+    from jaxlib.mlir.dialects import sdy
+except ImportError:  # JAX exports no Shardy yet
+    sdy = None
+_sdy: Any = sdy
 stablehlo: Any = _stablehlo  # its stub leaves out the functions of the C++ module
 # Portable artifacts by way of XLA and text: StableHLO's own functions, given a context, abort in
 # jaxlib 0.4.29, which has linked MLIR twice.
@@ -47,6 +52,8 @@ def _context() -> ir.Context:
     context.append_dialect_registry(registry)
     context.load_all_available_dialects()
     stablehlo.register_dialect(context)
+    if _sdy is not None:
+        _sdy.register_dialect(context)
     return context
 
 
@@ -111,7 +118,7 @@ def _collective(kind: str, operation: Any) -> Collective:
         operands=tuple(_tensor(operand.type) for operand in operation.operands),
         results=tuple(_tensor(result.type) for result in operation.results),
         reducer=_reducer(operation),
-        groups=_groups(attributes),
+        groups=_groups(operation),
         pairs=_pairs(attributes),
         dimensions=tuple(attributes[name].value for name in _DIMENSIONS[kind]),
         split_count=attributes["split_count"].value if kind == "all_to_all" else None,
@@ -143,9 +150,59 @@ def _matrix(attributes: Any, name: str) -> np.ndarray:
     return np.asarray(attributes[name])
 
 
-def _groups(attributes: Any) -> tuple[Group, ...]:
+def _groups(operation: Any) -> tuple[Group, ...]:
+    attributes = operation.attributes
+    of_axes = getattr(stablehlo, "ReplicaGroupMeshAxesAttr", None)  # since JAX 0.12
+    if of_axes and "replica_groups" in attributes:
+        attribute = attributes["replica_groups"]
+        if of_axes.isinstance(attribute):
+            return _groups_along(of_axes(attribute), operation)
     rows = _matrix(attributes, "replica_groups").tolist()
     return tuple(tuple(rank for rank in row if rank != _PADDING) for row in rows)
+
+
+def _groups_along(given: Any, operation: Any) -> tuple[Group, ...]:
+    """The groups of devices along axes of a mesh, or along parts of axes.
+
+    A part (before)size of an axis is what remains of its places divided by ``size * after``, modulo
+    ``size``: https://openxla.org/shardy/sharding_representation#sub_axes
+    """
+    mesh = _mesh(given.mesh, operation)
+    parts: dict[str, tuple[int, int]] = {}  # axis to what stands before the part, and its size
+    sizes = {axis.name: axis.size for axis in map(_sdy.MeshAxisAttr, mesh.axes)}
+    for reference in map(stablehlo.AxisRefAttr, given.axes):
+        part = reference.sub_axis_info and stablehlo.SubAxisInfoAttr(reference.sub_axis_info)
+        whole = (1, sizes[reference.name])
+        parts[reference.name] = (part.pre_size, part.size) if part else whole
+    if len(parts) != len(given.axes):
+        raise InvalidProgramError(f"expected each axis once in a replica group, found {given}")
+    shape: list[int] = []
+    chosen: dict[str, int] = {}
+    for name, size in sizes.items():
+        if name not in parts:
+            shape.append(size)
+            continue
+        before, own = parts[name]
+        chosen[name] = len(shape) + 1
+        shape += [before, own, size // (before * own)]
+    devices = np.array(list(mesh.device_ids) or range(int(np.prod(shape))))
+    along = [chosen[name] for name in parts]
+    others = [dimension for dimension in range(len(shape)) if dimension not in along]
+    rows = devices.reshape(shape).transpose(*others, *along)
+    count = int(np.prod([own for _, own in parts.values()]))
+    return tuple(tuple(row) for row in rows.reshape(-1, count).tolist())
+
+
+def _mesh(reference: Any, operation: Any) -> Any:
+    if not isinstance(reference, ir.FlatSymbolRefAttr):
+        raise InvalidProgramError(f"expected the name of a mesh, found {reference}")
+    module = operation
+    while module.parent is not None:
+        module = module.parent
+    for each in module.regions[0].blocks[0].operations:
+        if each.operation.name == "sdy.mesh" and each.sym_name.value == reference.value:
+            return _sdy.MeshAttr(each.attributes["mesh"])
+    raise InvalidProgramError(f"the module has no mesh {reference}")
 
 
 def _pairs(attributes: Any) -> tuple[tuple[int, int], ...]:

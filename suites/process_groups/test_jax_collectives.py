@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,8 @@ from jax.sharding import NamedSharding
 from harness.model.topology import Topology
 from harness.oracles import collectives as oracle
 from suites.collectives.checks import check_numbers
-from suites.collectives.data import Groups, ranks_of
+from suites.collectives.data import ranks_of
+from suites.collectives.jax_programs import AXES, COLLECTIVES, Axes, groups_of, over
 from suites.process_groups.global_arrays import (
     Parts,
     Spec,
@@ -27,50 +28,8 @@ from suites.process_groups.global_arrays import (
 
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("jax-ml/jax#40830")]
 
-Axes = tuple[str, ...]
-Meaning = Callable[[Sequence[np.ndarray], Groups], list[np.ndarray]]
-
-
-def _reduction(reducer: str) -> Meaning:
-    return lambda xs, groups: oracle.all_reduce(xs, reducer, groups)
-
-
-def _ring(size: int) -> list[tuple[int, int]]:
-    return [(one, (one + 1) % size) for one in range(size)]
-
-
-def _rings(xs: Sequence[np.ndarray], groups: Groups) -> list[np.ndarray]:
-    pairs = [(group[a], group[b]) for group in groups for a, b in _ring(len(group))]
-    return oracle.collective_permute(xs, pairs)
-
-
-# Of a device's part x, over the axes a of the mesh.
-COLLECTIVES: dict[str, tuple[Callable[[jax.Array, Axes], jax.Array], Meaning]] = {
-    "psum": (lax.psum, _reduction("sum")),
-    "pmax": (lax.pmax, _reduction("max")),
-    "pmin": (lax.pmin, _reduction("min")),
-    "all_gather": (
-        lambda x, a: lax.all_gather(x, a, axis=1, tiled=True),
-        lambda xs, groups: oracle.all_gather(xs, 1, groups),
-    ),
-    "psum_scatter": (
-        lambda x, a: lax.psum_scatter(x, a, scatter_dimension=0, tiled=True),
-        lambda xs, groups: oracle.reduce_scatter(xs, "sum", 0, groups),
-    ),
-    "all_to_all": (
-        lambda x, a: lax.all_to_all(x, a, split_axis=0, concat_axis=1, tiled=True),
-        lambda xs, groups: oracle.all_to_all(xs, 0, 1, groups),
-    ),
-    "ppermute": (lambda x, a: lax.ppermute(x, a, _ring(lax.psum(1, a))), _rings),
-}
-AXES: dict[str, Axes] = {"all": ("x", "y"), "across": ("x",), "within": ("y",)}
-
-
-def _groups(axes: Axes, total: int) -> Groups:
-    """The devices that exchange over those axes of a mesh of two rows."""
-    devices = np.arange(total).reshape(2, -1)
-    grouped = {("x", "y"): devices.reshape(1, -1), ("x",): devices.T, ("y",): devices}
-    return tuple(map(tuple, grouped[axes].tolist()))
+# Without pmean, which has no meaning for the integers among the dtypes.
+NAMES = tuple(name for name in COLLECTIVES if name != "pmean")
 
 
 @pytest.mark.topologies("4@chip", "8@host", "2x4@chip", "2x4@slice")
@@ -93,9 +52,9 @@ def test_shard_map(topology: Topology, subtests: pytest.Subtests) -> None:
 
     found = on_ranks(rank, topology)
     for axes, names in AXES.items():
-        for name, (_, meaning) in COLLECTIVES.items():
+        for name in NAMES:
             with subtests.test(collective=name, axes=axes):
-                expected = meaning(inputs, _groups(names, total))
+                expected = COLLECTIVES[name].meaning(inputs, groups_of(names, total))
                 check_numbers([[part] for part in found[f"{name} {axes}"]], expected)
 
 
@@ -116,15 +75,15 @@ def test_dtypes(topology: Topology, subtests: pytest.Subtests) -> None:
 
     found = on_ranks(rank, topology)
     for dtype, given in inputs.items():
-        for name, (_, meaning) in COLLECTIVES.items():
+        for name in NAMES:
             with subtests.test(collective=name, dtype=dtype):
                 got = [[part] for part in found[f"{name} {dtype}"]]
-                check_numbers(got, meaning(given, _groups(("x", "y"), total)))
+                check_numbers(got, COLLECTIVES[name].meaning(given, ()))
 
 
 def _collectives(axes: Axes) -> Callable[[jax.Array], dict[str, jax.Array]]:
     """All collectives over those axes, of a device's part."""
-    return lambda x: {name: run(x, axes) for name, (run, _) in COLLECTIVES.items()}
+    return lambda x: {name: over(name, axes)(x) for name in NAMES}
 
 
 def _named(results: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, Parts]:

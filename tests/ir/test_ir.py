@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from jaxlib.mlir.dialects import stablehlo
 
 from harness.ir import Collective, InvalidProgramError, TensorType, parse
 
@@ -178,3 +179,42 @@ def test_only_names_what_there_is_instead():
         parsed.only("all_gather")
     with pytest.raises(AssertionError, match="expected one all_reduce, got none"):
         parse(program("return %x : tensor<3xf32>")).only("all_reduce")
+
+
+AXES = """
+module {{
+  sdy.mesh @mesh = <["x"=2, "y"=4]{ids}>
+  func.func public @main(%a: tensor<8xf32>) -> tensor<8xf32> {{
+    %r = "stablehlo.all_reduce"(%a) <{{replica_groups = #stablehlo.replica_group_mesh_axes<
+      mesh = @mesh, axes = [{axes}]>, channel_handle =
+      #stablehlo.channel_handle<handle = 1, type = 0>, use_global_device_ids}}> ({{
+    ^bb0(%b: tensor<f32>, %c: tensor<f32>):
+      %s = stablehlo.add %b, %c : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }}) : (tensor<8xf32>) -> tensor<8xf32>
+    return %r : tensor<8xf32>
+  }}
+}}
+"""
+X, Y = (f'#stablehlo.axis_ref<name = "{axis}">' for axis in "xy")
+HALF = '#stablehlo.axis_ref<name = "y", sub_axis_info = ({})2>'
+
+
+@pytest.mark.skipif(
+    not hasattr(stablehlo, "ReplicaGroupMeshAxesAttr"), reason="written since JAX 0.12"
+)
+@pytest.mark.parametrize(
+    ("axes", "ids", "groups"),
+    [
+        (X, "", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        (Y, "", ((0, 1, 2, 3), (4, 5, 6, 7))),
+        (f"{X}, {Y}", "", ((0, 1, 2, 3, 4, 5, 6, 7),)),
+        (f"{Y}, {X}", "", ((0, 4, 1, 5, 2, 6, 3, 7),)),
+        (Y, ", device_ids=[7, 6, 5, 4, 3, 2, 1, 0]", ((7, 6, 5, 4), (3, 2, 1, 0))),
+        (HALF.format(1), "", ((0, 2), (1, 3), (4, 6), (5, 7))),
+        (HALF.format(2), "", ((0, 1), (2, 3), (4, 5), (6, 7))),
+    ],
+)
+def test_groups_along_axes_of_a_mesh(axes: str, ids: str, groups: object) -> None:
+    program = parse(AXES.format(axes=axes, ids=ids))
+    assert program.only("all_reduce").groups == groups

@@ -1,0 +1,184 @@
+"""JAX's collectives in shard_map: numbers, gradients and their export, on one process's devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from inspect import signature
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+from packaging.version import Version
+
+from harness.ir import parse
+from harness.model.topology import Topology
+from suites.collectives.checks import check_groups, check_numbers, check_reducer
+from suites.collectives.data import layout, ranks_of
+from suites.collectives.exported import export, read, versions
+from suites.collectives.jax_programs import AXES, COLLECTIVES, groups_of, over
+from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device, parts, spread
+
+pytestmark = [
+    pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),
+    pytest.mark.topologies("8"),
+    pytest.mark.upstream("jax-ml/jax#40830"),
+]
+named = pytest.mark.parametrize("name", COLLECTIVES)
+written = pytest.mark.skipif(
+    find_spec("flatbuffers") is None, reason="jax.export writes with flatbuffers, not installed"
+)
+ROWS = Spec(("x", "y"))
+SHAPE = (8, 8)  # of a device's part: what any number of devices divides
+
+DTYPES = ("float32", "bfloat16", "int32", "uint8")
+
+
+def _whole(inputs: Sequence[np.ndarray], mesh: Mesh) -> jax.Array:
+    """The array whose parts, device by device, are the inputs."""
+    return spread(np.concatenate(inputs), mesh, ROWS)
+
+
+def _ranks(array: jax.Array) -> list[tuple[np.ndarray]]:
+    """What each device has of the array, as the only output of a rank."""
+    found = parts(array)
+    return [(found[device],) for device in sorted(found)]
+
+
+@named
+@pytest.mark.topologies("8", "2x4")
+def test_numbers(topology: Topology, subtests: pytest.Subtests, name: str) -> None:
+    """Over both axes of a mesh and over each of them; with two slices a row is a slice."""
+    mesh = mesh_of(2, topology.total // 2)
+    for axes in AXES.values():
+        groups = groups_of(axes, topology.total)
+        for dtype in DTYPES:
+            if name == "pmean" and dtype not in ("float32", "bfloat16"):
+                continue
+            inputs = ranks_of(topology.total, SHAPE, dtype)
+            result = on_each_device(over(name, axes), mesh, ROWS)(_whole(inputs, mesh))
+            with subtests.test(axes=axes, dtype=dtype):
+                check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
+
+
+@named
+@pytest.mark.parametrize("groups", ["pairs", "strided"])
+def test_index_groups(topology: Topology, name: str, groups: str) -> None:
+    """Groups by index along one axis, which a permutation does not take."""
+    if COLLECTIVES[name].kind == "collective_permute":
+        pytest.skip("a permutation has pairs instead")
+    mesh, of = mesh_of(topology.total), layout(groups, topology.total)
+    inputs = ranks_of(topology.total, SHAPE)
+    program = on_each_device(over(name, ("x",), of), mesh, Spec("x"))
+    result = program(spread(np.concatenate(inputs), mesh, Spec("x")))
+    check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, of))
+
+
+@named
+@pytest.mark.upstream("jax-ml/jax#28193")
+def test_gradients(topology: Topology, subtests: pytest.Subtests, name: str) -> None:
+    """What comes back for each input, of different gradients for each device's result."""
+    pullback = COLLECTIVES[name].pullback
+    if pullback is None:
+        pytest.skip("JAX has no rule")
+    mesh = mesh_of(2, topology.total // 2)
+    for axes in AXES.values():
+        groups = groups_of(axes, topology.total)
+        inputs = ranks_of(topology.total, SHAPE)
+        program = on_each_device(over(name, axes), mesh, ROWS)
+        result, back = jax.vjp(program, _whole(inputs, mesh))
+        shape = parts(result)[0].shape
+        given = ranks_of(topology.total, shape, "float32")
+        given = [8 * one for one in given]  # so that a mean of eight is exact
+        (found,) = back(_whole(given, mesh))
+        with subtests.test(axes=axes):
+            check_numbers(_ranks(found), pullback(given, groups))
+
+
+@named
+@written
+def test_exported(topology: Topology, name: str) -> None:
+    """Exported, written, read again and called: the same operation, groups and numbers."""
+    mesh, axes = mesh_of(2, topology.total // 2), AXES["within"]
+    inputs, groups = ranks_of(topology.total, SHAPE), groups_of(axes, topology.total)
+    whole = _whole(inputs, mesh)
+    exported = export(on_each_device(over(name, axes), mesh, ROWS), whole)
+    asked = COLLECTIVES[name]
+    found = parse(exported.mlir_module()).only(asked.kind)
+    if asked.kind != "collective_permute":
+        check_groups(found, groups, topology.total)
+    if asked.reducer:
+        check_reducer(found, asked.reducer)
+    again = jax.export.deserialize(exported.serialize())
+    check_numbers(_ranks(jax.jit(again.call)(whole)), asked.meaning(inputs, groups))
+
+
+@written
+@pytest.mark.parametrize("version", versions())
+def test_exported_by_another_version(
+    topology: Topology, subtests: pytest.Subtests, version: str
+) -> None:
+    """What an older JAX has exported. It promises that for six months; no defect is known later."""
+    if Version(version) > Version(jax.__version__):
+        pytest.skip(f"written by JAX {version}: a version promises to read older ones")
+    mesh, axes = mesh_of(2, topology.total // 2), AXES["within"]
+    inputs, groups = ranks_of(topology.total, SHAPE), groups_of(axes, topology.total)
+    whole = _whole(inputs, mesh)
+    for name, artifact in read(version).items():
+        with subtests.test(name=name):
+            result = jax.jit(jax.export.deserialize(bytearray(artifact)).call)(whole)
+            check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
+
+
+def test_axis_index(topology: Topology) -> None:
+    """Each device's place along each axis, and along both."""
+    mesh = mesh_of(2, topology.total // 2)
+    inputs = ranks_of(topology.total, (1, 1), "int32")
+    whole = _whole(inputs, mesh)
+    devices = np.arange(topology.total)
+    row = topology.total // 2
+    for axis, expected in (("x", devices // row), ("y", devices % row), (("x", "y"), devices)):
+        program = on_each_device(lambda x, axis=axis: x * 0 + lax.axis_index(axis), mesh, ROWS)
+        numbers = [np.full((1, 1), place, np.int32) for place in expected]
+        check_numbers(_ranks(program(whole)), numbers)
+
+
+@pytest.mark.lanes("virtual-tpu", "tpu")  # XLA's CPU client has no ragged all-to-all
+@pytest.mark.skipif(
+    not hasattr(lax, "ragged_all_to_all")
+    or "axis_name" not in signature(lax.ragged_all_to_all).parameters,
+    reason="this release of JAX has none over the axis of a mesh",
+)
+def test_ragged_all_to_all(topology: Topology) -> None:
+    """Each device sends rows of its own to each other one, of as many as the sizes say."""
+    total, rows = topology.total, 16
+    sizes = np.random.default_rng(3).integers(0, 3, (total, total)).astype(np.int32)
+    starts = np.cumsum(sizes, 1, dtype=np.int32) - sizes
+    places = np.cumsum(sizes, 0, dtype=np.int32) - sizes
+    inputs = ranks_of(total, (rows, 2))
+    expected = [np.full((rows, 2), -1, np.float32) for _ in range(total)]
+    for (source, target), size in np.ndenumerate(sizes):
+        out, into = starts[source, target], places[source, target]
+        expected[target][into : into + size] = inputs[source][out : out + size]
+
+    def program(x: jax.Array) -> Any:
+        own = lax.axis_index("x")
+        return lax.ragged_all_to_all(
+            x,
+            jax.numpy.full_like(x, -1),
+            jax.numpy.asarray(starts)[own],
+            jax.numpy.asarray(sizes)[own],
+            jax.numpy.asarray(places)[own],
+            jax.numpy.asarray(sizes)[:, own],
+            axis_name="x",
+        )
+
+    mesh = mesh_of(total)
+    result = on_each_device(program, mesh, Spec("x"))(
+        spread(np.concatenate(inputs), mesh, Spec("x"))
+    )
+    check_numbers(_ranks(result), expected)
