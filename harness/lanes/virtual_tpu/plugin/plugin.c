@@ -106,6 +106,7 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
       profiler_fill(own);
       transfers_fill(own);
       extensions_fill(own);
+      raw_buffers_fill(own);
     }
   }
   pthread_mutex_unlock(&lock);

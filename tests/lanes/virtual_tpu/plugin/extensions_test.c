@@ -4,18 +4,6 @@
 
 #include "caller.h"
 
-typedef struct {
-  PJRT_Extension_Base base;
-  PJRT_Error *(*calls[])(void *);
-} Extension;
-
-static const Extension *extension_of(int type) {
-  for (const PJRT_Extension_Base *at = api->extension_start; at != NULL; at = at->next) {
-    if ((int)at->type == type) return (const Extension *)at;
-  }
-  fail("there is no extension %d", type);
-}
-
 TEST(host_memory_is_aligned_and_freed_by_its_deleter) {
   PJRT_Client *client = create_client();
   const Extension *host = extension_of(23);
