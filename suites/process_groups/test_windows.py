@@ -74,9 +74,7 @@ def _behind_zeros(inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 @pytest.mark.parametrize("program", [_put_from_host, _put_to_host], ids=["from_host", "to_host"])
-def test_half(
-    xla_target: Target, subtests: pytest.Subtests, program: Program, dtype: str
-) -> None:
+def test_half(xla_target: Target, subtests: pytest.Subtests, program: Program, dtype: str) -> None:
     """A part of a tensor, between a rank's host and its device."""
     inputs = ranks_of(xla_target.topology.total, (8, 3), dtype)
     ask(subtests, xla_target, {dtype: Question(program, inputs, _behind_zeros(inputs), None)})
