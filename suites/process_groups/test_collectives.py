@@ -39,6 +39,16 @@ def test_slices(xla_target: Target, subtests: pytest.Subtests, collective: str) 
     ask(subtests, xla_target, _questions(collective, xla_target.topology.total))
 
 
+@pytest.mark.topologies("3@chip", "5@chip", "7@chip")
+def test_any_number_of_chips(xla_target: Target, subtests: pytest.Subtests) -> None:
+    """Numbers that neither a host nor torch_tpu's tables of slices have."""
+    questions = {
+        collective: question(collective, ranks_of(xla_target.topology.total, (8, 3)))
+        for collective in ("all_reduce", "all_gather_into_tensor", "broadcast")
+    }
+    ask(subtests, xla_target, questions)
+
+
 @pytest.mark.topologies("4@chip")
 @pytest.mark.parametrize(
     ("collective", "groups"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -70,12 +73,33 @@ def _to_the_second_half(x: torch.Tensor, rank: Rank) -> torch.Tensor:
     return x
 
 
+def _repeatedly(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    """Row by row with one tag, to a receiver that comes late, so that the sender is there first."""
+    rows = [torch.zeros_like(x[0]) for _ in x]
+    for place, row in enumerate(x):
+        if rank.number == 0:
+            dist.send(row * (place + 1), 1, tag=7)
+        else:
+            time.sleep(0.1)
+            dist.recv(rows[place], 0, tag=7)
+    return x if rank.number == 0 else torch.stack(rows)
+
+
 @pytest.mark.parametrize("program", [_sends, _starts_to_send], ids=["send", "isend"])
 @pytest.mark.topologies("2@chip")
 def test_pair(xla_target: Target, subtests: pytest.Subtests, program: Program) -> None:
     """Rank 0 sends to rank 1, and there are no others."""
     inputs = ranks_of(xla_target.topology.total, (4, 3))
     ask(subtests, xla_target, {"float32": Question(program, inputs, [inputs[0]] * 2, program)})
+
+
+@pytest.mark.topologies("2@chip")
+def test_order(xla_target: Target, subtests: pytest.Subtests) -> None:
+    """What is sent with one tag arrives in the order in which it was sent."""
+    inputs = ranks_of(xla_target.topology.total, (8, 3))
+    sent = inputs[0] * np.arange(1, 9, dtype=np.float32)[:, None]
+    questions = {"float32": Question(_repeatedly, inputs, [inputs[0], sent], _repeatedly)}
+    ask(subtests, xla_target, questions)
 
 
 @pytest.mark.topologies("4@chip")

@@ -1,4 +1,4 @@
-"""TorchTPU's windows: one-sided transfers into memory that a rank has registered."""
+"""TorchTPU's windows: tensors that copies go into, from this rank or from another one."""
 
 from __future__ import annotations
 
@@ -18,75 +18,75 @@ pytestmark = [
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#9315"),
 ]
-ROWS, AT = 8, 3  # of a window, and the first that is written
 
 
-def _put(window: torch.Tensor, given: torch.Tensor, to: int, first: int) -> None:
-    made = dist._new_window(window)
-    work = made.put(given, dst_rank=to, target_offset_nelems=first, async_op=True)
+def _put_from_host(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    """The host's second half goes behind zeros on the device."""
+    half = len(x) // 2
+    window = dist._new_window(y := torch.zeros_like(x))
+    given = x.cpu()[half:].contiguous()
+    _wait(window.put(given, rank.number, target_offset_nelems=given.numel(), async_op=True))
+    window.tensor_deregister()
+    return y
+
+
+def _put_to_host(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    """The device's second half goes behind zeros on the host."""
+    half = len(x) // 2
+    window = dist._new_window(y := torch.zeros(x.shape, dtype=x.dtype).pin_memory())
+    given = x[half:].contiguous()
+    _wait(window.put(given, rank.number, target_offset_nelems=given.numel(), async_op=True))
+    window.tensor_deregister()
+    return y
+
+
+def _put_computed(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    """Into a tensor that a program is just computing: the copy comes after that."""
+    window = dist._new_window(y := x @ x.T @ x)
+    _wait(window.put(x[:1].cpu(), rank.number, target_offset_nelems=0, async_op=True))
+    window.tensor_deregister()
+    return y[:1] + 1
+
+
+def _put_to_next(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+    """Each rank but the last puts its tensor into the window of the next."""
+    window = dist._new_window(y := torch.zeros_like(x))
+    last = len(rank.members) - 1
+    sent = None
+    if rank.number < last:
+        sent = window.put(x, rank.number + 1, target_offset_nelems=0, async_op=True)
+    if rank.number > 0:
+        _wait(window.wait_signal(peer_rank=rank.number - 1, async_op=True))
+    _wait(sent)
+    dist.barrier()
+    window.tensor_deregister()
+    return y
+
+
+def _wait(work: dist.Work | None) -> None:
     if work is not None:
         work.wait()
-    made.tensor_deregister()
 
 
-def _into_device(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    window = torch.full((ROWS,), -1, dtype=x.dtype, device=x.device)
-    _put(window, x.cpu(), rank.number, AT)
-    return window
+def _behind_zeros(inputs: list[np.ndarray]) -> list[np.ndarray]:
+    return [np.concatenate([np.zeros_like(x[: len(x) // 2]), x[len(x) // 2 :]]) for x in inputs]
 
 
-def _into_host(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    window = torch.full((ROWS,), -1, dtype=x.dtype).pin_memory()
-    _put(window, x, rank.number, AT)
-    return window
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("program", [_put_from_host, _put_to_host], ids=["from_host", "to_host"])
+def test_half(xla_target: Target, subtests: pytest.Subtests, program: Program, dtype: str) -> None:
+    """A part of a tensor, between a rank's host and its device."""
+    inputs = ranks_of(xla_target.topology.total, (8, 3), dtype)
+    ask(subtests, xla_target, {dtype: Question(program, inputs, _behind_zeros(inputs), None)})
 
 
-@pytest.mark.parametrize("program", [_into_device, _into_host], ids=["to_device", "to_host"])
-def test_put_here(xla_target: Target, subtests: pytest.Subtests, program: Program) -> None:
-    """A part of a rank's own window is written from the other side of its host; the rest stays."""
-    questions = {}
-    for dtype in ("float32", "bfloat16", "int32"):
-        inputs = ranks_of(4, (4,), dtype)
-        expected = [np.full(ROWS, -1, x.dtype) for x in inputs]
-        for window, x in zip(expected, inputs, strict=True):
-            window[AT : AT + 4] = x
-        questions[dtype] = Question(program, inputs, expected, None)
-    ask(subtests, xla_target, questions)
+def test_computed(xla_target: Target, subtests: pytest.Subtests) -> None:
+    inputs = ranks_of(xla_target.topology.total, (8, 3))
+    expected = [x[:1] + 1 for x in inputs]
+    ask(subtests, xla_target, {"float32": Question(_put_computed, inputs, expected, None)})
 
 
-def test_put_there(xla_target: Target, subtests: pytest.Subtests) -> None:
-    """Each rank writes to the window of the next, which waits for the signal."""
-
-    def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-        window = dist._new_window(x)
-        last = dist.get_world_size() - 1
-        sent = None
-        if rank.number < last:
-            sent = window.put(x, dst_rank=rank.number + 1, target_offset_nelems=0, async_op=True)
-        if rank.number > 0:
-            window.wait_signal(peer_rank=rank.number - 1, async_op=False)
-        received = window.map_remote_tensor(rank.number).clone()
-        if sent is not None:
-            sent.wait()
-        window.tensor_deregister()
-        dist.barrier()
-        return received
-
-    inputs = ranks_of(4, (ROWS,))
-    expected = [inputs[0], *inputs[:-1]]
-    ask(subtests, xla_target, {"float32": Question(program, inputs, expected, None)})
-
-
-@pytest.mark.parametrize("first", [AT, -1], ids=["beyond", "before"])
-def test_out_of_bounds(xla_target: Target, subtests: pytest.Subtests, first: int) -> None:
-    """What does not fit is refused, and nothing is written."""
-
-    def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-        window = torch.full((ROWS,), -1, dtype=x.dtype, device=x.device)
-        with pytest.raises(RuntimeError):
-            _put(window, x.cpu(), rank.number, first)
-        return window
-
-    inputs = ranks_of(4, (ROWS,))
-    expected = [np.full(ROWS, -1, x.dtype) for x in inputs]
-    ask(subtests, xla_target, {"float32": Question(program, inputs, expected, None)})
+def test_next_rank(xla_target: Target, subtests: pytest.Subtests) -> None:
+    inputs = ranks_of(xla_target.topology.total, (8, 3))
+    shifted = [np.zeros_like(inputs[0]), *inputs[:-1]]
+    ask(subtests, xla_target, {"float32": Question(_put_to_next, inputs, shifted, None)})

@@ -53,16 +53,6 @@ static PJRT_Error *completion(Ticket *ticket, PJRT_Device *device, size_t index,
   return NULL;
 }
 
-static int is_donated(const Program *program, const PJRT_ExecuteOptions *options, int64_t index) {
-  for (size_t i = 0; i < options->num_non_donatable_input_indices; ++i) {
-    if (options->non_donatable_input_indices[i] == index) return 0;
-  }
-  for (size_t i = 0; i < program->donated_count; ++i) {
-    if (program->donated[i] == index) return 1;
-  }
-  return 0;
-}
-
 // Start copying an argument to where the executor reads it. A copy under way outlives its buffer,
 // so one that the program takes can be deleted at once, as Execute does.
 static PJRT_Error *hand_over(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args,
@@ -75,7 +65,10 @@ static PJRT_Error *hand_over(Ticket *ticket, const PJRT_LoadedExecutable_Execute
                                         .dst_size = array->size};
   TRY(PJRT_Buffer_ToHostBuffer, copy);
   ticket->copied[ticket->copied_count++] = copy.event;
-  if (!is_donated(ticket->program, args->options, (int64_t)index)) return NULL;
+  const Program *program = ticket->program;
+  if (!is_donated(program->donated, program->donated_count, args->options, (int64_t)index)) {
+    return NULL;
+  }
   PJRT_Buffer_Delete_Args delete = {.struct_size = PJRT_Buffer_Delete_Args_STRUCT_SIZE,
                                     .buffer = buffer};
   return backend->PJRT_Buffer_Delete(&delete);

@@ -6,6 +6,7 @@
 // clients.c   creating a client: what a discovery is
 // programs.c  compile and execute: kernels and what the CPU lacks replaced, equal programs shared,
 //             ids made small
+// donors.c    arguments that an executable takes though no result has their memory
 // compilations.c  what forked ranks compile once for all
 // memories.c  in which memory an executable's results are
 // devices.c   which devices a process may address, in a job of several
@@ -26,7 +27,7 @@
 // events.c    one line an event, in a file that all processes of a case append to
 // profiler.c  a profiler that records nothing, for frameworks that start one unasked
 // extensions.c  host memory and the number of chips, which TorchTPU asks libtpu for
-// raw_buffers.c   the bytes behind a buffer, for one-sided transfers
+// raw_buffers.c the bytes of a buffer, which TorchTPU's windows copy to and from
 // forward.c   instead of all that: another library's own table, with its calls counted
 // python.c    the Python half, when the process is a Python one
 #ifndef XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
@@ -169,6 +170,19 @@ void clients_fill(PJRT_Api *api);
 void programs_fill(PJRT_Api *api);
 void programs_forget(const PJRT_Client *client);
 
+// --- donors.c
+// What an executable takes of its arguments, from the program that it was compiled from.
+PJRT_Error *donors_learn(PJRT_LoadedExecutable *loaded, const PJRT_Program *submitted);
+// The same from what it was loaded from.
+void donors_learn_serialized(const PJRT_LoadedExecutable *loaded, const char *executable,
+                             size_t size);
+void donors_forget(const PJRT_LoadedExecutable *executable);
+// Whether an argument is one of the donated parameters, and the caller has not said otherwise.
+int is_donated(const int64_t *donated, size_t count, const PJRT_ExecuteOptions *options,
+               int64_t index);
+// Delete those of an execution that has been started.
+PJRT_Error *donors_delete(const PJRT_LoadedExecutable_Execute_Args *args);
+
 // --- compilations.c
 // Compile a program, or load what another rank has made of it.
 PJRT_Error *compilations_compile(PJRT_Client_Compile_Args *args, int *is_reused);
@@ -240,7 +254,11 @@ const char *options_of_tpu(const char *options, size_t size, size_t *at, size_t 
 // A copy of a CompileOptionsProto, to be freed, that is equal for equal options: without that, the
 // entries of its maps have another order in each process.
 char *options_sorted(const char *options, size_t size);
-// The parameters of a serialised CPU executable whose buffers the program may take, to be freed.
+// Whether an HloModuleProto, or one in an HloModuleProtoWithConfig, says that it has donors.
+int module_has_donors(const char *program, size_t size, int with_config);
+// Its parameters whose buffers the program may take, to be freed.
+int64_t *donated_by_module(const char *program, size_t size, int with_config, size_t *count);
+// The same of a serialised CPU executable.
 int64_t *donated_parameters(const char *executable, size_t size, size_t *count);
 
 // --- profiler.c
@@ -252,6 +270,7 @@ void profiler_fill(PJRT_Api *api);
 void extensions_fill(PJRT_Api *api);
 
 // --- raw_buffers.c
+// Put access to the bytes of buffers before the extensions that `api` has.
 void raw_buffers_fill(PJRT_Api *api);
 
 // --- transfers.c

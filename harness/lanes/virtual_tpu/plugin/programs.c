@@ -119,6 +119,7 @@ static PJRT_Error *compile_once(PJRT_Client_Compile_Args *args, const PJRT_Progr
     one = add_program(&key);
     pthread_mutex_unlock(&lock);
     error = compile_for_caller(args, caller);
+    if (error == NULL) error = donors_learn(args->executable, submitted);
     pthread_mutex_lock(&lock);
     if (error != NULL) {
       remove_program(one);
@@ -151,6 +152,7 @@ static PJRT_Error *destroy(PJRT_LoadedExecutable_Destroy_Args *args) {
   if (last) {
     meeting_forget(args->executable);
     compilations_forget(args->executable);
+    donors_forget(args->executable);
     devices_forget_executable(args->executable);
   }
   return last ? bridge_PJRT_LoadedExecutable_Destroy(args) : NULL;
@@ -303,7 +305,10 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   args->options = &wide;
   int met = 0;
   error = meeting_execute(args, &met);
-  if (error == NULL && !met) error = bridge_PJRT_LoadedExecutable_Execute(args);
+  if (error == NULL && !met) {
+    error = bridge_PJRT_LoadedExecutable_Execute(args);
+    if (error == NULL) error = donors_delete(args);
+  }
   args->options = given;
   return error;
 }
@@ -329,6 +334,7 @@ void programs_forget(const PJRT_Client *client) {
     if (one->client != client) continue;
     meeting_forget(one->executable);
     compilations_forget(one->executable);
+    donors_forget(one->executable);
     remove_program(one);
   }
   pthread_mutex_unlock(&lock);

@@ -335,15 +335,27 @@ static void add_parameters(unsigned char *at, unsigned char *end, unsigned numbe
   }
 }
 
-int64_t *donated_parameters(const char *executable, size_t size, size_t *count) {
-  enum { RESULT = 1, HLO = 1, MODULE_FIELD = 1, ALIASES = 8, DONORS = 18 };
+enum { MODULE_FIELD = 1, ALIASES = 8, DONORS = 18 };
+
+// Of an HloModuleProto, or of one in an HloModuleProtoWithConfig.
+static unsigned char *find_module(const char *program, size_t size, int with_config,
+                                  unsigned char **end) {
+  unsigned char *at = (unsigned char *)program;
+  *end = at + size;
+  return with_config ? find_field(at, *end, MODULE_FIELD, end) : at;
+}
+
+int module_has_donors(const char *program, size_t size, int with_config) {
+  unsigned char *end, *at = find_module(program, size, with_config, &end), *part_end;
+  return at != NULL && find_field(at, end, DONORS, &part_end) != NULL;
+}
+
+int64_t *donated_by_module(const char *program, size_t size, int with_config, size_t *count) {
   enum { ALIAS_PARAMETER = 2, DONOR_PARAMETER = 1 };
-  unsigned char *at = (unsigned char *)executable, *end = at + size, *part, *part_end;
+  unsigned char *end, *at = find_module(program, size, with_config, &end), *part, *part_end;
   int64_t *found = NULL;
   *count = 0;
-  if ((at = find_field(at, end, RESULT, &end)) == NULL) return NULL;
-  if ((at = find_field(at, end, HLO, &end)) == NULL) return NULL;
-  if ((at = find_field(at, end, MODULE_FIELD, &end)) == NULL) return NULL;
+  if (at == NULL) return NULL;
   if ((part = find_field(at, end, ALIASES, &part_end)) != NULL) {
     add_parameters(part, part_end, ALIAS_PARAMETER, &found, count);
   }
@@ -351,4 +363,13 @@ int64_t *donated_parameters(const char *executable, size_t size, size_t *count) 
     add_parameters(part, part_end, DONOR_PARAMETER, &found, count);
   }
   return found;
+}
+
+int64_t *donated_parameters(const char *executable, size_t size, size_t *count) {
+  enum { RESULT = 1, HLO = 1 };
+  unsigned char *at = (unsigned char *)executable, *end = at + size;
+  *count = 0;
+  if ((at = find_field(at, end, RESULT, &end)) == NULL) return NULL;
+  if ((at = find_field(at, end, HLO, &end)) == NULL) return NULL;
+  return donated_by_module((const char *)at, (size_t)(end - at), 1, count);
 }

@@ -3,13 +3,12 @@
 
 #include "plugin.h"
 
-// The bytes behind a buffer, which TorchTPU's windows (torch.distributed's one-sided transfers)
-// read and write. The header of xla-cpu-pjrt numbers the extension but does not declare it. Layout:
+// The bytes behind a buffer, which TorchTPU's windows (one-sided transfers) read and write, a part
+// at a time. The header of xla-cpu-pjrt numbers this extension and does not declare it. Layout:
 // https://github.com/openxla/xla/blob/main/xla/pjrt/c/pjrt_c_api_raw_buffer_extension.h
 
 typedef struct {
   PJRT_Buffer *buffer;  // the caller's, who destroys it after this
-  char *bytes;
   size_t size;
 } RawBuffer;
 
@@ -44,14 +43,11 @@ static PJRT_Error *create(CreateArgs *args) {
   PJRT_Buffer_OnDeviceSizeInBytes_Args size = {
       .struct_size = PJRT_Buffer_OnDeviceSizeInBytes_Args_STRUCT_SIZE, .buffer = args->buffer};
   TRY(PJRT_Buffer_OnDeviceSizeInBytes, size);
-  PJRT_Buffer_UnsafePointer_Args pointer = {
-      .struct_size = PJRT_Buffer_UnsafePointer_Args_STRUCT_SIZE, .buffer = args->buffer};
-  TRY(PJRT_Buffer_UnsafePointer, pointer);
   RawBuffer *raw = malloc(sizeof *raw);
   if (raw == NULL) {
     return error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED, "virtual TPU: out of memory");
   }
-  *raw = (RawBuffer){args->buffer, (char *)pointer.buffer_pointer, size.on_device_size_in_bytes};
+  *raw = (RawBuffer){args->buffer, size.on_device_size_in_bytes};
   args->raw = raw;
   return NULL;
 }
@@ -88,7 +84,6 @@ static PJRT_Error *check(const Args *args) {
                    (long long)size, (long long)offset, (long long)whole);
 }
 
-// An event of the buffer, once it is there: its contents may still be on their way.
 static PJRT_Error *ready(const RawBuffer *raw, PJRT_Event **event) {
   PJRT_Buffer_ReadyEvent_Args args = {.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE,
                                       .buffer = raw->buffer};
@@ -97,13 +92,20 @@ static PJRT_Error *ready(const RawBuffer *raw, PJRT_Event **event) {
   return NULL;
 }
 
+// Only once the buffer is there: a program that is still to fill it must not win.
 static PJRT_Error *copy_to_device(Args *args) {
   PJRT_Error *error = check(args);
   PJRT_Event *event = NULL;
   if (error == NULL) error = ready(args->raw, &event);
   if (error == NULL) error = event_await(event);
   if (error != NULL) return error;
-  memcpy(args->raw->bytes + args->copy.offset, args->copy.from, (size_t)args->copy.size);
+  PJRT_Buffer_UnsafePointer_Args pointer = {
+      .struct_size = PJRT_Buffer_UnsafePointer_Args_STRUCT_SIZE, .buffer = args->raw->buffer};
+  TRY(PJRT_Buffer_UnsafePointer, pointer);
+  char *bytes = (char *)pointer.buffer_pointer;
+  if (args->copy.size > 0) {
+    memcpy(bytes + args->copy.offset, args->copy.from, (size_t)args->copy.size);
+  }
   return ready(args->raw, &args->copy.event);
 }
 

@@ -82,6 +82,13 @@ void as_ranks(void (*work)(int number)) {
   }
 }
 
+const Extension *extension_of(int type) {
+  for (const PJRT_Extension_Base *at = api->extension_start; at != NULL; at = at->next) {
+    if ((int)at->type == type) return (const Extension *)at;
+  }
+  fail("there is no extension %d", type);
+}
+
 PJRT_Client *create_client(void) {
   PJRT_Client_Create_Args args = {0};
   CALL(PJRT_Client_Create, &args);
@@ -133,41 +140,55 @@ static void await(PJRT_Event *event) {
   CALL(PJRT_Event_Destroy, &destroy);
 }
 
-static void destroy_buffer(PJRT_Buffer *buffer) {
+void destroy_buffer(PJRT_Buffer *buffer) {
   PJRT_Buffer_Destroy_Args args = {.buffer = buffer};
   CALL(PJRT_Buffer_Destroy, &args);
 }
 
-void run(PJRT_Client *client, PJRT_LoadedExecutable *executable, size_t options_size,
-         const float *in, float *out) {
-  const int64_t dims[] = {4};
-  PJRT_Client_BufferFromHostBuffer_Args given = {
+PJRT_Buffer *buffer_of(PJRT_Client *client, const float *data, int64_t count) {
+  PJRT_Client_BufferFromHostBuffer_Args args = {
       .client = client,
-      .data = in,
+      .data = data,
       .type = PJRT_Buffer_Type_F32,
-      .dims = dims,
+      .dims = &count,
       .num_dims = 1,
       .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall,
       .device = first_device(client)};
-  CALL(PJRT_Client_BufferFromHostBuffer, &given);
-  await(given.done_with_host_buffer);
+  CALL(PJRT_Client_BufferFromHostBuffer, &args);
+  await(args.done_with_host_buffer);
+  return args.buffer;
+}
+
+PJRT_Buffer *execute(PJRT_LoadedExecutable *executable, PJRT_ExecuteOptions *options,
+                     PJRT_Buffer *in) {
+  PJRT_Buffer *result, **results[] = {&result}, *const arguments[] = {in};
+  PJRT_Buffer *const *const lists[] = {arguments};
+  PJRT_LoadedExecutable_Execute_Args args = {.executable = executable,
+                                             .options = options,
+                                             .argument_lists = lists,
+                                             .num_devices = 1,
+                                             .num_args = 1,
+                                             .output_lists = results};
+  CALL(PJRT_LoadedExecutable_Execute, &args);
+  return result;
+}
+
+void to_host(PJRT_Buffer *buffer, float *out, size_t count) {
+  PJRT_Buffer_ToHostBuffer_Args args = {.src = buffer, .dst = out, .dst_size = count * sizeof *out};
+  CALL(PJRT_Buffer_ToHostBuffer, &args);
+  await(args.event);
+}
+
+void run(PJRT_Client *client, PJRT_LoadedExecutable *executable, size_t options_size,
+         const float *in, float *out) {
+  PJRT_Buffer *given = buffer_of(client, in, 4);
   PJRT_ExecuteOptions *options = calloc(1, options_size);
   memcpy(options, &options_size, sizeof options_size);
-  PJRT_Buffer *result, **results[] = {&result}, *const arguments[] = {given.buffer};
-  PJRT_Buffer *const *const lists[] = {arguments};
-  PJRT_LoadedExecutable_Execute_Args execute = {.executable = executable,
-                                                .options = options,
-                                                .argument_lists = lists,
-                                                .num_devices = 1,
-                                                .num_args = 1,
-                                                .output_lists = results};
-  CALL(PJRT_LoadedExecutable_Execute, &execute);
+  PJRT_Buffer *result = execute(executable, options, given);
   free(options);
-  PJRT_Buffer_ToHostBuffer_Args back = {.src = result, .dst = out, .dst_size = 4 * sizeof *out};
-  CALL(PJRT_Buffer_ToHostBuffer, &back);
-  await(back.event);
+  to_host(result, out, 4);
   destroy_buffer(result);
-  destroy_buffer(given.buffer);
+  destroy_buffer(given);
 }
 
 enum { MOST = 100 };

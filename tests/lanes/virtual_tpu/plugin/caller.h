@@ -37,6 +37,13 @@ PJRT_Error_Code code_of(PJRT_Error *error);
 // rank's leaks count.
 void as_ranks(void (*work)(int number));
 
+// An extension by its number: its calls, in the order of its header.
+typedef struct {
+  PJRT_Extension_Base base;
+  PJRT_Error *(*calls[])(void *args);
+} Extension;
+const Extension *extension_of(int type);
+
 PJRT_Client *create_client(void);
 void destroy_client(PJRT_Client *client);
 // Compile StableHLO text for one device; an error, or the executable.
@@ -47,6 +54,12 @@ void destroy_executable(PJRT_LoadedExecutable *executable);
 void run(PJRT_Client *client, PJRT_LoadedExecutable *executable, size_t options_size,
          const float *in, float *out);
 PJRT_Device *first_device(PJRT_Client *client);
+// The same in steps: floats on the first device, the result of a program of one, its numbers.
+PJRT_Buffer *buffer_of(PJRT_Client *client, const float *data, int64_t count);
+PJRT_Buffer *execute(PJRT_LoadedExecutable *executable, PJRT_ExecuteOptions *options,
+                     PJRT_Buffer *in);
+void to_host(PJRT_Buffer *buffer, float *out, size_t count);
+void destroy_buffer(PJRT_Buffer *buffer);
 
 // out = in + in
 #define DOUBLE                                                                    \

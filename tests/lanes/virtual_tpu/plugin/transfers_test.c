@@ -95,25 +95,6 @@ static void free_description(char **description, size_t *size) {
   ++freed;
 }
 
-static PJRT_Buffer *buffer_of(PJRT_Client *client, const float *data, int64_t count) {
-  PJRT_Client_BufferFromHostBuffer_Args args = {
-      .client = client,
-      .data = data,
-      .type = PJRT_Buffer_Type_F32,
-      .dims = &count,
-      .num_dims = 1,
-      .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall,
-      .device = first_device(client)};
-  CALL(PJRT_Client_BufferFromHostBuffer, &args);
-  ok(event_await(args.done_with_host_buffer), "done_with_host_buffer");
-  return args.buffer;
-}
-
-static void destroy_buffer(PJRT_Buffer *buffer) {
-  PJRT_Buffer_Destroy_Args args = {.buffer = buffer};
-  CALL(PJRT_Buffer_Destroy, &args);
-}
-
 // Send 1, 2, ... to what has that description, and wait for the end of it.
 static void send_to(PJRT_Client *client, const char *text, int64_t count) {
   const float data[4] = {1, 2, 3, 4};
