@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.lanes.tpu_aot.compiler import RefusedError
 from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 
 pytestmark = [
@@ -122,3 +123,20 @@ def test_grouped_matmul(tpu_compiler: TpuCompiler, abstract: Shapes, rows: int) 
     sizes = abstract(8, dtype="int32")
     compiled = tpu_compiler.jax(product, abstract(rows, 1024), abstract(8, 1024, 2048), sizes)
     assert compiled.program.kernels == 1
+
+
+def test_kernel_that_does_not_fit_is_refused(tpu_compiler: TpuCompiler, abstract: Shapes) -> None:
+    """A copy of 256 MiB in one block, which no generation's VMEM holds; one of 1 MiB compiles."""
+    import jax
+    from jax.experimental import pallas as pl
+
+    def copy(x: Any, out: Any) -> None:
+        out[...] = x[...]
+
+    def call(x: Any) -> Any:
+        return pl.pallas_call(copy, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    assert tpu_compiler.jax(call, abstract(512, 1024)).program.kernels == 1
+    with pytest.raises(RefusedError) as refused:
+        tpu_compiler.jax(call, abstract(16384, 8192))
+    assert str(refused.value).startswith("RESOURCE_EXHAUSTED")  # the status, not libtpu's words
