@@ -24,7 +24,8 @@ SAID_BY_TESTS = frozenset({"area", "lane", "topology", "upstream", "layer"})
 _FACTS = frozenset(
     {
         *("clients", "discoveries", "compilations", "executions"),
-        *("pallas_interpreted", "pallas_kernels", "options_left_out", "rewritten"),
+        *("pallas_interpreted", "pallas_tpu_interpreted", "pallas_kernels", "pallas_faults"),
+        *("options_left_out", "rewritten"),
         *("aot_programs", "aot_collectives", "aot_transfers", "aot_kernels"),
         *("aot_bytes_inside", "aot_bytes_across", "aot_flops", "aot_peak_bytes"),
         *("aot_changed", "aot_programs_compiled"),

@@ -18,17 +18,24 @@ VARIABLE = "XLA_HARNESS_EVENTS"  # names the file that the plugin of a case's pr
 KINDS_VARIABLE = "XLA_HARNESS_EVENT_KINDS"  # lists the kinds that it writes; all, if unset
 
 
+_FAULTS = {
+    "race": "data race in Pallas kernel {}",
+    "error": "error in Pallas kernel {}",
+    "nan": "NaN out of Pallas kernel {}, which was given none",
+}
+
+
 @dataclass(frozen=True)
 class Event:
     """One thing that a process asked of the plugin.
 
     ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``reuse`` (of what
     another rank has compiled), ``option`` (of the TPU's compiler, left out of a compilation),
-    ``kernel``, ``rewrite`` (of what the CPU's compiler lacks), ``execute``, ``meet`` (a process's
-    first program over several processes), ``failed`` (its job can't go on: ``stack`` is the whole
-    diagnosis), ``aot`` or ``aot_refused``; ``by`` the library that asked:
-    ``torch_xla``, ``jax``, ``torch_tpu`` or a file's name; ``guard`` the value of
-    ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the machine's
+    ``kernel``, ``fault`` (of a kernel, while it ran), ``rewrite`` (of what the CPU's compiler
+    lacks), ``execute``, ``meet`` (a process's first program over several processes), ``failed``
+    (its job can't go on: ``stack`` is the whole diagnosis), ``aot`` or ``aot_refused``; ``by`` the
+    library that asked: ``torch_xla``, ``jax``, ``torch_tpu`` or a file's name; ``guard`` the value
+    of ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the machine's
     monotonic clock.
     """
 
@@ -44,6 +51,8 @@ class Event:
     waits: bool = False  # of a client: the other slices are other processes
     fingerprint: str = ""  # of a compilation: equal for equal programs
     kernel: str = ""
+    mode: str = ""  # of a kernel: JAX's interpret mode that takes its place, "tpu" or "hlo"
+    fault: str = ""  # "race", "nan" (a result has one, no operand has) or "error"
     option: str = ""
     rewrite: str = ""
     devices: int = 0  # of an execution
@@ -64,6 +73,14 @@ class Events:
     def after(self, earlier: Events) -> Events:
         """What came after ``earlier`` was read from the same log."""
         return Events(self.all[len(earlier.all) :])
+
+    @property
+    def kernel_fault(self) -> str:
+        """What a Pallas kernel did wrong while it ran, the worst thing first; "" for nothing."""
+        worst = min(
+            self.of("fault"), key=lambda event: list(_FAULTS).index(event.fault), default=None
+        )
+        return "" if worst is None else _FAULTS[worst.fault].format(worst.kernel)
 
     @property
     def discoveries(self) -> list[Event]:

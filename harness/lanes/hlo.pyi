@@ -253,6 +253,29 @@ class RaggedDotDimensions(_message.Message):
 Global___RaggedDotDimensions: _TypeAlias = RaggedDotDimensions  # noqa: Y015
 
 @_typing.final
+class Sharding(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    TUPLE_SHARDINGS_FIELD_NUMBER: _builtins.int
+    type: _builtins.int
+    @_builtins.property
+    def tuple_shardings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sharding]: ...
+    def __init__(
+        self,
+        *,
+        type: _builtins.int | None = ...,
+        tuple_shardings: _abc.Iterable[Global___Sharding] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["type", b"type"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tuple_shardings", b"tuple_shardings", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Sharding: _TypeAlias = Sharding  # noqa: Y015
+
+@_typing.final
 class Instruction(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -260,6 +283,7 @@ class Instruction(_message.Message):
     OPCODE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    TUPLE_INDEX_FIELD_NUMBER: _builtins.int
     DIMENSIONS_FIELD_NUMBER: _builtins.int
     CUSTOM_CALL_TARGET_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
@@ -277,6 +301,7 @@ class Instruction(_message.Message):
     name: _builtins.str
     opcode: _builtins.str
     metadata: _builtins.bytes
+    tuple_index: _builtins.int
     custom_call_target: _builtins.str
     id: _builtins.int
     sharding: _builtins.bytes
@@ -309,6 +334,7 @@ class Instruction(_message.Message):
         opcode: _builtins.str | None = ...,
         shape: Global___Shape | None = ...,
         metadata: _builtins.bytes | None = ...,
+        tuple_index: _builtins.int | None = ...,
         dimensions: _abc.Iterable[_builtins.int] | None = ...,
         custom_call_target: _builtins.str | None = ...,
         id: _builtins.int | None = ...,
@@ -324,9 +350,9 @@ class Instruction(_message.Message):
         device_list: Global___DeviceList | None = ...,
         ragged_dot_dimensions: Global___RaggedDotDimensions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "source_target_pairs", b"source_target_pairs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

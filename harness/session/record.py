@@ -91,8 +91,7 @@ def settle(
         # and many are about something else.
         kind = Kind.FAILED if case.declared else Kind.SKIPPED
         raw = reports.unproven(item, run.reports, kind, f"no evidence: {unproven}")
-    if hung := run.events.hung:
-        raw = reports.hung_in_discovery(item, run.reports, hung.stack or "")
+    raw = _with_cause(item, run, raw)
     outcome = judge(raw, expectation)
     layer = layer_of(raw, run.reports)
     if outcome.kind == Kind.EXPECTED_FAILURE:
@@ -120,6 +119,15 @@ def settle(
         if report is last or report.failed:  # JUnit gets a second test case for a second failure
             report.user_properties.extend(record.properties())
     return run.reports
+
+
+def _with_cause(item: pytest.Item, run: ItemResult, raw: Outcome) -> Outcome:
+    """The outcome, and what the lane saw that led to it."""
+    if hung := run.events.hung:
+        return reports.hung_in_discovery(item, run.reports, hung.stack or "")
+    if raw.kind == Kind.FAILED and (fault := run.events.kernel_fault):
+        return replace(raw, message=f"{fault}: {raw.message}")
+    return raw
 
 
 def is_ours(report: pytest.TestReport) -> bool:

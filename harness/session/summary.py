@@ -133,13 +133,16 @@ def _areas(records: Sequence[Record], width: int) -> Iterator[Line]:
 
 def _interpreted(records: Sequence[Record], width: int) -> Iterator[Line]:
     """A kernel that was interpreted must not be taken for one that was compiled."""
-    kernels = [
-        int(r.facts["pallas_interpreted"]) for r in records if "pallas_interpreted" in r.facts
-    ]
-    if kernels:
-        yield _title("interpreted, not compiled", width)
-        text = f"Pallas kernels, by JAX on the CPU, in {len(kernels)} cases: no Mosaic, no TPU"
-        yield from _counted(sum(kernels), text, width)
+    found = [r.facts for r in records if "pallas_interpreted" in r.facts]
+    if not found:
+        return
+    yield _title("interpreted, not compiled", width)
+    text = f"Pallas kernels, by JAX on the CPU, in {len(found)} cases: no Mosaic, no TPU"
+    yield from _counted(sum(int(facts["pallas_interpreted"]) for facts in found), text, width)
+    simulated = sum(int(facts.get("pallas_tpu_interpreted", 0)) for facts in found)
+    if simulated:
+        text = "of them with a TPU's memories, copies and semaphores simulated"
+        yield from _counted(simulated, text, width)
 
 
 def _compiled(records: Sequence[Record], width: int) -> Iterator[Line]:

@@ -1,10 +1,13 @@
-"""Paged attention by torch_xla, and the kernels that a virtual TPU can't interpret."""
+"""Paged attention by torch_xla: of one token a sequence, of several, and of ragged sequences."""
 
+import jax
+import numpy as np
 import pytest
 import torch
 import torch_xla
 
 from harness.session.fixtures import StartRuntime
+from suites.multislice_flash_attention import ragged
 from suites.multislice_flash_attention.paged import TOLERANCE, Cache, expected, inputs
 
 pytestmark = [
@@ -61,79 +64,78 @@ def test_dtype_of_the_result(start_runtime: StartRuntime, kv_heads: int) -> None
     assert found == torch.bfloat16
 
 
-def ints(*values: int | list[int]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32).to(torch_xla.device())
+needs_tpu_interpret_mode = pytest.mark.skipif(
+    jax.__version_info__ < (0, 7, 1), reason="JAX before 0.7.1 can't interpret these kernels"
+)
+BATCHES = pytest.mark.parametrize("batch", ragged.BATCHES.values(), ids=ragged.BATCHES)
 
 
-@pytest.mark.deadline(30)
-def test_ragged_is_refused_by_the_virtual_tpu(start_runtime: StartRuntime) -> None:
-    """JAX can't interpret its kernel: the error names the kernel and says why."""
-    start_runtime(spmd=False)
+def ragged_on_tpu(batch: ragged.Batch, **options: object) -> np.ndarray:
     from torch_xla.experimental.custom_kernel import ragged_paged_attention
 
-    q, pages = (
-        torch.randn(8, 2, 128).to(torch_xla.device()),
-        torch.randn(4, 16, 4, 128).to(torch_xla.device()),
-    )
+    given = [torch.from_numpy(one).to(torch_xla.device()) for one in ragged.arguments(batch)]
     result = ragged_paged_attention(
-        q,
-        pages,
-        ints(8),
-        ints([0, 1]),
-        ints(0, 8),
-        ints(1),
-        num_kv_pages_per_block=2,
-        num_queries_per_block=8,
+        *given,
+        sm_scale=ragged.Batch.SCALE,
+        sliding_window=batch.window,
+        soft_cap=batch.soft_cap,
+        **options,
     )
-    with pytest.raises(
-        RuntimeError,
-        match=r"Pallas kernel 'ragged_paged_attention_kernel' can't be interpreted .*: in \w*while",
-    ):
-        result.cpu()
+    return result.cpu().numpy()[: sum(batch.new)]
 
 
-@pytest.mark.deadline(30)
-def test_multi_query_is_refused_by_the_virtual_tpu(start_runtime: StartRuntime) -> None:
-    """As above; this kernel asks for its place in the grid where JAX's interpreter can't tell."""
+@needs_tpu_interpret_mode
+@pytest.mark.deadline(60)
+@BATCHES
+def test_ragged(start_runtime: StartRuntime, batch: ragged.Batch) -> None:
+    """The kernel copies pages itself, while it computes: only JAX's TPU interpret mode has that."""
     start_runtime(spmd=False)
+    found = ragged_on_tpu(batch, num_kv_pages_per_block=2, num_queries_per_block=8)
+    ragged.assert_close(found, batch)
+
+
+@BATCHES
+def test_ragged_without_the_kernel(start_runtime: StartRuntime, batch: ragged.Batch) -> None:
+    """torch_xla's own plain-PyTorch way computes it."""
+    start_runtime(spmd=False)
+    found = ragged_on_tpu(batch, use_kernel=False)
+    ragged.assert_close(found, batch)
+
+
+def assert_multi_query(kv_heads: int, *, use_kernel: bool) -> None:
     from torch_xla.experimental.custom_kernel import multi_queries_paged_attention
 
-    q, pages = (
-        torch.randn(1, 8, 2, 128).to(torch_xla.device()),
-        torch.randn(2, 8, 32, 128).to(torch_xla.device()),
-    )
-    result = multi_queries_paged_attention(
-        q,
-        pages,
-        pages,
-        ints(20),
-        ints([0, 1, 2, 3]),
-        ints(8),
-        num_kv_pages_per_compute_block=4,
-        num_queries_per_compute_block=8,
-    )
-    with pytest.raises(
-        RuntimeError,
-        match=r"Pallas kernel 'paged_flash_attention_kernel' can't be interpreted .*program_id",
-    ):
-        result.cpu()
-
-
-def test_ragged_without_the_kernel(start_runtime: StartRuntime) -> None:
-    """torch_xla's own plain-PyTorch way computes it: one sequence, 8 new tokens of 8."""
-    start_runtime(spmd=False)
-    from torch_xla.experimental.custom_kernel import ragged_paged_attention
-
-    random = torch.Generator().manual_seed(0)
-    q = torch.randn(8, 2, 128, generator=random) / 4
-    pages = torch.randn(4, 16, 4, 128, generator=random)
-    arguments = q, pages, *(torch.tensor(t) for t in ([8], [[0, 1]], [0, 8], [1]))
-    on_device = [
-        t.to(torch_xla.device(), torch.int32 if t.dtype == torch.int64 else None) for t in arguments
+    batch = ragged.Batch(new=(8, 8), lengths=(20, 128), kv_heads=kv_heads, pages=8)
+    q, pages, lengths, order, _, _ = ragged.arguments(batch)
+    keys, values = (pages[:, :, n::2].transpose(2, 0, 1, 3) for n in (0, 1))
+    given = [
+        q.reshape(2, 8, batch.heads, ragged.Batch.WIDTH) * ragged.Batch.SCALE,
+        *(np.ascontiguousarray(one) for one in (keys, values)),
+        lengths,
+        order,
+        np.array(batch.new, np.int32),
     ]
-    result = ragged_paged_attention(*on_device, sm_scale=0.5, use_kernel=False)
-    k, v = (pages[0, :8, n::2].double() for n in (0, 1))
-    scores = torch.einsum("qhd,khd->hqk", q.double(), k) * 0.5
-    scores = scores.masked_fill(torch.ones(8, 8, dtype=torch.bool).triu(1), -torch.inf)
-    oracle = torch.einsum("hqk,khd->qhd", torch.softmax(scores, -1), v)
-    torch.testing.assert_close(result.cpu().double(), oracle, rtol=1e-4, atol=1e-4)
+    result = multi_queries_paged_attention(
+        *(torch.from_numpy(one).to(torch_xla.device()) for one in given),
+        num_kv_pages_per_compute_block=8,
+        num_queries_per_compute_block=8,
+        use_kernel=use_kernel,
+    )
+    found = result.cpu().numpy().reshape(16, batch.heads, ragged.Batch.WIDTH)
+    ragged.assert_close(found, batch)
+
+
+@needs_tpu_interpret_mode
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_multi_query(start_runtime: StartRuntime, kv_heads: int) -> None:
+    """As many new tokens of each sequence."""
+    start_runtime(spmd=False)
+    assert_multi_query(kv_heads, use_kernel=True)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_multi_query_without_the_kernel(start_runtime: StartRuntime, kv_heads: int) -> None:
+    """torch_xla's own plain-PyTorch way computes it."""
+    start_runtime(spmd=False)
+    assert_multi_query(kv_heads, use_kernel=False)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from harness.lanes.virtual_tpu import host_callbacks
 from harness.lanes.virtual_tpu.pallas import CannotInterpretError, interpret
 
 
@@ -18,8 +19,9 @@ class _Changed(ctypes.Structure):
     _fields_ = (
         ("format", ctypes.c_char_p),
         ("code", ctypes.c_char_p),
-        ("names", ctypes.c_char_p),
         ("error", ctypes.c_char_p),
+        ("names", ctypes.c_char_p),
+        ("modes", ctypes.c_char_p),
         ("code_size", ctypes.c_size_t),
     )
 
@@ -48,16 +50,19 @@ def _no_collection() -> Iterator[None]:
 
 # What the plugin still reads after the callback has returned, by thread. Not a threading.local:
 # TorchTPU compiles in threads that Python did not start, whose locals end with the callback.
-_alive: dict[int, tuple[bytes, bytes]] = {}
+_alive: dict[int, tuple[bytes, ...]] = {}
 
 
-def _keep(code: bytes, names: bytes = b"") -> tuple[bytes, bytes]:
-    _alive[threading.get_ident()] = kept = code, names
-    return kept
+def _keep(*texts: bytes) -> tuple[bytes, ...]:
+    _alive[threading.get_ident()] = texts
+    return texts
 
 
-def _callback(change: Callable[[str, bytes], tuple[bytes, list[str]]]) -> Any:
-    """The C function that answers with what ``change`` makes of a program's format and code."""
+def _callback(change: Callable[[str, bytes], tuple[bytes, list[tuple[str, str]]]]) -> Any:
+    """The C function that answers with what ``change`` makes of a program's format and code.
+
+    ``change`` returns the new code, and the name and mode of each thing that it has replaced.
+    """
 
     def answer(form: int, form_size: int, code: int, code_size: int, out: Any) -> int:
         answer = out.contents
@@ -74,18 +79,20 @@ def _callback(change: Callable[[str, bytes], tuple[bytes, list[str]]]) -> Any:
         if not names:
             return 0
         answer.format = b"hlo"
-        answer.code, answer.names = _keep(changed, "\n".join(names).encode())
+        lines = ("\n".join(column).encode() for column in zip(*names, strict=True))
+        answer.code, answer.names, answer.modes = _keep(changed, *lines)
         answer.code_size = len(changed)
         return 1
 
     return _CALLBACK(answer)
 
 
-def rewrite(form: str, program: bytes) -> tuple[bytes, list[str]]:
+def rewrite(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
     """As ``rewrites.rewrite``, whose NumPy and ml_dtypes are not where JAX is not."""
     from harness.lanes.virtual_tpu import rewrites
 
-    return rewrites.rewrite(form, program)
+    changed, names = rewrites.rewrite(form, program)
+    return changed, [(name, "") for name in names]
 
 
 _interpret = _callback(interpret)
@@ -96,3 +103,4 @@ def attach(library: ctypes.CDLL) -> None:
     """Have the plugin ask this process for what the CPU's compiler can't do with its programs."""
     library.virtual_tpu_set_interpreter(_interpret)
     library.virtual_tpu_set_rewriter(_rewrite)
+    host_callbacks.attach(library)

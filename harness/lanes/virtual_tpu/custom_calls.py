@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
-from harness.lanes.hlo import Computation, Instruction, Module
-from harness.lanes.virtual_tpu.inserted import Inserted, make_call
+from harness.lanes.hlo import Computation, Instruction, Module, Shape, Sharding
+from harness.lanes.virtual_tpu.inserted import Inserted, make, make_call
+
+_TOKEN, _TUPLE = 17, 13  # of PrimitiveType in xla/xla_data.proto
+_OF_TUPLE, _MANUAL = 2, 4  # of OpSharding.Type there
 
 Shapes = tuple[tuple[int, ...], ...]  # of the operands of a call
 
@@ -20,7 +23,8 @@ def replace_custom_calls(
         target: the custom call's target, as ``tpu_custom_call``.
         replacement: from a custom call's ``backend_config`` and its operands' shapes to a
             serialised HloModuleProto whose entry computation takes the same operands and has the
-            same result; called once for each different pair.
+            same result, or a token and these, and then has a token and that as a tuple: one that
+            has effects. Called once for each different pair.
 
     Returns:
         The new module, and the ``backend_config`` of each call that was replaced.
@@ -29,23 +33,131 @@ def replace_custom_calls(
         ValueError: a replacement takes other operands than the call gives it.
     """
     program = Module.FromString(module)
-    calls = [
-        (instruction, (instruction.backend_config, _operand_shapes(computation, instruction)))
+    inserted = Inserted(program)
+    entries: dict[tuple[bytes, Shapes, bool], Computation] = {}
+    configs = []
+    found = [
+        (computation, instruction, _is_manual(program, computation, instruction))
         for computation in program.computations
         for instruction in computation.instructions
         if instruction.opcode == "custom-call" and instruction.custom_call_target == target
     ]
-    inserted = Inserted(program)
-    entries = {
-        key: inserted.add(replacement(*key), "kernel")[-1]
-        for key in dict.fromkeys(key for _, key in calls)
-    }
-    for call, key in calls:
-        make_call(call, entries[key])
+    for computation in program.computations:
+        shapes = {i.id: tuple(i.shape.dimensions) for i in computation.instructions}
+        chain = _Chain(computation, inserted)
+        for instruction, manual in [
+            (i, manual) for c, i, manual in found if c.id == computation.id
+        ]:
+            config = instruction.backend_config
+            operands = tuple(shapes[operand] for operand in instruction.operand_ids)
+            key = config, operands, manual
+            if key not in entries:
+                added = inserted.add(replacement(config, operands), "kernel")
+                entries[key] = added[-1]
+                if manual:
+                    _make_manual(i for c in added for i in c.instructions)
+            chain.call(instruction, entries[key], manual=manual)
+            configs.append(config)
+        chain.finish()
     inserted.finish()
-    return program.SerializeToString(), [config for _, (config, _) in calls]
+    return program.SerializeToString(), configs
 
 
-def _operand_shapes(computation: Computation, call: Instruction) -> Shapes:
-    shapes = {i.id: tuple(i.shape.dimensions) for i in computation.instructions}
-    return tuple(shapes[operand] for operand in call.operand_ids)
+def _is_manual(program: Module, computation: Computation, call: Instruction) -> bool:
+    """Whether a call is where GSPMD does not partition, as torch_xla has its kernels.
+
+    There what has no sharding is partitioned nevertheless. Arrays do not mind, but a token between
+    the two kinds ends the process.
+    """
+    by_id = {i.id: i for i in computation.instructions}
+    left, seen = [call], set[int]()
+    while left:
+        for operand in set(left.pop().operand_ids) - seen:
+            seen.add(operand)
+            match by_id[operand].custom_call_target:
+                case "SPMDFullToShardShape":
+                    return True
+                case "SPMDShardToFullShape":
+                    continue
+            left.append(by_id[operand])
+    return any(
+        _is_manual(program, caller, instruction)
+        for caller in program.computations
+        for instruction in caller.instructions
+        if computation.id in instruction.called_computation_ids
+    )
+
+
+def _make_manual(instructions: Iterable[Instruction]) -> None:
+    for instruction in instructions:
+        parts = len(list(_leaves(instruction.shape)))
+        manual = Sharding(type=_MANUAL)
+        whole = Sharding(type=_OF_TUPLE, tuple_shardings=[manual] * max(parts, 1))
+        of_tuple = instruction.shape.element_type == _TUPLE
+        instruction.sharding = (whole if of_tuple else manual).SerializeToString()
+
+
+def _leaves(shape: Shape) -> Iterator[Shape]:
+    if shape.element_type != _TUPLE:
+        yield shape
+    for part in shape.tuple_shapes:
+        yield from _leaves(part)
+
+
+class _Chain:
+    """The calls of one computation that have effects, each of which waits for the one before.
+
+    Two that do not depend on each other may otherwise run by turns, a step of one and a step of
+    the other, and a kernel has the simulated memory for itself until it ends.
+    """
+
+    def __init__(self, computation: Computation, inserted: Inserted) -> None:
+        self._computation = computation
+        self._inserted = inserted
+        self._before: dict[int, list[Instruction]] = {}  # by the id of what they are put before
+        self._token: Instruction | None = None
+
+    def call(self, instruction: Instruction, entry: Computation, *, manual: bool) -> None:
+        """Make an instruction the result of that computation, which may take a token."""
+        parameters = [i for i in entry.instructions if i.opcode == "parameter"]
+        if all(i.shape.element_type != _TOKEN for i in parameters):
+            make_call(instruction, entry)
+            return
+        token = self._token or self._add(instruction, "after-all")
+        call = self._add(instruction, "call", token.id, *instruction.operand_ids)
+        of_tuple = bool(instruction.shape.tuple_shapes)
+        results = instruction.shape.tuple_shapes if of_tuple else [instruction.shape]
+        call.shape.element_type = _TUPLE
+        call.shape.tuple_shapes.extend([Shape(element_type=_TOKEN), *results])
+        call.called_computation_ids.append(entry.id)
+        self._token = self._add(instruction, "get-tuple-element", call.id)
+        self._token.tuple_index = 0
+        elements = []
+        for index, shape in enumerate(results if of_tuple else [], start=1):
+            elements.append(self._add(instruction, "get-tuple-element", call.id))
+            elements[-1].tuple_index = index
+            elements[-1].shape.CopyFrom(shape)
+        if of_tuple:
+            make(instruction, "tuple", [element.id for element in elements])
+        else:
+            make(instruction, "get-tuple-element", [call.id])
+            instruction.tuple_index = 1
+        if manual:
+            _make_manual([*self._before[instruction.id], instruction])
+
+    def finish(self) -> None:
+        """Put what has been added where it belongs: operands stand before what takes them."""
+        own = list(self._computation.instructions)
+        del self._computation.instructions[:]
+        for instruction in own:
+            self._computation.instructions.extend(self._before.get(instruction.id, []))
+            self._computation.instructions.append(instruction)
+
+    def _add(self, before: Instruction, opcode: str, *operands: int) -> Instruction:
+        """A new instruction, of a token unless its shape is changed."""
+        added = Instruction(opcode=opcode, operand_ids=operands)
+        added.id = self._inserted.new_id(self._computation)
+        added.name = f"{before.name}.{opcode}.{added.id & 0xFFFFFFFF}"
+        added.shape.element_type = _TOKEN
+        self._before.setdefault(before.id, []).append(added)
+        return added

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 from google.protobuf.message import Message
 
 from harness.lanes.hlo import Computation, Instruction, Module
 
-_KEPT = ("name", "shape", "metadata", "id", "operand_ids", "control_predecessor_ids", "sharding")
+_KEPT = ("name", "shape", "metadata", "id", "control_predecessor_ids", "sharding")
 
 
 class Inserted:
@@ -27,6 +28,7 @@ class Inserted:
         self._wide = max(ids) >= 1 << 32
         self._computation_ids = count(max(c.id for c in program.computations) + 1)
         self._instruction_ids = count(max(ids) + 1)
+        self._own: dict[int, Iterator[int]] = {}  # of a computation: the next instruction's id
 
     def add(self, module: bytes, prefix: str) -> list[Computation]:
         """The computations of a serialised HloModuleProto, renamed; the last one is its entry."""
@@ -39,6 +41,15 @@ class Inserted:
         own = sorted(other.computations, key=lambda computation: computation.id == entry)
         self._computations += own
         return own
+
+    def new_id(self, computation: Computation) -> int:
+        """An id for a further instruction of one of the program's own computations."""
+        if not self._wide:
+            return next(self._instruction_ids)
+        if computation.id not in self._own:
+            last = max(i.id for i in computation.instructions)
+            self._own[computation.id] = count(last + 1)
+        return next(self._own[computation.id])
 
     def finish(self) -> None:
         """XLA reads a module in one pass: what is called must stand before its caller."""
@@ -73,7 +84,13 @@ def make_call(instruction: Instruction, computation: Computation) -> None:
         raise ValueError(
             f"it takes {parameters} operands, the call gives {len(instruction.operand_ids)}"
         )
-    kept = Instruction(opcode="call", called_computation_ids=[computation.id])
+    make(instruction, "call", instruction.operand_ids)
+    instruction.called_computation_ids.append(computation.id)
+
+
+def make(instruction: Instruction, opcode: str, operands: Sequence[int]) -> None:
+    """Have an instruction be another one with those operands, and the same name and result."""
+    kept = Instruction(opcode=opcode, operand_ids=operands)
     for field in _KEPT:
         _copy(instruction, kept, field)
     instruction.CopyFrom(kept)

@@ -65,6 +65,8 @@ class VirtualTpuLane(Lane):
     def facts(self, events: Events) -> Mapping[str, str]:
         """Counts of what the case asked of the plugin. Kernels run only interpreted here."""
         kernels = Counter(event.kernel for event in events.of("kernel"))
+        simulated = sum(event.mode == "tpu" for event in events.of("kernel"))
+        faults = Counter(f"{event.fault} {event.kernel}" for event in events.of("fault"))
         options = {event.option for event in events.of("option")}
         rewritten = Counter(event.rewrite for event in events.of("rewrite"))
         return {
@@ -74,7 +76,9 @@ class VirtualTpuLane(Lane):
             "executions": str(len(events.of("execute"))),
             "options_left_out": ", ".join(sorted(options)),
             "pallas_interpreted": str(kernels.total() or ""),
+            "pallas_tpu_interpreted": str(simulated or ""),
             "pallas_kernels": _listed(kernels),
+            "pallas_faults": _listed(faults),
             "rewritten": _listed(rewritten),
         }
 

@@ -3,7 +3,8 @@
 JAX hands each ``pallas_call`` to one lowering rule, whoever asked for it: torch_xla's tracing or a
 program of JAX's own. The custom call that comes out carries the kernel as an opaque payload, which
 names the ``pallas_call`` again when a program with that payload reaches the compiler. Its place is
-then taken by the HLO that JAX makes of the same call with ``interpret=True``.
+then taken by the HLO that JAX makes of the same call for its TPU interpret mode, which has DMA,
+semaphores, memory spaces and other devices (``tpu_interpret``), or else for ``interpret=True``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import wrapt
 
+from harness.lanes.virtual_tpu import tpu_interpret
 from harness.lanes.virtual_tpu.custom_calls import Shapes, replace_custom_calls
 from harness.lanes.virtual_tpu.lowering import as_hlo, lower_for_cpu
 
@@ -29,12 +31,17 @@ class CannotInterpretError(RuntimeError):
 
 @dataclass(eq=False)
 class Kernel:
-    """One lowered ``pallas_call``: its name, parameters, and the operands' shapes and dtypes."""
+    """One lowered ``pallas_call``: its name, parameters, and the operands' shapes and dtypes.
+
+    Attributes:
+        axes: names and sizes of the mesh that the kernel's program is divided over by hand.
+    """
 
     name: str
     parameters: dict[str, Any]
     operands: Sequence[Any]
     x64: bool
+    axes: tpu_interpret.Axes = ()
     _modules: dict[Shapes, bytes] = field(default_factory=dict)
 
     def module(self, shapes: Shapes) -> bytes:
@@ -47,7 +54,7 @@ class Kernel:
         """
         if shapes not in self._modules:
             try:
-                self._modules[shapes] = self._lower(shapes)
+                self._modules[shapes] = self._interpreted(shapes)
             except Exception as error:
                 text = str(error).strip().split("\n")[0] or _raiser(error)
                 raise CannotInterpretError(
@@ -56,12 +63,29 @@ class Kernel:
                 ) from error
         return self._modules[shapes]
 
-    def _lower(self, given: Shapes) -> bytes:
+    @property
+    def mode(self) -> str:
+        """The interpret mode of JAX that takes its place in this process: ``tpu`` or ``hlo``."""
+        return "tpu" if tpu_interpret.mode() else "hlo"
+
+    def _interpreted(self, shapes: Shapes) -> bytes:
+        mode = tpu_interpret.mode()
+        if mode is None:
+            return self._lower(shapes, True)
+        jaxpr = self.parameters["jaxpr"]
+        tpu_interpret.check(jaxpr)
+        axes = self.axes if tpu_interpret.reaches_others(jaxpr) else ()
+        with tpu_interpret.lowering(self.name, axes) as kernel:
+            return self._lower(shapes, mode, kernel.between_ends)
+
+    def _lower(
+        self, given: Shapes, mode: Any, around: Callable[[Any], Any] = lambda function: function
+    ) -> bytes:
         import jax
         import jax.numpy as jnp
         from jax._src.pallas import pallas_call
 
-        parameters = self.parameters | {"interpret": True}
+        parameters = self.parameters | {"interpret": mode}
         if "backend" in inspect.signature(pallas_call._pallas_call_lowering).parameters:
             parameters["backend"] = None
 
@@ -78,7 +102,7 @@ class Kernel:
             jax.ShapeDtypeStruct(shape, jnp.int32 if o.dtype == bool else o.dtype)
             for shape, o in zip(given, self.operands, strict=True)
         ]
-        return lower_for_cpu(interpreted, shapes, x64=self.x64)
+        return lower_for_cpu(around(interpreted), shapes, x64=self.x64)
 
 
 def _raiser(error: Exception) -> str:
@@ -133,7 +157,11 @@ def _record(
     payload = _payload(results, context.module_context.module)
     if payload is not None and payload not in _KERNELS:
         _KERNELS[payload] = Kernel(
-            _name(parameters), dict(parameters), list(context.avals_in), jax.config.jax_enable_x64
+            _name(parameters),
+            dict(parameters),
+            list(context.avals_in),
+            jax.config.jax_enable_x64,
+            tpu_interpret.axes_of(context),
         )
     return results
 
@@ -171,12 +199,15 @@ def _name(parameters: dict[str, Any]) -> str:
     return str(debug.func_name if hasattr(debug, "func_name") else debug)
 
 
-def interpret(form: str, program: bytes) -> tuple[bytes, list[str]]:
-    """``program`` as a serialised HloModuleProto in which no kernel is left, and their names.
+def interpret(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
+    """``program`` as a serialised HloModuleProto in which no kernel is left.
 
     Args:
         form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact.
         program: what the framework submits to PJRT's compiler.
+
+    Returns:
+        The module, and of each kernel's call the name and JAX's interpret mode, "tpu" or "hlo".
 
     Raises:
         CannotInterpretError: a kernel was not lowered in this process, or JAX can't interpret it.
@@ -184,7 +215,8 @@ def interpret(form: str, program: bytes) -> tuple[bytes, list[str]]:
     replaced, payloads = replace_custom_calls(
         as_hlo(form, program), TARGET, lambda p, shapes: _kernel(p).module(shapes)
     )
-    return replaced, [_kernel(payload).name for payload in payloads]
+    kernels = map(_kernel, payloads)
+    return replaced, [(kernel.name, kernel.mode) for kernel in kernels]
 
 
 def _kernel(payload: bytes) -> Kernel:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.lanes.virtual_tpu import callbacks, pallas
+from harness.lanes.virtual_tpu import callbacks, host_callbacks, pallas
 
 
 class Tracked(bytes):
@@ -36,15 +36,16 @@ def in_a_foreign_thread(function: Any) -> None:
 
 
 def test_an_answer_outlives_a_foreign_thread() -> None:
-    def change(*_: object) -> tuple[bytes, list[str]]:
-        return Tracked(b"code" * 10), ["kernel"]
+    def change(*_: object) -> tuple[bytes, list[tuple[str, str]]]:
+        return Tracked(b"code" * 10), [("kernel", "tpu"), ("other", "hlo")]
 
     address = ctypes.create_string_buffer(ctypes.sizeof(callbacks._Changed))  # C's: owns nothing
     in_a_foreign_thread(lambda: ask(change, callbacks._Changed.from_buffer(address)))
     gc.collect()
     assert not Tracked.freed
     answer = callbacks._Changed.from_buffer(address)
-    assert (answer.code, answer.names) == (b"code" * 10, b"kernel")
+    assert answer.code == b"code" * 10
+    assert (answer.names, answer.modes) == (b"kernel\nother", b"tpu\nhlo")
 
 
 @pytest.mark.parametrize("error", [None, pallas.CannotInterpretError("no"), ValueError("no")])
@@ -52,7 +53,7 @@ def test_no_garbage_is_collected_during_an_interpretation(error: Exception | Non
     """TorchTPU ends the process when a tensor dies in the thread in which it compiles."""
     found = []
 
-    def interpret(*_: object) -> tuple[bytes, list[str]]:
+    def interpret(*_: object) -> tuple[bytes, list[tuple[str, str]]]:
         found.append(gc.isenabled())
         if error is not None:
             raise error
@@ -76,3 +77,14 @@ def test_what_comes_with_jax_alone_may_be_absent(absent: str) -> None:
     """A process whose programs the CPU's compiler takes needs none of it."""
     program = f"import sys; sys.modules[{absent!r}] = None; import {callbacks.__name__}"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_program_that_another_process_compiled() -> None:
+    """As from a cache of executables: the callbacks that are here are others."""
+    call = host_callbacks._HostCall(process=1, number=0)
+    message = ctypes.create_string_buffer(200)
+    call.error, call.error_size = ctypes.addressof(message), len(message)
+    assert host_callbacks._answerer(ctypes.pointer(call)) == 0
+    assert message.value == (
+        b"RuntimeError: another process compiled this program, and has its callbacks"
+    )

@@ -27,6 +27,9 @@ static const char *variable(const char *name) {
   return value != NULL && *value != '\0' ? value : NULL;
 }
 
+// How many processes the client of this one shares the devices with, itself included.
+VIRTUAL_TPU_EXPORT int virtual_tpu_process_count(void) { return identity.processes; }
+
 int identity_total(void) { return identity.slices * identity.devices; }
 
 static PJRT_NamedValue number(const char *name, int64_t value) {

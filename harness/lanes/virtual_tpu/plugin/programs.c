@@ -9,7 +9,8 @@
 // What the Python half makes of a program. The memory is its own and lives until its next answer in
 // the same thread.
 typedef struct {
-  const char *format, *code, *names, *error;  // names: of what it has replaced, one a line
+  const char *format, *code, *error;
+  const char *names, *modes;  // of what it has replaced, one a line, and by what, if that differs
   size_t code_size;
 } Changed;
 // 0 when nothing is changed.
@@ -187,15 +188,23 @@ void event_compilation(const char *event, const void *caller, const PJRT_Program
   free(stack);
 }
 
-// An event for each name, which is a member of it under the event's own name.
-static void write_names(const char *event, const void *caller, const char *names) {
+// Read a line at `*text` into `line`, and move `*text` behind it.
+static void read_line(const char **text, char *line, size_t size) {
+  const size_t length = strcspn(*text, "\n");
+  snprintf(line, size, "%.*s", (int)length, *text);
+  *text += length + ((*text)[length] == '\n');
+}
+
+// An event for each name, which is a member of it under the event's own name, as its mode is.
+static void write_names(const char *event, const void *caller, const Changed *changed) {
+  const char *names = changed->names, *modes = changed->modes;
   while (*names != '\0') {
-    const size_t size = strcspn(names, "\n");
-    char name[256], quoted[512];
-    snprintf(name, sizeof name, "%.*s", (int)size, names);
-    event_write(event, caller, NULL, ", \"%s\": %s", event,
-                event_quote(quoted, sizeof quoted, name));
-    names += size + (names[size] == '\n');
+    char name[256], mode[32], quoted[2][512];
+    read_line(&names, name, sizeof name);
+    read_line(&modes, mode, sizeof mode);
+    event_write(event, caller, NULL, ", \"%s\": %s, \"mode\": %s", event,
+                event_quote(quoted[0], sizeof quoted[0], name),
+                event_quote(quoted[1], sizeof quoted[1], mode));
   }
 }
 
@@ -240,7 +249,7 @@ static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT
   Changed out = {0};
   if (rewriter(refused->format, refused->format_size, refused->code, refused->code_size, &out)) {
     error_drop(error);
-    write_names("rewrite", caller, out.names);
+    write_names("rewrite", caller, &out);
     PJRT_Program program = program_of(&out, refused);
     args->program = &program;
     error = compile_once(args, submitted, caller);
@@ -270,7 +279,7 @@ static PJRT_Error *compile_submitted(PJRT_Client_Compile_Args *args, const void 
     return error_new(PJRT_Error_Code_UNIMPLEMENTED, "virtual TPU: %s", out.error);
   }
   if (!changed) return compile_or_rewrite(args, submitted, caller);
-  write_names("kernel", caller, out.names);
+  write_names("kernel", caller, &out);
   PJRT_Program program = program_of(&out, submitted);
   args->program = &program;
   PJRT_Error *error = compile_or_rewrite(args, submitted, caller);

@@ -1,0 +1,262 @@
+"""JAX's TPU interpret mode, in which a kernel's memories, copies and semaphores are simulated.
+
+Its HLO calls Python for each load, store, copy and signal, and Python holds the simulated memory.
+JAX keeps one such memory in a process. Here each execution of a kernel has its own, which takes the
+place of JAX's while a call lasts; a kernel that reaches other devices has it until all have left.
+
+https://docs.jax.dev/en/latest/pallas/tpu/index.html, jax-ml/jax#25097
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from harness.lanes.virtual_tpu import host_callbacks, views
+
+Axes = Sequence[tuple[Any, int]]  # of a mesh: names and sizes
+
+_HAS_IT = (0, 7, 1)  # under this name and with all that is used here
+_RANDOM = {"prng_seed", "prng_random_bits"}
+_WHERE = {"dma_start": -1, "semaphore_signal": 3}  # the device among what a primitive takes
+
+
+class RaceError(RuntimeError):
+    """A kernel reads or writes memory while another device or copy does."""
+
+
+def mode() -> Any:
+    """What a kernel is lowered with to run in it; None where it can't.
+
+    In a job of several processes a program may run in another process, without these callbacks.
+    """
+    import jax
+
+    if jax.__version_info__ < _HAS_IT or host_callbacks.plugin().virtual_tpu_process_count() > 1:
+        return None
+    from jax.experimental.pallas import tpu
+
+    # A race that raised at once would leave the other devices waiting: it is looked for at the end.
+    known = {field.name for field in dataclasses.fields(tpu.InterpretParams)}
+    options = {"detect_races": True, "on_race": "warn"}
+    return tpu.InterpretParams(**{key: options[key] for key in options.keys() & known})
+
+
+def axes_of(context: Any) -> Axes:
+    """The mesh that the program around a kernel is divided over by hand."""
+    mesh = getattr(context.module_context.axis_context, "mesh", None)
+    return () if mesh is None else tuple(mesh.shape.items())
+
+
+def check(jaxpr: Any) -> None:
+    """Raises NotImplementedError if a kernel would get zeros for random numbers, as JAX has it."""
+    if any(equation.primitive.name in _RANDOM for equation in _equations(jaxpr)):
+        raise NotImplementedError("JAX's TPU interpret mode has no random numbers")
+
+
+def reaches_others(jaxpr: Any) -> bool:
+    """Whether a kernel copies to other devices, signals them, or asks which device it is on."""
+    return any(map(_names_device, _equations(jaxpr)))
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    from jax._src.core import jaxprs_in_params
+
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from _equations(inner)
+
+
+def _names_device(equation: Any) -> bool:
+    import jax
+
+    name = equation.primitive.name
+    if name not in _WHERE:
+        return name in {"axis_index", "get_barrier_semaphore"}
+    tree = equation.params.get("tree", equation.params.get("args_tree"))
+    return jax.tree.unflatten(tree, equation.invars)[_WHERE[name]] is not None
+
+
+@contextmanager
+def lowering(name: str, axes: Axes) -> Iterator[Kernel]:
+    """Lower what calls Python in this thread so that the plugin answers, for one kernel.
+
+    Args:
+        name: of the kernel.
+        axes: of the mesh whose devices run it together; empty when each runs one of its own.
+    """
+    from jax._src import core
+
+    kernel = Kernel(name, math.prod(size for _, size in axes))
+    _register_axis_index()
+    _lowered.axes = axes
+    try:
+        with core.extend_axis_env_nd(list(axes)), host_callbacks.lowering(kernel.call):
+            yield kernel
+    finally:
+        _lowered.axes = None
+
+
+# --- Memories
+
+_STATE = ("_shared_memory", "races", "dma_id_counter")  # JAX's globals, which are of one memory
+
+# Whose memory JAX's globals are: a callback's, or that of a kernel on several devices to its end.
+_memory = threading.Lock()
+_turn = threading.Condition()
+_inside: list[tuple[Kernel, int]] = []  # such a kernel and its run, once for each device in it
+
+
+@dataclasses.dataclass(eq=False)
+class Kernel:
+    """One lowered kernel, and its memory in each execution that runs it now.
+
+    On several devices, each of which waits for what others do, it has JAX's memory for itself.
+    Otherwise nothing may wait: the next instruction of a device that is in a kernel may be a
+    collective, which other devices reach only after the same kernel.
+
+    Attributes:
+        name: as the kernel's author has named it.
+        devices: how many run it together; 1 if each runs one of its own.
+    """
+
+    name: str
+    devices: int
+    _memories: dict[tuple[int, int], dict[str, Any]] = dataclasses.field(default_factory=dict)
+    _came: Counter[int] = dataclasses.field(default_factory=Counter)  # by run
+
+    def between_ends(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, which calls the kernel, with a callback before and one after it."""
+        import jax
+        from jax.experimental import io_callback
+
+        def whole(*operands: Any) -> Any:
+            if self.devices > 1:
+                io_callback(self._begin, (), ordered=True)
+            results = function(*operands)
+            leaves, tree = jax.tree.flatten(results)
+            nan = _has_nan(leaves) & ~_has_nan(operands)
+            leaves = io_callback(self._end, leaves, nan, *leaves, ordered=True)
+            return jax.tree.unflatten(tree, leaves)
+
+        return whole
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call one of the kernel's callbacks, with its memory in the place of JAX's."""
+        try:
+            if self.devices > 1:
+                return views.called(function, *arguments)
+            with _memory, self._in_place(host_callbacks.execution()):
+                return views.called(function, *arguments)
+        except BaseException as error:
+            race = isinstance(error, RaceError)
+            host_callbacks.record_fault("race" if race else "error", self.name)
+            self._leave()
+            raise
+
+    @contextmanager
+    def _in_place(self, execution: tuple[int, int]) -> Iterator[None]:
+        module = _interpreter()
+        vars(module).update(self._memories.get(execution, dict.fromkeys(_STATE)))
+        self._memories[execution] = {}
+        try:
+            yield
+        finally:
+            if execution in self._memories:
+                self._memories[execution] = {name: vars(module).get(name) for name in _STATE}
+
+    def _begin(self) -> tuple[()]:
+        """Wait for the other devices, which may be at an earlier kernel, and enter with them."""
+        run, _ = host_callbacks.execution()
+        with _turn:
+            self._came[run] += 1
+            last = self._came[run] == self.devices
+            if not last:
+                _turn.wait_for(lambda: (self, run) in _inside)
+        if last:
+            _memory.acquire()
+            vars(_interpreter()).update(dict.fromkeys(_STATE))
+            with _turn:
+                del self._came[run]
+                _inside[:] = [(self, run)] * self.devices
+                _turn.notify_all()
+        return ()
+
+    def _end(self, nan: Any, *results: Any) -> tuple[Any, ...]:
+        """Say what was seen in this execution, and hand on its results.
+
+        Raises RaceError.
+        """
+        if nan:
+            host_callbacks.record_fault("nan", self.name)
+        races = _interpreter().races
+        if races is not None and races.races_found:
+            raise RaceError(f"Pallas kernel {self.name!r} has a data race: see standard output")
+        self._leave()
+        return results
+
+    def _leave(self) -> None:
+        if self.devices == 1:
+            self._memories.pop(host_callbacks.execution(), None)
+            return
+        with _turn:
+            if _inside:
+                _inside.pop()
+                if not _inside:
+                    _memory.release()
+
+
+def _has_nan(arrays: Sequence[Any]) -> Any:
+    import jax.numpy as jnp
+
+    floats = [a for a in arrays if jnp.issubdtype(a.dtype, jnp.inexact)]
+    return sum((jnp.isnan(a).any() for a in floats), jnp.bool_(False)) > 0
+
+
+def _interpreter() -> Any:
+    """The module of JAX that holds the simulated memory."""
+    import jax
+
+    if jax.__version_info__ < (0, 8):
+        from jax._src.pallas.mosaic import interpret
+    else:
+        from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpret
+    return interpret
+
+
+# --- Which device it is
+
+_lowered = threading.local()
+
+
+@cache
+def _register_axis_index() -> None:
+    """The kernel is lowered outside of the program whose mesh it asks about."""
+    import numpy as np
+    from jax._src.lax import parallel
+    from jax._src.lib.mlir.dialects import hlo
+    from jax.interpreters import mlir
+
+    theirs = parallel._axis_index_lowering
+
+    def lower(context: Any, *, axis_name: Any) -> Any:
+        axes = getattr(_lowered, "axes", None)
+        if axes is None:
+            return theirs(context, axis_name=axis_name)
+        names, sizes = [name for name, _ in axes], [size for _, size in axes]
+        position = names.index(axis_name)
+        inner, size = (
+            mlir.ir_constant(np.array(number, np.int32))
+            for number in (math.prod(sizes[position + 1 :]), sizes[position])
+        )
+        partition = hlo.convert(size.type, hlo.partition_id())
+        return [hlo.remainder(hlo.divide(partition, inner), size)]
+
+    mlir.register_lowering(parallel.axis_index_p, lower, platform="cpu")

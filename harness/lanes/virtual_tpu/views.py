@@ -1,0 +1,134 @@
+"""Loads and stores through views of a kernel's references, which JAX's TPU interpret mode lacks.
+
+A kernel may look at a part of its memory in another shape or dtype, as ragged paged attention does,
+and load or store some of that. The interpreter knows only indices, so such a part is loaded whole,
+looked at here, and for a store written back whole. So is a masked store, whose bounds JAX checks
+along the first axis alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_LOADS, _STORES = "get", "swap"  # JAX's functions by which a kernel loads and stores
+
+
+def called(function: Any, *flat: Any) -> Any:
+    """Call what JAX has given to ``io_callback``: the ``_FlatCallback`` of a function and its tree.
+
+    Raises:
+        NotImplementedError: a view of a kind that is not known here.
+    """
+    import jax
+
+    python = function.callback_func
+    if _name(python) not in {_LOADS, _STORES}:
+        return function(*flat)
+    arguments, _ = jax.tree.unflatten(function.in_tree, flat)
+    at = _parameters(python).index("transforms")
+    before, transforms, operands = arguments[:at], arguments[at], arguments[at + 1 :]
+    first = next((n for n, one in enumerate(transforms) if not _is_index(one)), len(transforms))
+    masked = _name(python) == _STORES and operands[1] is not None
+    if first == len(transforms) and not masked:
+        return function(*flat)
+    views = transforms[first:]
+    *token, found = _several(_other(python, _LOADS)(*before, transforms[:first]))
+    if _name(python) == _LOADS:
+        return [*token, _look(found, views)]
+    changed, old = _changed(found, views, *operands)
+    *token, _ = _several(python(*token, *before[len(token) :], transforms[:first], changed, None))
+    return [*token, old]
+
+
+def _parameters(function: Any) -> Sequence[str]:
+    inner = function.func if isinstance(function, functools.partial) else function
+    return list(inspect.signature(inner).parameters)
+
+
+def _name(function: Any) -> str:
+    inner = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(inner, "__name__", ""))
+
+
+def _other(function: Any, name: str) -> Callable[..., Any]:
+    """JAX's function of that name, with the keywords that ``function`` is called with."""
+    inner, keywords = function, {}
+    if isinstance(function, functools.partial):
+        inner, keywords = function.func, function.keywords
+    inner = getattr(inner, "__wrapped__", inner)
+    found: Callable[..., Any] = functools.partial(inner.__globals__[name], **keywords)
+    return found
+
+
+def _several(found: Any) -> Sequence[Any]:
+    """Since JAX 0.10 there is a token before the result."""
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _is_index(transform: Any) -> bool:
+    return hasattr(transform, "indices")
+
+
+def _look(array: Any, views: Sequence[Any]) -> Any:
+    for view in views:
+        array = array[_range(view)] if _is_index(view) else _seen(array, view)
+    return array
+
+
+def _changed(array: Any, views: Sequence[Any], value: Any, mask: Any) -> tuple[Any, Any]:
+    """``array`` with ``value`` where the views and ``mask`` show it, and what was there."""
+    import numpy as np
+
+    if not views:
+        kept = value if mask is None else np.where(mask, value, array)
+        return kept, array if mask is None else np.where(mask, array, value)
+    view, *others = views
+    if _is_index(view):
+        part, old = _changed(array[_range(view)], others, value, mask)
+        array = array.copy()
+        array[_range(view)] = part
+        return array, old
+    inner, old = _changed(_seen(array, view), others, value, mask)
+    return _seen(inner, view, of=array), old
+
+
+def _range(index: Any) -> tuple[Any, ...]:
+    """As NumPy writes it; a kernel's own slice has a start, a size and a stride."""
+    return tuple(
+        slice(int(one.start), int(one.start) + int(one.size) * int(one.stride), int(one.stride))
+        if hasattr(one, "size") and hasattr(one, "stride")
+        else int(one)
+        for one in index.indices
+    )
+
+
+def _seen(array: Any, view: Any, of: Any = None) -> Any:
+    """What a view that is no index shows of an array; ``of`` is the array that it is undone for."""
+    shape = getattr(view, "shape", None)
+    dtype = getattr(view, "dtype", array.dtype)
+    if of is not None:
+        shape, dtype = of.shape, of.dtype
+    if dtype != array.dtype:
+        return _bitcast(array, dtype)
+    if shape is None:
+        raise NotImplementedError(f"{type(view).__name__} of a reference in TPU interpret mode")
+    return array.reshape(shape)
+
+
+def _bitcast(array: Any, dtype: Any) -> Any:
+    """The bits of pairs, or more, of neighboring rows as one row, the first row in the low bits."""
+    import numpy as np
+
+    dtype = np.dtype(dtype)
+    *outer, rows, columns = array.shape
+    if dtype.itemsize >= array.dtype.itemsize:
+        ratio = dtype.itemsize // array.dtype.itemsize
+        grouped = array.reshape(*outer, rows // ratio, ratio, columns)
+        ordered = np.ascontiguousarray(np.moveaxis(grouped, -2, -1))
+        return ordered.view(dtype)[..., 0]
+    ratio = array.dtype.itemsize // dtype.itemsize
+    split = np.ascontiguousarray(array)[..., None].view(dtype)
+    return np.moveaxis(split, -1, -2).reshape(*outer, rows * ratio, columns)

@@ -1,0 +1,248 @@
+"""Kernels in JAX's TPU interpret mode: copies, semaphores, other devices, and their faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.lanes.events import EventLog
+from harness.model.topology import Topology
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies(4),
+    pytest.mark.measures_coverage,
+    pytest.mark.deadline(60),
+]
+
+X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128) / 100
+
+
+def call(body: Callable[..., None], scratch: Any, **options: Any) -> Any:
+    """A kernel over one float32[8, 128] that stays where it is."""
+    import jax
+    from jax.experimental import pallas
+
+    return pallas.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype),
+        in_specs=[pallas.BlockSpec(memory_space=pallas.ANY)],
+        scratch_shapes=scratch,
+        **options,
+    )
+
+
+def after_a_copy(then: Callable[[Any, Any], None], **options: Any) -> Any:
+    """A kernel that copies its operand into VMEM, and calls ``then`` with that and its result."""
+    from jax.experimental.pallas import tpu
+
+    def body(x: Any, out: Any, scratch: Any, semaphore: Any) -> None:
+        copy = tpu.make_async_copy(x, scratch, semaphore)
+        copy.start()
+        copy.wait()
+        then(scratch, out)
+
+    return call(body, [tpu.VMEM(X.shape, X.dtype), tpu.SemaphoreType.DMA], **options)
+
+
+def double(scratch: Any, out: Any) -> None:
+    out[...] = 2 * scratch[...]
+
+
+def over_devices(function: Callable[[Any], Any], topology: Topology) -> Any:
+    import jax
+    from jax.sharding import Mesh, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    spec = PartitionSpec("x")
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    return jax.jit(mapped)(np.concatenate([X + 100 * n for n in range(topology.total)]))
+
+
+def test_a_copy_into_scratch() -> None:
+    import jax
+
+    np.testing.assert_array_equal(jax.jit(after_a_copy(double))(X), 2 * X)
+
+
+def views() -> dict[str, tuple[Callable[[Any, Any], None], Callable[[Any], Any]]]:
+    """What a kernel does with float32[8, 128] in VMEM and its result, and what NumPy does."""
+    from jax.experimental.pallas import tpu
+
+    def rows(array: Any) -> Any:
+        return array.reshape(4, 2, 128)
+
+    def load(scratch: Any, out: Any) -> None:
+        out[:4] = scratch.reshape(4, 2, 128)[:, 1]
+        out[4:] = scratch.reshape(4, 2, 128)[:, 0]
+
+    def store(scratch: Any, out: Any) -> None:
+        scratch.reshape(4, 2, 128)[:, 1] = scratch.reshape(4, 2, 128)[:, 0] + 1
+        out[...] = scratch[...]
+
+    def masked(scratch: Any, out: Any) -> None:
+        import jax.numpy as jnp
+
+        even = jnp.arange(128)[None, :] % 2 + jnp.zeros((2, 1), jnp.int32) == 0
+        tpu.store(scratch.at[2:4], scratch[4:6], mask=even)
+        out[...] = scratch[...]
+
+    def stored(array: Any) -> Any:
+        whole = array.copy()
+        rows(whole)[:, 1] = rows(array)[:, 0] + 1
+        return whole
+
+    def where_even(array: Any) -> Any:
+        whole = array.copy()
+        whole[2:4, ::2] = array[4:6, ::2]
+        return whole
+
+    return {
+        "load": (load, lambda array: np.concatenate([rows(array)[:, 1], rows(array)[:, 0]])),
+        "store": (store, stored),
+        "masked store": (masked, where_even),
+    }
+
+
+@pytest.mark.parametrize("view", ["load", "store", "masked store"])
+def test_views_of_a_reference(view: str) -> None:
+    """JAX's own interpreter has no reshaped reference, and takes most masks for out of bounds."""
+    import jax
+
+    then, expected = views()[view]
+    np.testing.assert_array_equal(jax.jit(after_a_copy(then))(X), expected(X))
+
+
+def test_pairs_of_rows_as_wider_numbers() -> None:
+    """``bitcast`` of bfloat16[16, 128]: the first row of each pair is in the low bits."""
+    import jax
+    from jax.experimental import pallas
+
+    x = np.arange(16 * 128, dtype=np.uint16).reshape(16, 128)
+
+    def body(x: Any, out: Any) -> None:
+        out[...] = x.bitcast(np.uint32)[...]
+
+    f = pallas.pallas_call(body, out_shape=jax.ShapeDtypeStruct((8, 128), np.uint32))
+    expected = x[::2] + (x[1::2].astype(np.uint32) << 16)
+    np.testing.assert_array_equal(jax.jit(f)(x), expected)
+
+
+def to_the_right(*, copies: int = 1) -> Any:
+    """Every device sends its array to the next one, once all have entered the kernel."""
+    import jax
+    from jax import lax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    def body(x: Any, out: Any, sent: Any, received: Any) -> None:
+        device, count = lax.axis_index("x"), lax.axis_size("x")
+        barrier = tpu.get_barrier_semaphore()
+        for other in range(1, jax.device_count()):
+            pallas.semaphore_signal(barrier, device_id=((device + other) % count,))
+        pallas.semaphore_wait(barrier, jax.device_count() - 1)
+        right = ((device + 1) % count,)
+        sending = [
+            tpu.make_async_remote_copy(x, out, sent, received, device_id=right)
+            for _ in range(copies)
+        ]
+        for copy in sending:
+            copy.start()
+        for copy in sending:
+            copy.wait()
+
+    return call(
+        body,
+        [tpu.SemaphoreType.DMA, tpu.SemaphoreType.DMA],
+        out_specs=pallas.BlockSpec(memory_space=pallas.ANY),
+        compiler_params=tpu.CompilerParams(collective_id=0),
+    )
+
+
+def test_copies_to_other_devices(topology: Topology) -> None:
+    result = over_devices(to_the_right(), topology)
+    expected = np.concatenate([X + 100 * ((n - 1) % topology.total) for n in range(topology.total)])
+    np.testing.assert_array_equal(result, expected)
+
+
+def faults(log: EventLog) -> set[tuple[str, str]]:
+    return {(event.fault, event.kernel) for event in log.read().of("fault")}
+
+
+def test_a_race_between_devices(topology: Topology, tpu_events: EventLog) -> None:
+    with pytest.raises(Exception, match="Pallas kernel 'body' has a data race"):
+        over_devices(to_the_right(copies=2), topology).block_until_ready()
+    assert faults(tpu_events) == {("race", "body")}
+
+
+def test_a_read_while_a_copy_writes(tpu_events: EventLog) -> None:
+    import jax
+    from jax.experimental.pallas import tpu
+
+    def body(x: Any, out: Any, scratch: Any, semaphore: Any) -> None:
+        copy = tpu.make_async_copy(x, scratch, semaphore)
+        copy.start()
+        out[...] = 2 * scratch[...]
+        copy.wait()
+
+    f = call(body, [tpu.VMEM(X.shape, X.dtype), tpu.SemaphoreType.DMA])
+    with pytest.raises(Exception, match="Pallas kernel 'body' has a data race"):
+        jax.jit(f)(X).block_until_ready()
+    assert faults(tpu_events) == {("nan", "body"), ("race", "body")}
+
+
+def test_a_read_of_memory_that_nothing_was_written_to(tpu_events: EventLog) -> None:
+    import jax
+    from jax.experimental.pallas import tpu
+
+    def body(x: Any, out: Any, scratch: Any) -> None:
+        scratch[:4] = out[:4] * 0
+        out[...] = scratch[...]
+
+    result = jax.jit(call(body, [tpu.VMEM(X.shape, X.dtype)]))(X)
+    assert np.isnan(result).any()
+    assert faults(tpu_events) == {("nan", "body")}
+
+
+def test_a_read_out_of_bounds(tpu_events: EventLog) -> None:
+    import jax
+    from jax.experimental import pallas
+
+    def shifted(scratch: Any, out: Any) -> None:
+        for row in range(8):
+            out[row, :] = scratch[pallas.program_id(0) + row + 1, :]
+
+    with pytest.raises(Exception, match="Out-of-bounds read"):
+        jax.jit(after_a_copy(shifted, grid=(1,)))(X).block_until_ready()
+    assert faults(tpu_events) == {("error", "body")}
+
+
+def test_devices_that_run_a_kernel_of_their_own(topology: Topology) -> None:
+    """One that reaches no other device is not waited for."""
+    from jax import lax
+
+    f = after_a_copy(double)
+    result = over_devices(
+        lambda x: lax.cond(lax.axis_index("x") == 1, lambda v: f(f(v)), lambda v: v, x), topology
+    )
+    expected = np.concatenate([(X + 100 * n) * (4 if n == 1 else 1) for n in range(topology.total)])
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_kernels_and_collectives_that_do_not_wait_for_each_other(topology: Topology) -> None:
+    """None of the four depends on another: the compiler may put their steps in any order."""
+    from jax import lax
+
+    alone, together = after_a_copy(double), to_the_right()
+
+    def step(x: Any) -> Any:
+        return alone(x) + together(x) + alone(x + 1) + lax.psum(x, "x")
+
+    result = over_devices(lambda x: lax.fori_loop(0, 2, lambda _, v: step(v), x), topology)
+    expected = np.stack([X.astype(np.float64) + 100 * n for n in range(topology.total)])
+    for _ in range(2):
+        expected = 4 * expected + 2 + np.roll(expected, 1, axis=0) + expected.sum(axis=0)
+    np.testing.assert_allclose(result, expected.reshape(-1, 128), rtol=1e-5)
