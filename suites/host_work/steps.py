@@ -12,6 +12,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from suites.mapping import checked
+
 WIDTH, HEADS, LAYERS = 32, 4, 3
 Parameters = Mapping[str, jax.Array]
 
@@ -85,14 +87,6 @@ def sharded(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return partial(_descend, loss), given
 
 
-def _shard_map() -> Callable[..., Any]:
-    if hasattr(jax, "shard_map"):  # since JAX 0.6
-        return jax.shard_map
-    from jax.experimental.shard_map import shard_map
-
-    return shard_map
-
-
 def by_hand(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The same in shard_map, which sums the gradients itself."""
     spec, whole = PartitionSpec("x"), PartitionSpec()
@@ -103,7 +97,7 @@ def by_hand(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         updated = jax.tree.map(lambda w, g: w - 0.1 * g, weights, summed)
         return updated, lax.psum(value, "x")
 
-    mapped = _shard_map()(step, mesh=mesh, in_specs=(whole, spec), out_specs=(whole, whole))
+    mapped = checked(step, mesh, (whole, spec), (whole, whole))
     given = jax.device_put(parameters(), NamedSharding(mesh, whole))
     return mapped, (given, jax.device_put(tokens(), NamedSharding(mesh, spec)))
 

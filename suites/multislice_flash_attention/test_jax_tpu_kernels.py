@@ -14,6 +14,7 @@ import pytest
 
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
+from suites.mapping import jitted
 from suites.multislice_flash_attention import ragged
 
 pytestmark = [
@@ -35,14 +36,13 @@ def only_interpreted_as_on_a_tpu(tpu_events: EventLog) -> Any:
     assert {event.fault for event in events.of("fault")} <= {"nan"}  # of what is left as it was
 
 
-def over_devices(fn: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
+def over_devices(fn: Callable[..., Any], x: Any) -> Any:
     """``fn`` by all devices in one axis, each with its part of the first dimension."""
     from jax.sharding import Mesh, PartitionSpec
 
     mesh = Mesh(np.array(jax.devices()), ("x",))
     spec = PartitionSpec("x")
-    mapped = jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False, **options)
-    return np.asarray(jax.jit(mapped)(*arrays))
+    return np.asarray(jitted(fn, mesh, spec, spec)(x))
 
 
 @pytest.mark.parametrize("batch", ragged.BATCHES.values(), ids=ragged.BATCHES)

@@ -11,18 +11,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
+from suites.mapping import jitted
 
 Spec = PartitionSpec
 Parts = dict[int, np.ndarray]  # of one array: what each device has of it, by the device's number
-
-try:
-    from jax import shard_map
-
-    _UNCHECKED = {"check_vma": False}
-except ImportError:  # JAX before 0.6
-    from jax.experimental.shard_map import shard_map
-
-    _UNCHECKED = {"check_rep": False}
 
 
 def mesh_of(*shape: int, names: str = "xy") -> Mesh:
@@ -42,7 +34,7 @@ def spread(value: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
 
 def on_each_device(function: Callable[..., Any], mesh: Mesh, spec: PartitionSpec) -> Any:
     """The program that applies the function to each device's part of its one argument."""
-    return jax.jit(shard_map(function, mesh=mesh, in_specs=(spec,), out_specs=spec, **_UNCHECKED))
+    return jitted(function, mesh, (spec,), spec)
 
 
 def parts(array: jax.Array) -> Parts:

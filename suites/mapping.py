@@ -1,0 +1,27 @@
+"""JAX's shard_map, on every release."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+try:
+    from jax import shard_map as _shard_map
+
+    _UNCHECKED = {"check_vma": False}
+except ImportError:  # JAX before 0.6
+    from jax.experimental.shard_map import shard_map as _shard_map
+
+    _UNCHECKED = {"check_rep": False}
+
+
+def checked(fn: Callable[..., Any], mesh: Any, given: Any, result: Any) -> Callable[..., Any]:
+    """``fn`` of each device's parts, divided by the partition specs ``given`` and ``result``."""
+    mapped: Callable[..., Any] = _shard_map(fn, mesh=mesh, in_specs=given, out_specs=result)
+    return mapped
+
+
+def jitted(fn: Callable[..., Any], mesh: Any, given: Any, result: Any) -> Callable[..., Any]:
+    """The same compiled, without the check of what all devices share: few kernels pass it."""
+    mapped = _shard_map(fn, mesh=mesh, in_specs=given, out_specs=result, **_UNCHECKED)
+    return jax.jit(mapped)

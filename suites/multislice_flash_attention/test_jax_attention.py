@@ -1,0 +1,140 @@
+"""The kernels that JAX ships, divided over two slices in shard_map, without torch.
+
+Batches are divided over the slices and heads over the devices of each, as on a job of several
+slices; experts' rows over all devices.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from harness.lanes.events import EventLog
+from harness.model.topology import Topology
+from suites.mapping import jitted
+from suites.multislice_flash_attention import ragged
+from suites.multislice_flash_attention.attention import Attention
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies("2x2"),
+    pytest.mark.upstream("pytorch/xla#8850"),
+    pytest.mark.deadline(60),
+]
+
+
+@pytest.fixture
+def mesh(tpu_events: EventLog) -> Any:
+    """Slices, and the devices of each; the client is an event of the case."""
+    del tpu_events
+    from jax.experimental.mesh_utils import create_hybrid_device_mesh
+    from jax.sharding import Mesh
+
+    return Mesh(create_hybrid_device_mesh((1, 2), (2, 1), jax.devices()), ("slice", "device"))
+
+
+def over_slices(
+    mesh: Any, fn: Callable[..., Any], given: tuple[Any, ...], result: Any
+) -> Callable[..., Any]:
+    """``fn`` of parts by these partition specs, each a tuple of axes."""
+    from jax.sharding import PartitionSpec
+
+    return jitted(fn, mesh, tuple(PartitionSpec(*axes) for axes in given), PartitionSpec(*result))
+
+
+def flash(attention: Attention) -> Callable[..., Any]:
+    from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
+
+    return partial(flash_attention, causal=attention.causal, sm_scale=attention.scale)
+
+
+def splash(attention: Attention) -> Callable[..., Any]:
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    mask = masks.CausalMask if attention.causal else masks.FullMask
+    one = mask((attention.length, attention.length))
+    here = masks.MultiHeadMask([one] * (attention.heads // 2))
+    fn = jax.vmap(kernel.make_splash_mha(here, head_shards=1, q_seq_shards=1))
+    return lambda q, k, v: fn(q * attention.scale, k, v)
+
+
+KERNELS = pytest.mark.parametrize("kernel", [flash, splash])
+
+
+@KERNELS
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_attention(
+    mesh: Any, tpu_events: EventLog, kernel: Callable[..., Any], causal: bool
+) -> None:
+    attention = Attention(causal=causal)
+    spec = ("slice", "device")
+    fn = over_slices(mesh, kernel(attention), (spec,) * 3, spec)
+    result = fn(*attention.arrays()[:3])
+    np.testing.assert_allclose(result, attention.expected()[0], rtol=1e-3, atol=1e-4)
+    assert {shard.data.shape for shard in result.addressable_shards} == {(1, 2, 256, 128)}
+    tpu_events.expect_discoveries(1)
+
+
+@KERNELS
+def test_gradients(mesh: Any, kernel: Callable[..., Any], subtests: pytest.Subtests) -> None:
+    attention = Attention()
+    spec = ("slice", "device")
+    fn = over_slices(mesh, kernel(attention), (spec,) * 3, spec)
+    *given, out_gradient = attention.arrays()
+    _, pullback = jax.vjp(fn, *given)
+    _, *expected = attention.expected()
+    for name, found, oracle in zip("qkv", pullback(out_gradient), expected, strict=True):
+        with subtests.test(gradient=name):
+            np.testing.assert_allclose(found, oracle, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [(64, 64), (100, 28), (0, 128)], ids=["even", "uneven", "empty"])
+def test_grouped_matmul(mesh: Any, topology: Topology, sizes: tuple[int, ...]) -> None:
+    """Each device multiplies rows of its own, in groups of other sizes than its neighbor's."""
+    from jax.experimental.pallas.ops.tpu.megablox import gmm
+
+    random = np.random.default_rng(8334)
+    rows = random.standard_normal((topology.total * 128, 128), np.float32)
+    matrices = random.standard_normal((2, 128, 256), np.float32)
+    groups = np.concatenate([np.roll(sizes, n) for n in range(topology.total)]).astype(np.int32)
+    parts = (("slice", "device"),)
+    product = partial(gmm, preferred_element_type=np.float32, tiling=(64, 128, 128))
+    result = over_slices(mesh, product, (parts, (), parts), parts)(rows, matrices, groups)
+    expected = np.concatenate(
+        [
+            rows[n * 128 : (n + 1) * 128].astype(np.float64)[own] @ matrices[group]
+            for n in range(topology.total)
+            for group, own in enumerate(_groups(groups[2 * n : 2 * n + 2]))
+        ]
+    )
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-3)
+
+
+def _groups(sizes: np.ndarray) -> list[slice]:
+    ends = np.cumsum(sizes)
+    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 7, 1), reason="TPU interpret mode is used from JAX 0.7.1 on"
+)
+@pytest.mark.parametrize("batch", [ragged.BATCHES["mixed"], ragged.BATCHES["window"]])
+def test_ragged_paged_attention(mesh: Any, batch: ragged.Batch) -> None:
+    """Heads over the devices of a slice, with their part of each page; the slices do the same."""
+    from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
+
+    attention = partial(
+        ragged_paged_attention,
+        sm_scale=ragged.Batch.SCALE,
+        sliding_window=batch.window,
+        num_kv_pages_per_block=2,
+        num_queries_per_block=8,
+    )
+    heads = (None, "device", None)
+    given = (heads, (None, None, "device", None), (), (), (), ())
+    found = over_slices(mesh, attention, given, heads)(*ragged.arguments(batch))
+    ragged.assert_close(np.asarray(found)[: sum(batch.new)], batch)
