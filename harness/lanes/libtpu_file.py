@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import mmap
 import re
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 _BUILT = re.compile(rb"Built on [A-Z][a-z]{2} [\w: ]{1,32} \(\d{10}\)")
 
@@ -22,3 +25,24 @@ def build(path: Path) -> str:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         match = _BUILT.search(data)
         return match[0].decode() if match else ""
+
+
+def not_asked_for() -> str:
+    """What jax says of libtpu, if the one that is installed is another; "" if it is not.
+
+    An older libtpu can't read a newer jax's kernels, and its own error does not say so.
+    """
+    for text in metadata.requires("jax") or []:
+        asked = Requirement(text)
+        if asked.name not in {"libtpu", "libtpu-nightly"} or asked.marker is None:
+            continue
+        if not asked.marker.evaluate({"extra": "tpu"}):
+            continue
+        try:
+            found = metadata.version(asked.name)
+        except metadata.PackageNotFoundError:
+            continue
+        if not asked.specifier.contains(found, prereleases=True):
+            wanted = f"{asked.name}{asked.specifier}"
+            return f"jax {metadata.version('jax')} asks for {wanted}, and {found} is installed"
+    return ""

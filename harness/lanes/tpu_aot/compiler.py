@@ -9,6 +9,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+from harness.lanes import libtpu_file
 from harness.lanes.hlo import DeviceAssignment
 from harness.lanes.tpu_aot import libtpu
 from harness.lanes.tpu_aot.optimized import Optimized, read
@@ -100,13 +101,17 @@ def compile_submitted(program: Submitted, topology: Topology) -> Compilation:
 def compile_jax(lowered: Any, topology: Topology) -> Compilation:
     """Compile what ``jax.jit(...).lower(...)`` returned for ``libtpu.devices(topology)``.
 
-    Raises RefusedError when libtpu does not compile it.
+    Raises RefusedError when libtpu does not compile it. Its first line ends with the versions if
+    this jax asks for another libtpu.
     """
     start = time.perf_counter()
     try:
         executable = lowered.compile().runtime_executable()
     except Exception as error:  # XlaRuntimeError's place changed with jaxlib
-        raise RefusedError(str(error)) from error
+        first, *rest = str(error).splitlines() or [""]
+        if note := libtpu_file.not_asked_for():
+            first = f"{first} ({note})"
+        raise RefusedError("\n".join([first, *rest])) from error
     return _compilation(topology, executable, time.perf_counter() - start)
 
 
