@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 from harness.model.topology import Topology
+from suites.mapping import unreadable_before_0_4_30
 from suites.spmd_specs.jax_layouts import (
     Entry,
     check,
@@ -26,6 +27,7 @@ pytestmark = [
     pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),
     pytest.mark.topologies("8"),
     pytest.mark.upstream("jax-ml/jax#26946"),
+    unreadable_before_0_4_30,
 ]
 SHAPES = {0: (), 1: (16,), 2: (8, 16)}
 Layout = tuple[Entry, ...]

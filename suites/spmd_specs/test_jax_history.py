@@ -1,0 +1,130 @@
+"""What JAX's users have reported after an upgrade, each as the smallest program that shows it.
+
+Each case names its thread. It passes on the versions that have the defect neither yet nor any more,
+so ``qualify`` and ``since`` say which versions those are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from suites.mapping import checked, unreadable_before_0_4_30
+
+pytestmark = [
+    pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),
+    pytest.mark.topologies("4"),
+    pytest.mark.deadline(60),
+    unreadable_before_0_4_30,
+]
+
+
+def mesh_of(*shape: int, **options: Any) -> Mesh:
+    """Axes ``x`` and, if it has two, ``y``."""
+    names = ("x", "y")[: len(shape)]
+    return Mesh(np.array(jax.devices()).reshape(shape), names, **options)
+
+
+@pytest.mark.upstream("jax-ml/jax#28193")
+def test_a_gradient_taken_inside_of_shard_map() -> None:
+    """Of a loss of the device's own part: every device has a value and a gradient of its own."""
+    mesh, spec = mesh_of(4), PartitionSpec("x")
+
+    def loss(x: Any) -> Any:
+        return jnp.mean(x**2)
+
+    def step(x: Any) -> Any:
+        value, gradient = jax.value_and_grad(loss)(x)
+        return jnp.atleast_1d(value), gradient
+
+    x = np.arange(8, dtype=np.float32)
+    value, gradient = jax.jit(checked(step, mesh, (spec,), (spec, spec)))(x)
+    np.testing.assert_allclose(value, (x**2).reshape(4, 2).mean(1))
+    np.testing.assert_allclose(gradient, x)
+
+
+@pytest.mark.upstream("jax-ml/jax#26148")
+@pytest.mark.parametrize("derivative", [jax.jacfwd, jax.jacrev])
+def test_a_jacobian_taken_inside_of_shard_map(derivative: Any) -> None:
+    mesh, whole = mesh_of(4), PartitionSpec()
+
+    def line(t: Any) -> Any:
+        return jnp.zeros(10) + t * jnp.arange(10)
+
+    found = checked(derivative(line), mesh, (whole,), whole)(np.float32(1))
+    np.testing.assert_array_equal(found, np.arange(10))
+
+
+@pytest.mark.upstream("jax-ml/jax#34249")
+def test_a_sum_over_devices_inside_of_vmap() -> None:
+    mesh = mesh_of(4)
+    spec, whole = PartitionSpec("x"), PartitionSpec()
+    x = np.arange(24, dtype=np.float32).reshape(3, 8)
+    summed = checked(lambda part: lax.psum(part, "x"), mesh, (spec,), whole)
+    found = jax.vmap(summed)(x)
+    np.testing.assert_array_equal(found, x.reshape(3, 4, 2).sum(1))
+
+
+@pytest.mark.upstream("jax-ml/jax#24576")
+def test_concatenate_over_one_of_two_axes() -> None:
+    """Each part is there twice, once for each device along the other axis."""
+    along = NamedSharding(mesh_of(2, 2), PartitionSpec("x"))
+    given = [np.arange(4, dtype=np.float32), np.arange(12, dtype=np.float32)]
+    found = jnp.concatenate([jax.device_put(one, along) for one in given])
+    np.testing.assert_array_equal(found, np.concatenate(given))
+
+
+@pytest.mark.upstream("jax-ml/jax#32157")
+def test_gradients_of_each_example_of_a_convolution() -> None:
+    """Of arrays that lie on all devices of a mesh, outside of jit."""
+    everywhere = NamedSharding(mesh_of(4), PartitionSpec())
+    x = np.arange(8 * 6, dtype=np.float32).reshape(8, 1, 6)
+    kernel = np.array([[[1.0, -2.0, 3.0]]], np.float32)
+
+    def loss(weights: Any, one: Any) -> Any:
+        return lax.conv_general_dilated(one[None], weights, (1,), "VALID").sum()
+
+    gradients = jax.vmap(jax.grad(loss), (None, 0))
+    found = gradients(*(jax.device_put(one, everywhere) for one in (kernel, x)))
+    windows = np.stack([x[:, 0, n : n + 4].sum(-1) for n in range(3)], -1)
+    np.testing.assert_allclose(found, windows[:, None, None])
+
+
+@pytest.mark.upstream("jax-ml/jax#16894")
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution_divided_by_batch_and_channel(stride: int) -> None:
+    along = NamedSharding(mesh_of(4), PartitionSpec("x"))
+    x = np.arange(4 * 2 * 8, dtype=np.float32).reshape(4, 2, 8) % 7
+    kernel = np.arange(4 * 2 * 3, dtype=np.float32).reshape(4, 2, 3) % 5 - 2
+
+    def convolve(images: Any, kernels: Any) -> Any:
+        return lax.conv_general_dilated(images, kernels, (stride,), [(1, 1)])
+
+    found = jax.jit(convolve)(*(jax.device_put(one, along) for one in (x, kernel)))
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1)))
+    places = range(0, 8, stride)
+    expected = [np.einsum("nci,oci->no", padded[..., at : at + 3], kernel) for at in places]
+    np.testing.assert_allclose(found, np.stack(expected, -1))
+
+
+@pytest.mark.skipif(
+    not hasattr(jax, "set_mesh"), reason="this release of JAX has no mesh of explicit axes"
+)
+@pytest.mark.upstream("jax-ml/jax#39309")
+def test_a_reshape_keeps_an_axis_of_one_device() -> None:
+    from jax.sharding import AxisType
+
+    mesh = mesh_of(1, 4, axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(
+            np.ones((1, 512), np.float32), NamedSharding(mesh, PartitionSpec("x", "y"))
+        )
+        found = jax.jit(lambda value: value.reshape(-1, 4, 128))(x)
+    assert tuple(found.sharding.spec) == ("x", "y", None)
+    np.testing.assert_array_equal(found, np.ones((1, 4, 128)))
