@@ -20,7 +20,7 @@ from suites.collectives.checks import check_groups, check_numbers, check_reducer
 from suites.collectives.data import layout, ranks_of
 from suites.collectives.exported import export, read, versions
 from suites.collectives.jax_programs import AXES, COLLECTIVES, groups_of, over
-from suites.mapping import unreadable_before_0_4_30
+from suites.jax_releases import unreadable_before_0_4_30
 from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device, parts, spread
 
 pytestmark = [

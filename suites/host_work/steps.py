@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from suites.mapping import checked
+from suites.jax_releases import checked
 
 WIDTH, HEADS, LAYERS = 32, 4, 3
 Parameters = Mapping[str, jax.Array]

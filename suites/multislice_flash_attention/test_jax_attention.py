@@ -14,7 +14,7 @@ import pytest
 
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
-from suites.mapping import jitted
+from suites.jax_releases import jitted, needs_tpu_interpret_mode
 from suites.multislice_flash_attention import ragged
 from suites.multislice_flash_attention.attention import Attention
 
@@ -119,9 +119,7 @@ def _groups(sizes: np.ndarray) -> list[slice]:
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
-@pytest.mark.skipif(
-    jax.__version_info__ < (0, 7, 1), reason="TPU interpret mode is used from JAX 0.7.1 on"
-)
+@needs_tpu_interpret_mode
 @pytest.mark.parametrize("batch", [ragged.BATCHES["mixed"], ragged.BATCHES["window"]])
 def test_ragged_paged_attention(mesh: Any, batch: ragged.Batch) -> None:
     """Heads over the devices of a slice, with their part of each page; the slices do the same."""

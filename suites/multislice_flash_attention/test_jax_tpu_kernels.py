@@ -4,7 +4,6 @@ Only JAX's TPU interpret mode runs them, which simulates memory spaces, DMA and 
 looks for reads out of bounds and for races between devices (jax-ml/jax#25097).
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,17 +13,16 @@ import pytest
 
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
-from suites.mapping import jitted
+from suites.jax_releases import needs_tpu_interpret_mode
 from suites.multislice_flash_attention import ragged
+from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.topologies("2x2"),
     pytest.mark.upstream("jax-ml/jax#25097"),
     pytest.mark.deadline(60),
-    pytest.mark.skipif(
-        jax.__version_info__ < (0, 7, 1), reason="TPU interpret mode is used from JAX 0.7.1 on"
-    ),
+    needs_tpu_interpret_mode,
 ]
 
 
@@ -34,15 +32,6 @@ def only_interpreted_as_on_a_tpu(tpu_events: EventLog) -> Any:
     events = tpu_events.read()
     assert {event.mode for event in events.of("kernel")} == {"tpu"}
     assert {event.fault for event in events.of("fault")} <= {"nan"}  # of what is left as it was
-
-
-def over_devices(fn: Callable[..., Any], x: Any) -> Any:
-    """``fn`` by all devices in one axis, each with its part of the first dimension."""
-    from jax.sharding import Mesh, PartitionSpec
-
-    mesh = Mesh(np.array(jax.devices()), ("x",))
-    spec = PartitionSpec("x")
-    return np.asarray(jitted(fn, mesh, spec, spec)(x))
 
 
 @pytest.mark.parametrize("batch", ragged.BATCHES.values(), ids=ragged.BATCHES)
@@ -70,11 +59,11 @@ def test_all_gather(topology: Topology) -> None:
     """
     from jax.experimental.pallas import tpu
     from jax.experimental.pallas.ops.tpu.all_gather import all_gather
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    from jax.sharding import NamedSharding
 
-    mesh = Mesh(np.array(jax.devices()), ("x",))
+    mesh = mesh_of(topology.total)
     x = np.arange(topology.total * 16 * 128, dtype=np.float32).reshape(-1, 128)
-    sharded = jax.device_put(x, NamedSharding(mesh, PartitionSpec("x")))
+    sharded = jax.device_put(x, NamedSharding(mesh, Spec("x")))
     found = all_gather(sharded, mesh=mesh, axis_name="x", memory_space=tpu.VMEM)
     np.testing.assert_array_equal(found, x)
 
@@ -122,7 +111,8 @@ def test_copies_around_the_ring(topology: Topology, steps: int) -> None:
         scratch_shapes=[tpu.VMEM((2, 8, 128), x.dtype), dma, dma((2,)), dma((2,))],
         compiler_params=tpu.CompilerParams(collective_id=0),
     )
-    np.testing.assert_array_equal(over_devices(fn, x), np.roll(x, 8 * steps, axis=0))
+    found = on_each_device(fn, mesh_of(topology.total), Spec("x"))(x)
+    np.testing.assert_array_equal(found, np.roll(x, 8 * steps, axis=0))
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (2, 2), (4, 1)])

@@ -1,12 +1,12 @@
 """Paged attention by torch_xla: of one token a sequence, of several, and of ragged sequences."""
 
-import jax
 import numpy as np
 import pytest
 import torch
 import torch_xla
 
 from harness.session.fixtures import StartRuntime
+from suites.jax_releases import needs_tpu_interpret_mode
 from suites.multislice_flash_attention import ragged
 from suites.multislice_flash_attention.paged import TOLERANCE, Cache, expected, inputs
 
@@ -64,9 +64,6 @@ def test_dtype_of_the_result(start_runtime: StartRuntime, kv_heads: int) -> None
     assert found == torch.bfloat16
 
 
-needs_tpu_interpret_mode = pytest.mark.skipif(
-    jax.__version_info__ < (0, 7, 1), reason="JAX before 0.7.1 can't interpret these kernels"
-)
 BATCHES = pytest.mark.parametrize("batch", ragged.BATCHES.values(), ids=ragged.BATCHES)
 
 

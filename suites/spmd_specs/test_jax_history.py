@@ -15,7 +15,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from suites.mapping import checked, unreadable_before_0_4_30
+from suites.jax_releases import checked, unreadable_before_0_4_30
+from suites.process_groups.global_arrays import mesh_of
 
 pytestmark = [
     pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),
@@ -23,12 +24,6 @@ pytestmark = [
     pytest.mark.deadline(60),
     unreadable_before_0_4_30,
 ]
-
-
-def mesh_of(*shape: int, **options: Any) -> Mesh:
-    """Axes ``x`` and, if it has two, ``y``."""
-    names = ("x", "y")[: len(shape)]
-    return Mesh(np.array(jax.devices()).reshape(shape), names, **options)
 
 
 @pytest.mark.upstream("jax-ml/jax#28193")
@@ -120,7 +115,7 @@ def test_a_convolution_divided_by_batch_and_channel(stride: int) -> None:
 def test_a_reshape_keeps_an_axis_of_one_device() -> None:
     from jax.sharding import AxisType
 
-    mesh = mesh_of(1, 4, axis_types=(AxisType.Explicit,) * 2)
+    mesh = Mesh(mesh_of(1, 4).devices, ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
     with jax.set_mesh(mesh):
         x = jax.device_put(
             np.ones((1, 512), np.float32), NamedSharding(mesh, PartitionSpec("x", "y"))

@@ -36,18 +36,19 @@ def replace_custom_calls(
     inserted = Inserted(program)
     entries: dict[tuple[bytes, Shapes, bool], Computation] = {}
     configs = []
-    found = [
-        (computation, instruction, _is_manual(program, computation, instruction))
-        for computation in program.computations
-        for instruction in computation.instructions
-        if instruction.opcode == "custom-call" and instruction.custom_call_target == target
-    ]
+    found = []
     for computation in program.computations:
+        calls = [
+            (i, _is_manual(program, computation, i))
+            for i in computation.instructions
+            if i.opcode == "custom-call" and i.custom_call_target == target
+        ]
+        if calls:
+            found.append((computation, calls))
+    for computation, calls in found:
         shapes = {i.id: tuple(i.shape.dimensions) for i in computation.instructions}
         chain = _Chain(computation, inserted)
-        for instruction, manual in [
-            (i, manual) for c, i, manual in found if c.id == computation.id
-        ]:
+        for instruction, manual in calls:
             config = instruction.backend_config
             operands = tuple(shapes[operand] for operand in instruction.operand_ids)
             key = config, operands, manual
