@@ -96,7 +96,7 @@ def test_ctrl_c_leaves_no_process(project: Project, xdist: tuple[str, ...]) -> N
         assert all(is_alive(pid) for pid in started[:3])
         time.sleep(0.2)
         os.killpg(pytest_process.pid, signal.SIGINT)  # as the terminal does
-        stdout, _ = pytest_process.communicate(timeout=20)
+        stdout, _ = pytest_process.communicate(timeout=100)
     assert pytest_process.returncode == 2
     assert "KeyboardInterrupt" in stdout
     assert_gone(started)
@@ -109,6 +109,6 @@ def test_killing_pytest_ends_its_cases(project: Project, number: signal.Signals)
     with project.start() as pytest_process:
         started = pids(project, 1)
         pytest_process.send_signal(number)
-        pytest_process.communicate(timeout=20)
+        pytest_process.communicate(timeout=100)
     assert pytest_process.returncode == -number
     assert_gone(started)

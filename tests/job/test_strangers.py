@@ -138,7 +138,7 @@ def test_what_a_stranger_says_is_nothing_to_the_workers(jobs: list[Job], words: 
         with knock(jobs[0], WORDS[words]), knock(jobs[0], WORDS[words]):
             return meet_all(first)
 
-    assert fork_ranks(rank, 2, deadline=20) == [[None] * 3] * 2
+    assert fork_ranks(rank, 2, deadline=60) == [[None] * 3] * 2
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -180,7 +180,7 @@ def test_a_flood_holds_no_deadline(jobs: list[Job]) -> None:
         death = rendezvous.First(jobs[0], CASES).meet(0, 0.5)
         return death.message if death else ""
 
-    said, *floods = fork_ranks(rank, 4, deadline=20)
+    said, *floods = fork_ranks(rank, 4, deadline=60)
     assert said == "worker 1-0 never came to a.py::a (0.5 s)"
     assert sum(floods) > wire.STRANGERS
 
@@ -196,7 +196,7 @@ def test_one_endless_talker_holds_no_deadline(jobs: list[Job]) -> None:
                 made.sendall(line("Left", case=1) * 1000)
         return ""
 
-    said = fork_ranks(rank, 2, deadline=20)
+    said = fork_ranks(rank, 2, deadline=60)
     assert said == ["worker 1-0 never came to a.py::a (0.5 s)", ""]
 
 
@@ -209,7 +209,7 @@ def test_a_flood_keeps_no_worker_out(jobs: list[Job]) -> None:
             return meet_all(other(jobs[1]))
         return flood(jobs[0])
 
-    assert fork_ranks(rank, 4, deadline=30)[:2] == [[None] * 3] * 2
+    assert fork_ranks(rank, 4, deadline=60)[:2] == [[None] * 3] * 2
 
 
 def test_connections_held_open_keep_no_worker_out(jobs: list[Job]) -> None:
@@ -224,7 +224,7 @@ def test_connections_held_open_keep_no_worker_out(jobs: list[Job]) -> None:
             assert len(first._listener._strangers) <= wire.STRANGERS
         return met
 
-    assert fork_ranks(rank, 2, deadline=20) == [[None] * 3] * 2
+    assert fork_ranks(rank, 2, deadline=60) == [[None] * 3] * 2
 
 
 def test_a_stranger_has_little_time(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ def test_a_workers_place_is_taken_once(jobs: list[Job]) -> None:
         assert wire.join(jobs[1].address[1], jobs[1], DIGEST, 1000, end) is None
         return [*met, *(real.meet(number, LONG) for number in (1, 2))]
 
-    assert fork_ranks(rank, 2, deadline=20) == [[None] * 3] * 2
+    assert fork_ranks(rank, 2, deadline=60) == [[None] * 3] * 2
 
 
 @pytest.mark.measures_coverage
@@ -271,7 +271,7 @@ def test_a_worker_of_another_job_is_told_so() -> None:
             other(theirs)
         return str(raised.value)
 
-    said = fork_ranks(rank, 2, deadline=20)
+    said = fork_ranks(rank, 2, deadline=60)
     assert said == [
         "worker 1-0 never came to a.py::a (0.5 s)",
         (
@@ -401,7 +401,7 @@ def exchanged(
         with strangers():
             return exchange.exchange(lambda: ["one", number], jobs[number], seconds)
 
-    return fork_ranks(rank, len(jobs), deadline=20)
+    return fork_ranks(rank, len(jobs), deadline=60)
 
 
 CASE = wire.digest("")
@@ -458,7 +458,7 @@ def test_a_value_that_is_too_deep_is_its_workers_error(jobs: list[Job]) -> None:
             exchange.exchange(lambda: deep if number else 0, jobs[number], LONG)
         return str(raised.value)
 
-    for said in fork_ranks(rank, 2, deadline=20):
+    for said in fork_ranks(rank, 2, deadline=60):
         assert said.startswith("worker 1-0 raised\nTraceback")
         assert "expected JSON with at most 64 levels" in said
 
@@ -471,7 +471,7 @@ def test_who_tells_no_value_in_time_is_named_in_a_flood(jobs: list[Job]) -> None
             exchange.exchange(lambda: 0, jobs[0], 0.5)
         return str(raised.value)
 
-    assert fork_ranks(rank, 3, deadline=20)[0] == "worker 1-0 told no value in 0.5 s"
+    assert fork_ranks(rank, 3, deadline=60)[0] == "worker 1-0 told no value in 0.5 s"
 
 
 WITHOUT = {"XLA_HARNESS_RENDEZVOUS": "head:1", "MEGASCALE_NUM_SLICES": "2"}

@@ -62,7 +62,7 @@ def test_it_waits_until_it_is_collected(tmp_path: Path, workers: list[Worker]) -
     with pytest.raises(subprocess.TimeoutExpired):
         worker.process.wait(timeout=1)
     (worker.out / "collected").touch()
-    stdout, _ = worker.process.communicate(timeout=30)
+    stdout, _ = worker.process.communicate(timeout=100)
     assert worker.process.returncode == 1
     assert stdout == worker.await_file("log.txt")
     assert "test_first" in stdout
@@ -71,7 +71,7 @@ def test_it_waits_until_it_is_collected(tmp_path: Path, workers: list[Worker]) -
 
 def test_it_does_not_wait_for_ever(tmp_path: Path, workers: list[Worker]) -> None:
     workers.append(worker := Worker(tmp_path, 1))
-    assert worker.process.wait(timeout=60) == 0
+    assert worker.process.wait(timeout=100) == 0
 
 
 def test_told_to_end_it_reports_what_ran(tmp_path: Path, workers: list[Worker]) -> None:
@@ -89,4 +89,4 @@ def test_told_to_end_it_reports_what_ran(tmp_path: Path, workers: list[Worker]) 
     with pytest.raises(subprocess.TimeoutExpired):
         worker.process.wait(timeout=1)
     (worker.out / "collected").touch()
-    assert worker.process.wait(timeout=30) == 2
+    assert worker.process.wait(timeout=100) == 2

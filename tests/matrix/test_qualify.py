@@ -84,7 +84,7 @@ def interrupted(stacks: Drift) -> Told:
         while not log.exists() and time.monotonic() < end:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=200)
     hold.unlink()
     return told(stacks, process.returncode, output, errors)
 

@@ -255,7 +255,7 @@ def _smallest_test_file() -> str:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT / ".ci", capture_output=True, text=True, check=True
     )
-    return Path(done.stdout.strip()).stem
+    return Path(done.stdout.strip()).name
 
 
 def test_every_step_of_ci_runs_in_a_clean_clone(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_a_fork_after_the_client_started_is_named(topology: Topology) -> None:
         (program,) = KEPT
         total = program(total)
         values(total)
-        return fork_ranks(lambda _: program(total), 1, deadline=20) if number == 1 else []
+        return fork_ranks(lambda _: program(total), 1, deadline=60) if number == 1 else []
 
     with pytest.raises(RankError, match=r"process \d+ was forked after process \d+ had created"):
         run_ranks(rank, topology, deadline=60)

@@ -60,6 +60,6 @@ def test_killing_pytest_ends_a_job(project: Project, when: str) -> None:
         while not executors(job):
             time.sleep(0.01)
         pytest_process.send_signal(signal.SIGKILL)
-        pytest_process.communicate(timeout=60)
+        pytest_process.communicate(timeout=100)
     assert_gone([int(pid) for pid, _ in ranks])
     assert_none(job)

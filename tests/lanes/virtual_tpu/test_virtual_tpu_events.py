@@ -160,7 +160,7 @@ def test_counts_survive_the_process(tpu_events: EventLog, end: str, tmp_path: Pa
         stdout=subprocess.PIPE,
         cwd=tmp_path,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == -signal.Signals[end]

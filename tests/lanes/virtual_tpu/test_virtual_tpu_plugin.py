@@ -69,7 +69,7 @@ class Driver:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=100,
+            timeout=400,  # more than one test may take, see caller.c
             check=True,
         )
         texts = dict(re.findall(r"(?ms)^--- (\w+)\n(.*?)(?=^--- |\Z)", done.stderr))
