@@ -72,7 +72,7 @@ def _in_place(
         MEGASCALE_NUM_SLICES=str(real.slices),
         MEGASCALE_COORDINATOR_ADDRESS=real.coordinator,
         XLA_HARNESS_JOB_TOKEN=real.token,
-        VIRTUAL_TPU_CHIPS=str(topology.devices),
+        VIRTUAL_TPU_CHIPS=str(topology.chips),
     )
     values = exchange(lambda: fn(real.slice), real, deadline)
     return values[:: real.hosts]

@@ -45,10 +45,10 @@ def topology(
     if not size and not grid:
         raise BadInputError(f"TPU_ACCELERATOR_TYPE={kind}: expected TPU_TOPOLOGY with it, as 2x2")
     found = Topology.parse(f"{slices}x{generation.name}:{grid or size}")
-    if size and found.devices != size:
+    if size and found.chips != size:
         raise BadInputError(
             f"TPU_ACCELERATOR_TYPE={kind} is a slice of {size} chips, TPU_TOPOLOGY={grid} one of "
-            f"{found.devices}"
+            f"{found.chips}"
         )
     return found
 
@@ -68,8 +68,7 @@ def _of_type(text: str) -> tuple[Generation, int]:
         if text == generation.gke:
             return generation, 0
         if match and match["accelerator"] in (generation.accelerator, generation.name):
-            cores = generation.cores if generation.counts_cores else 1
-            return generation, int(match["count"]) // cores
+            return generation, generation.chips(int(match["count"]))
     known = ", ".join(generation.accelerator_type(8) for generation in GENERATIONS.values())
     raise BadInputError(f"TPU_ACCELERATOR_TYPE={text!r}: expected one as {known}")
 

@@ -25,7 +25,8 @@ class Topology:
 
     A TPU's has a ``generation`` and the ``grid`` of a slice's chips too, and is written as libtpu
     writes a slice, with the number of slices in front: ``v6e:2x2``, ``2xv4:2x2x1``. ``2xv6e:4`` is
-    read as ``2xv6e:2x2``. Without a generation, a TPU lane takes its own default.
+    read as ``2xv6e:2x2``. Without a generation, a TPU lane takes its own default. A chip of
+    ``tpu7x`` is two devices.
 
     ``processes`` says how a job divides its devices: one process for each ``chip``, ``host`` or
     ``slice``, written ``2x4@chip``; "" is one process that has them all.
@@ -61,7 +62,8 @@ class Topology:
             grid = generation.grid(size)
         except ValueError as error:
             raise BadInputError(f"topology {text!r}: {error}") from None
-        return cls(slices, math.prod(grid), generation.name, grid, processes)
+        devices = math.prod(grid) * generation.devices
+        return cls(slices, devices, generation.name, grid, processes)
 
     def divided(self, processes: str) -> Topology:
         """The same devices for a job of a process each ``chip``, ``host``, ``slice``, or ``one``.
@@ -82,6 +84,11 @@ class Topology:
         return self.slices * self.devices
 
     @property
+    def chips(self) -> int:
+        """Of one slice; each is a device, or several."""
+        return self.devices // generation_named(self.generation).devices
+
+    @property
     def slice(self) -> str:
         """One slice of it, as libtpu names it: ``v6e:2x2``; without a generation its devices."""
         size = "x".join(map(str, self.grid or (self.devices,)))
@@ -90,7 +97,7 @@ class Topology:
     @property
     def bounds(self) -> tuple[int, int, int]:
         """Chips of one slice along x, y and z."""
-        x, y, z = (*(self.grid or generation_named(self.generation).bounds(self.devices)), 1)[:3]
+        x, y, z = (*(self.grid or generation_named(self.generation).bounds(self.chips)), 1)[:3]
         return x, y, z
 
     @property
@@ -115,7 +122,7 @@ class Topology:
     @property
     def is_divisible(self) -> bool:
         """Whether its processes can have all chips of a slice, each as many as the others."""
-        return math.prod(self.process_grid) * math.prod(self.process_bounds) == self.devices
+        return math.prod(self.process_grid) * math.prod(self.process_bounds) == self.chips
 
     def __str__(self) -> str:
         text = self.slice if self.slices == 1 else f"{self.slices}x{self.slice}"
@@ -130,7 +137,7 @@ def check_slice(topology: Topology) -> None:
     generation = generation_named(topology.generation)
     if not topology.generation or topology.slice.partition(":")[2] in generation.grids:
         return
-    near = sorted(generation.grids, key=lambda grid: abs(_chips(grid) - topology.devices))[:3]
+    near = sorted(generation.grids, key=lambda grid: abs(_chips(grid) - topology.chips))[:3]
     near = [f"{generation.name}:{grid}" for grid in near]
     raise BadInputError(
         f"topology {topology}: {topology.slice} is not a slice of a TPU: did you mean "

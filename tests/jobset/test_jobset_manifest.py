@@ -220,9 +220,9 @@ def test_the_environment_is_of_the_generation(printed: Callable[..., Json]) -> N
     for generation in GENERATIONS.values():
         grid = generation.grids[2]
         manifest = printed("--accelerator", generation.gke, "--grid", grid, "--image", "a")
-        devices = Topology.parse(f"{generation.name}:{grid}").devices
+        chips = Topology.parse(f"{generation.name}:{grid}").chips
         said = environment_of(manifest)
-        assert said["TPU_ACCELERATOR_TYPE"] == generation.accelerator_type(devices)
+        assert said["TPU_ACCELERATOR_TYPE"] == generation.accelerator_type(chips)
         assert said["TPU_TOPOLOGY"] == grid
 
 

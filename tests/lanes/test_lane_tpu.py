@@ -50,6 +50,7 @@ SAID = [
     ({"TPU_ACCELERATOR_TYPE": "v4-8"}, "v4:2x2x1"),  # counts TensorCores
     ({"TPU_ACCELERATOR_TYPE": "v5p-16", "TPU_TOPOLOGY": "2x2x2"}, "v5p:2x2x2"),
     ({"TPU_ACCELERATOR_TYPE": "tpu-v6e-slice", "TPU_TOPOLOGY": "4x4"}, "v6e:4x4"),
+    ({"TPU_ACCELERATOR_TYPE": "tpu7x-16", "TPU_TOPOLOGY": "2x2x2"}, "tpu7x:2x2x2"),
     ({**V6E, "MEGASCALE_NUM_SLICES": "2"}, "2xv6e:2x2"),
     ({}, "v6e:2x2"),  # by the chips on the PCI bus
 ]

@@ -123,7 +123,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
         "VIRTUAL_TPU_KIND": generation.device_kind,
         "VIRTUAL_TPU_PCI": f"0x{generation.pci:04x}",
         "VIRTUAL_TPU_CORES": str(generation.cores),
-        "VIRTUAL_TPU_CHIPS": str(topology.devices if topology.processes else topology.total),
+        "VIRTUAL_TPU_CHIPS": str(topology.chips * (1 if topology.processes else topology.slices)),
         "VIRTUAL_TPU_PLATFORM": f"{wrapper}TFRT {generation.device_kind}\n{_libtpu_build()} "
         "virtual TPU",
         "MEGASCALE_NUM_SLICES": str(topology.slices) if topology.slices > 1 else None,
@@ -131,7 +131,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
         "MEGASCALE_COORDINATOR_ADDRESS": None,
         "SKIP_MEGASCALE_PJRT_CLIENT": None,
         "TORCH_TPU_DEVICES_PER_HOST": None,
-        "TPU_ACCELERATOR_TYPE": generation.accelerator_type(topology.devices),
+        "TPU_ACCELERATOR_TYPE": generation.accelerator_type(topology.chips),
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_ID": "0",
         "TPU_WORKER_HOSTNAMES": "localhost",

@@ -21,7 +21,10 @@ CASE = "@pytest.mark.lanes('virtual-tpu')\ndef test_x(): pass"
         (["--topology=2y4"], "topology '2y4': expected DEVICES or SLICESxDEVICES, as 4 or 2x4"),
         (["--topology=2x0"], "topology '2x0': expected"),
         (["--topology=:2x4"], "topology ':2x4': expected"),
-        (["--topology=v6:2x4"], "TPU generation 'v6': expected one of v4, v5e, v5p, v6e; did you"),
+        (
+            ["--topology=v6:2x4"],
+            "TPU generation 'v6': expected one of v4, v5e, v5p, v6e, tpu7x; did you",
+        ),
         (["--topology=v6:4"], "did you mean v6e?"),
         (["--topology=trillium:4"], "TPU generation 'trillium': expected one of v4, v5e, v5p, v6e"),
         (["--topology=4097"], "topology 4097: expected 4096 devices at most"),

@@ -46,7 +46,7 @@ def libtpu_says(name: str, **options: Any) -> list[dict[str, Any]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
@@ -84,6 +84,18 @@ def test_devices_are_those_of_libtpu(topology: Topology) -> None:
         build = one.pop("version").split(" cl/")[0]
         assert f"\n{other.pop('version')}\n" == f"\nPJRT C API\n{build} virtual TPU\n"
         assert one == other
+
+
+@pytest.mark.topologies("2xtpu7x:2x2x1")
+def test_a_chip_of_tpu7x_is_two_devices(topology: Topology) -> None:
+    """As libtpu 0.0.37 says; the one that is installed here may be older than tpu7x."""
+    devices = virtual_tpu_says()
+    assert len(devices) == topology.total == 16
+    assert {device["kind"] for device in devices} == {"TPU7x"}
+    assert {device["num_cores"] for device in devices} == {1}
+    places = [(*device["coords"], device["core_on_chip"]) for device in devices[:8]]
+    assert places == [(x, y, 0, core) for y in (0, 1) for x in (0, 1) for core in (0, 1)]
+    assert [device["slice_index"] for device in devices] == [0] * 8 + [1] * 8
 
 
 @pytest.mark.topologies(*SIZES)

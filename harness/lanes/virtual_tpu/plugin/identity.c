@@ -53,24 +53,25 @@ static int process_of(int slice, const int64_t *at) {
 
 static void describe(Device *device, int id) {
   const int local = id % identity.devices, slice = id / identity.devices;
+  const int chip = local / identity.of_chip, core = local % identity.of_chip;
   const int *bounds = identity.bounds;
   int64_t *at = device->coordinates;
-  at[0] = local % bounds[0];
-  at[1] = local / bounds[0] % bounds[1];
-  at[2] = local / (bounds[0] * bounds[1]);
+  at[0] = chip % bounds[0];
+  at[1] = chip / bounds[0] % bounds[1];
+  at[2] = chip / (bounds[0] * bounds[1]);
   device->attributes[0] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
                                             .name = "coords",
                                             .name_size = strlen("coords"),
                                             .type = PJRT_NamedValue_kInt64List,
                                             .int64_array_value = at,
                                             .value_size = 3};
-  device->attributes[1] = number("core_on_chip", 0);
+  device->attributes[1] = number("core_on_chip", core);
   device->attributes[2] = number("num_cores", identity.cores);
   device->attributes[3] = number("slice_index", slice);
   device->process = process_of(slice, at);
   device->own = device->process == identity.process;
-  snprintf(device->text, sizeof device->text, "TPU_%d(process=%d,(%d,%d,%d,0))", id,
-           device->process, (int)at[0], (int)at[1], (int)at[2]);
+  snprintf(device->text, sizeof device->text, "TPU_%d(process=%d,(%d,%d,%d,%d))", id,
+           device->process, (int)at[0], (int)at[1], (int)at[2], core);
 }
 
 // In a job of several processes each has one slice, and MEGASCALE_SLICE_ID says which.
@@ -111,7 +112,7 @@ static int sees_all_chips(void) {
   const char *visible = variable("TPU_VISIBLE_CHIPS");
   int count = visible == NULL ? 0 : 1;
   for (; visible != NULL && *visible != '\0'; ++visible) count += *visible == ',';
-  return count == identity.devices;
+  return count * identity.of_chip == identity.devices;
 }
 
 // The chips that this process may use, by the variables that libtpu reads them from:
@@ -130,7 +131,7 @@ static PJRT_Error *read_processes(void) {
     if (!numbers(chips, ',', 3, block))
       return wrong("TPU_CHIPS_PER_PROCESS_BOUNDS", chips, "X,Y,Z");
     const int processes = identity.grid[0] * identity.grid[1] * identity.grid[2];
-    const int64_t all = (int64_t)processes * block[0] * block[1] * block[2];
+    const int64_t all = (int64_t)processes * block[0] * block[1] * block[2] * identity.of_chip;
     if (processes == 1 && all < identity.devices && sees_all_chips()) {
       // https://github.com/pytorch/xla/blob/v2.9.0/test/pjrt/test_runtime_tpu.py
       memcpy(block, bounds, sizeof block);
@@ -169,9 +170,12 @@ static PJRT_Error *read_environment(void) {
   identity.slices = sizes[0];
   identity.devices = sizes[1];
   const char *chips = variable("VIRTUAL_TPU_BOUNDS");
-  if (!numbers(chips, ',', 3, bounds) ||
-      (int64_t)bounds[0] * bounds[1] * bounds[2] != identity.devices) {
-    return wrong("VIRTUAL_TPU_BOUNDS", chips, "X,Y,Z with as many chips as a slice has devices");
+  if (!numbers(chips, ',', 3, bounds) || bounds[0] > MOST_DEVICES / bounds[1] ||
+      bounds[0] * bounds[1] > MOST_DEVICES / bounds[2] ||
+      identity.devices % (bounds[0] * bounds[1] * bounds[2]) != 0 ||
+      (identity.of_chip = identity.devices / (bounds[0] * bounds[1] * bounds[2])) > 2) {
+    return wrong("VIRTUAL_TPU_BOUNDS", chips,
+                 "X,Y,Z, of chips that are one or two devices of the slice each");
   }
   const char *kind = variable("VIRTUAL_TPU_KIND"), *version = variable("VIRTUAL_TPU_PLATFORM");
   const char *cores = variable("VIRTUAL_TPU_CORES");

@@ -101,7 +101,8 @@ typedef struct {
   int bounds[3];                 // of one slice's mesh of chips
   int grid[3];                   // of the processes that a slice's chips are divided among
   int process, processes;        // this one's index in the whole job, and how many there are
-  int cores;                     // of one chip, all behind one device
+  int of_chip;                   // devices that one chip is
+  int cores;                     // of one device
   char kind[64], version[512];
 } Identity;
 extern Identity identity;
