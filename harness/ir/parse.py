@@ -79,15 +79,22 @@ def parse(source: str | bytes) -> Program:
 
 
 def read_artifact(artifact: bytes) -> Any:
-    """A portable artifact as StableHLO: as text up to jaxlib 0.7, and since then as a module."""
-    with _context():
-        return _artifacts.deserialize_portable_artifact(artifact)
+    """A portable artifact as a module of StableHLO."""
+    with _context() as context:
+        found = _artifacts.deserialize_portable_artifact(artifact)  # text before jaxlib 0.10
+        return ir.Module.parse(found, context) if isinstance(found, str) else found
+
+
+def name_of(artifact: bytes) -> str:
+    """The name of the module in a portable artifact; raises InvalidProgramError."""
+    name: str = _module(artifact).operation.attributes["sym_name"].value
+    return name
 
 
 def _module(source: str | bytes) -> Any:
     try:
         if isinstance(source, bytes):
-            source = str(read_artifact(source))
+            return read_artifact(source)
         return ir.Module.parse(source, _context())
     except Exception as error:  # MLIRError has no importable class, ValueError is not promised
         raise InvalidProgramError(str(error)) from error

@@ -532,10 +532,12 @@ Global___DeviceAssignment: _TypeAlias = DeviceAssignment  # noqa: Y015
 class Module(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    NAME_FIELD_NUMBER: _builtins.int
     COMPUTATIONS_FIELD_NUMBER: _builtins.int
     ENTRY_COMPUTATION_ID_FIELD_NUMBER: _builtins.int
     DEVICE_ASSIGNMENT_FIELD_NUMBER: _builtins.int
     STACK_FRAME_INDEX_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
     entry_computation_id: _builtins.int
     @_builtins.property
     def computations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Computation]: ...
@@ -546,14 +548,15 @@ class Module(_message.Message):
     def __init__(
         self,
         *,
+        name: _builtins.str | None = ...,
         computations: _abc.Iterable[Global___Computation] | None = ...,
         entry_computation_id: _builtins.int | None = ...,
         device_assignment: Global___DeviceAssignment | None = ...,
         stack_frame_index: Global___StackFrames | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "name", b"name", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "name", b"name", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

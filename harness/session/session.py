@@ -198,16 +198,19 @@ class Cases:
         return report
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-        """Compare with the golden compilations once the case has found no fault by itself."""
-        result = yield
-        compiler = pyfuncitem.funcargs.get("tpu_compiler")
-        if compiler is not None:
-            from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        """Compile, or compare with golden compilations, if the test has found no fault itself."""
+        case = item.stash.get(CASE, None)
+        if case is None or not LANES[case.target.lane].compiles_only:
+            return (yield)
+        from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler, compiling_what_is_submitted
 
-            if isinstance(compiler, TpuCompiler):
-                compiler.compare()
-        return result
+        compiler = getattr(item, "funcargs", {}).get("tpu_compiler")
+        if not isinstance(compiler, TpuCompiler):
+            with compiling_what_is_submitted(TpuCompiler(case, None)):
+                return (yield)
+        yield
+        compiler.compare()
 
     @pytest.hookimpl(tryfirst=True)  # it may change the report for all who come after it
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -75,5 +75,7 @@ def as_one(programs: Sequence[Compilation]) -> Optimized:
     return Optimized(
         collectives=tuple(collective for one in facts for collective in one.collectives),
         transfers=tuple(transfer for one in facts for transfer in one.transfers),
-        kernels=sum(one.kernels for one in facts),
+        kernel_names=tuple(name for one in facts for name in one.kernel_names),
+        vmem=max((one.vmem for one in facts), default=0),
+        custom_calls=sum(one.custom_calls for one in facts),
     )

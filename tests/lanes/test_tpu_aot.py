@@ -90,6 +90,8 @@ print(os.getpid())
         ("2xv4:2x2x1", 2, 4, "2xv4:2x2x1"),
         ("v4:8", 1, 8, "v4:2x2x2"),
         ("1xv5e:1x1", 1, 1, "v5e:1x1"),
+        ("tpu7x:2x2x1", 1, 8, "tpu7x:2x2x1"),  # a chip is two devices
+        ("2xv7x:4", 2, 8, "2xtpu7x:2x2x1"),
         ("2x4", 2, 4, "2x4"),
     ],
 )
@@ -106,7 +108,10 @@ def test_spelling(text: str, slices: int, devices: int, spelled: str) -> None:
         ("v6e:3x3", "v6e:3x3 is not a slice of a TPU: did you mean v6e:2x4, v6e:2x2 or v6e:4x4?"),
         ("v6e:2x2x1", "v6e is a torus of 2 dimensions: expected chips as 2x2"),
         ("v4:2x2", "v4 is a torus of 3 dimensions: expected chips as 2x2x2"),
-        ("v6:2x2", "TPU generation 'v6': expected one of v4, v5e, v5p, v6e; did you mean v6e?"),
+        (
+            "v6:2x2",
+            "TPU generation 'v6': expected one of v4, v5e, v5p, v6e, tpu7x; did you mean v6e?",
+        ),
         ("2x2x2", "topology '2x2x2': expected DEVICES or SLICESxDEVICES"),
     ],
 )
@@ -303,7 +308,10 @@ def test_every_golden_compilation_has_its_case() -> None:
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    cases = {line for line in done.stdout.splitlines() if "::" in line}
+    # Of stacks of JAX alone, on which nothing is golden.
+    elsewhere = ("test_compiles_of_packages.py", "tpu7x")
+    lines = (line for line in done.stdout.splitlines() if "::" in line)
+    cases = {line for line in lines if not any(one in line for one in elsewhere)}
     golden = {
         f"suites/{path.relative_to(GOLDEN).with_suffix('.py')}::{test}"
         for path in GOLDEN.rglob("*.toml")
@@ -312,7 +320,7 @@ def test_every_golden_compilation_has_its_case() -> None:
     }
     assert golden - cases == set()
     refused = {case.partition("[")[0].rpartition("::")[2] for case in cases - golden}
-    assert refused == {"test_exported_reduction"}
+    assert refused == {"test_exported_reduction", "test_scratch_memory_by_its_first_name"}
 
 
 FRAMEWORK = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,14 @@ EVENT = "aot"  # of a case's log: one program was compiled
 REFUSED = "aot_refused"  # one program was given to the compiler, and refused
 PROPERTY = "aot_programs_compiled"  # the summaries of a case's programs, as JSON
 Summary = dict[str, Any]
-# A summary's keys: lists of texts, sums over a step, bytes on one device.
+# A summary's keys: lists of texts, sums over a step, bytes on one device, and of the kernels the
+# bytes of the largest on its TensorCore and the spills of all. Those are left out if not known.
 TEXTS = ("inside", "across", "changed")
 SUMS = ("kernels", "bytes_inside", "bytes_across", "flops")
 MEMORY = ("arguments", "outputs", "temporaries", "code")
+ON_CHIP = ("vmem", "smem")
+SPILLS = ("vector_spills", "scalar_spills")
+NUMBERS = (*SUMS, *MEMORY, *ON_CHIP, *SPILLS)
 
 
 def summary(compilation: Compilation) -> Summary:
@@ -38,6 +43,8 @@ def summary(compilation: Compilation) -> Summary:
         "outputs": memory.outputs,
         "temporaries": memory.temporaries,
         "code": memory.code,
+        "vmem": program.vmem,
+        **(asdict(compilation.on_chip) if compilation.on_chip else {}),
         "changed": list(compilation.changed),
     }
 
@@ -61,8 +68,22 @@ def facts(events: Events) -> Mapping[str, str]:
         "aot_changed": "; ".join(sorted({text for p in programs for text in p["changed"]})),
         PROPERTY: json.dumps(programs, separators=(",", ":")),
     }
-    found = {**{name: str(number) for name, number in numbers.items()}, **texts}
+    found = {
+        **{name: str(number) for name, number in numbers.items()},
+        **_on_chip(programs),
+        **texts,
+    }
     return found if programs else dict.fromkeys(found, "")
+
+
+def _on_chip(programs: list[Summary]) -> dict[str, str]:
+    """Empty where libtpu does not say it of each program."""
+    found = {}
+    for name in (*ON_CHIP, *SPILLS):
+        said = [program[name] for program in programs if name in program]
+        total = max(said, default=0) if name in ON_CHIP else sum(said)
+        found[f"aot_{name}"] = str(total) if len(said) == len(programs) else ""
+    return found
 
 
 def _counted(texts: Iterator[str]) -> Iterator[str]:

@@ -10,8 +10,9 @@ from itertools import chain
 from typing import Any
 
 from harness.lanes import libtpu_file
-from harness.lanes.hlo import DeviceAssignment
-from harness.lanes.tpu_aot import libtpu
+from harness.lanes.hlo import DeviceAssignment, Module
+from harness.lanes.tpu_aot import dump, libtpu
+from harness.lanes.tpu_aot.dump import OnChip
 from harness.lanes.tpu_aot.optimized import Optimized, read
 from harness.lanes.virtual_tpu.submitted import Submitted
 from harness.model.topology import Topology
@@ -36,7 +37,8 @@ class Compilation:
     """One program, compiled for one topology.
 
     ``flops`` are those of one device as XLA counts them in the optimized program, without what
-    kernels do; ``changed`` says what libtpu did not take as torch_xla had written it.
+    kernels do; ``changed`` says what libtpu did not take as torch_xla had written it; ``on_chip``
+    is None where libtpu does not say it.
     """
 
     topology: Topology
@@ -44,6 +46,7 @@ class Compilation:
     memory: Memory
     flops: int
     seconds: float
+    on_chip: OnChip | None
     changed: tuple[str, ...] = ()
 
 
@@ -81,7 +84,7 @@ def compile_submitted(program: Submitted, topology: Topology) -> Compilation:
     slice from 0, in the order of the program's device assignment.
 
     Raises:
-        RefusedError: libtpu does not compile it.
+        RefusedError: libtpu does not compile it; the first line ends with the program's name.
         BadInputError: libtpu is missing or does not know the topology.
     """
     from jaxlib import xla_client
@@ -94,7 +97,10 @@ def compile_submitted(program: Submitted, topology: Topology) -> Compilation:
     options.device_assignment = _assignment(devices)
     options.executable_build_options.device_assignment = options.device_assignment
     start = time.perf_counter()
-    executable = _compile(_artifact(program), [*chain(*devices)], options)
+    try:
+        executable = _compile(_artifact(program), [*chain(*devices)], options)
+    except RefusedError as refused:
+        raise RefusedError(_noted(refused, f"program {_name(program)}")) from refused
     return _compilation(topology, executable, time.perf_counter() - start)
 
 
@@ -108,11 +114,20 @@ def compile_jax(lowered: Any, topology: Topology) -> Compilation:
     try:
         executable = lowered.compile().runtime_executable()
     except Exception as error:  # XlaRuntimeError's place changed with jaxlib
-        first, *rest = str(error).splitlines() or [""]
-        if note := libtpu_file.not_asked_for():
-            first = f"{first} ({note})"
-        raise RefusedError("\n".join([first, *rest])) from error
+        raise RefusedError(_noted(error, libtpu_file.not_asked_for())) from error
     return _compilation(topology, executable, time.perf_counter() - start)
+
+
+def _noted(error: Exception, note: str) -> str:
+    """What it says, with a note at the end of its first line, which begins with the status."""
+    first, *rest = str(error).splitlines() or [""]
+    return "\n".join([f"{first} ({note})" if note else first, *rest])
+
+
+def _name(program: Submitted) -> str:
+    from harness.ir.parse import name_of
+
+    return Module.FromString(program.code).name if program.form == "hlo" else name_of(program.code)
 
 
 _UNREADABLE = ("deserializ", "Failed to parse", "dialect", "bytecode")
@@ -142,8 +157,8 @@ def _compile(module: bytes, devices: Sequence[Any], options: Any) -> Any:
 
     client = devices[0].client
     try:
-        # Since jaxlib 0.10 a module, which it serialises for libtpu itself.
-        given = read_artifact(module) if __version_info__ >= (0, 10) else module
+        # Since jaxlib 0.8 a module, which it serialises for libtpu itself.
+        given = read_artifact(module) if __version_info__ >= (0, 8) else module
         if hasattr(xla_client._xla, "DeviceList"):
             try:
                 listed = xla_client._xla.DeviceList(tuple(devices))
@@ -187,26 +202,29 @@ def _compilation(
 ) -> Compilation:
     (module, *_) = executable.hlo_modules()
     stats = executable.get_compiled_memory_stats()
+    program = read(module.as_serialized_hlo_module_proto(), topology.devices)
     return Compilation(
         topology=topology,
-        program=read(module.as_serialized_hlo_module_proto(), topology.devices),
+        program=program,
         memory=Memory(
             arguments=stats.argument_size_in_bytes,
             outputs=stats.output_size_in_bytes - stats.alias_size_in_bytes,
             temporaries=stats.temp_size_in_bytes,
             code=stats.generated_code_size_in_bytes,
         ),
-        flops=_flops(module),
+        flops=_flops(module, program.custom_calls),
         seconds=seconds,
+        on_chip=dump.read(program.kernel_names),
         changed=changed,
     )
 
 
-def _flops(module: Any) -> int:
+def _flops(module: Any, custom_calls: int) -> int:
     # libtpu's own answer, the executable's cost_analysis(), aborts the process without a TPU.
     from jaxlib import xla_client
 
-    return int(xla_client._xla.hlo_module_cost_analysis(_counter(), module).get("flops", 0))
+    counted = xla_client._xla.hlo_module_cost_analysis(_counter(), module).get("flops", 0)
+    return int(counted) + custom_calls  # XLA counts -1, "unknown", for each
 
 
 @cache

@@ -15,7 +15,14 @@ from typing import Any
 
 from harness.errors import BadInputError
 from harness.files import read_toml, write
-from harness.lanes.tpu_aot.compilation_record import MEMORY, SUMS, TEXTS, Summary
+from harness.lanes.tpu_aot.compilation_record import (
+    MEMORY,
+    NUMBERS,
+    ON_CHIP,
+    SPILLS,
+    TEXTS,
+    Summary,
+)
 from harness.model.versions import leading, stack_versions
 
 _STACK = "stack"
@@ -25,7 +32,8 @@ _COMPONENTS = {
     "torch_tpu": ("torch_tpu", "torch", "jax", "libtpu"),
     "jax": ("jax", "libtpu"),
 }
-# A compiler of another version may plan memory otherwise: that alone is no regression.
+# A compiler of another version may plan otherwise what these count: that alone is no regression.
+_PLANNED = ("flops", *MEMORY, *ON_CHIP, *SPILLS)
 _TOLERANCE = 0.1
 _HEADER = (
     "What libtpu made of the programs of each case; written by pytest --update-golden.",
@@ -52,17 +60,17 @@ class GoldenFile:
             if not isinstance(programs, list) or not all(map(_is_summary, programs)):
                 raise BadInputError(
                     f"{path}: {name!r}: expected tables of {', '.join(TEXTS)} (lists of strings) "
-                    f"and {', '.join((*SUMS, *MEMORY))} (integers)"
+                    f"and {', '.join(NUMBERS)} (integers)"
                 )
         return cls(path, stack, data)
 
     def difference(self, case: str, programs: Sequence[Summary]) -> str:
         """How ``programs`` differ from the golden ones, as a diff that names both stacks; or "".
 
-        Nothing is golden for a stack of another framework, on which JAX's cases run as well.
+        Nothing is golden on a stack of JAX alone, which is compared with another one instead.
         """
         name, here = _test(case), _components()
-        if self.stack and leading(self.stack) != leading(here):
+        if leading(here) == "jax" or (self.stack and leading(self.stack) != leading(here)):
             return ""
         if name not in self.cases:
             return f"{self.path} has no golden compilation of {name}: run with --update-golden"
@@ -132,12 +140,12 @@ class Golden:
 
 
 def _is_summary(program: Any) -> bool:
-    known = {*TEXTS, *SUMS, *MEMORY}
+    known = {*TEXTS, *NUMBERS}
     return (
         isinstance(program, dict)
         and known.issuperset(program)
         and all(isinstance(program.get(name, []), list) for name in TEXTS)
-        and all(isinstance(program.get(name, 0), int) for name in (*SUMS, *MEMORY))
+        and all(isinstance(program.get(name, 0), int) for name in NUMBERS)
     )
 
 
@@ -155,11 +163,12 @@ def _named(stack: Mapping[str, str]) -> str:
 
 
 def _settled(program: Summary, golden: Summary, tolerance: float) -> Summary:
-    """``program`` with the golden numbers where it is as close to them as it must be."""
+    """``program`` with the golden numbers where it is as close as it must be, or says none."""
     close = {
         name: golden.get(name, 0)
-        for name in (*MEMORY, "flops")
-        if abs(program[name] - golden.get(name, 0)) <= tolerance * golden.get(name, 0)
+        for name in _PLANNED
+        if name not in program
+        or abs(program[name] - golden.get(name, 0)) <= tolerance * golden.get(name, 0)
     }
     return {**program, **close}
 
@@ -168,7 +177,7 @@ def _lines(number: int, program: Summary) -> Iterator[str]:
     where = f"program {number + 1}: "
     for name in TEXTS:
         yield from (f"{where}{name} {text}" for text in program.get(name, ()))
-    for name in (*SUMS, *MEMORY):
+    for name in NUMBERS:
         yield f"{where}{name} {program.get(name, 0)}"
 
 
@@ -179,7 +188,7 @@ def _table(program: Summary) -> Any:
     for name in TEXTS:
         if texts := program.get(name):
             table.add(name, tomlkit.item(list(texts)).multiline(len(texts) > 1))
-    for name in (*SUMS, *MEMORY):
+    for name in NUMBERS:
         if number := program.get(name):
             table.add(name, number)
     return table

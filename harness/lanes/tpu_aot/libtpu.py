@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.errors import BadInputError
 from harness.lanes.libtpu_file import library
+from harness.lanes.tpu_aot import dump
 from harness.model.topology import Topology, check_slice
 from harness.model.versions import installed
 
@@ -66,9 +67,10 @@ def _plugin() -> Any:
     """The PJRT API of libtpu, initialised in this process, which has threads from here on."""
     from jaxlib import xla_client
 
-    plugin = xla_client.load_pjrt_plugin_dynamically(_NAME, str(library_path()))
-    if not xla_client.pjrt_plugin_initialized(_NAME):
-        xla_client.initialize_pjrt_plugin(_NAME)
+    with dump.dumping():
+        plugin = xla_client.load_pjrt_plugin_dynamically(_NAME, str(library_path()))
+        if not xla_client.pjrt_plugin_initialized(_NAME):
+            xla_client.initialize_pjrt_plugin(_NAME)
     return plugin
 
 
@@ -85,7 +87,7 @@ def devices(topology: Topology) -> Sequence[Any]:
     options: dict[str, Any] = {}
     if topology.slices > 1:
         options["num_slices"] = topology.slices
-    if topology.devices == 1:  # libtpu expects hosts of four chips
+    if topology.chips == 1:  # libtpu expects hosts of four chips
         options["chips_per_host_bounds"] = [1, 1, 1]
     if topology.generation == "v4":  # or else each TensorCore is a device
         options["chip_config_name"] = "megacore"
@@ -109,6 +111,6 @@ def check(topology: Topology) -> None:
     if not topology.generation:
         raise BadInputError(
             f"topology {topology}: lane tpu-aot compiles for a generation: expected it in front "
-            f"of the chips, as v6e:{topology.devices} or 2xv6e:2x2"
+            f"of the chips, as v6e:{topology.chips} or 2xv6e:2x2"
         )
     check_slice(topology)

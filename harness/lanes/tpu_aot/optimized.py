@@ -31,6 +31,7 @@ _COLLECTIVES = (
 _MEGASCALE = "_xla_megascale_"
 _RENDEZVOUS = "_xla_host_transfer_rendezvous"
 _KERNEL = "tpu_custom_call"
+_VMEM = "1"
 # Bits of an element, by the numbers of PrimitiveType in xla/xla_data.proto. A token has none.
 _BITS = {1: 8, 2: 8, 3: 16, 4: 32, 5: 64, 6: 8, 7: 16, 8: 32, 9: 64, 10: 16, 11: 32, 12: 64}
 _BITS |= {15: 64, 16: 16, 17: 0, 18: 128, 19: 8, 20: 8, 21: 4, 22: 4, 23: 8, 24: 8, 25: 8}
@@ -74,11 +75,22 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Optimized:
-    """A compiled program's facts; all bytes are of one device in one step."""
+    """A compiled program's facts; all bytes are of one device in one step.
+
+    ``vmem`` is what the largest kernel allocates of VMEM. ``custom_calls``, which kernels are too,
+    is how many a step executes.
+    """
 
     collectives: tuple[CompiledCollective, ...]
     transfers: tuple[Transfer, ...]
-    kernels: int
+    kernel_names: tuple[str, ...] = ()
+    vmem: int = 0
+    custom_calls: int = 0
+
+    @property
+    def kernels(self) -> int:
+        """How many there are in the program."""
+        return len(self.kernel_names)
 
     @cached_property
     def bytes_inside(self) -> int:
@@ -107,7 +119,7 @@ def read(module: bytes, devices: int) -> Optimized:
     computations = {c.id: c for c in program.computations}
     counts = _executions(program.entry_computation_id, computations)
     places = _places(program)
-    collectives, kernels = [], 0
+    collectives, kernels, vmem, custom_calls = [], [], 0, 0
     halves: dict[str, dict[str, Any]] = defaultdict(dict)
     for number, count in counts.items():
         computation = computations[number]
@@ -121,11 +133,18 @@ def read(module: bytes, devices: int) -> Optimized:
                 half = halves[attributes.get(_RENDEZVOUS, instruction.name)]
                 half.update(attributes, count=count)
                 half[instruction.opcode] = _bytes(instruction.shape.tuple_shapes[0])
-            elif instruction.custom_call_target == _KERNEL:
-                kernels += 1
+            elif instruction.opcode == "custom-call":
+                custom_calls += count or 1
+                if instruction.custom_call_target == _KERNEL:
+                    kernels.append(instruction.name)
+                    vmem = max(vmem, _vmem(instruction))
     transfers = [_transfer(half, devices) for half in halves.values()]
     return Optimized(
-        tuple(sorted(collectives, key=str)), tuple(sorted(transfers, key=str)), kernels
+        tuple(sorted(collectives, key=str)),
+        tuple(sorted(transfers, key=str)),
+        tuple(sorted(kernels)),
+        vmem,
+        custom_calls,
     )
 
 
@@ -153,6 +172,14 @@ def _trip_count(loop: Any) -> int | None:
         return int(json.loads(loop.backend_config)["known_trip_count"]["n"])
     except (ValueError, KeyError):
         return None
+
+
+def _vmem(kernel: Any) -> int:
+    try:
+        used = json.loads(kernel.backend_config)["used_scoped_memory_configs"]
+    except (ValueError, KeyError):
+        return 0
+    return sum(int(one["size"]) for one in used if one["memory_space"] == _VMEM)
 
 
 def _places(program: Any) -> list[int]:

@@ -11,7 +11,7 @@ from harness.lanes.tpu_aot import compiler, libtpu
 from harness.lanes.tpu_aot.compilation_record import EVENT, REFUSED, Summary, summary
 from harness.lanes.tpu_aot.compiler import Compilation
 from harness.lanes.tpu_aot.golden import Golden
-from harness.lanes.virtual_tpu.submitted import Submitted
+from harness.lanes.virtual_tpu.submitted import Submitted, submissions
 from harness.model.case import Case
 from harness.model.mismatch import CompilationError
 from harness.model.topology import Topology
@@ -81,6 +81,18 @@ class TpuCompiler:
         self._programs.append(program)
         events.write(EVENT, program)
         return compilation
+
+
+@contextmanager
+def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
+    """Compile each program that this process submits within it, at the end if nothing failed.
+
+    Raises RefusedError at the first that libtpu does not compile.
+    """
+    with submissions() as programs:
+        yield
+    for program in programs:
+        compiler.submitted(program)
 
 
 @contextmanager

@@ -59,18 +59,11 @@ def recording() -> Iterator[Ran]:
     compiled: dict[int, Submitted] = {}
     refused: list[Submitted] = []
 
-    @_LISTENER  # type: ignore[untyped-decorator]
-    def listen(program: Any, options: int, options_size: int, number: int) -> None:
-        given = program.contents
-        one = Submitted(
-            ctypes.string_at(given.form, given.form_size).decode(),
-            ctypes.string_at(given.code, given.code_size),
-            ctypes.string_at(options, options_size),
-        )
+    def note(program: Submitted, number: int) -> None:
         if number:
-            compiled[number] = one
+            compiled[number] = program
         else:
-            refused.append(one)
+            refused.append(program)
 
     def ran(step: Callable[[], object]) -> list[Submitted]:
         log, before = EventLog(Path(os.environ[VARIABLE])), len(refused)
@@ -80,9 +73,35 @@ def recording() -> Iterator[Ran]:
             raise RuntimeError(f"{len(unknown)} of the programs that ran were not submitted here")
         return [compiled[number] for number in executed] + refused[before:]
 
+    with _noting(note):
+        yield ran
+
+
+@contextmanager
+def submissions() -> Iterator[list[Submitted]]:
+    """Within it, a list that grows by each program that this process submits."""
+    found: list[Submitted] = []
+    with _noting(lambda program, _: found.append(program)):
+        yield found
+
+
+@contextmanager
+def _noting(note: Callable[[Submitted, int], None]) -> Iterator[None]:
+    """Call ``note`` with each program submitted and its number, which is 0 of one refused."""
+
+    @_LISTENER  # type: ignore[untyped-decorator]
+    def listen(program: Any, options: int, options_size: int, number: int) -> None:
+        given = program.contents
+        one = Submitted(
+            ctypes.string_at(given.form, given.form_size).decode(),
+            ctypes.string_at(given.code, given.code_size),
+            ctypes.string_at(options, options_size),
+        )
+        note(one, number)
+
     plugin = library.load()
     plugin.virtual_tpu_set_listener(listen)
     try:
-        yield ran
+        yield
     finally:
         plugin.virtual_tpu_set_listener(None)

@@ -1,0 +1,118 @@
+"""What libtpu writes about the kernels that it compiles, and the program itself does not say.
+
+libtpu reads ``LIBTPU_INIT_ARGS`` once, when it is initialised. Two passes of its low-level compiler
+are written then, as text, for each module: what each kernel allocates, and how many instructions of
+each kind it was scheduled to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from harness.lanes import events
+
+_VARIABLE = "LIBTPU_INIT_ARGS"
+_TO = "--xla_jf_dump_to"
+_ALLOCATIONS, _INSTRUCTIONS = "original", "hlo-static-bundle-profile"
+# Not those at a fixed offset, which are libtpu's own.
+_IN_SMEM = re.compile(
+    r"^ *#allocation\d+ \[.*, space=smem, size = (?P<size>0x[0-9a-f]+), (?!offset)", re.MULTILINE
+)
+_FILE = re.compile(r"\d+-(?:(?P<instruction>.+)-)?\d+-(?P<label>[a-z-]+)\.txt")
+_PROFILE = re.compile(r"^HLO: (?:%(?P<name>\S+) = )?.*$", re.MULTILINE)
+_COUNT = re.compile(r"^ - (?P<space>[SV])MEM_SPILL_COUNT: \((?P<count>\d+)/", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class OnChip:
+    """What kernels use of a TensorCore: bytes of SMEM, of the largest, and spills of them all.
+
+    A spill is an instruction of the program that stores a vector or scalar register in memory.
+    """
+
+    smem: int
+    vector_spills: int
+    scalar_spills: int
+
+
+@contextmanager
+def dumping() -> Iterator[None]:
+    """Within it libtpu is initialised such that :func:`read` finds what it says of kernels.
+
+    Nothing is asked for outside a case, nor where the user has it write elsewhere.
+    """
+    given = os.environ.get(_VARIABLE)
+    folder = _folder()
+    if folder is None or _TO in (given or ""):
+        yield
+        return
+    folder.mkdir(exist_ok=True)
+    passes = f"^({_ALLOCATIONS}|{_INSTRUCTIONS})$"
+    # Without the categories libtpu 0.0.32 dies of a template that it has not got.
+    os.environ[_VARIABLE] = (
+        f"{given or ''} {_TO}={folder} --xla_jf_dump_llo_text=true "
+        f"--xla_jf_dump_category_filter=original,misc --xla_jf_dump_llo_pass_label_regex={passes}"
+    ).strip()
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = given
+
+
+def read(kernels: Collection[str]) -> OnChip | None:
+    """Of the program that was compiled last, given its kernels' names; forgets what is there.
+
+    None if libtpu wrote nothing, as one that has no such flags.
+    """
+    folder = _folder()
+    files = sorted(folder.iterdir()) if folder is not None and folder.exists() else []
+    try:
+        # Of each the last: a program for several slices is compiled once for each, all equal, and
+        # one that was refused may have left some.
+        last = {match.groups(): f for f in files if (match := _FILE.fullmatch(f.name))}
+        profiles = [f for (_, label), f in last.items() if label == _INSTRUCTIONS]
+        if not profiles:
+            return None
+        spills = _spills(profiles[-1].read_text())
+        allocations = (last.get((name, _ALLOCATIONS)) for name in kernels)
+        of_kernels = [spills.get(name, {}) for name in kernels]
+        return OnChip(
+            smem=max((_smem(f.read_text()) for f in allocations if f), default=0),
+            vector_spills=sum(found.get("V", 0) for found in of_kernels),
+            scalar_spills=sum(found.get("S", 0) for found in of_kernels),
+        )
+    finally:
+        for file in files:
+            file.unlink()
+
+
+@cache
+def _folder() -> Path | None:
+    own = os.environ.get(events.VARIABLE)
+    return Path(own).with_suffix(f".llo-{os.getpid()}") if own else None
+
+
+def _smem(text: str) -> int:
+    return sum(int(one["size"], 16) for one in _IN_SMEM.finditer(text))
+
+
+def _spills(profile: str) -> Mapping[str, Mapping[str, int]]:
+    """Of each HLO instruction: one part of the text each, which begins with it."""
+    starts = [*_PROFILE.finditer(profile)]
+    ends = [*(start.start() for start in starts[1:]), len(profile)]
+    return {
+        start["name"]: {
+            one["space"]: int(one["count"]) for one in _COUNT.finditer(profile, start.end(), end)
+        }
+        for start, end in zip(starts, ends, strict=True)
+        if start["name"]
+    }
