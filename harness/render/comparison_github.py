@@ -20,6 +20,7 @@ _LEVELS = {
     Verdict.MISSING: "error",
     Verdict.NEW_FAILURE: "warning",
     Verdict.FLAKY: "warning",
+    Verdict.LARGER: "warning",
     Verdict.SLOWER: "warning",
 }
 

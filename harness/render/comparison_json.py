@@ -62,6 +62,6 @@ def _compared(case: ComparedCase, allowed: Allowed, comparison: Comparison) -> d
         "component": case.component,
         "attributed_case": case.attributed_case or None,
         "note": case.note,
-        "slower": [asdict(step) for step in case.slower],
+        "costs": [asdict(cost) for cost in case.costs],
         "signed_off_by": entry.signed_off_by if entry else None,
     }

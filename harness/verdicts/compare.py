@@ -10,9 +10,15 @@ from harness.junit.report import Report, Result
 from harness.model.outcome import Answer
 from harness.verdicts.alignment import aligned
 from harness.verdicts.comparison import ComparedCase, Comparison, Side, Tally, side
-from harness.verdicts.host_work import slower_steps
+from harness.verdicts.costs import larger_programs, slower_steps
 from harness.verdicts.upstream import Row
 from harness.verdicts.words import REFUSALS, VERDICTS, Verdict, change, counted
+
+# In words, and by which numbers; a case has the first that it deserves.
+_COSTS = {
+    Verdict.LARGER: ("larger as compiled", larger_programs),
+    Verdict.SLOWER: ("slower on the host", slower_steps),
+}
 
 
 def compare(
@@ -63,8 +69,9 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     if undecided:
         return Decision(2, f"Can't tell: {len(undecided)} flaky, which may be a regression.")
     but = f", but for {len(allowed)} signed off" if allowed else ""
-    slower = len(comparison.of(Verdict.SLOWER))
-    but += f"; {slower} slower on the host" if slower else ""
+    for verdict, (words, _) in _COSTS.items():
+        count = len(comparison.of(verdict))
+        but += f"; {count} {words}" if count else ""
     return Decision(0, f"Qualified: nothing regressed, nothing is missing{but}.")
 
 
@@ -101,9 +108,12 @@ def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Compa
     )
     if found.verdict == Verdict.MISSING:
         return replace(found, layer="", note="", failure=_cause(candidate, after, base[0]))
-    if found.verdict == Verdict.UNCHANGED and (slower := slower_steps(base, candidate)):
-        note = f"slower on the host: {', '.join(map(str, slower))}"
-        return replace(found, verdict=Verdict.SLOWER, slower=slower, note=note)
+    if found.verdict != Verdict.UNCHANGED:
+        return found
+    for verdict, (words, risen) in _COSTS.items():
+        if costs := risen(base, candidate):
+            note = f"{words}: {', '.join(map(str, costs))}"
+            return replace(found, verdict=verdict, costs=costs, note=note)
     return found
 
 

@@ -13,7 +13,7 @@ from harness.junit.report import Report, Result
 from harness.model.flakiness import is_flaky
 from harness.model.outcome import Answer
 from harness.model.versions import named_by
-from harness.verdicts.host_work import SlowerStep
+from harness.verdicts.costs import Cost
 from harness.verdicts.words import Verdict, counted
 
 # What works on one side only, and may prove flaky when it is rerun.
@@ -138,7 +138,7 @@ class ComparedCase:
     ids: tuple[str, ...] = ()  # the base's and the candidate's, which differ in the framework
     rerun_cases: tuple[str, ...] = ()
     attributed_case: str = ""
-    slower: tuple[SlowerStep, ...] = ()  # where the verdict is slower: which steps
+    costs: tuple[Cost, ...] = ()  # where the verdict is larger or slower: what rose
 
     @property
     def rerun_itself(self) -> bool:

@@ -68,8 +68,8 @@ def causes(cases: Iterable[ComparedCase]) -> tuple[Group[ComparedCase], ...]:
 
 
 def _cause(case: ComparedCase) -> tuple[Hashable, ...]:
-    slower = tuple(step.step for step in case.slower)
-    return (case.issues, case.layer, generalised(case.failure), slower)
+    costs = tuple(cost.what for cost in case.costs)
+    return (case.issues, case.layer, generalised(case.failure), costs)
 
 
 def night_groups(found: Iterable[NightVerdict]) -> tuple[Group[NightVerdict], ...]:

@@ -21,6 +21,7 @@ class Verdict(StrEnum):
     CRASHED = "crashed"
     HUNG = "hung"
     FLAKY = "flaky"
+    LARGER = "larger"
     SLOWER = "slower"
     FIXED = "fixed"
     STILL_FAILING = "still failing"
@@ -36,7 +37,7 @@ class Verdict(StrEnum):
 VERDICTS = list(Verdict)
 # The verdicts on a night. A case that is unchanged has none there.
 NIGHTLY: list[Verdict] = [
-    v for v in VERDICTS if v not in (Verdict.NEWLY_MEASURED, Verdict.UNCHANGED)
+    v for v in VERDICTS if v not in (Verdict.LARGER, Verdict.NEWLY_MEASURED, Verdict.UNCHANGED)
 ]
 REFUSALS = (Verdict.REGRESSED, Verdict.MISSING)
 

@@ -328,7 +328,7 @@ def test_slower_on_the_host(changes: dict[str, str], slower: list[tuple[str, int
 
     found = compare([side("a", CALLS)], [side("b", CALLS | changes)])
     (case,) = found.cases
-    assert [(s.step, s.was, s.now) for s in case.slower] == slower
+    assert [(cost.what, cost.was, cost.now) for cost in case.costs] == slower
     assert case.verdict == (Verdict.SLOWER if slower else Verdict.UNCHANGED)
     decision = decide(found)
     assert decision.exit_code == 0
@@ -358,4 +358,34 @@ def test_slower_steps_are_shown() -> None:
     assert said in " ".join("\n".join(comparison_text.lines(found)).split())
     assert said.replace(">", r"\>") in comparison_github.summary(found)
     (case,) = comparison_json.as_data(found, Allowed({}, ()))["cases"]
-    assert case["slower"] == [{"step": "trace", "was": 28700, "now": 64400}]
+    assert case["costs"] == [{"what": "trace", "was": 28700, "now": 64400, "unit": "calls"}]
+
+
+COMPILED = {"aot_vmem": "8454144", "aot_vector_spills": "0", "aot_bytes_across": "0", "area": "a"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "larger"),
+    [
+        ({}, []),
+        ({"aot_vmem": "9000000"}, []),
+        ({"aot_vmem": "16842752"}, ["VMEM of a kernel: 8,454,144 B -> 16,842,752 (+99%)"]),
+        ({"aot_vmem": "4000000"}, []),
+        ({"aot_vector_spills": "19"}, []),
+        ({"aot_vector_spills": "20"}, ["vector registers: 0 spills -> 20"]),
+        ({"aot_bytes_across": "65536"}, ["exchanged between slices: 0 B -> 65,536"]),
+        ({"aot_smem": "65536"}, []),  # the base's libtpu did not say
+        ({"aot_flops": "9000"}, []),
+    ],
+)
+def test_larger_as_compiled(changes: dict[str, str], larger: list[str]) -> None:
+    def side(stack: str, numbers: dict[str, str]) -> Report:
+        return report(result("x", outcome=Kind.PASSED, properties=numbers), stack=stack)
+
+    found = compare([side("a", COMPILED)], [side("b", COMPILED | changes)])
+    (case,) = found.cases
+    assert [str(cost) for cost in case.costs] == larger
+    assert case.verdict == (Verdict.LARGER if larger else Verdict.UNCHANGED)
+    decision = decide(found)
+    assert decision.exit_code == 0
+    assert ("1 larger as compiled" in decision.sentence) == bool(larger)

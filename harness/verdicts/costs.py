@@ -1,0 +1,85 @@
+"""What costs more than on the base, where a case works on both: calls of the host, or the TPU.
+
+Of several runs of a case the least counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.junit.names import HOST_CALLS
+from harness.junit.report import Result
+
+_MORE = 0.1  # of what it was: counts themselves vary by less than a hundredth
+_FEWEST = {"calls": 20, "spills": 20, "B": 4096}  # a step of five calls that takes six is no slower
+# What libtpu compiled a case's programs to, and its unit.
+_COMPILED = {
+    "aot_peak_bytes": ("memory", "B"),
+    "aot_vmem": ("VMEM of a kernel", "B"),
+    "aot_smem": ("SMEM of a kernel", "B"),
+    "aot_vector_spills": ("vector registers", "spills"),
+    "aot_scalar_spills": ("scalar registers", "spills"),
+    "aot_bytes_inside": ("exchanged inside a slice", "B"),
+    "aot_bytes_across": ("exchanged between slices", "B"),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Something of a case that costs more than it did, in ``calls``, ``B`` or ``spills``."""
+
+    what: str
+    was: int
+    now: int
+    unit: str
+
+    def __str__(self) -> str:
+        more = f" (+{self.now / self.was - 1:.0%})" if self.was else ""
+        return f"{self.what}: {self.was:,} {self.unit} -> {self.now:,}{more}"
+
+
+def slower_steps(base: Sequence[Result], candidate: Sequence[Result]) -> tuple[Cost, ...]:
+    """The steps that both sides counted and that rose by more than a tenth and 20 calls.
+
+    Another minor version of Python calls other functions for the same program, so nothing is
+    compared across one.
+    """
+    if _python(base) != _python(candidate):
+        return ()
+    was, now = _least(base), _least(candidate)
+    steps = {name: name.removeprefix(HOST_CALLS) for name in was if name.startswith(HOST_CALLS)}
+    return _risen(was, now, {name: (step, "calls") for name, step in steps.items()})
+
+
+def larger_programs(base: Sequence[Result], candidate: Sequence[Result]) -> tuple[Cost, ...]:
+    """What the programs that libtpu compiled need more of: a tenth, and 4 KiB or 20 spills."""
+    return _risen(_least(base), _least(candidate), _COMPILED)
+
+
+def _risen(
+    was: Mapping[str, int], now: Mapping[str, int], numbers: Mapping[str, tuple[str, str]]
+) -> tuple[Cost, ...]:
+    return tuple(
+        Cost(what, was[name], now[name], unit)
+        for name, (what, unit) in numbers.items()
+        if name in was
+        and name in now
+        and now[name] > was[name] * (1 + _MORE)
+        and now[name] >= was[name] + _FEWEST[unit]
+    )
+
+
+def _least(runs: Sequence[Result]) -> dict[str, int]:
+    least: dict[str, int] = {}
+    for run in runs:
+        for name, value in run.properties.items():
+            known = name.startswith(HOST_CALLS) or name in _COMPILED
+            if run.works and known and value.isascii() and value.isdigit():
+                least[name] = min(least.get(name, int(value)), int(value))
+    return least
+
+
+def _python(runs: Sequence[Result]) -> list[str]:
+    found = next((run.properties.get("python", "") for run in runs), "")
+    return found.split(".")[:2]
