@@ -24,6 +24,18 @@ needs_tpu_interpret_mode = pytest.mark.skipif(
     jax.__version_info__ < (0, 7, 1), reason="TPU interpret mode is used from JAX 0.7.1 on"
 )
 
+needs_explicit_axes = pytest.mark.skipif(
+    not hasattr(jax, "set_mesh"), reason="this release of JAX has no mesh of explicit axes"
+)
+
+
+def explicit(mesh: Any) -> Any:
+    """The same mesh with explicit axes."""
+    from jax.sharding import AxisType
+
+    types = (AxisType.Explicit,) * len(mesh.axis_names)
+    return jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=types)
+
 
 def checked(fn: Callable[..., Any], mesh: Any, given: Any, result: Any) -> Callable[..., Any]:
     """``fn`` of each device's parts, divided by the partition specs ``given`` and ``result``."""

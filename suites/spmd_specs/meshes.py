@@ -30,13 +30,6 @@ def mesh_shapes(devices: int, rank: int) -> list[Shape]:
     return _SHAPES.get((devices, rank), [(1,) * (rank - 1) + (devices,)])
 
 
-def all_mesh_shapes(devices: int, rank: int) -> list[Shape]:
-    """Every mesh shape of `rank` dimensions that uses all `devices`."""
-    divisors = [d for d in range(1, devices + 1) if devices % d == 0]
-    shapes = itertools.product(divisors, repeat=rank)
-    return [shape for shape in shapes if math.prod(shape) == devices]
-
-
 def shuffled(devices: int, seed: int = 1) -> tuple[int, ...]:
     """Device ids in an order of their own; with two devices or more, never 0, 1, 2, ..."""
     ids = tuple(int(i) for i in np.random.default_rng(seed).permutation(devices))

@@ -19,7 +19,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, Spec, check_placement, placed_shards
 from harness.session.fixtures import StartRuntime
-from suites.spmd_specs.meshes import NAMES, all_mesh_shapes, check_product, numbered
+from suites.spmd_specs.meshes import NAMES, check_product, numbered
+from suites.spmd_specs.shapes import all_mesh_shapes
 from suites.spmd_specs.test_computed_placements import product_error
 from suites.spmd_specs.twins import AXES, SGD, Twins, models
 

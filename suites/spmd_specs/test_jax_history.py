@@ -13,9 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
-from suites.jax_releases import checked, unreadable_before_0_4_30
+from suites.jax_releases import (
+    checked,
+    explicit,
+    needs_explicit_axes,
+    unreadable_before_0_4_30,
+)
 from suites.process_groups.global_arrays import mesh_of
 
 pytestmark = [
@@ -108,14 +113,28 @@ def test_a_convolution_divided_by_batch_and_channel(stride: int) -> None:
     np.testing.assert_allclose(found, np.stack(expected, -1))
 
 
-@pytest.mark.skipif(
-    not hasattr(jax, "set_mesh"), reason="this release of JAX has no mesh of explicit axes"
-)
+@pytest.mark.lanes("cpu")  # the virtual TPU's XLA is one for all releases, and has it
+@pytest.mark.upstream("jax-ml/jax#39301")
+def test_two_concatenations_of_one_element_a_device() -> None:
+    """The sum of a value's two rotations, each of what is left of it after negative padding."""
+    x = np.arange(4, dtype=np.float32)
+
+    def cut(value: Any, before: int, after: int) -> Any:
+        return lax.pad(value, np.float32(0), [(-before, -after, 0)])
+
+    def both(value: Any) -> Any:
+        right = lax.concatenate([cut(value, 3, 0), cut(value, 0, 1)], 0)
+        return right + lax.concatenate([cut(value, 1, 0), cut(value, 0, 3)], 0)
+
+    along = NamedSharding(mesh_of(4), PartitionSpec("x"))
+    found = jax.jit(both)(jax.device_put(x, along))
+    np.testing.assert_array_equal(found, np.roll(x, 1) + np.roll(x, -1))
+
+
+@needs_explicit_axes
 @pytest.mark.upstream("jax-ml/jax#39309")
 def test_a_reshape_keeps_an_axis_of_one_device() -> None:
-    from jax.sharding import AxisType
-
-    mesh = Mesh(mesh_of(1, 4).devices, ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    mesh = explicit(mesh_of(1, 4))
     with jax.set_mesh(mesh):
         x = jax.device_put(
             np.ones((1, 512), np.float32), NamedSharding(mesh, PartitionSpec("x", "y"))
@@ -123,3 +142,30 @@ def test_a_reshape_keeps_an_axis_of_one_device() -> None:
         found = jax.jit(lambda value: value.reshape(-1, 4, 128))(x)
     assert tuple(found.sharding.spec) == ("x", "y", None)
     np.testing.assert_array_equal(found, np.ones((1, 4, 128)))
+
+
+@needs_explicit_axes
+@pytest.mark.upstream("sgl-project/sglang-jax#1407")
+def test_shard_map_divides_what_is_whole() -> None:
+    """An array that each device has, to a function of parts: the upgrade was sglang-jax#1461."""
+    mesh, spec = explicit(mesh_of(1, 4)), PartitionSpec("y")
+    x = np.arange(8, dtype=np.float32)
+    with jax.set_mesh(mesh):
+        whole = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None)))
+        found = jax.jit(checked(lambda part: part * 2, mesh, (spec,), spec))(whole)
+    np.testing.assert_array_equal(found, x * 2)
+
+
+@needs_explicit_axes
+@pytest.mark.upstream("marin-community/marin#8715")
+def test_attention_between_divided_heads_and_whole_ones() -> None:
+    """Of queries whose heads are divided with keys whose heads are not, over explicit axes."""
+    mesh = explicit(mesh_of(2, 2))
+    q, k = (np.arange(64, dtype=np.float32).reshape(2, 4, 2, 4) % n for n in (5, 7))
+    with jax.set_mesh(mesh):
+        given = [
+            jax.device_put(one, NamedSharding(mesh, PartitionSpec(*spec)))
+            for one, spec in ((q, ("x", None, "y", None)), (k, ("x", None, None, None)))
+        ]
+        found = jax.jit(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k))(*given)
+    np.testing.assert_array_equal(found, np.einsum("bqhd,bkhd->bhqk", q, k))

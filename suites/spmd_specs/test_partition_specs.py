@@ -14,7 +14,6 @@ from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, check_placem
 from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.meshes import (
     NAMES,
-    all_mesh_shapes,
     check_marked,
     every_spec,
     layouts,
@@ -23,6 +22,7 @@ from suites.spmd_specs.meshes import (
     shuffled,
     xla_mesh,
 )
+from suites.spmd_specs.shapes import all_mesh_shapes
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
 
