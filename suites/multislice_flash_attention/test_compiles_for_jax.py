@@ -11,34 +11,13 @@ import pytest
 
 from harness.lanes.tpu_aot.compiler import RefusedError
 from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from suites.multislice_flash_attention.abstract import Shapes, summed
 
 pytestmark = [
     pytest.mark.lanes("tpu-aot"),
-    pytest.mark.topologies("v5e:2x2", "v5p:2x2x1", "v6e:2x2"),
+    pytest.mark.topologies("v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"),
     pytest.mark.upstream("pytorch/xla#8850"),
 ]
-
-Shapes = Callable[..., Any]
-
-
-@pytest.fixture
-def abstract(tpu_compiler: TpuCompiler) -> Shapes:
-    """Makes an abstract array of a shape and a dtype's name on the slice's first chip."""
-    import jax
-    from jax.sharding import SingleDeviceSharding
-
-    place = SingleDeviceSharding(tpu_compiler.devices[0])
-    return lambda *shape, dtype="bfloat16": jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-
-
-def summed(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradients of the sum of what ``fn`` of queries, keys and values returns."""
-    import jax
-
-    def loss(*leaves: Any) -> Any:
-        return fn(*leaves).astype("float32").sum()
-
-    return jax.grad(loss, argnums=(0, 1, 2))
 
 
 @pytest.mark.parametrize("width", [64, 128, 256])

@@ -1,0 +1,22 @@
+import pytest
+from packaging.version import Version
+
+from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.model.versions import installed
+from suites.multislice_flash_attention.abstract import Shapes
+
+
+@pytest.fixture
+def abstract(tpu_compiler: TpuCompiler) -> Shapes:
+    """Makes an abstract array of a shape and a dtype's name on the slice's first device.
+
+    Skips the case where libtpu is older than the generation.
+    """
+    import jax
+    from jax.sharding import SingleDeviceSharding
+
+    generation, libtpu = tpu_compiler.topology.generation, installed("libtpu")
+    if generation == "tpu7x" and Version(libtpu) < Version("0.0.24"):
+        pytest.skip(f"libtpu {libtpu} is older than {generation}")
+    place = SingleDeviceSharding(tpu_compiler.devices[0])
+    return lambda *shape, dtype="bfloat16": jax.ShapeDtypeStruct(shape, dtype, sharding=place)
