@@ -53,6 +53,11 @@ def reduce(kind: str = "psum", **options: Any) -> Callable[[Any], Any]:
     return lambda value: getattr(lax, kind)(value, "x", **options)
 
 
+def sum_of_ones(_: int) -> list[list[float]]:
+    mesh, ones = on(4)
+    return value(program(mesh, reduce())(ones))
+
+
 def value(array: Any) -> list[list[float]]:
     import numpy as np
 
@@ -69,11 +74,7 @@ def hangs(work: Work, topology: Topology, deadline: float = 60) -> str:
 def test_ranks_that_match_compute(topology: Topology) -> None:
     """The control: what the others do wrong, done right."""
 
-    def work(_: int) -> list[list[float]]:
-        mesh, ones = on(4)
-        return value(program(mesh, reduce())(ones))
-
-    assert run_ranks(work, topology) == [[[[4.0, 4.0]]]] * 4
+    assert run_ranks(sum_of_ones, topology) == [[[[4.0, 4.0]]]] * 4
 
 
 def test_programs_in_flight_run_in_one_order_on_all_devices(topology: Topology) -> None:
@@ -207,6 +208,7 @@ def test_a_rank_that_dies_before_its_client(topology: Topology) -> None:
 
     with pytest.raises(RankError, match="rank 0 of 4 left with exit status 3"):
         run_ranks(work, topology)
+    assert run_ranks(sum_of_ones, topology) == [[[[4.0, 4.0]]]] * 4
 
 
 def test_a_rank_that_never_comes(topology: Topology) -> None:
@@ -284,7 +286,7 @@ def test_programs_that_differ_but_match(topology: Topology) -> None:
 
 @pytest.mark.parametrize("when", ["first", "waiting", "after"])
 def test_a_rank_that_is_killed(topology: Topology, tmp_path: Path, when: str) -> None:
-    """The others end with it, and no process is left."""
+    """The others end with it, no process is left, and the next job computes."""
 
     def work(number: int) -> list[list[float]]:
         (tmp_path / str(os.getpid())).touch()
@@ -310,3 +312,4 @@ def test_a_rank_that_is_killed(topology: Topology, tmp_path: Path, when: str) ->
     assert "rank 2 of 4 was killed by SIGKILL" in told
     for started in tmp_path.iterdir():
         assert not Path("/proc", started.name).exists()
+    assert run_ranks(sum_of_ones, topology) == [[[[4.0, 4.0]]]] * 4
