@@ -29,6 +29,7 @@ _COMMANDS = {
     "bisect": "name the stack that broke a case, or fixed it",
     "since": "since when an upstream issue is there: first bad, last bad, first good stack",
     "skew": "compile a fixed set of programs with each JAX and each libtpu",
+    "sensitivity": "plant faults in the programs that tests compile, and say which were seen",
     "expectations": "what upstream is known to get wrong",
     "durations": "record how long cases take, for --shard",
     "repro": "write a case as one script that needs neither the harness nor pytest",

@@ -44,6 +44,7 @@ LONGEST = (
     "test_package.py",
     "test_docs_commands.py",
     "test_jobset_flow.py",
+    "test_sensitivity.py",
 )
 
 

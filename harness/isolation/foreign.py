@@ -161,6 +161,14 @@ class MainBlock:
             run_main_block(module)
 
 
+def set_id(item: pytest.Item, nodeid: str) -> None:
+    """Have an item be another one to all who know it by its id."""
+    if hasattr(item, "_nodeid"):
+        item._nodeid = nodeid
+    else:  # since pytest 9.2
+        item._id = type(item.id).parse(nodeid)
+
+
 def materialize(item: ForeignItem) -> pytest.Item:
     """The test itself, imported in this process; raises LookupError if it is not there now."""
     manager = item.config.pluginmanager
@@ -170,8 +178,8 @@ def materialize(item: ForeignItem) -> pytest.Item:
         if _names(real) == item.found.names:
             for mark in item.added_markers():
                 real.add_marker(pytest.MarkDecorator(mark, _ispytest=True))
-            if real.nodeid != item.nodeid:  # pytest before 9.2, where pytest-xdist adds a group
-                real._nodeid = item.nodeid  # type: ignore[attr-defined]
+            if real.nodeid != item.nodeid:  # pytest-xdist adds a group to it before pytest 9.2
+                set_id(real, item.nodeid)
             real.stash._storage.update(item.stash._storage)
             return real
     raise LookupError(f"{item.nodeid}: collected once, but not in the process that should run it")

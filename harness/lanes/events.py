@@ -32,11 +32,11 @@ class Event:
     ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``reuse`` (of what
     another rank has compiled), ``option`` (of the TPU's compiler, left out of a compilation),
     ``kernel``, ``fault`` (of a kernel, while it ran), ``rewrite`` (of what the CPU's compiler
-    lacks), ``execute``, ``meet`` (a process's first program over several processes), ``failed``
-    (its job can't go on: ``stack`` is the whole diagnosis), ``aot`` or ``aot_refused``; ``by`` the
-    library that asked: ``torch_xla``, ``jax``, ``torch_tpu`` or a file's name; ``guard`` the value
-    of ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the machine's
-    monotonic clock.
+    lacks), ``plant`` (of a fault, for those who ask which tests see it), ``execute``, ``meet`` (a
+    process's first program over several processes), ``failed`` (its job can't go on: ``stack`` is
+    the whole diagnosis), ``aot`` or ``aot_refused``; ``by`` the library that asked: ``torch_xla``,
+    ``jax``, ``torch_tpu`` or a file's name; ``guard`` the value of ``SKIP_MEGASCALE_PJRT_CLIENT``
+    then, None if unset; ``time`` in seconds of the machine's monotonic clock.
     """
 
     kind: str
@@ -55,6 +55,7 @@ class Event:
     fault: str = ""  # "race", "nan" (a result has one, no operand has) or "error"
     option: str = ""
     rewrite: str = ""
+    stage: str = ""  # of a planted fault: "given" to the compiler, then "taken" or "refused" by it
     devices: int = 0  # of an execution
     program: int = 0  # of an execution: which its process has compiled, from 1; 0 if another did
     facts: Mapping[str, Any] = field(default_factory=dict)  # of a compilation ahead of time

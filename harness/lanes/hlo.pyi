@@ -257,23 +257,107 @@ class Sharding(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TYPE_FIELD_NUMBER: _builtins.int
+    TILE_DIMENSIONS_FIELD_NUMBER: _builtins.int
+    TILE_DEVICES_FIELD_NUMBER: _builtins.int
     TUPLE_SHARDINGS_FIELD_NUMBER: _builtins.int
+    REPLICATE_ON_LAST_TILE_DIM_FIELD_NUMBER: _builtins.int
+    IOTA_RESHAPE_DIMS_FIELD_NUMBER: _builtins.int
+    IOTA_TRANSPOSE_PERM_FIELD_NUMBER: _builtins.int
     type: _builtins.int
+    replicate_on_last_tile_dim: _builtins.bool
+    @_builtins.property
+    def tile_dimensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def tile_devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def tuple_shardings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sharding]: ...
+    @_builtins.property
+    def iota_reshape_dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def iota_transpose_perm(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         type: _builtins.int | None = ...,
+        tile_dimensions: _abc.Iterable[_builtins.int] | None = ...,
+        tile_devices: _abc.Iterable[_builtins.int] | None = ...,
         tuple_shardings: _abc.Iterable[Global___Sharding] | None = ...,
+        replicate_on_last_tile_dim: _builtins.bool | None = ...,
+        iota_reshape_dims: _abc.Iterable[_builtins.int] | None = ...,
+        iota_transpose_perm: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["type", b"type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["replicate_on_last_tile_dim", b"replicate_on_last_tile_dim", "type", b"type"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tuple_shardings", b"tuple_shardings", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["iota_reshape_dims", b"iota_reshape_dims", "iota_transpose_perm", b"iota_transpose_perm", "replicate_on_last_tile_dim", b"replicate_on_last_tile_dim", "tile_devices", b"tile_devices", "tile_dimensions", b"tile_dimensions", "tuple_shardings", b"tuple_shardings", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Sharding: _TypeAlias = Sharding  # noqa: Y015
+
+@_typing.final
+class Literal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHAPE_FIELD_NUMBER: _builtins.int
+    S32S_FIELD_NUMBER: _builtins.int
+    S64S_FIELD_NUMBER: _builtins.int
+    U32S_FIELD_NUMBER: _builtins.int
+    F32S_FIELD_NUMBER: _builtins.int
+    F64S_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def shape(self) -> Global___Shape: ...
+    @_builtins.property
+    def s32s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def s64s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def u32s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def f32s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def f64s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        shape: Global___Shape | None = ...,
+        s32s: _abc.Iterable[_builtins.int] | None = ...,
+        s64s: _abc.Iterable[_builtins.int] | None = ...,
+        u32s: _abc.Iterable[_builtins.int] | None = ...,
+        f32s: _abc.Iterable[_builtins.float] | None = ...,
+        f64s: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shape", b"shape"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["f32s", b"f32s", "f64s", b"f64s", "s32s", b"s32s", "s64s", b"s64s", "shape", b"shape", "u32s", b"u32s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Literal: _TypeAlias = Literal  # noqa: Y015
+
+@_typing.final
+class SliceDimension(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    STRIDE_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    limit: _builtins.int
+    stride: _builtins.int
+    def __init__(
+        self,
+        *,
+        start: _builtins.int | None = ...,
+        limit: _builtins.int | None = ...,
+        stride: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "start", b"start", "stride", b"stride"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "start", b"start", "stride", b"stride"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SliceDimension: _TypeAlias = SliceDimension  # noqa: Y015
 
 @_typing.final
 class Instruction(_message.Message):
@@ -283,9 +367,13 @@ class Instruction(_message.Message):
     OPCODE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    LITERAL_FIELD_NUMBER: _builtins.int
+    PARAMETER_NUMBER_FIELD_NUMBER: _builtins.int
     TUPLE_INDEX_FIELD_NUMBER: _builtins.int
     DIMENSIONS_FIELD_NUMBER: _builtins.int
+    SLICE_DIMENSIONS_FIELD_NUMBER: _builtins.int
     CUSTOM_CALL_TARGET_FIELD_NUMBER: _builtins.int
+    DOT_DIMENSIONS_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     OPERAND_IDS_FIELD_NUMBER: _builtins.int
     CONTROL_PREDECESSOR_IDS_FIELD_NUMBER: _builtins.int
@@ -295,22 +383,31 @@ class Instruction(_message.Message):
     IS_HOST_TRANSFER_FIELD_NUMBER: _builtins.int
     REPLICA_GROUPS_FIELD_NUMBER: _builtins.int
     SOURCE_TARGET_PAIRS_FIELD_NUMBER: _builtins.int
+    COMPARISON_DIRECTION_FIELD_NUMBER: _builtins.int
     FRONTEND_ATTRIBUTES_FIELD_NUMBER: _builtins.int
     DEVICE_LIST_FIELD_NUMBER: _builtins.int
     RAGGED_DOT_DIMENSIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     opcode: _builtins.str
     metadata: _builtins.bytes
+    parameter_number: _builtins.int
     tuple_index: _builtins.int
     custom_call_target: _builtins.str
     id: _builtins.int
     sharding: _builtins.bytes
     backend_config: _builtins.bytes
     is_host_transfer: _builtins.int
+    comparison_direction: _builtins.str
     @_builtins.property
     def shape(self) -> Global___Shape: ...
     @_builtins.property
+    def literal(self) -> Global___Literal: ...
+    @_builtins.property
     def dimensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def slice_dimensions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SliceDimension]: ...
+    @_builtins.property
+    def dot_dimensions(self) -> Global___DotDimensions: ...
     @_builtins.property
     def operand_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -334,9 +431,13 @@ class Instruction(_message.Message):
         opcode: _builtins.str | None = ...,
         shape: Global___Shape | None = ...,
         metadata: _builtins.bytes | None = ...,
+        literal: Global___Literal | None = ...,
+        parameter_number: _builtins.int | None = ...,
         tuple_index: _builtins.int | None = ...,
         dimensions: _abc.Iterable[_builtins.int] | None = ...,
+        slice_dimensions: _abc.Iterable[Global___SliceDimension] | None = ...,
         custom_call_target: _builtins.str | None = ...,
+        dot_dimensions: Global___DotDimensions | None = ...,
         id: _builtins.int | None = ...,
         operand_ids: _abc.Iterable[_builtins.int] | None = ...,
         control_predecessor_ids: _abc.Iterable[_builtins.int] | None = ...,
@@ -346,13 +447,14 @@ class Instruction(_message.Message):
         is_host_transfer: _builtins.int | None = ...,
         replica_groups: _abc.Iterable[Global___ReplicaGroup] | None = ...,
         source_target_pairs: _abc.Iterable[Global___SourceTarget] | None = ...,
+        comparison_direction: _builtins.str | None = ...,
         frontend_attributes: Global___Attributes | None = ...,
         device_list: Global___DeviceList | None = ...,
         ragged_dot_dimensions: Global___RaggedDotDimensions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "comparison_direction", b"comparison_direction", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "comparison_direction", b"comparison_direction", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -94,13 +94,13 @@ def _sharded(devices: Sequence[Any], arguments: Sequence[Sequence[np.ndarray]]) 
         jax.make_array_from_single_device_arrays(
             column[0].shape,
             sharding,
-            [_placed(value, device) for value, device in zip(column, devices, strict=True)],
+            [placed(value, device) for value, device in zip(column, devices, strict=True)],
         )
         for column in zip(*arguments, strict=True)
     ]
 
 
-def _placed(value: np.ndarray, device: Any) -> Any:
+def placed(value: np.ndarray, device: Any) -> Any:
     """An array on that device, of the same dtype: JAX would make 32 bits of 64."""
     with _enable_x64(True):
         return jax.device_put(np.asarray(value, order="C"), device)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 from harness.lanes.virtual_tpu import host_callbacks
 from harness.lanes.virtual_tpu.pallas import CannotInterpretError, interpret
+
+# Names a module whose ``plant`` changes programs; in the environment, for processes started later.
+PLANTER_VARIABLE = "XLA_HARNESS_PLANTER"
 
 
 class _Changed(ctypes.Structure):
@@ -99,8 +105,15 @@ _interpret = _callback(interpret)
 _rewrite = _callback(rewrite)
 
 
+@cache
+def _planter(named: str) -> Any:
+    return _callback(import_module(named).plant)
+
+
 def attach(library: ctypes.CDLL) -> None:
     """Have the plugin ask this process for what the CPU's compiler can't do with its programs."""
     library.virtual_tpu_set_interpreter(_interpret)
     library.virtual_tpu_set_rewriter(_rewrite)
     host_callbacks.attach(library)
+    if named := os.environ.get(PLANTER_VARIABLE):
+        library.virtual_tpu_set_planter(_planter(named))

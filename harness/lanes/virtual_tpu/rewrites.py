@@ -25,7 +25,7 @@ from harness.lanes.virtual_tpu.inserted import Inserted, make_call
 from harness.lanes.virtual_tpu.lowering import as_hlo, lower_for_cpu
 
 # Of PrimitiveType in https://github.com/openxla/xla/blob/main/xla/xla_data.proto.
-_DTYPES: Mapping[int, np.dtype[Any]] = {
+DTYPES: Mapping[int, np.dtype[Any]] = {
     number: np.dtype(scalar)
     for number, scalar in {
         1: np.bool_,
@@ -147,9 +147,9 @@ def _insert(
 def _struct(shape: Shape) -> Any:
     import jax
 
-    if shape.element_type not in _DTYPES:
+    if shape.element_type not in DTYPES:
         raise ValueError(f"element type {shape.element_type} of xla_data.proto is not known here")
-    return jax.ShapeDtypeStruct(tuple(shape.dimensions), _DTYPES[shape.element_type])
+    return jax.ShapeDtypeStruct(tuple(shape.dimensions), DTYPES[shape.element_type])
 
 
 def _exchange(values: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Sequence[Array]:
@@ -177,7 +177,7 @@ def _bitwise(
     instruction: Instruction, operands: Sequence[Shape], computations: Mapping[int, Computation]
 ) -> _Rewrite | None:
     reducer = _operation(computations[instruction.called_computation_ids[0]])
-    of_booleans = _DTYPES.get(operands[0].element_type) == np.bool_
+    of_booleans = DTYPES.get(operands[0].element_type) == np.bool_
     if reducer not in _OF_BITS or (of_booleans and reducer != "xor"):
         return None
     if instruction.opcode == "reduce":
@@ -314,7 +314,7 @@ def _group_size(instruction: Instruction) -> int:
 def _ragged_dot(instruction: Instruction) -> _Rewrite:
     told = instruction.ragged_dot_dimensions
     dot = told.dot
-    result = _DTYPES[instruction.shape.element_type]
+    result = DTYPES[instruction.shape.element_type]
 
     def meaning(lhs: Array, rhs: Array, group_sizes: Array) -> Array:
         from jax import lax

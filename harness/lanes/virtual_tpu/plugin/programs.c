@@ -18,10 +18,13 @@ typedef int (*Change)(const char *format, size_t format_size, const char *code, 
                       Changed *out);
 static Change interpreter;  // of programs that call Pallas kernels
 static Change rewriter;     // of programs that the CPU's compiler refuses
+static Change planter;      // of a fault, for those who ask which tests see it
 
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_interpreter(Change function) { interpreter = function; }
 
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_rewriter(Change function) { rewriter = function; }
+
+VIRTUAL_TPU_EXPORT void virtual_tpu_set_planter(Change function) { planter = function; }
 
 // Is told of every program that is submitted and its options, before anything is changed in them,
 // and the number that its executions have in the event log; 0 if it did not compile.
@@ -262,10 +265,40 @@ static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT
   return error;
 }
 
+static void write_planted(const void *caller, const char *stage) {
+  event_write("plant", caller, NULL, ", \"stage\": \"%s\"", stage);
+}
+
+// Compile the program of `args` with a fault in it, if there is one to plant. What the compiler
+// refuses, or dies of, is no fault that a test could see: the events tell them apart.
+static PJRT_Error *plant_and_compile(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
+                                     const void *caller) {
+  const PJRT_Program *given = args->program;
+  Changed out = {0};
+  if (planter == NULL ||
+      !planter(given->format, given->format_size, given->code, given->code_size, &out)) {
+    if (out.error != NULL) fprintf(stderr, "virtual TPU: %s\n", out.error);
+    return compile_or_rewrite(args, submitted, caller);
+  }
+  PJRT_Program program = program_of(&out, given);
+  // The rewriter's answer takes the place of the planter's, in the same thread.
+  if ((program.code = malloc(out.code_size)) == NULL) abort();
+  memcpy(program.code, out.code, out.code_size);
+  args->program = &program;
+  write_planted(caller, "given");
+  PJRT_Error *error = compile_or_rewrite(args, submitted, caller);
+  write_planted(caller, error == NULL ? "taken" : "refused");
+  args->program = given;
+  free(program.code);
+  if (error == NULL) return NULL;
+  error_drop(error);
+  return compile_or_rewrite(args, submitted, caller);
+}
+
 static PJRT_Error *compile_submitted(PJRT_Client_Compile_Args *args, const void *caller) {
   const PJRT_Program *submitted = args->program;
   if (memmem(submitted->code, submitted->code_size, KERNEL, sizeof KERNEL - 1) == NULL) {
-    return compile_or_rewrite(args, submitted, caller);
+    return plant_and_compile(args, submitted, caller);
   }
   if (interpreter == NULL) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
@@ -278,12 +311,16 @@ static PJRT_Error *compile_submitted(PJRT_Client_Compile_Args *args, const void 
   if (out.error != NULL) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED, "virtual TPU: %s", out.error);
   }
-  if (!changed) return compile_or_rewrite(args, submitted, caller);
+  if (!changed) return plant_and_compile(args, submitted, caller);
   write_names("kernel", caller, &out);
   PJRT_Program program = program_of(&out, submitted);
+  // The planter's answer takes the place of the interpreter's, too.
+  if ((program.code = malloc(out.code_size)) == NULL) abort();
+  memcpy(program.code, out.code, out.code_size);
   args->program = &program;
-  PJRT_Error *error = compile_or_rewrite(args, submitted, caller);
+  PJRT_Error *error = plant_and_compile(args, submitted, caller);
   args->program = submitted;
+  free(program.code);
   return error;
 }
 

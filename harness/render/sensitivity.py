@@ -1,0 +1,72 @@
+"""How many planted faults were seen, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from harness.render.terminal_lines import title, wrapped
+from harness.sensitivity.score import Answer, Score, Verdict, share
+
+_SHOWN = 10  # faults that were not seen; --json has all
+_WIDEST = 76
+_LINES = 6  # of the difference of two programs
+_COLUMNS = (Verdict.SEEN, Verdict.UNSEEN, Verdict.EQUIVALENT, Verdict.REFUSED)
+
+
+def lines(score: Score) -> Iterator[str]:
+    """The score by area and operator, what was not seen, and which cases add nothing."""
+    yield title("faults seen, by area")
+    yield from _table("area", score.by_area())
+    yield title("faults seen, by operator")
+    yield from _table("operator", score.by_operator())
+    yield from _left_out(score)
+    unseen = score.of(Verdict.UNSEEN)
+    if unseen:
+        yield title("not seen")
+    for one in unseen[:_SHOWN]:
+        yield from _survivor(one)
+    if len(unseen) > _SHOWN:
+        yield f"... and {len(unseen) - _SHOWN} more: --json FILE has all"
+    if nothing := score.adds_nothing():
+        asked = len({one.fault.case for one in score.answers})
+        yield from wrapped(
+            f"{len(nothing)} of {asked} cases see no kind of fault that a cheaper one does not: "
+            "--json FILE names them."
+        )
+
+
+def _table(head: str, rows: Mapping[str, Mapping[Verdict, int]]) -> Iterator[str]:
+    width = max(len(head), *map(len, rows)) if rows else len(head)
+    yield f"{head:<{width}} {'share':>6}" + "".join(f"  {name}" for name in _COLUMNS)
+    for name, counts in rows.items():
+        numbers = (f"  {counts.get(name, 0) or '.':>{len(name)}}" for name in _COLUMNS)
+        yield f"{name:<{width}} {_percent(counts):>6}{''.join(numbers)}"
+
+
+def _percent(counts: Mapping[Verdict, int]) -> str:
+    found = share(counts)
+    return f"{found.percent:.0f} %" if found.seen + found.unseen else "."
+
+
+def _left_out(score: Score) -> Iterator[str]:
+    asked = {
+        "cases that fail without a fault: nothing is planted in them": score.red,
+        "cases that compile no program, or were skipped": score.idle,
+        "faults whose program the case did not compile again": score.of(Verdict.ABSENT),
+        "faults whose case failed before it compiled their program": score.of(Verdict.DISTURBED),
+        "faults left when the budget ended": score.of(Verdict.NOT_RUN),
+    }
+    if any(asked.values()):
+        yield title("not counted")
+    for what, found in asked.items():
+        if found:
+            yield f"{len(found):5}  {what}"
+
+
+def _survivor(one: Answer) -> Iterator[str]:
+    yield f"{one.fault.operator} at {one.fault.opcode} of {one.name}: {one.told}"
+    yield f"  {one.fault.case}"
+    for line in one.difference[:_LINES]:
+        yield f"    {line[:_WIDEST]}"
+    if len(one.difference) > _LINES:
+        yield f"    ... {len(one.difference) - _LINES} more lines"

@@ -1,0 +1,220 @@
+"""Whether a program with a fault does what the program without it does, on random inputs.
+
+Both are compiled and executed by jaxlib's own CPU client, over as many devices as the case had. Run
+as a script, since what a fault does to a program can end the process: it reads faults, one in a
+line, and writes a line for each as soon as it knows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.lanes.hlo import Module, Sharding
+from harness.sensitivity.fault import Compared
+from harness.sensitivity.operators import devices_of
+from harness.sensitivity.planting import planted
+
+_SEEDS = (1, 2)
+_ROUNDINGS = 16  # of the smallest difference: far less than of a narrower type
+_KEPT = (  # of the options
+    "use_spmd_partitioning",
+    "use_shardy_partitioner",
+    "allow_spmd_sharding_propagation_to_parameters",
+    "allow_spmd_sharding_propagation_to_output",
+)
+_COLLECTIVE = re.compile(
+    r" = (\S+) ((?:all|reduce|collective|ragged)-[a-z-]+)\(.*?\)(.*?)(?:, metadata=.*)?$",
+    re.MULTILINE,
+)
+_METADATA = re.compile(r", metadata={[^}]*}")
+_NAMES = re.compile(r"[%\w.-]*planted[\w.]*|%[\w.-]+|, metadata={[^}]*}|, backend_config=.*$")
+
+
+def compared(told: Mapping[str, Any], folder: Path) -> Compared:
+    """Compare the program of a fault, as ``Fault.text`` says it, with the one without."""
+    original = folder.joinpath(told["program"]).read_bytes()
+    other = planted(dict(told), original)
+    difference = list(_difference(original, other))
+    try:
+        options = folder.joinpath(f"{told['program']}.options").read_bytes()
+        before, after = (_Executable(code, options) for code in (original, other))
+        why = before.differs_from(after)
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        return Compared(told["number"], None, f"{type(error).__name__}: {first}", difference)
+    return Compared(told["number"], not why, why, difference)
+
+
+class _Executable:
+    """A program, compiled for this machine with the options that its case gave."""
+
+    def __init__(self, code: bytes, given: bytes) -> None:
+        from jaxlib import xla_client
+
+        from harness.oracles.jax_cpu import cpu_client
+
+        theirs = xla_client.CompileOptions.ParseFromString(given)
+        build = theirs.executable_build_options
+        self._replicas, self._partitions = build.num_replicas, build.num_partitions
+        options = xla_client.CompileOptions()
+        options.num_replicas, options.num_partitions = self._replicas, self._partitions
+        own = options.executable_build_options
+        for name in _KEPT:
+            if hasattr(build, name):
+                setattr(own, name, getattr(build, name))
+        count = self._replicas * self._partitions
+        grid = np.arange(count).reshape(self._replicas, self._partitions)
+        options.device_assignment = xla_client.DeviceAssignment.create(grid)
+        client = cpu_client(count)
+        self._devices = client.local_devices()[:count]
+        mlir = xla_client._xla.mlir
+        module = mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(code))
+        if hasattr(client, "compile_and_load"):
+            devices = xla_client.DeviceList(tuple(self._devices))
+            self._loaded = client.compile_and_load(module, devices, options)
+        else:  # before jaxlib 0.6.1
+            self._loaded = client.compile(module, options)
+        (self._optimized,) = self._loaded.hlo_modules()
+        self._whole = Module.FromString(code)
+
+    def differs_from(self, other: _Executable) -> str:
+        """How the other one's facts or results differ from this one's; "" if they do not."""
+        if self._facts() != other._facts():
+            return "other collectives or parameters"
+        for seed in _SEEDS:
+            given = self._arguments(seed)  # what devices have, whatever the other one says of it
+            mine, theirs = self._results(given), other._results(given)
+            if len(mine) != len(theirs):
+                return "another number of results"
+            for a, b in zip(mine, theirs, strict=True):
+                if a.shape != b.shape or a.dtype != b.dtype or not _equal(a, b):
+                    return "other results"
+        return ""
+
+    def _facts(self) -> tuple[list[Any], list[str]]:
+        """The parameters of each device, and the collectives."""
+        text = self._optimized.to_string()
+        found = sorted(" ".join(match.groups()) for match in _COLLECTIVE.finditer(text))
+        return self._parameters(), [_NAMES.sub("", one) for one in found]
+
+    def _parameters(self) -> list[tuple[tuple[int, ...], str]]:
+        module = Module.FromString(self._optimized.as_serialized_hlo_module_proto())
+        return [_type(one.shape) for one in _of_entry(module)]
+
+    def _results(self, arguments: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+        """What each device returns, given each argument's value on each device."""
+        import jax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        from harness.oracles.replicas import placed
+
+        everywhere = NamedSharding(Mesh(np.array(self._devices), "device"), PartitionSpec())
+        # JAX calls them replicated, and does not look whether the values are equal.
+        arrays = [
+            jax.make_array_from_single_device_arrays(
+                values[0].shape, everywhere, list(map(placed, values, self._devices))
+            )
+            for values in arguments
+        ]
+        outcome = self._loaded.execute_sharded(arrays)
+        columns = outcome.disassemble_into_single_device_arrays()
+        return [np.asarray(one) for column in columns for one in column]
+
+    def _arguments(self, seed: int) -> list[list[np.ndarray]]:
+        """Random values that the seed decides, of each argument on each device."""
+        chance = np.random.default_rng(seed)
+        whole = [_type(one.shape)[0] for one in _of_entry(self._whole)]
+        found = []
+        for number, (shape, dtype) in enumerate(self._parameters()):
+            if self._partitions == 1:
+                found.append([_random(chance, shape, dtype) for _ in self._devices])
+            else:
+                full = _random(chance, whole[number], dtype)
+                found.append(self._divided(number, full, shape))
+        return found
+
+    def _divided(self, number: int, full: np.ndarray, shape: Sequence[int]) -> list[np.ndarray]:
+        """What each device has of a parameter, filled up with zeros where need be."""
+        told = self._loaded.get_parameter_shardings()
+        sharding = Sharding.FromString(told[number].SerializeToString()) if told else None
+        tiles = list(sharding.tile_dimensions[: full.ndim]) if sharding else []
+        if sharding is None or math.prod(tiles) <= 1:
+            return [full] * len(self._devices)
+        grid = np.array(devices_of(sharding)).reshape(*tiles, -1)
+        found = []
+        for device in range(len(self._devices)):
+            (place, *_) = np.argwhere(grid == device)
+            starts = [int(n) * size for n, size in zip(place, shape, strict=False)]
+            part = full[tuple(slice(n, n + size) for n, size in zip(starts, shape, strict=True))]
+            found.append(np.zeros(shape, full.dtype))
+            found[-1][tuple(slice(size) for size in part.shape)] = part
+        return found
+
+
+def _of_entry(module: Module) -> Iterator[Any]:
+    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
+    found = [one for one in entry.instructions if one.opcode == "parameter"]
+    return iter(sorted(found, key=lambda one: one.parameter_number))
+
+
+def _type(shape: Any) -> tuple[tuple[int, ...], str]:
+    from harness.lanes.virtual_tpu.rewrites import DTYPES
+
+    if shape.element_type not in DTYPES:
+        raise ValueError(f"a parameter of element type {shape.element_type} of xla_data.proto")
+    return tuple(shape.dimensions), DTYPES[shape.element_type].name
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether values are equal but for rounding, as of a sum in another order."""
+    if a.dtype.kind in "biu":
+        return bool((a == b).all())
+    import ml_dtypes
+
+    rounding = _ROUNDINGS * float(ml_dtypes.finfo(a.dtype).eps)
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    largest = np.abs(x[np.isfinite(x)]).max(initial=0.0)
+    return bool(np.allclose(x, y, rtol=rounding, atol=rounding * largest, equal_nan=True))
+
+
+def _random(chance: np.random.Generator, shape: Sequence[int], name: str) -> np.ndarray:
+    import ml_dtypes  # noqa: F401 - has NumPy know bfloat16
+
+    dtype = np.dtype(name)
+    if dtype.kind in "biu":
+        most = 2 if dtype.kind == "b" else 8  # an index into what is there, mostly
+        return chance.integers(0, most, shape).astype(dtype)
+    return chance.normal(size=shape).astype(dtype)
+
+
+def _difference(original: bytes, other: bytes) -> Iterator[str]:
+    from jaxlib import xla_client
+
+    texts = (xla_client.XlaComputation(code).as_hlo_text() for code in (original, other))
+    was, now = (_METADATA.sub("", text).splitlines() for text in texts)
+    for line in difflib.unified_diff(was, now, n=0, lineterm=""):
+        if not line.startswith(("---", "+++", "@@")):
+            yield line
+
+
+def main() -> None:
+    """Answer each line of standard input."""
+    for line in sys.stdin:
+        told = json.loads(line)
+        answer = vars(compared(told, Path(told["folder"])))
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

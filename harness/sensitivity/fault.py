@@ -1,0 +1,89 @@
+"""A fault: one place of one program of one case, and what is wrong there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+# In the environment of a case's processes: the fault to plant, or where to keep its programs.
+FAULT_VARIABLE = "XLA_HARNESS_FAULT"
+RECORD_VARIABLE = "XLA_HARNESS_PROGRAMS"
+
+STALE = "stale-program"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Which fault a case runs with.
+
+    Attributes:
+        number: from 0, in the order of the plan.
+        case: the pytest id.
+        program: the digest of the program.
+        operator: what is done to it.
+        place: which of the places at which the operator can be planted there, from 0.
+        opcode: of the instruction at that place.
+        other: for a stale program, the digest of the one that runs in its place.
+    """
+
+    number: int
+    case: str
+    program: str
+    operator: str
+    place: int
+    opcode: str = ""
+    other: str = ""
+
+    def text(self, folder: Path) -> str:
+        """For the environment variable, with the folder in which the programs are."""
+        return json.dumps({**asdict(self), "folder": str(folder)})
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A program that a case has compiled.
+
+    Attributes:
+        digest: its name.
+        places: of each operator, the opcode at each place where it can be planted; operators
+            without a place are left out.
+        signature: its parameters and its result, equal for equal ones.
+        name: of the module, as ``jit_step``.
+    """
+
+    digest: str
+    places: Mapping[str, Sequence[str]]
+    signature: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Of one fault, by its number.
+
+    Attributes:
+        equivalent: whether results and facts are equal; None where nobody can tell.
+        why: what differs, or why nobody can tell.
+        difference: of the two programs as HLO, in unified lines.
+    """
+
+    number: int
+    equivalent: bool | None
+    why: str
+    difference: Sequence[str]
+
+
+def case_file(folder: Path, case: str) -> Path:
+    """Where a case's processes say which programs it compiles, a digest in each line."""
+    return folder / f"case-{hashlib.sha256(case.encode()).hexdigest()[:16]}"
+
+
+def programs_of(folder: Path, case: str) -> list[Recorded]:
+    """What a case has compiled, each program once, in order."""
+    said = case_file(folder, case)
+    digests = said.read_text().split() if said.exists() else []
+    found = (folder / f"{digest}.json" for digest in dict.fromkeys(digests))
+    return [Recorded(**json.loads(path.read_text())) for path in found]

@@ -1,0 +1,100 @@
+"""In a case's processes: keeps the programs that are compiled, or plants a fault in one.
+
+The plugin calls ``plant`` for each program, after Pallas kernels in it have been made HLO.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness.lanes.virtual_tpu import library
+from harness.lanes.virtual_tpu.lowering import as_hlo
+from harness.sensitivity.fault import FAULT_VARIABLE, RECORD_VARIABLE, STALE
+from harness.sensitivity.operators import OPERATORS
+from harness.sensitivity.program import Program, digest
+
+_LISTENER = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t, ctypes.c_uint
+)
+_last: dict[int, tuple[Path, str]] = {}  # of each thread, the program that it compiles
+
+
+def plant(form: str, code: bytes) -> tuple[bytes, list[tuple[str, str]]]:
+    """The program with the fault that this case is to run with; no names where it has none.
+
+    Args:
+        form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact.
+        code: in that form.
+
+    Returns:
+        A serialised HloModuleProto, and what was planted. While programs are kept that is nothing
+        but the way through HLO, which every planted program goes.
+    """
+    if said := os.environ.get(RECORD_VARIABLE):
+        return _record(Path(said), digest(code), as_hlo(form, code)), [("nothing", "")]
+    told = json.loads(os.environ.get(FAULT_VARIABLE, "{}"))
+    if not told or told["program"] != digest(code):
+        return code, []
+    return planted(told, as_hlo(form, code)), [(told["operator"], "")]
+
+
+def planted(told: dict[str, Any], serialized: bytes) -> bytes:
+    """A module with a fault in it, as ``Fault.text`` says it; raises IndexError for no place."""
+    if told["operator"] == STALE:
+        return Path(told["folder"], told["other"]).read_bytes()
+    program = Program(serialized)
+    _, edit = OPERATORS[told["operator"]].places(program)[told["place"]]
+    edit()
+    return program.serialize()
+
+
+def _record(said: Path, name: str, serialized: bytes) -> bytes:
+    """Keep a program once for all cases, and that this one has compiled it."""
+    path = said.parent / name
+    if not path.exists():
+        program = Program(serialized)
+        found = {
+            operator.name: [instruction.opcode for instruction, _ in operator.places(program)]
+            for operator in OPERATORS.values()
+        }
+        facts = {
+            "digest": name,
+            "places": {operator: opcodes for operator, opcodes in found.items() if opcodes},
+            "signature": program.signature(),
+            "name": program.module.name,
+        }
+        _write(path, serialized)
+        _write(path.with_name(f"{name}.json"), json.dumps(facts).encode())
+    with said.open("ab", buffering=0) as file:
+        file.write(f"{name}\n".encode())
+    _last[threading.get_ident()] = path, name
+    _listen()
+    return serialized
+
+
+def _write(path: Path, content: bytes) -> None:
+    """In one step, for those who look whether it is there."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    part.write_bytes(content)
+    part.replace(path)
+
+
+@cache
+def _listen() -> Sequence[object]:
+    """Have the plugin tell what each program is compiled with."""
+
+    @_LISTENER  # type: ignore[untyped-decorator]
+    def listen(_: int, options: Any, size: int, __: int) -> None:
+        path, name = _last.get(threading.get_ident(), (Path(), ""))
+        if name and not (told := path.with_name(f"{name}.options")).exists():
+            _write(told, ctypes.string_at(options, size))
+
+    library.load().virtual_tpu_set_listener(listen)
+    return [listen]

@@ -1,0 +1,269 @@
+"""Runs cases without faults, then with one each, and says which faults were seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, Queue
+
+from harness.errors import BadInputError
+from harness.junit.report import Report, Result, read
+from harness.lanes.virtual_tpu.callbacks import PLANTER_VARIABLE
+from harness.model.outcome import Answer as CaseAnswer
+from harness.model.outcome import Kind
+from harness.sensitivity.fault import Compared, Fault, programs_of
+from harness.sensitivity.plan import planned
+from harness.sensitivity.score import Answer, Score, Verdict
+from harness.sensitivity.session import PLAN_VARIABLE, PROGRESS, Plan, number_of
+
+Say = Callable[[str], None]
+_PLUGIN = "harness.sensitivity.session"
+_PLANTER = "harness.sensitivity.planting"
+_COMPARER = "harness.sensitivity.equivalence"
+_LEAST_DEADLINE, _SLOWER = 10.0, 4.0  # seconds, and how much slower a case may be with a fault
+_COMPARISON_DEADLINE = 60.0  # seconds for one pair of programs
+_PER_SECOND = 20  # faults that are planned for each second and process; more than can be run
+_FOR_COMPARISONS = 0.1  # of the budget
+_RAN = (0, 1, 5)  # exit codes of pytest: all passed, some failed, none says anything of the lane
+_LIVE, _PLAIN = 1.0, 20.0  # seconds between two lines of progress
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked.
+
+    Attributes:
+        paths: for pytest, and its further arguments.
+        lane: where cases run.
+        operators: the names of those to plant.
+        budget: for all, in seconds.
+        seed: decides which faults are planted.
+        most: how many faults at most.
+        jobs: how many processes run cases.
+        folder: for programs, reports and logs; it is there and empty.
+    """
+
+    paths: Sequence[str]
+    lane: str
+    operators: Collection[str]
+    budget: float
+    seed: int
+    most: int
+    jobs: int
+    folder: Path
+
+
+def measure(request: Request, say: Say) -> Score:
+    """Plant faults and say what became of each.
+
+    Raises BadInputError when pytest can't run the cases, or none compiles a program.
+    """
+    start = time.time()
+    programs = request.folder / "programs"
+    programs.mkdir()
+    say("running the cases without a fault")
+    report = _session(request, "without", Plan(programs), 0, say)
+    works, red, idle = _sorted(report)
+    found = {result.id: programs_of(programs, result.id) for result in works}
+    idle += [case for case, recorded in found.items() if not recorded]
+    found = {case: recorded for case, recorded in found.items() if recorded}
+    if not found:
+        raise BadInputError(
+            f"{' '.join(request.paths)}: no case passes and compiles a program on lane "
+            f"{request.lane}: {len(red)} do not pass, {len(idle)} compile none"
+        )
+    by_id = {result.id: result for result in works}
+    areas = {case: by_id[case].properties.get("area", "") for case in found}
+    left = request.budget - (time.time() - start)
+    most = max(1, min(request.most, int(max(left, 1) * _PER_SECOND * request.jobs)))
+    faults = planned(areas, found, request.operators, seed=request.seed, most=most)
+    deadlines = {case: _deadline(by_id[case]) for case in found}
+    until = start + request.budget * (1 - _FOR_COMPARISONS)
+    plan = Plan(programs, tuple((fault, deadlines[fault.case]) for fault in faults), until)
+    say(f"planting {len(faults)} faults, as many as the budget allows, in {len(found)} cases")
+    report = _session(request, "with", plan, len(faults), say)
+    with_fault = {number_of(result.id): result for result in report.results.values()}
+    names = {one.digest: one.name for recorded in found.values() for one in recorded}
+    answers = [
+        replace(_answer(fault, with_fault.get(fault.number)), area=areas[fault.case])
+        for fault in faults
+    ]
+    answers = _compared(answers, programs, request.jobs, say)
+    answers = [replace(one, name=names[one.fault.program]) for one in answers]
+    cost = {case: by_id[case].seconds for case in found}
+    return Score(answers, red, sorted(idle), cost)
+
+
+def _session(request: Request, name: str, plan: Plan, total: int, say: Say) -> Report:
+    """A session of pytest in a process of its own; its report."""
+    folder = request.folder
+    plan.write(folder / f"{name}.json")
+    progress, log, report = (folder / f"{name}.{end}" for end in ("done", "log", "xml"))
+    command = [
+        *(sys.executable, "-m", "pytest", *request.paths, f"--lane={request.lane}"),
+        *("-p", _PLUGIN, f"--junitxml={report}", "-q", "--tb=no", "-rN"),
+        *(("-n", str(request.jobs)) if request.jobs > 1 else ()),
+    ]
+    environment = {
+        **os.environ,
+        PLANTER_VARIABLE: _PLANTER,
+        PLAN_VARIABLE: str(folder / f"{name}.json"),
+        PROGRESS: str(progress),
+    }
+    with log.open("wb") as output, _telling(progress, total, say):
+        done = subprocess.run(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
+        )
+    if not report.exists() or done.returncode not in _RAN:
+        last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        raise BadInputError(
+            f"pytest {' '.join(request.paths)} ended with {done.returncode}\n{last}"
+        )
+    return read(report)
+
+
+@contextmanager
+def _telling(progress: Path, total: int, say: Say) -> Iterator[None]:
+    """Say every now and then how many cases have run; a session writes a byte for each."""
+    ended = threading.Event()
+    start = time.monotonic()
+
+    def tell() -> None:
+        while not ended.wait(_LIVE if sys.stderr.isatty() else _PLAIN):
+            done = progress.stat().st_size if progress.exists() else 0
+            minutes, seconds = divmod(int(time.monotonic() - start), 60)
+            say(f"[{minutes}:{seconds:02}] {done}{f' of {total}' if total else ''} cases")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _sorted(report: Report) -> tuple[list[Result], dict[str, str], list[str]]:
+    """The cases that pass, the outcomes of those that do not, and those that were not measured."""
+    works, red, idle = list[Result](), dict[str, str](), list[str]()
+    for one in report.results.values():
+        if one.outcome == Kind.PASSED:
+            works.append(one)
+        elif one.outcome.answer is None:
+            idle.append(one.id)
+        else:
+            red[one.id] = one.outcome.value
+    return works, red, idle
+
+
+def _deadline(result: Result) -> float:
+    return max(_LEAST_DEADLINE, _SLOWER * result.seconds)
+
+
+def _answer(fault: Fault, result: Result | None) -> Answer:
+    """What a run with the fault says; of a case that passes, no more than that it does."""
+    if result is None:
+        return Answer(fault, "", Verdict.NOT_RUN)
+    planted, refused = (
+        int(result.properties.get(name, "0")) for name in ("faults_planted", "faults_refused")
+    )
+    passed = result.outcome.answer is CaseAnswer.WORKS
+    if planted:
+        verdict = Verdict.UNSEEN if passed else Verdict.SEEN
+    elif refused:
+        verdict = Verdict.REFUSED
+    else:
+        verdict = Verdict.ABSENT if passed or not result.outcome.answer else Verdict.DISTURBED
+    told = f"{result.outcome}: {result.failure}" if result.failure else str(result.outcome)
+    return Answer(fault, "", verdict, result.seconds, told)
+
+
+def _compared(answers: Sequence[Answer], programs: Path, jobs: int, say: Say) -> list[Answer]:
+    """The answers, with the faults that were not seen divided by whether they change anything."""
+    unseen = [one for one in answers if one.verdict == Verdict.UNSEEN]
+    if unseen:
+        say(f"comparing the programs of {len(unseen)} faults that were not seen")
+    parts = [unseen[number::jobs] for number in range(jobs)]
+    with ThreadPoolExecutor(jobs) as pool:
+        known = [one for part in pool.map(_Comparer(programs).all, parts) for one in part]
+    found = {one.number: one for one in known}
+    return [_with(one, found.get(one.fault.number)) for one in answers]
+
+
+def _with(answer: Answer, told: Compared | None) -> Answer:
+    if told is None:
+        return answer
+    verdict = Verdict.EQUIVALENT if told.equivalent else Verdict.UNSEEN
+    return replace(answer, verdict=verdict, told=told.why, difference=tuple(told.difference))
+
+
+class _Comparer:
+    """Compares programs in processes of their own, since a fault may end or stop one."""
+
+    def __init__(self, programs: Path) -> None:
+        self._programs = programs
+
+    def all(self, answers: Sequence[Answer]) -> list[Compared]:
+        """What is told of each fault."""
+        found: list[Compared] = []
+        waiting = list(answers)
+        while waiting:
+            told = self._some(waiting)
+            found += told
+            waiting = waiting[len(told) :]
+            if waiting:  # the first of them is what the process ended or stopped at
+                why = "the comparison ended or stopped"
+                found.append(Compared(waiting.pop(0).fault.number, None, why, ()))
+        return found
+
+    def _some(self, answers: Sequence[Answer]) -> list[Compared]:
+        """Of the first ones, for as long as one process lives."""
+        texts = "".join(f"{one.fault.text(self._programs)}\n" for one in answers)
+        process = subprocess.Popen(
+            [sys.executable, "-m", _COMPARER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines: Queue[str] = Queue()
+        stdout = process.stdout
+
+        def listen() -> None:
+            for line in stdout:
+                lines.put(line)
+            lines.put("")
+
+        threading.Thread(target=listen, daemon=True).start()
+        threading.Thread(target=_feed, args=(process, texts), daemon=True).start()
+        found = []
+        try:
+            while line := lines.get(timeout=_COMPARISON_DEADLINE):
+                found.append(Compared(**json.loads(line)))
+        except Empty:
+            pass
+        finally:
+            process.kill()
+            process.wait()
+        return found
+
+
+def _feed(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(text)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # it has ended, which its answers show

@@ -1,0 +1,166 @@
+"""``xla-harness sensitivity`` on a JAX user's own tests: which planted faults they see.
+
+All run for real: the tests on the virtual TPU, each fault compiled and executed there, and what was
+not seen compared by jaxlib's own client.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.sensitivity.operators import OPERATORS
+
+TESTS = (Path(__file__).parent / "user_tests.py").read_text()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that is over."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def sensitivity(folder: Path, *options: str, behind: Sequence[str] = ()) -> Ran:
+    command = [sys.executable, "-m", "harness", "sensitivity", *options]
+    done = subprocess.run(
+        [*command, *(["--", *behind] if behind else [])],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("user")
+    (path / "test_user.py").write_text(TESTS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ran(folder: Path) -> Ran:
+    """The whole command once, with a limit that one area does not reach."""
+    options = ("test_user.py", "--json=s.json", "--budget=14m", "--fail-under=99", "-n2")
+    found = sensitivity(folder, *options, behind=["--topology=4"])
+    assert found.code in (0, 1), found.stderr
+    return found
+
+
+@pytest.fixture(scope="module")
+def told(ran: Ran, folder: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((folder / "s.json").read_text())
+    return data
+
+
+def faults(told: dict[str, Any], verdict: str) -> list[dict[str, Any]]:
+    return [fault for fault in told["faults"] if fault["verdict"] == verdict]
+
+
+def test_every_operator_is_seen(told: dict[str, Any]) -> None:
+    seen = {fault["operator"] for fault in faults(told, "seen")}
+    assert seen == {*OPERATORS, "stale-program"}
+
+
+def test_tests_that_compare_numbers_see_all(told: dict[str, Any]) -> None:
+    blind = defaultdict(list)
+    for fault in faults(told, "not seen"):
+        blind[fault["case"].partition("::")[2]].append(fault["operator"])
+    assert set(blind) == {"test_that_looks_at_nothing", "test_of_the_sign_alone"}, dict(blind)
+
+
+def test_what_was_not_seen_is_shown(told: dict[str, Any], ran: Ran) -> None:
+    (fault,) = (
+        fault
+        for fault in faults(told, "not seen")
+        if fault["case"].endswith("nothing") and fault["operator"] == "operands-swapped"
+    )
+    assert fault["told"] == "other results"
+    removed, added = (line for line in fault["difference"] if "subtract(" in line)
+    assert removed[0] == "-"
+    assert added[0] == "+"
+    (was,), (now,) = (re.findall(r"subtract\((.*?), (.*?)\)", line) for line in (removed, added))
+    assert was == now[::-1]
+    assert "operands-swapped at subtract of" in ran.stdout
+    assert "test_user.py::test_that_looks_at_nothing" in ran.stdout
+
+
+def test_what_changes_nothing_is_not_counted(told: dict[str, Any]) -> None:
+    same = {(f["case"].partition("::")[2], f["operator"]) for f in faults(told, "equivalent")}
+    assert ("test_whose_mask_means_nothing", "comparison-changed") in same
+    assert not any(case == "test_that_looks_at_nothing" for case, _ in same)
+
+
+def test_cases_that_could_not_be_asked(told: dict[str, Any], ran: Ran) -> None:
+    assert told["red"] == {"test_user.py::test_that_fails": "failed"}
+    assert "test_user.py::test_without_a_program" in told["idle"]
+    asked = {fault["case"] for fault in told["faults"]}
+    assert asked.isdisjoint({*told["red"], *told["idle"]})
+    assert "1  cases that fail without a fault: nothing is planted in them" in ran.stdout
+
+
+def test_the_share_and_the_exit_code(told: dict[str, Any], ran: Ran) -> None:
+    area = told["areas"]["test_user.py"]
+    seen, unseen = len(faults(told, "seen")), len(faults(told, "not seen"))
+    assert (area["seen"], area["not seen"]) == (seen, unseen)
+    assert area["percent"] == round(100 * seen / (seen + unseen), 1) < 99
+    assert ran.code == 1
+    assert "less than 99 % of the faults were seen in test_user.py" in ran.stderr
+
+
+def test_cases_that_add_nothing(told: dict[str, Any]) -> None:
+    assert "test_user.py::test_that_looks_at_nothing" in told["adds_nothing"]
+    assert set(told["smallest"]).isdisjoint(told["adds_nothing"])
+
+
+def test_lines_fit_a_terminal(ran: Ran) -> None:
+    assert [line for line in ran.stdout.splitlines() if len(line) > 80] == []
+
+
+def test_one_seed_gives_one_answer(folder: Path, told: dict[str, Any]) -> None:
+    again = sensitivity(
+        folder,
+        *("test_user.py", "--json", "--most=12", "--folder=again", "-n2"),
+        behind=["--topology=4"],
+    )
+    found = json.loads(again.stdout)["faults"]
+    assert len(found) == 12
+    same = ("number", "case", "operator", "program", "place", "verdict")
+    assert [[fault[name] for name in same] for fault in found] == [
+        [fault[name] for name in same] for fault in told["faults"][:12]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["test_user.py", "--operators=loss"], "--operators 'loss': expected some of collective-"),
+        (["test_user.py", "--budget=soon"], "--budget 'soon': expected seconds, minutes or hours"),
+        (["test_user.py", "--lane=cpu"], "--lane 'cpu': expected virtual-tpu"),
+        (["nowhere.py"], "nowhere.py: expected a file or folder of tests"),
+        (["test_user.py", "--folder=."], "--folder .: expected an empty folder, or one of this"),
+        (["test_idle.py"], "test_idle.py: no case passes and compiles a program on lane virtual-"),
+        (["test_broken.py"], "ended with 2"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_bad_input(folder: Path, options: list[str], message: str) -> None:
+    (folder / "test_idle.py").write_text("def test_idle(): pass\n")
+    (folder / "test_broken.py").write_text("import no_such_module\n")
+    found = sensitivity(folder, *options, "-n1")
+    assert message in found.stderr
+    assert found.code == 2
