@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from harness.commands.output import answer, say
-from harness.commands.parsers import add_json, names, output_folder, whole_number
+from harness.commands.parsers import add_json, names, output_file, output_folder, whole_number
 from harness.errors import BadInputError
+from harness.files import write
 
 _LANE = "virtual-tpu"
 _FOLDER = Path("reports/sensitivity")
 _BUDGET = re.compile(r"([0-9]{1,6})(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
-_MOST = 1_000_000
+_MOST = 20_000
+_MOSTLY = 0.95
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +28,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lane", default=_LANE, metavar="NAME", help="default: %(default)s")
     parser.add_argument(
         "--operators", type=names, metavar="NAMES", help="which faults, by comma (default: all)"
+    )
+    parser.add_argument(
+        "--python",
+        type=names,
+        default=(),
+        metavar="PACKAGES",
+        help="plant faults in the Python of these, as torch_xla or jax, and not in programs",
     )
     parser.add_argument(
         "--budget", default="10m", metavar="TIME", help="for all, as 90s (default: %(default)s)"
@@ -61,6 +70,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="for programs and logs, emptied first (default: %(default)s)",
     )
+    parser.add_argument(
+        "--smallest",
+        type=output_file,
+        metavar="FILE",
+        help="write the cases that see 95 %% of the kinds of fault that all see, as --cases reads",
+    )
     add_json(parser)
     parser.set_defaults(arguments=[], run=_run)
 
@@ -69,10 +84,14 @@ def _run(options: argparse.Namespace) -> int:
     from harness.render import sensitivity as shown
     from harness.sensitivity.fault import STALE
     from harness.sensitivity.operators import OPERATORS
+    from harness.sensitivity.python_faults import PYTHON_OPERATORS, folder_of
     from harness.sensitivity.run import Request, measure
     from harness.sensitivity.score import share
 
-    known = (*OPERATORS, STALE)
+    known = tuple(PYTHON_OPERATORS) if options.python else (*OPERATORS, STALE)
+    for name in options.python:
+        if not folder_of(name):
+            raise BadInputError(f"--python {name!r}: expected an installed package")
     for name in options.operators or ():
         if name not in known:
             raise BadInputError(f"--operators {name!r}: expected some of {', '.join(known)}")
@@ -87,6 +106,7 @@ def _run(options: argparse.Namespace) -> int:
         paths=[*options.paths, *options.arguments],
         lane=options.lane,
         operators=options.operators or known,
+        packages=options.python,
         budget=_seconds(options.budget),
         seed=options.seed,
         most=options.most,
@@ -95,6 +115,8 @@ def _run(options: argparse.Namespace) -> int:
     )
     score = measure(request, say)
     answer(options, _data(score), "\n".join(shown.lines(score)))
+    if options.smallest:
+        write({options.smallest: "".join(f"{case}\n" for case in sorted(score.smallest(_MOSTLY)))})
     least = options.fail_under
     low = [area for area, counts in score.by_area().items() if share(counts).percent < (least or 0)]
     if low:
@@ -146,6 +168,6 @@ def _data(score: Any) -> dict[str, Any]:
         ],
         "red": dict(score.red),
         "idle": list(score.idle),
-        "smallest": score.smallest(0.95),
+        "smallest": score.smallest(_MOSTLY),
         "adds_nothing": score.adds_nothing(),
     }

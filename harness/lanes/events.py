@@ -164,10 +164,11 @@ def _event(data: dict[str, object]) -> Event:
     return Event(kind=kind, **known)  # type: ignore[arg-type]
 
 
-def write(kind: str, facts: Mapping[str, Any]) -> None:
+def write(kind: str, facts: Mapping[str, Any], *, stage: str = "") -> None:
     """Append an event of this process to the file that the plugin's go to."""
     event = {
         "event": kind,
+        "stage": stage,
         "by": "xla-harness",
         "process": os.getpid(),
         "thread": threading.get_native_id(),

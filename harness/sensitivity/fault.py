@@ -12,6 +12,8 @@ from pathlib import Path
 FAULT_VARIABLE = "XLA_HARNESS_FAULT"
 RECORD_VARIABLE = "XLA_HARNESS_PROGRAMS"
 
+PYTHON_VARIABLE = "XLA_HARNESS_PYTHON_FAULTS"  # the folders whose functions are noted, with ":"
+
 STALE = "stale-program"
 
 
@@ -22,10 +24,11 @@ class Fault:
     Attributes:
         number: from 0, in the order of the plan.
         case: the pytest id.
-        program: the digest of the program.
+        program: the digest of the program; ``module:name:line`` of a function of a framework.
         operator: what is done to it.
         place: which of the places at which the operator can be planted there, from 0.
         opcode: of the instruction at that place.
+        like: what else the program is known by, see ``Recorded``.
         other: for a stale program, the digest of the one that runs in its place.
     """
 
@@ -36,6 +39,12 @@ class Fault:
     place: int
     opcode: str = ""
     other: str = ""
+    like: str = ""
+
+    @property
+    def in_python(self) -> bool:
+        """Whether it is in a framework's Python, and not in a program."""
+        return ":" in self.program
 
     def text(self, folder: Path) -> str:
         """For the environment variable, with the folder in which the programs are."""
@@ -47,17 +56,19 @@ class Recorded:
     """A program that a case has compiled.
 
     Attributes:
-        digest: its name.
+        digest: its name; ``module:name:line`` of a function of a framework.
         places: of each operator, the opcode at each place where it can be planted; operators
-            without a place are left out.
+            without a place are left out. "" is a place where a fault could do nothing.
         signature: its parameters and its result, equal for equal ones.
         name: of the module, as ``jit_step``.
+        like: equal for the same program with other names and addresses in it.
     """
 
     digest: str
     places: Mapping[str, Sequence[str]]
     signature: str
     name: str
+    like: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,11 @@ class Compared:
     equivalent: bool | None
     why: str
     difference: Sequence[str]
+
+
+def python_file(folder: Path, case: str) -> Path:
+    """Where a case's process says which lines of a framework's functions it executes, as JSON."""
+    return case_file(folder, case).with_suffix(".python")
 
 
 def case_file(folder: Path, case: str) -> Path:

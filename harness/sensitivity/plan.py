@@ -55,15 +55,16 @@ def _faults(
     """All of one operator in one case, in any order."""
     if operator == STALE:
         found = [
-            Fault(0, case, after.digest, operator, 0, "program", before.digest)
+            Fault(0, case, after.digest, operator, 0, "program", before.digest, after.like)
             for before, after in pairwise(programs)
             if before.signature == after.signature
         ]
     else:
         found = [
-            Fault(0, case, program.digest, operator, place, opcode)
+            Fault(0, case, program.digest, operator, place, opcode, like=program.like)
             for program in programs
             for place, opcode in enumerate(program.places.get(operator, ()))
+            if opcode
         ]
     chance.shuffle(found)
     return found

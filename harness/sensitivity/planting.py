@@ -18,7 +18,7 @@ from harness.lanes.virtual_tpu import library
 from harness.lanes.virtual_tpu.lowering import as_hlo
 from harness.sensitivity.fault import FAULT_VARIABLE, RECORD_VARIABLE, STALE
 from harness.sensitivity.operators import OPERATORS
-from harness.sensitivity.program import Program, digest
+from harness.sensitivity.program import Program, digest, likeness
 
 _LISTENER = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t, ctypes.c_uint
@@ -40,9 +40,13 @@ def plant(form: str, code: bytes) -> tuple[bytes, list[tuple[str, str]]]:
     if said := os.environ.get(RECORD_VARIABLE):
         return _record(Path(said), digest(code), as_hlo(form, code)), [("nothing", "")]
     told = json.loads(os.environ.get(FAULT_VARIABLE, "{}"))
-    if not told or told["program"] != digest(code):
+    if not told or ":" in told["program"]:
         return code, []
-    return planted(told, as_hlo(form, code)), [(told["operator"], "")]
+    same = told["program"] == digest(code)
+    serialized = as_hlo(form, code) if same or form == "hlo" else b""
+    if not same and (not serialized or told["like"] != likeness(serialized)):
+        return code, []
+    return planted(told, serialized), [(told["operator"], "")]
 
 
 def planted(told: dict[str, Any], serialized: bytes) -> bytes:
@@ -68,6 +72,7 @@ def _record(said: Path, name: str, serialized: bytes) -> bytes:
             "digest": name,
             "places": {operator: opcodes for operator, opcodes in found.items() if opcodes},
             "signature": program.signature(),
+            "like": likeness(serialized),
             "name": program.module.name,
         }
         _write(path, serialized)

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -20,8 +21,16 @@ from harness.junit.report import Report, Result, read
 from harness.lanes.virtual_tpu.callbacks import PLANTER_VARIABLE
 from harness.model.outcome import Answer as CaseAnswer
 from harness.model.outcome import Kind
-from harness.sensitivity.fault import Compared, Fault, programs_of
+from harness.sensitivity.fault import (
+    PYTHON_VARIABLE,
+    Compared,
+    Fault,
+    Recorded,
+    programs_of,
+    python_file,
+)
 from harness.sensitivity.plan import planned
+from harness.sensitivity.python_faults import difference, folder_of, places
 from harness.sensitivity.score import Answer, Score, Verdict
 from harness.sensitivity.session import PLAN_VARIABLE, PROGRESS, Plan, number_of
 
@@ -31,7 +40,7 @@ _PLANTER = "harness.sensitivity.planting"
 _COMPARER = "harness.sensitivity.equivalence"
 _LEAST_DEADLINE, _SLOWER = 10.0, 4.0  # seconds, and how much slower a case may be with a fault
 _COMPARISON_DEADLINE = 60.0  # seconds for one pair of programs
-_PER_SECOND = 20  # faults that are planned for each second and process; more than can be run
+_OPTIMISM = 3  # how much faster than without a fault the cases may be, to plan enough of them
 _FOR_COMPARISONS = 0.1  # of the budget
 _RAN = (0, 1, 5)  # exit codes of pytest: all passed, some failed, none says anything of the lane
 _LIVE, _PLAIN = 1.0, 20.0  # seconds between two lines of progress
@@ -45,6 +54,7 @@ class Request:
         paths: for pytest, and its further arguments.
         lane: where cases run.
         operators: the names of those to plant.
+        packages: in whose Python faults are planted; in programs if there is none.
         budget: for all, in seconds.
         seed: decides which faults are planted.
         most: how many faults at most.
@@ -55,6 +65,7 @@ class Request:
     paths: Sequence[str]
     lane: str
     operators: Collection[str]
+    packages: Sequence[str]
     budget: float
     seed: int
     most: int
@@ -73,23 +84,26 @@ def measure(request: Request, say: Say) -> Score:
     say("running the cases without a fault")
     report = _session(request, "without", Plan(programs), 0, say)
     works, red, idle = _sorted(report)
-    found = {result.id: programs_of(programs, result.id) for result in works}
+    of_case = functions_of if request.packages else programs_of
+    found = {result.id: of_case(programs, result.id) for result in works}
     idle += [case for case, recorded in found.items() if not recorded]
     found = {case: recorded for case, recorded in found.items() if recorded}
     if not found:
         raise BadInputError(
-            f"{' '.join(request.paths)}: no case passes and compiles a program on lane "
-            f"{request.lane}: {len(red)} do not pass, {len(idle)} compile none"
+            f"{' '.join(request.paths)}: no case passes on lane {request.lane} and has a place "
+            f"for a fault: {len(red)} do not pass, {len(idle)} have none"
         )
     by_id = {result.id: result for result in works}
     areas = {case: by_id[case].properties.get("area", "") for case in found}
-    left = request.budget - (time.time() - start)
-    most = max(1, min(request.most, int(max(left, 1) * _PER_SECOND * request.jobs)))
-    faults = planned(areas, found, request.operators, seed=request.seed, most=most)
-    deadlines = {case: _deadline(by_id[case]) for case in found}
     until = start + request.budget * (1 - _FOR_COMPARISONS)
+    faults = _affordable(
+        planned(areas, found, request.operators, seed=request.seed, most=request.most),
+        {case: by_id[case].seconds for case in found},
+        (until - time.time()) * request.jobs,
+    )
+    deadlines = {case: _deadline(by_id[case]) for case in found}
     plan = Plan(programs, tuple((fault, deadlines[fault.case]) for fault in faults), until)
-    say(f"planting {len(faults)} faults, as many as the budget allows, in {len(found)} cases")
+    say(f"planting up to {len(faults)} faults, in {len(found)} cases, while the budget lasts")
     report = _session(request, "with", plan, len(faults), say)
     with_fault = {number_of(result.id): result for result in report.results.values()}
     names = {one.digest: one.name for recorded in found.values() for one in recorded}
@@ -118,6 +132,7 @@ def _session(request: Request, name: str, plan: Plan, total: int, say: Say) -> R
         PLANTER_VARIABLE: _PLANTER,
         PLAN_VARIABLE: str(folder / f"{name}.json"),
         PROGRESS: str(progress),
+        PYTHON_VARIABLE: ":".join(filter(None, map(folder_of, request.packages))),
     }
     with log.open("wb") as output, _telling(progress, total, say):
         done = subprocess.run(
@@ -165,6 +180,19 @@ def _sorted(report: Report) -> tuple[list[Result], dict[str, str], list[str]]:
     return works, red, idle
 
 
+def _affordable(
+    faults: Sequence[Fault], seconds: Mapping[str, float], budget: float
+) -> list[Fault]:
+    """The first faults: more than there is time for, but not all that could be thought of."""
+    taken, chosen = 0.0, list[Fault]()
+    for fault in faults:
+        if taken > budget * _OPTIMISM and chosen:
+            break
+        taken += seconds[fault.case]
+        chosen.append(fault)
+    return chosen
+
+
 def _deadline(result: Result) -> float:
     return max(_LEAST_DEADLINE, _SLOWER * result.seconds)
 
@@ -189,7 +217,7 @@ def _answer(fault: Fault, result: Result | None) -> Answer:
 
 def _compared(answers: Sequence[Answer], programs: Path, jobs: int, say: Say) -> list[Answer]:
     """The answers, with the faults that were not seen divided by whether they change anything."""
-    unseen = [one for one in answers if one.verdict == Verdict.UNSEEN]
+    unseen = [one for one in answers if one.verdict == Verdict.UNSEEN and not one.fault.in_python]
     if unseen:
         say(f"comparing the programs of {len(unseen)} faults that were not seen")
     parts = [unseen[number::jobs] for number in range(jobs)]
@@ -199,7 +227,25 @@ def _compared(answers: Sequence[Answer], programs: Path, jobs: int, say: Say) ->
     return [_with(one, found.get(one.fault.number)) for one in answers]
 
 
+def functions_of(folder: Path, case: str) -> list[Recorded]:
+    """The functions of the packages that a case calls, with their places."""
+    said = python_file(folder, case)
+    lines = json.loads(said.read_text()) if said.exists() else {}
+    found = (Recorded(name, _places(name, tuple(lines[name])), "", name) for name in lines)
+    return [one for one in found if one.places]
+
+
+@cache
+def _places(name: str, lines: tuple[int, ...]) -> dict[str, list[str]]:
+    return places(name, lines)
+
+
 def _with(answer: Answer, told: Compared | None) -> Answer:
+    if answer.fault.in_python and answer.verdict == Verdict.UNSEEN:
+        fault = answer.fault
+        return replace(
+            answer, difference=tuple(difference(fault.program, fault.operator, fault.place))
+        )
     if told is None:
         return answer
     verdict = Verdict.EQUIVALENT if told.equivalent else Verdict.UNSEEN

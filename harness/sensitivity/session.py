@@ -6,19 +6,28 @@ import copy
 import json
 import os
 import time
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from harness.isolation.foreign import set_id
-from harness.sensitivity import planting  # noqa: F401 - before cases are forked
-from harness.sensitivity.fault import FAULT_VARIABLE, RECORD_VARIABLE, Fault, case_file
+from harness.lanes import events
+from harness.sensitivity import planting, python_faults  # noqa: F401 - before cases are forked
+from harness.sensitivity.fault import (
+    FAULT_VARIABLE,
+    PYTHON_VARIABLE,
+    RECORD_VARIABLE,
+    Fault,
+    case_file,
+)
 
 PLAN_VARIABLE = "XLA_HARNESS_FAULT_PLAN"
 PROGRESS = "XLA_HARNESS_FAULT_PROGRESS"  # names a file that grows by a byte with each case
 _SEPARATOR = "~"
-_UNTIL = pytest.StashKey[float]()
+_CALLS = pytest.StashKey[python_faults.Calls]()
+_PID = os.getpid()  # of the process that forks
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             said = case_file(plan.folder, item.nodeid)
             item.add_marker(pytest.mark.environment(**{RECORD_VARIABLE: str(said)}))
         return
-    config.stash[_UNTIL] = plan.until
+    config.pluginmanager.register(_Budget(plan.until))
     by_id = {item.nodeid: item for item in items}
     items[:] = [
         _with_fault(by_id[fault.case], fault, deadline, plan.folder)
@@ -73,10 +82,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Leave out what comes after the end of the budget."""
-    return True if time.time() > item.config.stash.get(_UNTIL, float("inf")) else None
+class _Budget:
+    """Leaves out what comes after its end. Registered last, it is asked before a case is forked."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self) -> bool | None:
+        """Say that an item has been run when it is too late for it."""
+        return True if os.getpid() == _PID and time.time() > self._until else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """In the case's own process, before any fixture: change a function, or begin to note them."""
+    if os.getpid() != _PID:
+        fault = json.loads(os.environ.get(FAULT_VARIABLE, "{}"))
+        if ":" in fault.get("program", ""):
+            events.write("plant", {}, stage="given")
+            if python_faults.plant(fault["program"], fault["operator"], fault["place"]):
+                events.write("plant", {}, stage="taken")
+        elif folders := os.environ.get(PYTHON_VARIABLE):
+            item.stash[_CALLS] = python_faults.Calls(tuple(folders.split(":")))
+            item.stash[_CALLS].start()
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Write down what it has executed."""
+    yield
+    if (calls := item.stash.get(_CALLS, None)) is not None:
+        said = Path(os.environ[RECORD_VARIABLE]).with_suffix(".python")
+        said.write_text(json.dumps(calls.stop()))
 
 
 def pytest_runtest_logfinish() -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _MIB, _KIB = 1 << 20, 1 << 10
 
+_QUICK_LANE = "virtual-tpu"  # where it is measured what cases see
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Where cases run, how each is kept apart, and what is expected of them."""
@@ -52,6 +54,11 @@ def add_options(parser: pytest.Parser) -> None:
         help="one part of several that take equally long by recorded durations, as 2/5",
     )
     which.addoption("--cases", metavar="FILE", help="only the cases whose ids are its lines")
+    which.addoption(
+        "--quick",
+        action="store_true",
+        help="only the cases of ini xla_quick, on their lane: few that see most planted faults",
+    )
     which.addoption(
         "--unless-lane",
         metavar="NAMES",
@@ -105,6 +112,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("xla_stacks", "folder of stacks, which expectations may name", default="")
     parser.addini("xla_findings", "Markdown file of findings, which expectations name", default="")
     parser.addini("xla_durations", "file of recorded durations, for --shard", default="")
+    parser.addini("xla_quick", "file of the cases that --quick runs, an id a line", default="")
     parser.addini("xla_upstream", "file of upstream rows for the summary", default="")
     parser.addini(
         "xla_preload",
@@ -143,6 +151,9 @@ class Settings:
         """Read ``config``; raises BadInputError naming the option."""
         given, sizes = config.getoption("lane"), config.getoption("topology")
         lanes = () if given is None else _split(given)
+        cases = _cases(config)
+        if config.getoption("quick") and not lanes:
+            lanes = (_QUICK_LANE,)
         topologies = () if sizes == "all" else tuple(map(Topology.parse, _split(sizes)))
         if processes := config.getoption("processes") or "":
             topologies = _divided(topologies, lanes, processes)
@@ -164,7 +175,7 @@ class Settings:
             elsewhere=elsewhere,
             shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
             durations=read_durations(_from_root(config, config.getini("xla_durations"))),
-            cases=read_cases(Path(path)) if (path := config.getoption("cases")) else None,
+            cases=cases,
             deadline=_number(config, "--deadline", above=0),
             limits=Limits(
                 memory_bytes=int(_number(config, "--memory-limit", above=-1)) * _MIB or None,
@@ -261,6 +272,18 @@ def _updates_golden(config: pytest.Config) -> bool:
     if wanted and find_spec("tomlkit") is None:  # a stack's environment only compares
         raise BadInputError("--update-golden: expected the package tomlkit, which writes the files")
     return wanted
+
+
+def _cases(config: pytest.Config) -> frozenset[str] | None:
+    """The ids of the cases to run; None for all."""
+    path = Path(given) if (given := config.getoption("cases")) else None
+    if config.getoption("quick"):
+        if path is not None:
+            raise BadInputError("--quick: expected no --cases beside it")
+        path = _from_root(config, config.getini("xla_quick"))
+        if path is None:
+            raise BadInputError("--quick: expected ini xla_quick, a file of cases")
+    return None if path is None else read_cases(path)
 
 
 def _hardware(lanes: Sequence[str]) -> Topology | None:

@@ -111,5 +111,5 @@ def read_cases(path: Path) -> frozenset[str]:
     try:
         lines = read_text(path).splitlines()
     except BadInputError as error:
-        raise BadInputError(f"--cases {error}") from error
+        raise BadInputError(f"cases to run: {error}") from error
     return frozenset(line.strip() for line in lines if line.strip())

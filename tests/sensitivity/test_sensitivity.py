@@ -20,6 +20,7 @@ import pytest
 
 from harness.sensitivity.operators import OPERATORS
 
+pytestmark = pytest.mark.measures_coverage
 TESTS = (Path(__file__).parent / "user_tests.py").read_text()
 
 
@@ -145,15 +146,107 @@ def test_one_seed_gives_one_answer(folder: Path, told: dict[str, Any]) -> None:
     ]
 
 
+PACKAGE = """
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def apply(self, x):
+        if self.factor < 0:
+            return x - self.factor
+        note("applied")
+        return x * self.factor + bias(x.ndim, scale=2)
+
+    @staticmethod
+    def of(x, y):
+        return combined(x, y)
+
+
+def bias(rank, scale=1):
+    return rank * scale
+
+
+def combined(x, y):
+    def inner():
+        return x - y
+    return inner()
+
+
+def note(text):
+    NOTES.append(text)
+
+
+NOTES = []
+"""
+USER = """
+import jax.numpy as jnp
+import slips
+
+def test_scale():
+    assert slips.Scale(3).apply(jnp.ones(2)).tolist() == [5, 5]
+
+def test_combined():
+    assert slips.Scale.of(jnp.ones(2), 2).tolist() == [-1, -1]
+"""
+
+
+@pytest.fixture(scope="module")
+def slips(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The faults of a package's Python, by the function and the operator."""
+    folder = tmp_path_factory.mktemp("slips")
+    (folder / "slips").mkdir()
+    (folder / "slips" / "__init__.py").write_text(PACKAGE)
+    (folder / "test_slips.py").write_text(USER)
+    options = ("test_slips.py", "--python=slips", "--json", "--budget=14m", "-n2")
+    found = sensitivity(folder, *options, behind=["--topology=1"])
+    assert found.code == 0, found.stderr
+    told = defaultdict(list)
+    for fault in json.loads(found.stdout)["faults"]:
+        told[fault["program"].split(":")[1], fault["operator"]].append(fault)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("function", "operator", "verdicts"),
+    [
+        ("Scale.apply", "python-condition", ["seen"]),
+        ("Scale.apply", "python-arithmetic", ["seen", "seen"]),  # of the line that is executed
+        ("Scale.apply", "python-argument-left-out", ["seen"]),
+        ("Scale.apply", "python-call-left-out", ["not seen"]),
+        ("Scale.apply", "python-comparison", ["not seen"]),  # the factor is no 0
+        ("Scale.of", "python-arguments-swapped", ["seen"]),
+        ("bias", "python-result-left-out", ["seen"]),
+        ("note", "python-call-left-out", ["not seen"]),
+    ],
+)
+def test_slips_in_python(
+    slips: dict[tuple[str, str], list[dict[str, Any]]],
+    function: str,
+    operator: str,
+    verdicts: list[str],
+) -> None:
+    assert [fault["verdict"] for fault in slips[function, operator]] == verdicts
+
+
+def test_the_slip_is_shown(slips: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+    (fault,) = slips["Scale.apply", "python-comparison"]
+    assert fault["difference"] == ["-    if self.factor < 0:", "+    if self.factor <= 0:"]
+    assert fault["opcode"] == "line 7"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["test_user.py", "--python=nowhere"], "--python 'nowhere': expected an installed package"),
         (["test_user.py", "--operators=loss"], "--operators 'loss': expected some of collective-"),
         (["test_user.py", "--budget=soon"], "--budget 'soon': expected seconds, minutes or hours"),
         (["test_user.py", "--lane=cpu"], "--lane 'cpu': expected virtual-tpu"),
         (["nowhere.py"], "nowhere.py: expected a file or folder of tests"),
         (["test_user.py", "--folder=."], "--folder .: expected an empty folder, or one of this"),
-        (["test_idle.py"], "test_idle.py: no case passes and compiles a program on lane virtual-"),
+        (
+            ["test_idle.py"],
+            "test_idle.py: no case passes on lane virtual-tpu and has a place for a",
+        ),
         (["test_broken.py"], "ended with 2"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

@@ -108,4 +108,38 @@ def test_chosen_cases_of_no_file(project: Project) -> None:
     project.write("test_inner.py", BODY)
     ran = project.run("--lane", "cpu", "--cases", "nowhere")
     assert ran.code == 2
-    assert ran.shows("--cases nowhere:")
+    assert ran.shows("cases to run: nowhere:")
+
+
+QUICK = """
+@pytest.mark.lanes("cpu", "virtual-tpu")
+@pytest.mark.topologies(1)
+@pytest.mark.parametrize("number", range(3))
+def test_programs(number):
+    import jax
+
+    assert jax.devices()
+"""
+
+
+def test_the_quick_cases_run_where_they_were_measured(project: Project) -> None:
+    project.write("test_inner.py", QUICK)
+    (project.path / "quick.txt").write_text("test_inner.py::test_programs[virtual-tpu-1-2]\n")
+    ran = project.run("--quick", "-o", "xla_quick=quick.txt")
+    assert ran.code == 0
+    assert list(ran.cases) == ["test_programs[virtual-tpu-1-2]"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--cases=ids"], "--quick: expected no --cases beside it"),
+        ([], "--quick: expected ini xla_quick, a file of cases"),
+        (["-o", "xla_quick=nowhere"], "cases to run: "),
+    ],
+)
+def test_quick_without_its_file(project: Project, options: list[str], said: str) -> None:
+    project.write("test_inner.py", QUICK)
+    ran = project.run("--quick", *options)
+    assert ran.code == 2
+    assert ran.shows(said)

@@ -1,0 +1,63 @@
+"""Which faults are planned: spread, repeatable, none twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from harness.sensitivity.fault import STALE, Fault, Recorded
+from harness.sensitivity.plan import planned
+
+AREAS = {"a.py::one": "a", "a.py::two": "a", "b.py::one": "b"}
+OPERATORS = ("narrowed", "constant-off", STALE)
+
+
+def program(digest: str, signature: str = "s", **places: int) -> Recorded:
+    found = {name.replace("_", "-"): ["dot"] * count for name, count in places.items()}
+    return Recorded(digest, found, signature, f"jit_{digest}")
+
+
+PROGRAMS = {
+    "a.py::one": [program("1", narrowed=1, constant_off=100)],
+    "a.py::two": [program("2", constant_off=100), program("3", "other")],
+    "b.py::one": [program("4", constant_off=3), program("5"), program("6")],
+}
+
+
+def plan(most: int = 1000, seed: int = 0) -> list[Fault]:
+    return planned(AREAS, PROGRAMS, OPERATORS, seed=seed, most=most)
+
+
+def test_each_place_once() -> None:
+    found = plan()
+    assert [fault.number for fault in found] == list(range(len(found)))
+    assert len({replace(fault, number=0) for fault in found}) == len(found) == 206
+
+
+def test_areas_and_operators_take_turns() -> None:
+    turns = Counter((AREAS[fault.case], fault.operator) for fault in plan(8))
+    kinds = {("a", "narrowed"), ("a", "constant-off"), ("b", "constant-off"), ("b", STALE)}
+    assert set(turns) == kinds
+    of_two = Counter(fault.case for fault in plan(40) if fault.operator == "constant-off")
+    assert abs(of_two["a.py::one"] - of_two["a.py::two"]) <= 1
+
+
+def test_a_longer_plan_begins_with_the_shorter_one() -> None:
+    assert plan(50)[:10] == plan(10)
+
+
+def test_the_seed_decides() -> None:
+    assert plan(10, seed=1) == plan(10, seed=1)
+    assert plan(10, seed=1) != plan(10, seed=2)
+
+
+def test_a_stale_program_has_the_signature_of_the_next() -> None:
+    stale = {(fault.other, fault.program) for fault in plan() if fault.operator == STALE}
+    assert stale == {("4", "5"), ("5", "6")}
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_no_more_than_asked_for(most: int) -> None:
+    assert len(plan(most)) == most

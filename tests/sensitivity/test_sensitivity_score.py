@@ -1,0 +1,58 @@
+"""What is counted, and which cases are enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.sensitivity.fault import Fault
+from harness.sensitivity.score import Answer, Score, Share, Verdict, share
+
+SEEN, UNSEEN = Verdict.SEEN, Verdict.UNSEEN
+
+
+def answer(case: str, opcode: str, verdict: Verdict = SEEN, area: str = "area") -> Answer:
+    return Answer(Fault(0, case, "digest", "narrowed", 0, opcode), area, verdict)
+
+
+@pytest.mark.parametrize("verdict", [one for one in Verdict if one not in (SEEN, UNSEEN)])
+def test_only_what_can_be_seen_counts(verdict: Verdict) -> None:
+    score = Score([answer("a", "dot"), answer("a", "dot", UNSEEN), answer("a", "dot", verdict)])
+    counts = score.by_area()["area"]
+    assert counts[verdict] == 1
+    assert share(counts) == Share(1, 1)
+    assert share(counts).percent == 50
+    assert share(score.by_operator()["narrowed"]).percent == 50
+
+
+def test_where_nothing_counts_nothing_is_missed() -> None:
+    assert share({Verdict.REFUSED: 3}).percent == 100
+
+
+def test_the_cheapest_cases_that_see_all() -> None:
+    answers = [
+        answer("slow", "dot"),
+        answer("slow", "reduce"),
+        answer("slow", "all-reduce"),
+        answer("fast", "dot"),
+        answer("fast", "reduce"),
+        answer("blind", "dot", UNSEEN),
+    ]
+    score = Score(answers, cost={"slow": 10, "fast": 1, "blind": 0.1})
+    assert score.smallest() == ["fast", "slow"]
+    assert score.smallest(0.6) == ["fast"]
+    assert score.adds_nothing() == ["blind"]
+
+
+def test_a_case_that_missed_one_of_a_kind_does_not_stand_for_it() -> None:
+    answers = [answer("half", "dot"), answer("half", "dot", UNSEEN), answer("whole", "dot")]
+    score = Score(answers, cost={"half": 1, "whole": 100})
+    assert score.smallest() == ["whole"]
+
+
+def test_kinds_are_of_one_area() -> None:
+    score = Score([answer("a", "dot"), answer("b", "dot", area="other")])
+    assert score.smallest() == ["a", "b"]
+
+
+def test_nothing_seen_needs_no_case() -> None:
+    assert Score([answer("a", "dot", UNSEEN)]).smallest() == []
