@@ -57,21 +57,27 @@ def execute(program: Program, arguments: Sequence[Sequence[np.ndarray]]) -> list
     client = cpu_client(len(arguments))
     devices = client.local_devices()[: len(arguments)]
     try:
-        executable = _compiled(client, program, devices)
-        outcome = executable.execute_sharded(_sharded(devices, arguments))
-        columns = outcome.disassemble_into_single_device_arrays()
-        return [[np.asarray(column[r]) for column in columns] for r in range(len(arguments))]
+        executable = compiled(client, program.artifact, devices, _options(len(devices)))
+        columns = run(executable, devices, list(zip(*arguments, strict=True)))
+        return [[column[r] for column in columns] for r in range(len(arguments))]
     except (RuntimeError, ValueError) as error:
         raise ExecutionError(str(error)) from error
 
 
-def _compiled(client: Any, program: Program, devices: Sequence[Any]) -> Any:
-    options = _options(len(devices))
+def compiled(client: Any, module: bytes, devices: Sequence[Any], options: Any) -> Any:
+    """A module of StableHLO as an executable of jaxlib's own client, on every release."""
     if hasattr(client, "compile_and_load"):
-        return client.compile_and_load(
-            program.artifact, xla_client.DeviceList(tuple(devices)), options
-        )
-    return client.compile(program.artifact, options)  # before jaxlib 0.6.1
+        return client.compile_and_load(module, xla_client.DeviceList(tuple(devices)), options)
+    return client.compile(module, options)  # before jaxlib 0.6.1
+
+
+def run(
+    executable: Any, devices: Sequence[Any], arguments: Sequence[Sequence[np.ndarray]]
+) -> list[list[np.ndarray]]:
+    """`results[i][device]` of an executable, given `arguments[i][device]`."""
+    outcome = executable.execute_sharded(_sharded(devices, arguments))
+    columns = outcome.disassemble_into_single_device_arrays()
+    return [[np.asarray(one) for one in column] for column in columns]
 
 
 def _options(replicas: int) -> Any:
@@ -84,7 +90,7 @@ def _options(replicas: int) -> Any:
 
 
 def _sharded(devices: Sequence[Any], arguments: Sequence[Sequence[np.ndarray]]) -> list[jax.Array]:
-    """An array for each argument, each replica's value on its device.
+    """An array for each argument, each device's value on it.
 
     JAX calls them replicated, which is how it names one value of the full shape on every device;
     it does not look whether they are equal.
@@ -94,13 +100,13 @@ def _sharded(devices: Sequence[Any], arguments: Sequence[Sequence[np.ndarray]]) 
         jax.make_array_from_single_device_arrays(
             column[0].shape,
             sharding,
-            [placed(value, device) for value, device in zip(column, devices, strict=True)],
+            [_placed(value, device) for value, device in zip(column, devices, strict=True)],
         )
-        for column in zip(*arguments, strict=True)
+        for column in arguments
     ]
 
 
-def placed(value: np.ndarray, device: Any) -> Any:
+def _placed(value: np.ndarray, device: Any) -> Any:
     """An array on that device, of the same dtype: JAX would make 32 bits of 64."""
     with _enable_x64(True):
         return jax.device_put(np.asarray(value, order="C"), device)

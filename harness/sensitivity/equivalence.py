@@ -61,6 +61,7 @@ class _Executable:
         from jaxlib import xla_client
 
         from harness.oracles.jax_cpu import cpu_client
+        from harness.oracles.replicas import compiled
 
         theirs = xla_client.CompileOptions.ParseFromString(given)
         build = theirs.executable_build_options
@@ -78,21 +79,22 @@ class _Executable:
         self._devices = client.local_devices()[:count]
         mlir = xla_client._xla.mlir
         module = mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(code))
-        if hasattr(client, "compile_and_load"):
-            devices = xla_client.DeviceList(tuple(self._devices))
-            self._loaded = client.compile_and_load(module, devices, options)
-        else:  # before jaxlib 0.6.1
-            self._loaded = client.compile(module, options)
+        self._loaded = compiled(client, module, self._devices, options)
         (self._optimized,) = self._loaded.hlo_modules()
         self._whole = Module.FromString(code)
 
     def differs_from(self, other: _Executable) -> str:
         """How the other one's facts or results differ from this one's; "" if they do not."""
+        from harness.oracles.replicas import run
+
         if self._facts() != other._facts():
             return "other collectives or parameters"
         for seed in _SEEDS:
             given = self._arguments(seed)  # what devices have, whatever the other one says of it
-            mine, theirs = self._results(given), other._results(given)
+            mine, theirs = (
+                [value for column in run(one._loaded, self._devices, given) for value in column]
+                for one in (self, other)
+            )
             if len(mine) != len(theirs):
                 return "another number of results"
             for a, b in zip(mine, theirs, strict=True):
@@ -109,25 +111,6 @@ class _Executable:
     def _parameters(self) -> list[tuple[tuple[int, ...], str]]:
         module = Module.FromString(self._optimized.as_serialized_hlo_module_proto())
         return [_type(one.shape) for one in _of_entry(module)]
-
-    def _results(self, arguments: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-        """What each device returns, given each argument's value on each device."""
-        import jax
-        from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-        from harness.oracles.replicas import placed
-
-        everywhere = NamedSharding(Mesh(np.array(self._devices), "device"), PartitionSpec())
-        # JAX calls them replicated, and does not look whether the values are equal.
-        arrays = [
-            jax.make_array_from_single_device_arrays(
-                values[0].shape, everywhere, list(map(placed, values, self._devices))
-            )
-            for values in arguments
-        ]
-        outcome = self._loaded.execute_sharded(arrays)
-        columns = outcome.disassemble_into_single_device_arrays()
-        return [np.asarray(one) for column in columns for one in column]
 
     def _arguments(self, seed: int) -> list[list[np.ndarray]]:
         """Random values that the seed decides, of each argument on each device."""

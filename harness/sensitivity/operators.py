@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from harness.lanes.hlo import Computation, Instruction, Sharding, SliceDimension
-from harness.sensitivity.program import BF16, F32, F64, S32, S64, U32, Program
+from harness.lanes.virtual_tpu.inserted import make
+from harness.sensitivity.program import BF16, F32, F64, S32, S64, U32, Program, root_of
 
 Edit = Callable[[], None]
 Edits = Callable[[Program, Computation, Instruction], Iterator[Edit]]
@@ -70,7 +71,7 @@ def _dropped(program: Program, _: Computation, one: Instruction) -> Iterator[Edi
         return
     (operand,) = program.operands(one)
     if _dimensions(operand) == _dimensions(one):
-        yield partial(program.become, one, "copy", list(one.operand_ids))
+        yield partial(make, one, "copy", list(one.operand_ids))
 
 
 def _merged(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
@@ -102,13 +103,12 @@ def _reducer_changed(
     if one.opcode not in opcodes or len(one.called_computation_ids) != 1:
         return
     (reducer,) = program.called(one)
-    root = next(i for i in reducer.instructions if i.id == reducer.root_id)
+    root = root_of(reducer)
     if root.opcode in _OTHER_REDUCER and one.shape.element_type:
 
         def edit() -> None:
             own = program.own_computation(one)
-            changed = next(i for i in own.instructions if i.id == own.root_id)
-            changed.opcode = _OTHER_REDUCER[root.opcode]
+            root_of(own).opcode = _OTHER_REDUCER[root.opcode]
 
         yield edit
 
@@ -117,7 +117,7 @@ def _reduced_twice(program: Program, own: Computation, one: Instruction) -> Iter
     if one.opcode != "all-reduce" or len(one.operand_ids) != 1:
         return
     (reducer,) = program.called(one)
-    root = next(i for i in reducer.instructions if i.id == reducer.root_id)
+    root = root_of(reducer)
     if root.opcode == "add":
 
         def edit() -> None:
@@ -166,7 +166,7 @@ def _dimension_changed(program: Program, own: Computation, one: Instruction) -> 
             moved.dimensions[:] = [other]
             moved.shape.dimensions[:] = before
             moved.shape.dimensions[other] = extent
-            program.become(one, "reshape", [moved.id])
+            make(one, "reshape", [moved.id])
 
         yield edit
 
@@ -312,7 +312,7 @@ def _narrowed(program: Program, own: Computation, one: Instruction) -> Iterator[
         moved = program.move(own, one)
         narrow = program.add(own, one, "convert", [moved.id], one)
         narrow.shape.element_type = BF16
-        program.become(one, "convert", [narrow.id])
+        make(one, "convert", [narrow.id])
 
     yield edit
 
@@ -374,7 +374,7 @@ def _number_off(program: Program, own: Computation, one: Instruction) -> Iterato
     def edit() -> None:
         moved = program.move(own, one)
         constant = program.constant(own, one, one, 1)
-        program.become(one, "xor", [moved.id, constant.id])
+        make(one, "xor", [moved.id, constant.id])
 
     yield edit
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import count, pairwise
+from dataclasses import replace
+from itertools import pairwise
 
 from harness.sensitivity.fault import STALE, Fault, Recorded
 
@@ -46,7 +47,7 @@ def planned(
                 queues.remove(queue)
             elif len(chosen) < most:
                 chosen.append(fault)
-    return [_numbered(fault, number) for fault, number in zip(chosen, count(), strict=False)]
+    return [replace(fault, number=number) for number, fault in enumerate(chosen)]
 
 
 def _faults(
@@ -80,7 +81,3 @@ def _in_turn(cases: list[Iterator[Fault]], chance: random.Random) -> Iterator[Fa
                 cases.remove(case)
             else:
                 yield fault
-
-
-def _numbered(fault: Fault, number: int) -> Fault:
-    return Fault(**{**vars(fault), "number": number})

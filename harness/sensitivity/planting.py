@@ -5,24 +5,19 @@ The plugin calls ``plant`` for each program, after Pallas kernels in it have bee
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import threading
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.lanes.virtual_tpu import library
 from harness.lanes.virtual_tpu.lowering import as_hlo
+from harness.lanes.virtual_tpu.submitted import Submitted, listen
 from harness.sensitivity.fault import FAULT_VARIABLE, RECORD_VARIABLE, STALE
 from harness.sensitivity.operators import OPERATORS
 from harness.sensitivity.program import Program, digest, likeness
 
-_LISTENER = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t, ctypes.c_uint
-)
 _last: dict[int, tuple[Path, str]] = {}  # of each thread, the program that it compiles
 
 
@@ -92,14 +87,12 @@ def _write(path: Path, content: bytes) -> None:
 
 
 @cache
-def _listen() -> Sequence[object]:
+def _listen() -> object:
     """Have the plugin tell what each program is compiled with."""
 
-    @_LISTENER  # type: ignore[untyped-decorator]
-    def listen(_: int, options: Any, size: int, __: int) -> None:
+    def note(program: Submitted, _: int) -> None:
         path, name = _last.get(threading.get_ident(), (Path(), ""))
         if name and not (told := path.with_name(f"{name}.options")).exists():
-            _write(told, ctypes.string_at(options, size))
+            _write(told, program.options)
 
-    library.load().virtual_tpu_set_listener(listen)
-    return [listen]
+    return listen(note)

@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from harness.lanes.hlo import Computation, Instruction, Module
-from harness.lanes.virtual_tpu.inserted import Inserted, make
+from harness.lanes.virtual_tpu.inserted import Inserted
 
 # Of PrimitiveType in https://github.com/openxla/xla/blob/main/xla/xla_data.proto.
 S32, S64, U32, F32, F64, BF16 = 4, 5, 8, 11, 12, 16
-_ADDRESSES = (5, 9)  # s64 and u64
+_ADDRESSES = (S64, 9)  # and u64
 _VALUES = {S32: "s32s", S64: "s64s", U32: "u32s"}
 
 
@@ -79,17 +79,12 @@ class Program:
         copy.CopyFrom(instruction)
         return self._place(computation, instruction, copy)
 
-    def become(self, instruction: Instruction, opcode: str, operands: Sequence[int]) -> None:
-        """Have an instruction be another one with the same result type and users."""
-        make(instruction, opcode, operands)
-
     def signature(self) -> str:
         """Of the entry computation: its parameters and its result."""
         entry = self._computations[self.module.entry_computation_id]
         found = [one for one in entry.instructions if one.opcode == "parameter"]
         found.sort(key=lambda one: one.parameter_number)
-        found += [one for one in entry.instructions if one.id == entry.root_id]
-        shapes = b"|".join(one.shape.SerializeToString() for one in found)
+        shapes = b"|".join(one.shape.SerializeToString() for one in (*found, root_of(entry)))
         return hashlib.sha256(shapes).hexdigest()[:16]
 
     def serialize(self) -> bytes:
@@ -107,6 +102,11 @@ class Program:
         placed = computation.instructions[number]
         self._instructions = {i.id: i for c in self.module.computations for i in c.instructions}
         return placed
+
+
+def root_of(computation: Computation) -> Instruction:
+    """The instruction whose result is the computation's."""
+    return next(one for one in computation.instructions if one.id == computation.root_id)
 
 
 def digest(code: bytes) -> str:

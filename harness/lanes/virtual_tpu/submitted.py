@@ -87,10 +87,22 @@ def submissions() -> Iterator[list[Submitted]]:
 
 @contextmanager
 def _noting(note: Callable[[Submitted, int], None]) -> Iterator[None]:
-    """Call ``note`` with each program submitted and its number, which is 0 of one refused."""
+    listener = listen(note)
+    try:
+        yield
+    finally:
+        library.load().virtual_tpu_set_listener(None)
+        del listener
+
+
+def listen(note: Callable[[Submitted, int], None]) -> object:
+    """Call ``note`` with each program submitted and its number, which is 0 of one refused.
+
+    For as long as what is returned lives, or until another function listens.
+    """
 
     @_LISTENER  # type: ignore[untyped-decorator]
-    def listen(program: Any, options: int, options_size: int, number: int) -> None:
+    def listener(program: Any, options: int, options_size: int, number: int) -> None:
         given = program.contents
         one = Submitted(
             ctypes.string_at(given.form, given.form_size).decode(),
@@ -99,9 +111,5 @@ def _noting(note: Callable[[Submitted, int], None]) -> Iterator[None]:
         )
         note(one, number)
 
-    plugin = library.load()
-    plugin.virtual_tpu_set_listener(listen)
-    try:
-        yield
-    finally:
-        plugin.virtual_tpu_set_listener(None)
+    library.load().virtual_tpu_set_listener(listener)
+    return listener
