@@ -169,3 +169,43 @@ def test_attention_between_divided_heads_and_whole_ones() -> None:
         ]
         found = jax.jit(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k))(*given)
     np.testing.assert_array_equal(found, np.einsum("bqhd,bkhd->bhqk", q, k))
+
+
+@pytest.mark.upstream("openxla/xla#49122")
+@pytest.mark.parametrize("start", [2, 9])
+def test_a_divided_slice_that_begins_too_late(start: int) -> None:
+    """XLA moves a slice back into its operand: as a whole, and not each device's part of it."""
+    x = np.arange(12, dtype=np.float32)
+    along = NamedSharding(mesh_of(4), PartitionSpec("x"))
+    sliced = jax.jit(lambda x, at: lax.dynamic_slice(x, (at,), (8,)), out_shardings=along)
+    found = sliced(jax.device_put(x, along), np.int32(start))
+    first = min(start, 4)
+    np.testing.assert_array_equal(found, x[first : first + 8])
+
+
+@pytest.mark.upstream("openxla/xla#49118")
+@pytest.mark.parametrize("start", [2, 9])
+def test_an_update_of_a_divided_array_that_begins_too_late(start: int) -> None:
+    """It is moved back as a slice is, and not dropped."""
+    x = np.arange(8, dtype=np.float32)
+    along = NamedSharding(mesh_of(4), PartitionSpec("x"))
+    updated = jax.jit(lambda x, at: lax.dynamic_update_slice(x, -x[:1], (at,)), out_shardings=along)
+    found = updated(jax.device_put(x + 1, along), np.int32(start))
+    expected = x + 1
+    expected[min(start, 7)] = -1
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.upstream("jax-ml/jax#40849")
+@pytest.mark.parametrize("first", [1, 9])
+def test_a_slice_of_each_part_that_begins_too_late(first: int) -> None:
+    """Two slices after each other, each moved back into its own operand."""
+    mesh, spec, whole = mesh_of(4), PartitionSpec("x"), PartitionSpec()
+
+    def one_of(part: Any, first: Any, second: Any) -> Any:
+        return lax.dynamic_slice(lax.dynamic_slice(part, (first,), (4,)), (second,), (1,))
+
+    x = np.arange(40, dtype=np.float32)
+    sliced = jax.jit(checked(one_of, mesh, (spec, whole, whole), spec))
+    found = sliced(x, np.int32(first), np.int32(1))
+    np.testing.assert_array_equal(found, x.reshape(4, 10)[:, min(first, 6) + 1])
