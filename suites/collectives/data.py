@@ -121,11 +121,16 @@ def slice_groups(name: str, topology: Topology) -> Groups:
     return tuple(map(tuple, groups[name].tolist()))
 
 
+# Of odd magnitudes, of which eight add up exactly. Those of float32 are all too long for bfloat16.
+_HALVES = {"float32": (128, 2048), "float16": (0, 100)}
+
+
 def values(dtype: str, shape: tuple[int, ...], rank: int, reducer: str = "sum") -> np.ndarray:
     """The input of `rank`: of any magnitude that every order of reduction keeps exact.
 
-    Sums are of small integers and products of powers of two, so that eight ranks stay exact even in
-    bfloat16 and results can be compared bit for bit; uint8 covers its range, and wraps.
+    Eight ranks stay exact in their dtype, so that results can be compared bit for bit, and float32
+    and float16 have more digits than bfloat16, so that who reduces in that is wrong. No number is
+    zero, which a maximum and a sum may agree on; uint8 covers its range, and wraps.
     """
     random = np.random.default_rng([rank, len(shape)])
     if shape == ():  # lazy tensors inline a 0-d zero or one: the ranks' programs would differ
@@ -135,8 +140,10 @@ def values(dtype: str, shape: tuple[int, ...], rank: int, reducer: str = "sum") 
     if dtype == "uint8":
         return np.asarray(random.integers(0, 256, shape), np.uint8)
     if reducer == "mul" and DTYPES[dtype].kind not in "iu":
-        return np.asarray(random.choice([-2.0, -1.0, -0.5, 0.5, 1.0, 2.0], shape), DTYPES[dtype])
-    return np.asarray(random.integers(-8, 9, shape), DTYPES[dtype])
+        factors = [0.75, 1.5, 3.0] if dtype == "float32" else [0.5, 1.0, 2.0]
+        return np.asarray(random.choice([*factors, *np.negative(factors)], shape), DTYPES[dtype])
+    magnitude = 2 * random.integers(*_HALVES.get(dtype, (0, 4)), shape) + 1
+    return np.asarray(magnitude * random.choice([-1, 1], shape), DTYPES[dtype])
 
 
 def ranks_of(
