@@ -44,5 +44,5 @@ class CpuLane(Lane):
         return ""
 
     def facts(self, events: Events) -> Mapping[str, str]:
-        del events
-        return {}
+        """What was planted; nothing counts what is asked of PJRT's own CPU client."""
+        return events.planted

@@ -84,6 +84,15 @@ class Events:
         return "" if worst is None else _FAULTS[worst.fault].format(worst.kernel)
 
     @property
+    def planted(self) -> dict[str, str]:
+        """How many programs were compiled with a fault in them, and how many were refused."""
+        stages = Counter(event.stage for event in self.of("plant"))
+        return {
+            "faults_planted": str(stages["taken"] or ""),
+            "faults_refused": str(stages["given"] - stages["taken"] or ""),
+        }
+
+    @property
     def discoveries(self) -> list[Event]:
         """Clients created without the guard in a multi-slice job: one discovery each.
 

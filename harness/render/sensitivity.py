@@ -44,8 +44,8 @@ def _table(head: str, rows: Mapping[str, Mapping[Verdict, int]]) -> Iterator[str
 
 
 def _percent(counts: Mapping[Verdict, int]) -> str:
-    found = share(counts)
-    return f"{found.percent:.0f} %" if found.seen + found.unseen else "."
+    percent = share(counts).percent
+    return "." if percent is None else f"{percent:.0f} %"
 
 
 def _left_out(score: Score) -> Iterator[str]:

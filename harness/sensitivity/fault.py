@@ -12,9 +12,18 @@ from pathlib import Path
 FAULT_VARIABLE = "XLA_HARNESS_FAULT"
 RECORD_VARIABLE = "XLA_HARNESS_PROGRAMS"
 
+# Names a file for a line on each program that is submitted.
+SUBMITTED_VARIABLE = "XLA_HARNESS_SUBMITTED"
+
 PYTHON_VARIABLE = "XLA_HARNESS_PYTHON_FAULTS"  # the folders whose functions are noted, with ":"
 
 STALE = "stale-program"
+PLUGIN = "plugin"  # in place of a program, of what the plugin answers
+
+
+def in_python(program: str) -> bool:
+    """Whether a fault's program is a function of a framework."""
+    return ":" in program
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,8 @@ class Fault:
     Attributes:
         number: from 0, in the order of the plan.
         case: the pytest id.
-        program: the digest of the program; ``module:name:line`` of a function of a framework.
+        program: the digest of the program; ``module:name:line`` of a function of a framework;
+            ``plugin`` for one of its answers.
         operator: what is done to it.
         place: which of the places at which the operator can be planted there, from 0.
         opcode: of the instruction at that place.
@@ -44,7 +54,17 @@ class Fault:
     @property
     def in_python(self) -> bool:
         """Whether it is in a framework's Python, and not in a program."""
-        return ":" in self.program
+        return in_python(self.program)
+
+    @property
+    def in_program(self) -> bool:
+        """Whether it is in a program, which can be compared with the one without it."""
+        return not self.in_python and self.program != PLUGIN
+
+    @property
+    def file(self) -> str:
+        """What the files of its run are named by."""
+        return f"fault-{self.number}"
 
     def text(self, folder: Path) -> str:
         """For the environment variable, with the folder in which the programs are."""
@@ -95,6 +115,11 @@ def python_file(folder: Path, case: str) -> Path:
 def case_file(folder: Path, case: str) -> Path:
     """Where a case's processes say which programs it compiles, a digest in each line."""
     return folder / f"case-{hashlib.sha256(case.encode()).hexdigest()[:16]}"
+
+
+def submitted_file(said: Path) -> Path:
+    """Where the processes of a run note what they submit; ``said`` is the file of the run."""
+    return said.with_suffix(".submitted")
 
 
 def programs_of(folder: Path, case: str) -> list[Recorded]:

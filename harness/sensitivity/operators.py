@@ -67,11 +67,12 @@ class Operator:
 
 
 def _dropped(program: Program, _: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode not in _COLLECTIVES or len(one.operand_ids) != 1:
+    if one.opcode not in _COLLECTIVES:
         return
-    (operand,) = program.operands(one)
-    if _dimensions(operand) == _dimensions(one):
-        yield partial(make, one, "copy", list(one.operand_ids))
+    operands, results = program.operands(one), list(one.shape.tuple_shapes) or [one.shape]
+    if [list(o.shape.dimensions) for o in operands] == [list(r.dimensions) for r in results]:
+        opcode = "tuple" if one.shape.tuple_shapes else "copy"
+        yield partial(make, one, opcode, list(one.operand_ids))
 
 
 def _merged(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
@@ -114,16 +115,31 @@ def _reducer_changed(
 
 
 def _reduced_twice(program: Program, own: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode != "all-reduce" or len(one.operand_ids) != 1:
+    if one.opcode != "all-reduce":
         return
     (reducer,) = program.called(one)
     root = root_of(reducer)
     if root.opcode == "add":
 
         def edit() -> None:
-            one.operand_ids[:] = [program.move(own, one).id]
+            once = program.move(own, one)
+            one.operand_ids[:] = [part.id for part in _parts(program, own, one, once)]
 
         yield edit
+
+
+def _parts(
+    program: Program, own: Computation, before: Instruction, whole: Instruction
+) -> list[Instruction]:
+    """The elements of a tuple; of what is no tuple, itself."""
+    if not whole.shape.tuple_shapes:
+        return [whole]
+    found = []
+    for number, operand in enumerate(program.operands(whole)):
+        part = program.add(own, before, "get-tuple-element", [whole.id], operand)
+        part.tuple_index = number
+        found.append(part)
+    return found
 
 
 def _pairs_reversed(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
@@ -305,16 +321,32 @@ def _constant_off(_: Program, __: Computation, one: Instruction) -> Iterator[Edi
 
 
 def _narrowed(program: Program, own: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode not in _ROUNDED or one.shape.element_type not in (F32, F64):
+    if one.opcode not in _ROUNDED:
         return
+    if one.shape.element_type in (F32, F64):
 
-    def edit() -> None:
-        moved = program.move(own, one)
-        narrow = program.add(own, one, "convert", [moved.id], one)
-        narrow.shape.element_type = BF16
-        make(one, "convert", [narrow.id])
+        def edit() -> None:
+            moved = program.move(own, one)
+            make(one, "convert", [_narrow(program, own, one, moved).id])
 
-    yield edit
+        yield edit
+    elif one.shape.tuple_shapes:  # of several operands: the first of them is
+        first = program.operands(one)[0]
+
+        def edit_first() -> None:
+            narrow = _narrow(program, own, one, first)
+            one.operand_ids[0] = program.add(own, one, "convert", [narrow.id], first).id
+
+        if first.shape.element_type in (F32, F64):
+            yield edit_first
+
+
+def _narrow(
+    program: Program, own: Computation, before: Instruction, wide: Instruction
+) -> Instruction:
+    narrow = program.add(own, before, "convert", [wide.id], wide)
+    narrow.shape.element_type = BF16
+    return narrow
 
 
 def _contraction_swapped(program: Program, _: Computation, one: Instruction) -> Iterator[Edit]:

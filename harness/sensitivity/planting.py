@@ -1,6 +1,7 @@
 """In a case's processes: keeps the programs that are compiled, or plants a fault in one.
 
-The plugin calls ``plant`` for each program, after Pallas kernels in it have been made HLO.
+The plugin calls ``plant`` for each program, after Pallas kernels in it have been made HLO. Where no
+plugin sees programs, ``compilers`` calls ``changed``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any
 
 from harness.lanes.virtual_tpu.lowering import as_hlo
 from harness.lanes.virtual_tpu.submitted import Submitted, listen
-from harness.sensitivity.fault import FAULT_VARIABLE, RECORD_VARIABLE, STALE
+from harness.sensitivity.fault import (
+    FAULT_VARIABLE,
+    PLUGIN,
+    RECORD_VARIABLE,
+    STALE,
+    SUBMITTED_VARIABLE,
+    in_python,
+)
 from harness.sensitivity.operators import OPERATORS
 from harness.sensitivity.program import Program, digest, likeness
 
@@ -22,6 +30,13 @@ _last: dict[int, tuple[Path, str]] = {}  # of each thread, the program that it c
 
 
 def plant(form: str, code: bytes) -> tuple[bytes, list[tuple[str, str]]]:
+    """What ``changed`` makes of it; what it is compiled with is noted, too."""
+    if SUBMITTED_VARIABLE in os.environ:
+        _listen()
+    return changed(form, code)
+
+
+def changed(form: str, code: bytes) -> tuple[bytes, list[tuple[str, str]]]:
     """The program with the fault that this case is to run with; no names where it has none.
 
     Args:
@@ -35,7 +50,7 @@ def plant(form: str, code: bytes) -> tuple[bytes, list[tuple[str, str]]]:
     if said := os.environ.get(RECORD_VARIABLE):
         return _record(Path(said), digest(code), as_hlo(form, code)), [("nothing", "")]
     told = json.loads(os.environ.get(FAULT_VARIABLE, "{}"))
-    if not told or ":" in told["program"]:
+    if not told or told["program"] == PLUGIN or in_python(told["program"]):
         return code, []
     same = told["program"] == digest(code)
     serialized = as_hlo(form, code) if same or form == "hlo" else b""
@@ -75,7 +90,6 @@ def _record(said: Path, name: str, serialized: bytes) -> bytes:
     with said.open("ab", buffering=0) as file:
         file.write(f"{name}\n".encode())
     _last[threading.get_ident()] = path, name
-    _listen()
     return serialized
 
 
@@ -88,11 +102,18 @@ def _write(path: Path, content: bytes) -> None:
 
 @cache
 def _listen() -> object:
-    """Have the plugin tell what each program is compiled with."""
+    """Have the plugin tell what is submitted, and what each program is compiled with."""
 
     def note(program: Submitted, _: int) -> None:
-        path, name = _last.get(threading.get_ident(), (Path(), ""))
-        if name and not (told := path.with_name(f"{name}.options")).exists():
-            _write(told, program.options)
+        with Path(os.environ[SUBMITTED_VARIABLE]).open("ab", buffering=0) as file:
+            file.write(f"{digest(program.code)}\n".encode())
+        keep_options(program.options)
 
     return listen(note)
+
+
+def keep_options(options: bytes) -> None:
+    """Write down what the last program of this thread is compiled with, if it is kept."""
+    path, name = _last.get(threading.get_ident(), (Path(), ""))
+    if name and not (told := path.with_name(f"{name}.options")).exists():
+        _write(told, options)

@@ -21,7 +21,9 @@ from harness.junit.report import Report, Result, read
 from harness.lanes.virtual_tpu.callbacks import PLANTER_VARIABLE
 from harness.model.outcome import Answer as CaseAnswer
 from harness.model.outcome import Kind
+from harness.sensitivity.answers import changes_nothing, plugin_of
 from harness.sensitivity.fault import (
+    PLUGIN,
     PYTHON_VARIABLE,
     Compared,
     Fault,
@@ -84,8 +86,8 @@ def measure(request: Request, say: Say) -> Score:
     say("running the cases without a fault")
     report = _session(request, "without", Plan(programs), 0, say)
     works, red, idle = _sorted(report)
-    of_case = functions_of if request.packages else programs_of
-    found = {result.id: of_case(programs, result.id) for result in works}
+    of_case = _functions_in if request.packages else _programs_and_plugin
+    found = {result.id: of_case(programs, result) for result in works}
     idle += [case for case, recorded in found.items() if not recorded]
     found = {case: recorded for case, recorded in found.items() if recorded}
     if not found:
@@ -217,7 +219,8 @@ def _answer(fault: Fault, result: Result | None) -> Answer:
 
 def _compared(answers: Sequence[Answer], programs: Path, jobs: int, say: Say) -> list[Answer]:
     """The answers, with the faults that were not seen divided by whether they change anything."""
-    unseen = [one for one in answers if one.verdict == Verdict.UNSEEN and not one.fault.in_python]
+    answers = [_by_submissions(one, programs) for one in answers]
+    unseen = [one for one in answers if one.verdict == Verdict.UNSEEN and one.fault.in_program]
     if unseen:
         say(f"comparing the programs of {len(unseen)} faults that were not seen")
     parts = [unseen[number::jobs] for number in range(jobs)]
@@ -227,9 +230,15 @@ def _compared(answers: Sequence[Answer], programs: Path, jobs: int, say: Say) ->
     return [_with(one, found.get(one.fault.number)) for one in answers]
 
 
-def functions_of(folder: Path, case: str) -> list[Recorded]:
+def _programs_and_plugin(folder: Path, result: Result) -> list[Recorded]:
+    """What a case compiles, and whom it asks of devices."""
+    plugin = plugin_of(result.properties)
+    return [*programs_of(folder, result.id), *([plugin] if plugin.places else [])]
+
+
+def _functions_in(folder: Path, result: Result) -> list[Recorded]:
     """The functions of the packages that a case calls, with their places."""
-    said = python_file(folder, case)
+    said = python_file(folder, result.id)
     lines = json.loads(said.read_text()) if said.exists() else {}
     found = (Recorded(name, _places(name, tuple(lines[name])), "", name) for name in lines)
     return [one for one in found if one.places]
@@ -238,6 +247,15 @@ def functions_of(folder: Path, case: str) -> list[Recorded]:
 @cache
 def _places(name: str, lines: tuple[int, ...]) -> dict[str, list[str]]:
     return places(name, lines)
+
+
+def _by_submissions(answer: Answer, programs: Path) -> Answer:
+    """Of a wrong answer that was not seen: whether it has changed what was submitted."""
+    if answer.fault.program != PLUGIN or answer.verdict != Verdict.UNSEEN:
+        return answer
+    if changes_nothing(programs, answer.fault):
+        return replace(answer, verdict=Verdict.EQUIVALENT, told="the same programs")
+    return replace(answer, told="other programs")
 
 
 def _with(answer: Answer, told: Compared | None) -> Answer:

@@ -58,10 +58,14 @@ class Share:
     unseen: int
 
     @property
-    def percent(self) -> float:
-        """Of those that count; 100 where none does."""
-        counted = self.seen + self.unseen
-        return 100 * self.seen / counted if counted else 100.0
+    def counted(self) -> int:
+        """How many count."""
+        return self.seen + self.unseen
+
+    @property
+    def percent(self) -> float | None:
+        """Of those that count; None where none does."""
+        return 100 * self.seen / self.counted if self.counted else None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import sys
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -15,12 +16,17 @@ import pytest
 from harness.isolation.foreign import set_id
 from harness.lanes import events
 from harness.sensitivity import planting, python_faults  # noqa: F401 - before cases are forked
+from harness.sensitivity.answers import WRONG_ANSWER
 from harness.sensitivity.fault import (
     FAULT_VARIABLE,
+    PLUGIN,
     PYTHON_VARIABLE,
     RECORD_VARIABLE,
+    SUBMITTED_VARIABLE,
     Fault,
     case_file,
+    in_python,
+    submitted_file,
 )
 
 PLAN_VARIABLE = "XLA_HARNESS_FAULT_PLAN"
@@ -71,7 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not plan.faults:
         for item in items:
             said = case_file(plan.folder, item.nodeid)
-            item.add_marker(pytest.mark.environment(**{RECORD_VARIABLE: str(said)}))
+            where = {RECORD_VARIABLE: str(said), SUBMITTED_VARIABLE: str(submitted_file(said))}
+            item.add_marker(pytest.mark.environment(**where))
         return
     config.pluginmanager.register(_Budget(plan.until))
     by_id = {item.nodeid: item for item in items}
@@ -96,10 +103,14 @@ class _Budget:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """In the case's own process, before any fixture: change a function, or begin to note them."""
+    """In the case's own process, before any fixture: be where programs are compiled.
+
+    Or change a function of a framework, or begin to note them.
+    """
     if os.getpid() != _PID:
+        _attach(item)
         fault = json.loads(os.environ.get(FAULT_VARIABLE, "{}"))
-        if ":" in fault.get("program", ""):
+        if in_python(fault.get("program", "")):
             events.write("plant", {}, stage="given")
             if python_faults.plant(fault["program"], fault["operator"], fault["place"]):
                 events.write("plant", {}, stage="taken")
@@ -107,6 +118,17 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
             item.stash[_CALLS] = python_faults.Calls(tuple(folders.split(":")))
             item.stash[_CALLS].start()
     yield
+
+
+def _attach(item: pytest.Item) -> None:
+    """Plant in what no plugin compiles; without JAX there is nothing."""
+    if "jax" not in sys.modules or os.environ.get(PYTHON_VARIABLE):
+        return
+    from harness.sensitivity import compilers
+
+    compilers.attach_to_exported()
+    if item.config.getoption("lane") == "cpu":
+        compilers.attach_to_jax()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,6 +159,9 @@ def _with_fault(item: pytest.Item, fault: Fault, deadline: float, folder: Path) 
     if isinstance(other, pytest.Function):
         other._initrequest()
     planted = {FAULT_VARIABLE: fault.text(folder)}
+    if fault.program == PLUGIN:
+        planted[WRONG_ANSWER] = fault.operator
+        planted[SUBMITTED_VARIABLE] = str(submitted_file(folder / fault.file))
     other.add_marker(pytest.mark.environment(**planted))
     other.add_marker(pytest.mark.deadline(deadline), append=False)
     return other

@@ -69,7 +69,6 @@ class VirtualTpuLane(Lane):
         faults = Counter(f"{event.fault} {event.kernel}" for event in events.of("fault"))
         options = {event.option for event in events.of("option")}
         rewritten = Counter(event.rewrite for event in events.of("rewrite"))
-        planted = Counter(event.stage for event in events.of("plant"))
         return {
             "clients": str(len(events.of("client"))),
             "discoveries": str(len(events.discoveries)),
@@ -81,8 +80,7 @@ class VirtualTpuLane(Lane):
             "pallas_kernels": _listed(kernels),
             "pallas_faults": _listed(faults),
             "rewritten": _listed(rewritten),
-            "faults_planted": str(planted["taken"] or ""),
-            "faults_refused": str(planted["given"] - planted["taken"] or ""),
+            **events.planted,
         }
 
 

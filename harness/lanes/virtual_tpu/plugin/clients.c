@@ -1,3 +1,4 @@
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "plugin.h"
@@ -7,7 +8,10 @@ static PJRT_Error *create(PJRT_Client_Create_Args *args) {
   PJRT_Error *error = identity_read();
   if (error != NULL) return error;
   const void *caller = __builtin_return_address(0);
-  const int discovers = megascale_discovers();
+  static atomic_int clients;
+  const int again = atomic_fetch_add(&clients, 1) > 0;
+  const int discovers =
+      megascale_discovers() && !(again && answers_wrongly("second-client-let-through"));
   char *stack = python_stack();
   event_write("client", caller, stack,
               ", \"slices\": %d, \"slice\": %d, \"discovery\": %s, \"waits\": %s", identity.slices,

@@ -120,3 +120,7 @@ void event_write(const char *event, const void *caller, const char *stack, const
   }
   free(line);
 }
+
+void event_plant(const void *caller, const char *stage) {
+  event_write("plant", caller, NULL, ", \"stage\": \"%s\"", stage);
+}

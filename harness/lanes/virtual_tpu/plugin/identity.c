@@ -190,6 +190,31 @@ static PJRT_Error *read_environment(void) {
   return error != NULL ? error : read_processes();
 }
 
+// The first and the last chip of each slice are said to be where the other is.
+static void change_coordinates(void) {
+  if (identity.devices == identity.of_chip || !answers_wrongly("coordinates-swapped")) return;
+  for (int first = 0; first < identity_total(); first += identity.devices) {
+    for (int core = 0; core < identity.of_chip; ++core) {
+      Device *a = &devices[first + core];
+      Device *b = &devices[first + identity.devices - identity.of_chip + core];
+      for (int i = 0; i < 3; ++i) {
+        const int64_t kept = a->coordinates[i];
+        a->coordinates[i] = b->coordinates[i];
+        b->coordinates[i] = kept;
+      }
+    }
+  }
+}
+
+// The first device of each slice is said to be of the next one.
+static void change_slices(void) {
+  if (identity.slices == 1 || !answers_wrongly("slice-index-off")) return;
+  for (int slice = 0; slice < identity.slices; ++slice) {
+    PJRT_NamedValue *said = &devices[slice * identity.devices].attributes[3];
+    said->int64_value = (slice + 1) % identity.slices;
+  }
+}
+
 // Once: a second client of this process must have the devices of the first.
 PJRT_Error *identity_read(void) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -203,6 +228,8 @@ PJRT_Error *identity_read(void) {
       describe(&devices[id], id);
       devices[id].local = devices[id].own ? own++ : -1;
     }
+    change_coordinates();
+    change_slices();
   }
   pthread_mutex_unlock(&lock);
   return error;

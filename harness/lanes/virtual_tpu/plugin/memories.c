@@ -5,7 +5,7 @@
 
 // The CPU plugin does not say in which memory an executable's results are; there is only one.
 
-static const char DEVICE[] = "device";
+static const char DEVICE[] = "device", WRONG[] = "pinned_host";
 
 // So many as the largest executable has results. What callers have got stays: they keep it.
 static struct {
@@ -20,9 +20,10 @@ static void make(size_t count) {
   most.kinds = calloc(room, sizeof *most.kinds);
   most.sizes = calloc(room, sizeof *most.sizes);
   if (most.kinds == NULL || most.sizes == NULL) abort();
+  const int wrong = answers_wrongly("memory-kind-wrong");
   for (size_t i = 0; i < room; ++i) {
-    most.kinds[i] = DEVICE;
-    most.sizes[i] = sizeof DEVICE - 1;
+    most.kinds[i] = wrong ? WRONG : DEVICE;
+    most.sizes[i] = (wrong ? sizeof WRONG : sizeof DEVICE) - 1;
   }
   most.count = room;
 }

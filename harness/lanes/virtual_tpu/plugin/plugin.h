@@ -159,11 +159,17 @@ PJRT_Error *megascale_discover(void);
 // members that only this event has, with a leading comma, or is "".
 void event_write(const char *event, const void *caller, const char *stack, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+// What became of a planted fault: it was given to the compiler, which has taken or refused it.
+void event_plant(const void *caller, const char *stage);
 // `text` as a JSON string, in quotes, cut to `size`; NULL is null.
 const char *event_quote(char *out, size_t size, const char *text);
 int event_wants_stack(const char *event);
 // Append what is known of a program that is compiled.
 void event_compilation(const char *event, const void *caller, const PJRT_Program *program);
+
+// --- wrong_answers.c
+// Whether the plugin is to give this answer wrongly; it is written down that it does.
+int answers_wrongly(const char *name);
 
 // --- clients.c
 void clients_fill(PJRT_Api *api);

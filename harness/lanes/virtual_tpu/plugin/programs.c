@@ -240,6 +240,14 @@ static PJRT_Program program_of(const Changed *changed, const PJRT_Program *from)
   return program;
 }
 
+// One whose code is the caller's to free, and outlives the next answer in the same thread.
+static PJRT_Program copy_of(const Changed *changed, const PJRT_Program *from) {
+  PJRT_Program program = program_of(changed, from);
+  if ((program.code = malloc(changed->code_size)) == NULL) abort();
+  memcpy(program.code, changed->code, changed->code_size);
+  return program;
+}
+
 // Compile the program of `args`, which has been made of the submitted one. What the CPU's compiler
 // refuses it is given again, rewritten.
 static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
@@ -265,10 +273,6 @@ static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT
   return error;
 }
 
-static void write_planted(const void *caller, const char *stage) {
-  event_write("plant", caller, NULL, ", \"stage\": \"%s\"", stage);
-}
-
 // Compile the program of `args` with a fault in it, if there is one to plant. What the compiler
 // refuses, or dies of, is no fault that a test could see: the events tell them apart.
 static PJRT_Error *plant_and_compile(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
@@ -280,14 +284,11 @@ static PJRT_Error *plant_and_compile(PJRT_Client_Compile_Args *args, const PJRT_
     if (out.error != NULL) fprintf(stderr, "virtual TPU: %s\n", out.error);
     return compile_or_rewrite(args, submitted, caller);
   }
-  PJRT_Program program = program_of(&out, given);
-  // The rewriter's answer takes the place of the planter's, in the same thread.
-  if ((program.code = malloc(out.code_size)) == NULL) abort();
-  memcpy(program.code, out.code, out.code_size);
+  PJRT_Program program = copy_of(&out, given);
   args->program = &program;
-  write_planted(caller, "given");
+  event_plant(caller, "given");
   PJRT_Error *error = compile_or_rewrite(args, submitted, caller);
-  write_planted(caller, error == NULL ? "taken" : "refused");
+  event_plant(caller, error == NULL ? "taken" : "refused");
   args->program = given;
   free(program.code);
   if (error == NULL) return NULL;
@@ -313,10 +314,7 @@ static PJRT_Error *compile_submitted(PJRT_Client_Compile_Args *args, const void 
   }
   if (!changed) return plant_and_compile(args, submitted, caller);
   write_names("kernel", caller, &out);
-  PJRT_Program program = program_of(&out, submitted);
-  // The planter's answer takes the place of the interpreter's, too.
-  if ((program.code = malloc(out.code_size)) == NULL) abort();
-  memcpy(program.code, out.code, out.code_size);
+  PJRT_Program program = copy_of(&out, submitted);
   args->program = &program;
   PJRT_Error *error = plant_and_compile(args, submitted, caller);
   args->program = submitted;

@@ -1,0 +1,61 @@
+"""Faults where no plugin sees programs: JAX's own CPU client, and programs that were exported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.measures_coverage
+_ROOT = Path(__file__).parents[2]
+
+
+def faults(folder: Path, given: Sequence[str], behind: Sequence[str]) -> list[dict[str, Any]]:
+    """What became of each fault."""
+    told = folder / "told.json"
+    command = [sys.executable, "-m", "harness", "sensitivity", *given, "-n2", "--lane=cpu"]
+    done = subprocess.run(
+        [*command, f"--json={told}", f"--folder={folder / 'work'}", "--", *behind],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(told.read_text())["faults"]
+    return found
+
+
+def test_jax_on_lane_cpu(tmp_path: Path) -> None:
+    operators = "collective-dropped,groups-permuted,sharding-devices-reversed,stale-program"
+    (tmp_path / "test_user.py").write_text((_ROOT / "tests/sensitivity/user_tests.py").read_text())
+    given = [str(tmp_path / "test_user.py"), f"--operators={operators},operands-swapped"]
+    found = faults(tmp_path, given, ["--topology=4", f"--rootdir={tmp_path}"])
+    verdicts = Counter((one["operator"], one["verdict"]) for one in found)
+    assert all(verdicts[operator, "seen"] for operator in operators.split(","))
+    assert {verdict for _, verdict in verdicts} == {"seen", "not seen", "equivalent"}
+    blind = [one for one in found if one["verdict"] == "not seen"]
+    assert [one["case"].partition("::")[2] for one in blind] == ["test_that_looks_at_nothing"]
+
+
+def test_exported_programs(tmp_path: Path) -> None:
+    """All-reduces of torch_xla, each of a tensor and of the token that orders them."""
+    operators = ("collective-dropped", "reducer-changed", "reduced-twice", "narrowed")
+    given = ["suites/collectives/test_export_all_reduce.py", f"--operators={','.join(operators)}"]
+    found = faults(tmp_path, given, ["-k=test_shape and (one or odd or empty2d)"])
+    verdicts = {
+        (one["operator"], one["case"].rpartition("-")[2].rstrip("]")): one["verdict"]
+        for one in found
+    }
+    assert verdicts == {
+        (operator, shape): "equivalent" if shape == "empty2d" else "seen"
+        for operator in operators
+        for shape in ("one", "odd", "empty2d")
+    }
