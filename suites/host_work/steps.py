@@ -13,8 +13,10 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from suites.jax_releases import checked
+from suites.multislice_flash_attention.attention import Attention
 
 WIDTH, HEADS, LAYERS = 32, 4, 3
+ATTENTION = Attention(batch=1, heads=1, length=128)
 Parameters = Mapping[str, jax.Array]
 
 
@@ -88,18 +90,23 @@ def sharded(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def by_hand(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The same in shard_map, which sums the gradients itself."""
-    spec, whole = PartitionSpec("x"), PartitionSpec()
+    """The same in shard_map, which sums the gradients itself.
 
-    def step(weights: Any, x: jax.Array) -> Any:
+    Each device has weights of its own. Of weights that all share, JAX 0.6 and later sum the
+    gradients already.
+    """
+    spec = PartitionSpec("x")
+
+    def step(copies: Any, x: jax.Array) -> Any:
+        weights = jax.tree.map(lambda copy: copy[0], copies)
         value, gradients = jax.value_and_grad(_loss)(weights, x)
         summed = jax.tree.map(lambda g: lax.psum(g, "x"), gradients)
-        updated = jax.tree.map(lambda w, g: w - 0.1 * g, weights, summed)
+        updated = jax.tree.map(lambda w, g: (w - 0.1 * g)[None], weights, summed)
         return updated, lax.psum(value, "x")
 
-    mapped = checked(step, mesh, (whole, spec), (whole, whole))
-    given = jax.device_put(parameters(), NamedSharding(mesh, whole))
-    return mapped, (given, jax.device_put(tokens(), NamedSharding(mesh, spec)))
+    mapped = checked(step, mesh, (spec, spec), (spec, PartitionSpec()))
+    copies = jax.tree.map(lambda w: jnp.stack([w] * mesh.size), parameters())
+    return mapped, jax.device_put((copies, tokens()), NamedSharding(mesh, spec))
 
 
 def attention(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -107,5 +114,10 @@ def attention(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     del mesh
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 
-    q = jnp.ones((1, 1, 128, 128))
-    return jax.grad(lambda q: flash_attention(q, q, q, causal=True).sum()), (q,)
+    *given, out_gradient = ATTENTION.arrays()
+
+    def weighted(q: Any, k: Any, v: Any) -> jax.Array:
+        found = flash_attention(q, k, v, causal=True, sm_scale=ATTENTION.scale)
+        return (found * out_gradient).sum()
+
+    return jax.grad(weighted, argnums=(0, 1, 2)), tuple(map(jnp.asarray, given))

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from harness.model.host_work import HostWork
 from harness.model.topology import Topology
 from suites.host_work import steps
+from suites.host_work.numbers import check_descent
 
 pytestmark = [
     pytest.mark.topologies("4"),
@@ -38,13 +39,22 @@ def mesh(topology: Topology) -> Mesh:
 @pytest.mark.parametrize("step", [steps.training, steps.scanned, steps.sharded, steps.by_hand])
 def test_step(mesh: Mesh, host_work: HostWork, step: Step) -> None:
     """A step is traced, lowered and dispatched; the compiled one is not traced again."""
-    _count(step, mesh, host_work)
+    (weights, x), (updated, loss) = _count(step, mesh, host_work)
+    if step is not steps.by_hand:
+        check_descent(weights, x, updated, loss)
+        return
+    for device in range(mesh.size):
+        own, new = (jax.tree.map(lambda w: w[device], each) for each in (weights, updated))  # noqa: B023
+        check_descent(own, x, new, loss, mesh.size)
 
 
 @pytest.mark.lanes("virtual-tpu", "tpu")
 def test_kernel(mesh: Mesh, host_work: HostWork) -> None:
     """A Pallas kernel and its gradient, lowered for Mosaic."""
-    _count(steps.attention, mesh, host_work)
+    _, found = _count(steps.attention, mesh, host_work)
+    _, *expected = steps.ATTENTION.expected()
+    for gradient, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(gradient, right, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.lanes("cpu", "virtual-tpu", "tpu")
@@ -70,7 +80,8 @@ def test_one_by_one(mesh: Mesh, host_work: HostWork) -> None:
     assert np.array_equal(put, host)
 
 
-def _count(step: Step, mesh: Mesh, host_work: HostWork) -> None:
+def _count(step: Step, mesh: Mesh, host_work: HostWork) -> tuple[Any, Any]:
+    """The step's arguments and what it makes of them."""
     _, arguments = step(mesh)
 
     def stages(work: HostWork) -> Any:
@@ -90,7 +101,7 @@ def _count(step: Step, mesh: Mesh, host_work: HostWork) -> None:
         jax.block_until_ready(jitted(*arguments))
     with host_work.counted("dispatch", _DISPATCHES):
         for _ in range(_DISPATCHES):
-            jitted(*arguments)
+            found = jitted(*arguments)
     for name, calls in again.calls.items():
         assert host_work.calls[name] == pytest.approx(calls, rel=0.01), (
             f"{name} was counted twice: {calls} calls, then {host_work.calls[name]}"
@@ -99,6 +110,7 @@ def _count(step: Step, mesh: Mesh, host_work: HostWork) -> None:
         f"a compiled step makes {host_work.calls['dispatch']} calls: it is not dispatched by "
         "native code"
     )
+    return arguments, found
 
 
 def _nowhere(step: str, calls: int) -> None:
