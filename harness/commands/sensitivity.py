@@ -80,12 +80,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the cases that see 95 %% of the kinds of fault that all see, as --cases reads",
     )
+    parser.add_argument(
+        "--junitxml",
+        type=output_file,
+        metavar="FILE",
+        help="a report with the numbers of each area, for `xla-harness record`",
+    )
     add_json(parser)
     parser.set_defaults(arguments=[], run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     from harness.render import sensitivity as shown
+    from harness.sensitivity.report import write_report
     from harness.sensitivity.run import Request, measure
 
     request = Request(
@@ -101,6 +108,8 @@ def _run(options: argparse.Namespace) -> int:
     )
     score = measure(request, say)
     answer(options, _data(score), "\n".join(shown.lines(score)))
+    if options.junitxml:
+        write_report(options.junitxml, score, options.lane, options.fail_under)
     if options.smallest:
         write({options.smallest: "".join(f"{case}\n" for case in sorted(score.smallest(_MOSTLY)))})
     return 0 if options.fail_under is None else _held_to(options.fail_under, score)

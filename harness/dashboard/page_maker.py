@@ -38,6 +38,7 @@ MENU = (
     ("flaky.html", "Flaky"),
     ("slow.html", "Slow"),
     ("coverage.html", "Coverage"),
+    ("sensitivity.html", "Sensitivity"),
     ("runs.html", "Runs"),
     ("compare.html", "Compare"),
 )

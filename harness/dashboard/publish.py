@@ -21,6 +21,7 @@ from harness.dashboard.pages import (
     issues_page,
     runs_page,
     search_page,
+    sensitivity_page,
     slow_page,
 )
 from harness.dashboard.site import Site
@@ -38,6 +39,7 @@ _PAGES = (
     compare_page,
     slow_page,
     coverage_page,
+    sensitivity_page,
     feed,
 )
 

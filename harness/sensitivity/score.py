@@ -9,6 +9,9 @@ from enum import StrEnum
 
 from harness.sensitivity.fault import Fault
 
+# The numbers of an area in a report, as its properties are named.
+PERCENT, SEEN, UNSEEN = "faults_seen_percent", "faults_seen", "faults_not_seen"
+
 
 class Verdict(StrEnum):
     """What is said of a fault; only the first two count."""

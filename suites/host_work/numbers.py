@@ -15,7 +15,7 @@ _STEP = 1e-6  # of the difference quotients
 _RATE = 0.1
 
 
-def check_descent(weights: Any, x: Any, updated: Any, loss: Any, devices: int = 1) -> None:
+def check_descent(weights: Any, x: Any, updated: Any, loss: Any, losses: int) -> None:
     """Raise AssertionError unless a step of gradient descent did what it is to do.
 
     Each weight's gradient is compared along two directions, with central differences of the loss.
@@ -25,11 +25,11 @@ def check_descent(weights: Any, x: Any, updated: Any, loss: Any, devices: int = 
         x: [batch, length, width].
         updated: the weights after it.
         loss: as the step has it.
-        devices: how many losses, each of its own part of the batch, were added up.
+        losses: how many, each of its own part of the batch, were added up.
     """
     before, after = _layers(weights), _layers(updated)
     batch = np.asarray(x, np.float64)
-    np.testing.assert_allclose(loss, devices * _loss(before, batch), rtol=1e-5)
+    np.testing.assert_allclose(loss, losses * _loss(before, batch), rtol=1e-5)
     chance = np.random.default_rng(0)
     found, expected = list[float](), list[float]()
     for number, layer in enumerate(before):
@@ -38,8 +38,8 @@ def check_descent(weights: Any, x: Any, updated: Any, loss: Any, devices: int = 
             for _ in range(2):
                 direction = chance.normal(size=weight.shape)
                 found.append(float((gradient * direction).sum()))
-                expected.append(devices * _along(before, batch, number, name, direction))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * devices)
+                expected.append(losses * _along(before, batch, number, name, direction))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=8e-6)
 
 
 def _along(weights: Weights, x: Array, number: int, name: str, direction: Array) -> float:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -18,7 +19,17 @@ from xml.etree import ElementTree as ET
 import pytest
 from support.pages import Page
 from support.paths import ROOT
-from support.site_nights import HOSTILE, SCRIPT, Told, example, fails, moving, write
+from support.site_nights import (
+    HOSTILE,
+    SCRIPT,
+    Night,
+    Row,
+    Told,
+    example,
+    fails,
+    moving,
+    write,
+)
 
 from harness import cli
 from harness.dashboard import page_names, shapes, units
@@ -167,6 +178,34 @@ def test_coverage_names_the_cheapest_lane(pages: dict[str, Page]) -> None:
     words = pages["coverage.html"].words
     assert "needs a TPU of N chips" in words
     assert "virtual-tpu for 1" in words
+
+
+def test_sensitivity_has_areas_with_their_trend(tmp_path: Path) -> None:
+    def sees(*percent: float) -> Callable[[Night], Row | None]:
+        def becomes(night: Night) -> Row | None:
+            share = percent[int(night.number) % len(percent)]
+            told = {"seen": share, "not_seen": 100 - share, "seen_percent": share}
+            return {"properties": [(f"faults_{name}", f"{n:g}") for name, n in told.items()]}
+
+        return becomes
+
+    cases = [
+        Told("sensitivity.collectives", "collectives", "virtual-tpu", "", becomes=sees(82, 95)),
+        Told("sensitivity.dtensor", "dtensor", "virtual-tpu", "", becomes=sees(97)),
+        Told("suites/dtensor/test_it.py::test_it", "dtensor"),
+    ]
+    write(tmp_path / "history", cases, range(4), ["2.9.0"])
+    assert publish(tmp_path / "history", tmp_path / "site") == 0
+    page = Page(tmp_path / "site" / "sensitivity.html")
+    assert "2.9.0 virtual-tpu97 %973always 97 %" in page.words
+    assert "2.9.0 virtual-tpu95 %955" in page.words
+    assert page.words.index("virtual-tpu95 %") < page.words.index("virtual-tpu97 %")
+    assert "between 82 and 95 percent" in page.path.read_text()
+    assert "test_it" not in page.words
+
+
+def test_sensitivity_that_nobody_has_measured(pages: dict[str, Page]) -> None:
+    assert "No faults were planted in these nights" in pages["sensitivity.html"].words
 
 
 def test_the_flaky_list_has_the_flaky_case_only(pages: dict[str, Page]) -> None:
@@ -376,6 +415,7 @@ def test_a_full_disk_leaves_the_old_site(tmp_path: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # half of which would stay
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000)),
     )
     assert done.returncode == 2

@@ -1,0 +1,42 @@
+"""A score as a JUnit report: a history takes it, and the dashboard draws its trend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from junitparser.junitparser import Failure, Skipped
+from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
+
+from harness.sensitivity.score import PERCENT, SEEN, UNSEEN, Score, Verdict, share
+
+
+def write_report(path: Path, score: Score, lane: str, least: int | None) -> None:
+    """Write a case for each area, with its numbers.
+
+    Args:
+        path: of the report.
+        score: of all areas.
+        lane: where the cases ran.
+        least: the percentage from which on an area passes; None for any.
+    """
+    suite = TestSuite("sensitivity")  # type: ignore[no-untyped-call]
+    for area, counts in score.by_area().items():
+        found = share(counts)
+        seconds = sum(one.seconds for one in score.answers if one.area == area)
+        case = TestCase(area, classname="sensitivity", time=round(seconds, 3))
+        case.add_property("area", area)
+        case.add_property("lane", lane)
+        case.add_property(SEEN, str(counts[Verdict.SEEN]))
+        case.add_property(UNSEEN, str(counts[Verdict.UNSEEN]))
+        if found.percent is None:
+            case.result = [Skipped("none of the planted faults counts")]
+        else:
+            case.add_property(PERCENT, str(round(found.percent, 1)))
+            if least is not None and found.percent < least:
+                case.result = [Failure(f"{found.percent:.1f} % of the faults were seen")]
+        suite.add_testcase(case)
+    report = JUnitXml()
+    report.add_testsuite(suite)
+    report.update_statistics()  # type: ignore[no-untyped-call]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report.write(str(path))
