@@ -97,6 +97,7 @@ def test_gradients(topology: Topology, subtests: pytest.Subtests, name: str) -> 
         given = [8 * one for one in given]  # so that a mean of eight is exact
         (found,) = back(_whole(given, mesh))
         with subtests.test(axes=axes):
+            check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
             check_numbers(_ranks(found), pullback(given, groups))
 
 

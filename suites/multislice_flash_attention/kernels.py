@@ -1,20 +1,24 @@
-"""What a user runs on a TPU that makes torch_xla ask JAX for a kernel; numbers aside."""
+"""What a user runs on a TPU that makes torch_xla ask JAX for a kernel."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu
+from suites.multislice_flash_attention.problems import (
+    Problem,
+    assert_close,
+    flash,
+    inputs,
+    leaves_on_tpu,
+    softmax_attention,
+)
 
 
 def _forward(problem: Problem, **sharding: Any) -> None:
     leaves = {name: leaf.detach() for name, leaf in leaves_on_tpu(problem).items()}
-    _execute(flash(problem, leaves, **sharding))
-
-
-def _execute(result: torch.Tensor) -> None:
-    result.detach().cpu()
+    result = flash(problem, leaves, **sharding)
+    assert_close(result, softmax_attention(problem, inputs(problem)), problem.dtype, "result")
 
 
 def backward(**sharding: Any) -> None:
@@ -65,7 +69,8 @@ def of_ones_own() -> None:
 
     jax_import_guard()  # as upstream documents it: before JAX is imported
     add = make_kernel_from_pallas(_pallas_add(), lambda x, _: [(x.shape, x.dtype)])
-    _execute(add(*(torch.randn(8, 128).to("xla") for _ in range(2))))
+    x, y = torch.randn(8, 128), torch.randn(8, 128)
+    torch.testing.assert_close(add(x.to("xla"), y.to("xla")).cpu(), x + y)
 
 
 def _pallas_add() -> Callable[[Any, Any], Any]:
