@@ -25,7 +25,8 @@ _FACTS = frozenset(
     {
         *("clients", "discoveries", "compilations", "executions"),
         *("pallas_interpreted", "pallas_tpu_interpreted", "pallas_kernels", "pallas_faults"),
-        *("options_left_out", "rewritten", "faults_planted", "faults_refused"),
+        *("options_left_out", "rewritten", "faults_planted"),
+        *("faults_executed", "faults_refused"),
         *("aot_programs", "aot_collectives", "aot_transfers", "aot_kernels"),
         *("aot_bytes_inside", "aot_bytes_across", "aot_flops", "aot_peak_bytes"),
         *("aot_vmem", "aot_smem", "aot_vector_spills", "aot_scalar_spills"),

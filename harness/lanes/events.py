@@ -85,10 +85,11 @@ class Events:
 
     @property
     def planted(self) -> dict[str, str]:
-        """How many programs were compiled with a fault in them, and how many were refused."""
+        """How many programs had a fault, and were compiled, refused or executed with it."""
         stages = Counter(event.stage for event in self.of("plant"))
         return {
             "faults_planted": str(stages["taken"] or ""),
+            "faults_executed": str(stages["executed"] or ""),
             "faults_refused": str(stages["given"] - stages["taken"] or ""),
         }
 

@@ -52,7 +52,7 @@ def _left_out(score: Score) -> Iterator[str]:
     asked = {
         "cases that fail without a fault: nothing is planted in them": score.red,
         "cases that compile no program, or were skipped": score.idle,
-        "faults whose program the case did not compile again": score.of(Verdict.ABSENT),
+        "faults whose program the case did not compile or execute again": score.of(Verdict.ABSENT),
         "faults whose case failed before it compiled their program": score.of(Verdict.DISTURBED),
         "faults left when the budget ended": score.of(Verdict.NOT_RUN),
     }

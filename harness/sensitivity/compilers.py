@@ -87,4 +87,5 @@ def _compiled(hlo: bytes, options: Any, compile_it: Callable[[str], _T]) -> _T:
     except Exception:  # of many types, by release: each is the compiler's refusal
         return compile_it("")
     events.write("plant", {}, stage="taken")
+    events.write("plant", {}, stage="executed")  # as nearly all are that are compiled here
     return found

@@ -203,12 +203,15 @@ def _answer(fault: Fault, result: Result | None) -> Answer:
     """What a run with the fault says; of a case that passes, no more than that it does."""
     if result is None:
         return Answer(fault, "", Verdict.NOT_RUN)
-    planted, refused = (
-        int(result.properties.get(name, "0")) for name in ("faults_planted", "faults_refused")
+    planted, executed, refused = (
+        int(result.properties.get(f"faults_{name}", "0"))
+        for name in ("planted", "executed", "refused")
     )
     passed = result.outcome.answer is CaseAnswer.WORKS
-    if planted:
-        verdict = Verdict.UNSEEN if passed else Verdict.SEEN
+    if planted and not passed:
+        verdict = Verdict.SEEN
+    elif executed:
+        verdict = Verdict.UNSEEN
     elif refused:
         verdict = Verdict.REFUSED
     else:

@@ -20,7 +20,7 @@ class Verdict(StrEnum):
     UNSEEN = "not seen"
     EQUIVALENT = "equivalent"  # the program does the same on random inputs, by the same means
     REFUSED = "refused"  # by the compiler: nobody could overlook it
-    ABSENT = "not applied"  # the case has not compiled that program this time
+    ABSENT = "not applied"  # the case has not compiled, or not executed, that program this time
     DISTURBED = "disturbed"  # the case failed, and the fault was not in it yet
     NOT_RUN = "not run"
 

@@ -114,6 +114,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
             events.write("plant", {}, stage="given")
             if python_faults.plant(fault["program"], fault["operator"], fault["place"]):
                 events.write("plant", {}, stage="taken")
+                events.write("plant", {}, stage="executed")
         elif folders := os.environ.get(PYTHON_VARIABLE):
             item.stash[_CALLS] = python_faults.Calls(tuple(folders.split(":")))
             item.stash[_CALLS].start()

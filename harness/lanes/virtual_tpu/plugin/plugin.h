@@ -159,7 +159,8 @@ PJRT_Error *megascale_discover(void);
 // members that only this event has, with a leading comma, or is "".
 void event_write(const char *event, const void *caller, const char *stack, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-// What became of a planted fault: it was given to the compiler, which has taken or refused it.
+// What became of a planted fault: it was given to the compiler, which has taken or refused it, and
+// was executed.
 void event_plant(const void *caller, const char *stage);
 // `text` as a JSON string, in quotes, cut to `size`; NULL is null.
 const char *event_quote(char *out, size_t size, const char *text);

@@ -47,6 +47,7 @@ typedef struct Shared {
   size_t code_size, options_size;
   int users, deleted;
   unsigned number;  // from 1, in the order of their compilation
+  int planted;      // it has a fault in it, and was not executed
 } Shared;
 
 static Shared *shared;
@@ -273,6 +274,22 @@ static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT
   return error;
 }
 
+static void mark_planted(const PJRT_LoadedExecutable *executable) {
+  pthread_mutex_lock(&lock);
+  find_executable(executable)->planted = 1;
+  pthread_mutex_unlock(&lock);
+}
+
+// Nobody can see a fault in a program that does not run.
+static void note_planted(const PJRT_LoadedExecutable *executable, const void *caller) {
+  pthread_mutex_lock(&lock);
+  Shared *one = find_executable(executable);
+  const int planted = one != NULL && one->planted;
+  if (planted) one->planted = 0;
+  pthread_mutex_unlock(&lock);
+  if (planted) event_plant(caller, "executed");
+}
+
 // Compile the program of `args` with a fault in it, if there is one to plant. What the compiler
 // refuses, or dies of, is no fault that a test could see: the events tell them apart.
 static PJRT_Error *plant_and_compile(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
@@ -289,6 +306,7 @@ static PJRT_Error *plant_and_compile(PJRT_Client_Compile_Args *args, const PJRT_
   event_plant(caller, "given");
   PJRT_Error *error = compile_or_rewrite(args, submitted, caller);
   event_plant(caller, error == NULL ? "taken" : "refused");
+  if (error == NULL) mark_planted(args->executable);
   args->program = given;
   free(program.code);
   if (error == NULL) return NULL;
@@ -343,6 +361,7 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu, \"program\": %u",
               args->num_devices, number_of(args->executable));
   free(stack);
+  note_planted(args->executable, __builtin_return_address(0));
   PJRT_ExecuteOptions wide, *given = args->options;
   PJRT_Error *error = widen_PJRT_ExecuteOptions(&wide, given);
   if (error != NULL) return error;
