@@ -245,7 +245,7 @@ def test_the_slip_is_shown(slips: dict[tuple[str, str], list[dict[str, Any]]]) -
         (["test_user.py", "--python=nowhere"], "--python 'nowhere': expected an installed package"),
         (["test_user.py", "--operators=loss"], "--operators 'loss': expected some of collective-"),
         (["test_user.py", "--budget=soon"], "--budget 'soon': expected seconds, minutes or hours"),
-        (["test_user.py", "--lane=cpu"], "--lane 'cpu': expected virtual-tpu"),
+        (["test_user.py", "--lane=tpu"], "--lane 'tpu': expected one of virtual-tpu, cpu"),
         (["nowhere.py"], "nowhere.py: expected a file or folder of tests"),
         (["test_user.py", "--folder=."], "--folder .: expected an empty folder, or one of this"),
         (
