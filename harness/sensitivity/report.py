@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from junitparser.junitparser import Failure, Skipped
@@ -20,6 +21,7 @@ def write_report(path: Path, score: Score, lane: str, least: int | None) -> None
         least: the percentage from which on an area passes; None for any.
     """
     suite = TestSuite("sensitivity")  # type: ignore[no-untyped-call]
+    suite.timestamp = datetime.now(UTC).isoformat(timespec="seconds")
     for area, counts in score.by_area().items():
         found = share(counts)
         seconds = sum(one.seconds for one in score.answers if one.area == area)

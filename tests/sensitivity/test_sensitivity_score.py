@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from harness import cli
+from harness.history.store import History
 from harness.sensitivity.fault import Fault
+from harness.sensitivity.report import write_report
 from harness.sensitivity.score import Answer, Score, Share, Verdict, share
 
 SEEN, UNSEEN = Verdict.SEEN, Verdict.UNSEEN
@@ -24,7 +29,7 @@ def test_only_what_can_be_seen_counts(verdict: Verdict) -> None:
     assert share(score.by_operator()["narrowed"]).percent == 50
 
 
-def test_where_nothing_counts_nothing_is_missed() -> None:
+def test_where_nothing_counts_nobody_knows() -> None:
     assert share({Verdict.REFUSED: 3}).percent is None
 
 
@@ -56,3 +61,26 @@ def test_kinds_are_of_one_area() -> None:
 
 def test_nothing_seen_needs_no_case() -> None:
     assert Score([answer("a", "dot", UNSEEN)]).smallest() == []
+
+
+def test_a_report_has_the_numbers_of_each_area(tmp_path: Path) -> None:
+    answers = [
+        answer("a", "narrowed", Verdict.SEEN, area="dtensor"),
+        answer("b", "narrowed", Verdict.UNSEEN, area="dtensor"),
+        answer("c", "narrowed", Verdict.SEEN, area="spmd_specs"),
+        answer("d", "narrowed", Verdict.EQUIVALENT, area="host_work"),
+    ]
+    write_report(tmp_path / "new" / "report.xml", Score(answers), "virtual-tpu", 60)
+    recorded = ["record", str(tmp_path / "new" / "report.xml"), "--stack=2.9.0"]
+    assert cli.main([*recorded, f"--history={tmp_path / 'history'}"]) == 0
+    columns = "area, lane, outcome, message, properties"
+    asked = f"SELECT {columns} FROM cases ORDER BY area"
+    rows = History(str(tmp_path / "history")).ask(lambda c: c.execute(asked).fetchall())
+    (half, unknown, whole) = rows
+    said = "50.0 % of the faults were seen"
+    assert half[:4] == ("dtensor", "virtual-tpu", "failed", said)
+    numbers = {"faults_seen": "1", "faults_not_seen": "1", "faults_seen_percent": "50.0"}
+    assert half[4].items() >= numbers.items()
+    assert unknown[:3] == ("host_work", "virtual-tpu", "skipped")
+    assert "faults_seen_percent" not in unknown[4]
+    assert whole[:3] == ("spmd_specs", "virtual-tpu", "passed")
