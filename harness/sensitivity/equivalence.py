@@ -20,8 +20,7 @@ import numpy as np
 
 from harness.lanes.hlo import Module, Sharding
 from harness.sensitivity.fault import Compared
-from harness.sensitivity.operators import devices_of
-from harness.sensitivity.planting import planted
+from harness.sensitivity.operators import devices_of, planted
 
 _SEEDS = (1, 2)
 _ROUNDINGS = 16  # of the smallest difference: far less than of a narrower type
@@ -41,8 +40,19 @@ _NAMES = re.compile(r"[%\w.-]*planted[\w.]*|%[\w.-]+|, metadata={[^}]*}|, backen
 
 def compared(told: Mapping[str, Any], folder: Path) -> Compared:
     """Compare the program of a fault, as ``Fault.text`` says it, with the one without."""
-    original = folder.joinpath(told["program"]).read_bytes()
-    other = planted(dict(told), original)
+    return _compared(told, folder, folder.joinpath(told["program"]).read_bytes())
+
+
+def compared_here(told: Mapping[str, Any], original: bytes) -> Compared:
+    """The same of a program whose kernels call functions of this process."""
+    from harness.lanes.virtual_tpu import host_callbacks
+
+    host_callbacks.register_with_jaxlib()
+    return _compared(told, Path(told["folder"]), original)
+
+
+def _compared(told: Mapping[str, Any], folder: Path, original: bytes) -> Compared:
+    other = planted(told, original)
     difference = list(_difference(original, other))
     try:
         options = folder.joinpath(f"{told['program']}.options").read_bytes()

@@ -15,6 +15,9 @@ RECORD_VARIABLE = "XLA_HARNESS_PROGRAMS"
 # Names a file for a line on each program that is submitted.
 SUBMITTED_VARIABLE = "XLA_HARNESS_SUBMITTED"
 
+# Names a file for what is told of the two programs, which are compared where the fault would be.
+COMPARE_VARIABLE = "XLA_HARNESS_COMPARE"
+
 PYTHON_VARIABLE = "XLA_HARNESS_PYTHON_FAULTS"  # the folders whose functions are noted, with ":"
 
 STALE = "stale-program"
@@ -115,6 +118,11 @@ def python_file(folder: Path, case: str) -> Path:
 def case_file(folder: Path, case: str) -> Path:
     """Where a case's processes say which programs it compiles, a digest in each line."""
     return folder / f"case-{hashlib.sha256(case.encode()).hexdigest()[:16]}"
+
+
+def compared_file(folder: Path, fault: Fault) -> Path:
+    """Where a case's process says how the two programs of a fault compare, as JSON."""
+    return folder / f"{fault.file}.compared"
 
 
 def submitted_file(said: Path) -> Path:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.lanes.hlo import Computation, Instruction, Sharding, SliceDimension
 from harness.lanes.virtual_tpu.inserted import make
+from harness.sensitivity.fault import STALE
 from harness.sensitivity.program import BF16, F32, F64, S32, S64, U32, Program, root_of
 
 Edit = Callable[[], None]
@@ -487,3 +489,13 @@ OPERATORS = {
         Operator("device-number-off", "openxla/xla#49118", _number_off),
     )
 }
+
+
+def planted(told: Mapping[str, Any], serialized: bytes) -> bytes:
+    """A module with a fault in it, as ``Fault.text`` says it; raises IndexError for no place."""
+    if told["operator"] == STALE:
+        return Path(told["folder"], told["other"]).read_bytes()
+    program = Program(serialized)
+    _, edit = OPERATORS[told["operator"]].places(program)[told["place"]]
+    edit()
+    return program.serialize()

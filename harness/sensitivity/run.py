@@ -18,6 +18,7 @@ from queue import Empty, Queue
 
 from harness.errors import BadInputError
 from harness.junit.report import Report, Result, read
+from harness.lanes.virtual_tpu import host_callbacks
 from harness.lanes.virtual_tpu.callbacks import PLANTER_VARIABLE
 from harness.model.outcome import Answer as CaseAnswer
 from harness.model.outcome import Kind
@@ -28,6 +29,7 @@ from harness.sensitivity.fault import (
     Compared,
     Fault,
     Recorded,
+    compared_file,
     programs_of,
     python_file,
 )
@@ -44,6 +46,7 @@ _LEAST_DEADLINE, _SLOWER = 10.0, 4.0  # seconds, and how much slower a case may 
 _COMPARISON_DEADLINE = 60.0  # seconds for one pair of programs
 _OPTIMISM = 3  # how much faster than without a fault the cases may be, to plan enough of them
 _FOR_COMPARISONS = 0.1  # of the budget
+_FOR_KERNELS = 0.2  # of it, and besides
 _RAN = (0, 1, 5)  # exit codes of pytest: all passed, some failed, none says anything of the lane
 _LIVE, _PLAIN = 1.0, 20.0  # seconds between two lines of progress
 
@@ -114,6 +117,7 @@ def measure(request: Request, say: Say) -> Score:
         for fault in faults
     ]
     answers = _compared(answers, programs, request.jobs, say)
+    answers = _compared_in_cases(request, answers, programs, say)
     answers = [replace(one, name=names[one.fault.program]) for one in answers]
     cost = {case: by_id[case].seconds for case in found}
     return Score(answers, red, sorted(idle), cost)
@@ -252,6 +256,36 @@ def _places(name: str, lines: tuple[int, ...]) -> dict[str, list[str]]:
     return places(name, lines)
 
 
+def _compared_in_cases(
+    request: Request, answers: Sequence[Answer], programs: Path, say: Say
+) -> list[Answer]:
+    """The answers, with programs compared that call functions of the process that made them."""
+    unknown = [one.fault for one in answers if one.verdict == Verdict.UNSEEN and one.unknown]
+    there = [one for one in unknown if _calls_back(programs / one.program)]
+    if not there:
+        return list(answers)
+    say(f"comparing {len(there)} of them in their cases: kernels call functions of those")
+    until = time.time() + request.budget * _FOR_KERNELS
+    faults = tuple((fault, _COMPARISON_DEADLINE) for fault in there)
+    plan = Plan(programs, faults, until, compare=True)
+    _session(request, "compared", plan, len(there), say)
+    files = {fault.number: compared_file(programs, fault) for fault in there}
+    found = {
+        number: Compared(**json.loads(path.read_text()))
+        for number, path in files.items()
+        if path.exists()
+    }
+    asked = [
+        replace(one, told="nobody could compare it in its case") if one.fault in there else one
+        for one in answers
+    ]
+    return [_with(one, found.get(one.fault.number)) for one in asked]
+
+
+def _calls_back(program: Path) -> bool:
+    return host_callbacks.TARGET.encode() in program.read_bytes()
+
+
 def _by_submissions(answer: Answer, programs: Path) -> Answer:
     """Of a wrong answer that was not seen: whether it has changed what was submitted."""
     if answer.fault.program != PLUGIN or answer.verdict != Verdict.UNSEEN:
@@ -270,7 +304,13 @@ def _with(answer: Answer, told: Compared | None) -> Answer:
     if told is None:
         return answer
     verdict = Verdict.EQUIVALENT if told.equivalent else Verdict.UNSEEN
-    return replace(answer, verdict=verdict, told=told.why, difference=tuple(told.difference))
+    return replace(
+        answer,
+        verdict=verdict,
+        told=told.why,
+        difference=tuple(told.difference),
+        unknown=told.equivalent is None,
+    )
 
 
 class _Comparer:

@@ -37,6 +37,7 @@ class Answer:
         told: what the case's failure says, or why two programs differ.
         difference: of the program with it and the one without, for a fault that was not seen.
         name: of the program.
+        unknown: whether nobody can tell if it changes anything.
     """
 
     fault: Fault
@@ -46,6 +47,7 @@ class Answer:
     told: str = ""
     difference: tuple[str, ...] = ()
     name: str = ""
+    unknown: bool = False
 
     @property
     def kind(self) -> tuple[str, str, str]:

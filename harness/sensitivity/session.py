@@ -18,6 +18,7 @@ from harness.lanes import events
 from harness.sensitivity import planting, python_faults  # noqa: F401 - before cases are forked
 from harness.sensitivity.answers import WRONG_ANSWER
 from harness.sensitivity.fault import (
+    COMPARE_VARIABLE,
     FAULT_VARIABLE,
     PLUGIN,
     PYTHON_VARIABLE,
@@ -25,6 +26,7 @@ from harness.sensitivity.fault import (
     SUBMITTED_VARIABLE,
     Fault,
     case_file,
+    compared_file,
     in_python,
     submitted_file,
 )
@@ -45,16 +47,18 @@ class Plan:
         faults: to plant, each with the deadline of its case in seconds. Without any, programs are
             kept.
         until: the time at which no further case begins, in seconds since 1970.
+        compare: whether the programs are compared in the case's process, and nothing is planted.
     """
 
     folder: Path
     faults: tuple[tuple[Fault, float], ...] = ()
     until: float = float("inf")
+    compare: bool = False
 
     def write(self, path: Path) -> None:
         """As ``read`` takes it."""
         faults = [[vars(fault), deadline] for fault, deadline in self.faults]
-        told = {"folder": str(self.folder), "faults": faults, "until": self.until}
+        told = vars(self) | {"folder": str(self.folder), "faults": faults}
         path.write_text(json.dumps(told))
 
     @classmethod
@@ -62,7 +66,7 @@ class Plan:
         """What ``write`` has written."""
         told = json.loads(path.read_text())
         faults = tuple((Fault(**fault), deadline) for fault, deadline in told["faults"])
-        return cls(Path(told["folder"]), faults, told["until"])
+        return cls(**told | {"folder": Path(told["folder"]), "faults": faults})
 
 
 def number_of(key: str) -> int:
@@ -83,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.pluginmanager.register(_Budget(plan.until))
     by_id = {item.nodeid: item for item in items}
     items[:] = [
-        _with_fault(by_id[fault.case], fault, deadline, plan.folder)
+        _with_fault(by_id[fault.case], fault, deadline, plan)
         for fault, deadline in plan.faults
         if fault.case in by_id
     ]
@@ -148,7 +152,7 @@ def pytest_runtest_logfinish() -> None:
             file.write(b".")
 
 
-def _with_fault(item: pytest.Item, fault: Fault, deadline: float, folder: Path) -> pytest.Item:
+def _with_fault(item: pytest.Item, fault: Fault, deadline: float, plan: Plan) -> pytest.Item:
     """The same test once more, with another id and the fault in its environment.
 
     Its name stays: unittest's tests are looked up by it.
@@ -159,10 +163,12 @@ def _with_fault(item: pytest.Item, fault: Fault, deadline: float, folder: Path) 
     other.own_markers = list(item.own_markers)
     if isinstance(other, pytest.Function):
         other._initrequest()
-    planted = {FAULT_VARIABLE: fault.text(folder)}
+    planted = {FAULT_VARIABLE: fault.text(plan.folder)}
+    if plan.compare:
+        planted[COMPARE_VARIABLE] = str(compared_file(plan.folder, fault))
     if fault.program == PLUGIN:
         planted[WRONG_ANSWER] = fault.operator
-        planted[SUBMITTED_VARIABLE] = str(submitted_file(folder / fault.file))
+        planted[SUBMITTED_VARIABLE] = str(submitted_file(plan.folder / fault.file))
     other.add_marker(pytest.mark.environment(**planted))
     other.add_marker(pytest.mark.deadline(deadline), append=False)
     return other

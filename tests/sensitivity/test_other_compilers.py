@@ -1,4 +1,4 @@
-"""Faults where no plugin sees programs: JAX's own CPU client, and programs that were exported."""
+"""Faults where no plugin sees programs, and where no other process can run what they are in."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ pytestmark = pytest.mark.measures_coverage
 _ROOT = Path(__file__).parents[2]
 
 
-def faults(folder: Path, given: Sequence[str], behind: Sequence[str]) -> list[dict[str, Any]]:
+def faults(
+    folder: Path, given: Sequence[str], behind: Sequence[str], lane: str = "cpu"
+) -> list[dict[str, Any]]:
     """What became of each fault."""
     told = folder / "told.json"
-    command = [sys.executable, "-m", "harness", "sensitivity", *given, "-n2", "--lane=cpu"]
+    command = [sys.executable, "-m", "harness", "sensitivity", *given, "-n2", f"--lane={lane}"]
     done = subprocess.run(
         [*command, f"--json={told}", f"--folder={folder / 'work'}", "--", *behind],
         cwd=_ROOT,
@@ -59,3 +61,10 @@ def test_exported_programs(tmp_path: Path) -> None:
         for operator in operators
         for shape in ("one", "odd", "empty2d")
     }
+
+
+def test_kernels_are_compared_where_they_were_lowered(tmp_path: Path) -> None:
+    """Their interpreter calls Python functions that no other process has."""
+    given = ["suites/host_work/test_jax_steps.py", "--operators=results-swapped", "--most=2"]
+    found = faults(tmp_path, given, ["-k=kernel"], "virtual-tpu")
+    assert [one["verdict"] for one in found] == ["equivalent"] * 2

@@ -148,6 +148,15 @@ def plugin() -> ctypes.CDLL:
     return _attached[0]
 
 
+@cache
+def register_with_jaxlib() -> None:
+    """Have programs that jaxlib's own CPU client runs in this process call them, too."""
+    import jax
+
+    handler = jax.ffi.pycapsule(plugin().virtual_tpu_host_call)
+    jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
+
+
 def record_fault(fault: str, kernel: str) -> None:
     """An event of that kind, which names the kernel."""
     plugin().virtual_tpu_record_fault(fault.encode(), kernel.encode())

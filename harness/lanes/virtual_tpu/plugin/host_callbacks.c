@@ -161,7 +161,8 @@ static void **data_of(const FfiBuffers *buffers) {
   return data;
 }
 
-static FfiError *handle(FfiCall *call) {
+// Exported for jaxlib's own client, which takes it as any other handler.
+VIRTUAL_TPU_EXPORT FfiError *virtual_tpu_host_call(FfiCall *call) {
   for (FfiExtension *one = call->extension_start; one != NULL; one = one->next) {
     if (one->type != FFI_METADATA) continue;
     FfiVersion *version = &((FfiMetadata *)one)->metadata->version;
@@ -197,7 +198,7 @@ static void register_handler(void) {
   RegisterArgs args = {.struct_size = sizeof args,
                        .target = TARGET,
                        .target_size = sizeof TARGET - 1,
-                       .handler = (void *)handle,
+                       .handler = (void *)virtual_tpu_host_call,
                        .platform = "Host",
                        .platform_size = strlen("Host")};
   error_drop(((const Ffi *)one)->handler_register(&args));
