@@ -203,7 +203,8 @@ TEST(both_ends_hear_of_another_size) {
   as_ranks(transfer_of_other_size);
 }
 
-// Rank 1 ends before rank 0 sends, or soon after.
+// Rank 1 receives no more when rank 0 sends. Of both the executor hears at once, so that what was
+// sent may have come nevertheless.
 static void transfer_to_nobody(int number) {
   PJRT_Client *client = create_client();
   if (number == 0) {
@@ -211,7 +212,7 @@ static void transfer_to_nobody(int number) {
     send_to(client, "no description", 4);
     EXPECT(strstr(done.why, "a receiver that is not of this job"));
     send_to(client, gone.text, 4);
-    EXPECT(!done.enqueued && strstr(done.why, "sends 16 bytes to rank 1, which"));
+    EXPECT(done.enqueued || strstr(done.why, "sends 16 bytes to rank 1, which"));
   } else {
     PJRT_Buffer *buffer;
     ok(try_receive(client, 1, FLOATS, &buffer, 0), "receive");
