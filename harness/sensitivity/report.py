@@ -17,7 +17,8 @@ def write_report(path: Path, score: Score, lane: str, least: int | None) -> None
     Args:
         path: of the report.
         score: of all areas.
-        lane: where the cases ran.
+        lane: where the cases ran. It is in the names: as their lane it would make this a run of it,
+            in which all of its other cases are missing.
         least: the percentage from which on an area passes; None for any.
     """
     suite = TestSuite("sensitivity")  # type: ignore[no-untyped-call]
@@ -25,9 +26,8 @@ def write_report(path: Path, score: Score, lane: str, least: int | None) -> None
     for area, counts in score.by_area().items():
         found = share(counts)
         seconds = sum(one.seconds for one in score.answers if one.area == area)
-        case = TestCase(area, classname="sensitivity", time=round(seconds, 3))
+        case = TestCase(area, classname=f"sensitivity.{lane}", time=round(seconds, 3))
         case.add_property("area", area)
-        case.add_property("lane", lane)
         case.add_property(SEEN, str(counts[Verdict.SEEN]))
         case.add_property(UNSEEN, str(counts[Verdict.UNSEEN]))
         if found.percent is None:
