@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from harness.lanes import events
-from harness.lanes.virtual_tpu.lowering import as_hlo
+from harness.lanes.virtual_tpu.lowering import as_hlo, hlo_of
 from harness.oracles import replicas
 from harness.sensitivity.planting import changed, keep_options
 
@@ -35,7 +35,7 @@ def attach_to_jax() -> None:
     JAX has no public hook there: https://github.com/jax-ml/jax/blob/jax-v0.12.0/jax/_src/compiler.py
     """
     from jax._src import compiler
-    from jax._src.interpreters.mlir import make_ir_context, module_to_bytecode
+    from jax._src.interpreters.mlir import module_to_bytecode
     from jaxlib.mlir import ir
 
     name = "backend_compile_and_load"
@@ -52,21 +52,9 @@ def attach_to_jax() -> None:
                 program = ir.Module.parse(other) if other else module
             return original(backend, program, *others, **named)
 
-        with make_ir_context():
-            hlo = _hlo_of(module_to_bytecode(module))
-        return _compiled(hlo, options, compile_it)
+        return _compiled(hlo_of(module_to_bytecode(module)), options, compile_it)
 
     setattr(compiler, name, compiled)
-
-
-def _hlo_of(bytecode: bytes) -> bytes:
-    from jax._src.lib import xla_client
-
-    computation = xla_client._xla.mlir.mlir_module_to_xla_computation(
-        bytecode, use_tuple_args=False, return_tuple=False
-    )
-    serialized: bytes = computation.as_serialized_hlo_module_proto()
-    return serialized
 
 
 def _compiled(hlo: bytes, options: Any, compile_it: Callable[[str], _T]) -> _T:

@@ -8,6 +8,7 @@ from pathlib import Path
 from junitparser.junitparser import Failure, Skipped
 from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 
+from harness import files
 from harness.sensitivity.score import PERCENT, SEEN, UNSEEN, Score, Verdict, share
 
 
@@ -40,5 +41,4 @@ def write_report(path: Path, score: Score, lane: str, least: int | None) -> None
     report = JUnitXml()
     report.add_testsuite(suite)
     report.update_statistics()  # type: ignore[no-untyped-call]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    report.write(str(path))
+    files.write({path: report.tostring().decode()})  # type: ignore[no-untyped-call]

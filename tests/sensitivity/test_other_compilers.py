@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.paths import ROOT
+from support.sensitivity import sensitivity
 
 pytestmark = pytest.mark.measures_coverage
-_ROOT = Path(__file__).parents[2]
 
 
 def faults(
@@ -21,23 +20,16 @@ def faults(
 ) -> list[dict[str, Any]]:
     """What became of each fault."""
     told = folder / "told.json"
-    command = [sys.executable, "-m", "harness", "sensitivity", *given, "-n2", f"--lane={lane}"]
-    done = subprocess.run(
-        [*command, f"--json={told}", f"--folder={folder / 'work'}", "--", *behind],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    options = ("-n2", f"--lane={lane}", f"--json={told}", f"--folder={folder / 'work'}")
+    done = sensitivity(ROOT, *given, *options, behind=behind)
+    assert done.code == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(told.read_text())["faults"]
     return found
 
 
 def test_jax_on_lane_cpu(tmp_path: Path) -> None:
     operators = "collective-dropped,groups-permuted,sharding-devices-reversed,stale-program"
-    (tmp_path / "test_user.py").write_text((_ROOT / "tests/sensitivity/user_tests.py").read_text())
+    (tmp_path / "test_user.py").write_text((ROOT / "tests/sensitivity/user_tests.py").read_text())
     given = [str(tmp_path / "test_user.py"), f"--operators={operators},operands-swapped"]
     found = faults(tmp_path, given, ["--topology=4", f"--rootdir={tmp_path}"])
     verdicts = Counter((one["operator"], one["verdict"]) for one in found)

@@ -70,8 +70,8 @@ def test_a_report_has_the_numbers_of_each_area(tmp_path: Path) -> None:
         answer("c", "narrowed", Verdict.SEEN, area="spmd_specs"),
         answer("d", "narrowed", Verdict.EQUIVALENT, area="host_work"),
     ]
-    write_report(tmp_path / "new" / "report.xml", Score(answers), "virtual-tpu", 60)
-    recorded = ["record", str(tmp_path / "new" / "report.xml"), "--stack=2.9.0"]
+    write_report(tmp_path / "report.xml", Score(answers), "virtual-tpu", 60)
+    recorded = ["record", str(tmp_path / "report.xml"), "--stack=2.9.0"]
     assert cli.main([*recorded, f"--history={tmp_path / 'history'}"]) == 0
     columns = '"case", lane, outcome, message, properties'
     asked = f"SELECT {columns} FROM cases ORDER BY area"

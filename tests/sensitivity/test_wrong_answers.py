@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.sensitivity import sensitivity
 
 from harness.sensitivity.answers import ANSWERS
 
@@ -27,17 +26,10 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     """Of each operator and test, what became of it."""
     folder = tmp_path_factory.mktemp("devices")
     shutil.copy(Path(__file__).parent / "user_devices.py", folder / "test_user.py")
-    command = [sys.executable, "-m", "harness", "sensitivity", "test_user.py", "--json=s.json"]
     names = f"--operators={','.join(ANSWERS)}"
-    done = subprocess.run(
-        [*command, names, "-n1", "--", "--topology=2x2"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    given = ("test_user.py", "--json=s.json", names, "-n1")
+    done = sensitivity(folder, *given, behind=["--topology=2x2"])
+    assert done.code == 0, done.stderr
     told = json.loads((folder / "s.json").read_text())
     assert told["red"] == {}
     return {
@@ -68,18 +60,10 @@ def test_one_client_has_no_second_one(verdicts: dict[tuple[str, str], str]) -> N
 
 def test_a_limit_that_nobody_could_miss_is_not_met(tmp_path: Path) -> None:
     """Every fault is equivalent, so nobody knows what share was seen."""
-    text = (Path(__file__).parent / "user_devices.py").read_text()
-    (tmp_path / "test_user.py").write_text(text)
-    command = [sys.executable, "-m", "harness", "sensitivity", "test_user.py", "--fail-under=50"]
-    done = subprocess.run(
-        [*command, "--operators=coordinates-swapped", "-n1", "--", "--topology=2x2", "-k=nothing"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 1
+    shutil.copy(Path(__file__).parent / "user_devices.py", tmp_path / "test_user.py")
+    given = ("test_user.py", "--fail-under=50", "--operators=coordinates-swapped", "-n1")
+    done = sensitivity(tmp_path, *given, behind=["--topology=2x2", "-k=nothing"])
+    assert done.code == 1
     assert done.stderr.splitlines()[-1].endswith(
         "no fault that counts was planted in test_user.py"
     ), done.stderr

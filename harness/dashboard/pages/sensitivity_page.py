@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 
 from harness.dashboard import shapes
 from harness.dashboard.page_maker import Build
-from harness.dashboard.rows import Number, StackLine
+from harness.dashboard.pages.case_page import recorded
+from harness.dashboard.rows import StackLine
 from harness.dashboard.site_facts import Facts
 from harness.sensitivity.score import PERCENT, SEEN, UNSEEN
 
@@ -34,25 +34,20 @@ def publish(build: Build) -> None:
 
 def _rows(facts: Facts) -> Iterator[Sensitivity]:
     for name, numbers in facts.numbers.items():
-        values: dict[StackLine, dict[str, Number]] = {}
-        for number in numbers:
-            values.setdefault(StackLine.of(number), {})[number.property] = number
-        for line, found in values.items():
-            if {PERCENT, SEEN, UNSEEN} <= found.keys():
-                yield Sensitivity(
-                    name,
-                    facts.areas.get(name, ""),
-                    line,
-                    found[PERCENT].last,
-                    int(found[SEEN].last),
-                    int(found[UNSEEN].last),
-                    shapes.plot(facts.nights, _moved(facts, name, line)),
-                )
-
-
-def _moved(facts: Facts, name: str, line: StackLine) -> dict[date, float]:
-    return {
-        value.night: value.value
-        for value in facts.moved.get(name, [])
-        if value.property == PERCENT and StackLine.of(value) == line
-    }
+        shares = [number for number in numbers if number.property == PERCENT]
+        if not shares:
+            continue
+        shown = recorded(facts, shares, facts.moved.get(name, []))
+        trends = {line: plot for each in shown for line, plot in each.plots}
+        counts = {(StackLine.of(number), number.property): int(number.last) for number in numbers}
+        for share in shares:
+            line = StackLine.of(share)
+            yield Sensitivity(
+                name,
+                facts.areas.get(name, ""),
+                line,
+                share.last,
+                counts.get((line, SEEN), 0),
+                counts.get((line, UNSEEN), 0),
+                trends.get(line),
+            )

@@ -36,8 +36,17 @@ def as_hlo(form: str, program: bytes) -> bytes:
         module = mlir.deserialize_portable_artifact(program)
         if not isinstance(module, str | bytes):  # since JAX 0.10
             module = module_to_bytecode(module)
-        computation = mlir.mlir_module_to_xla_computation(
-            module, use_tuple_args=False, return_tuple=False
+    return hlo_of(module)
+
+
+def hlo_of(bytecode: str | bytes) -> bytes:
+    """A module of MLIR, which is no portable artifact, as a serialised HloModuleProto."""
+    from jax._src.interpreters.mlir import make_ir_context
+    from jax._src.lib import xla_client
+
+    with make_ir_context():
+        computation = xla_client._xla.mlir.mlir_module_to_xla_computation(
+            bytecode, use_tuple_args=False, return_tuple=False
         )
     serialized: bytes = computation.as_serialized_hlo_module_proto()
     return serialized

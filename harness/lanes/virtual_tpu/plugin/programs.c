@@ -361,7 +361,7 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu, \"program\": %u",
               args->num_devices, number_of(args->executable));
   free(stack);
-  note_planted(args->executable, __builtin_return_address(0));
+  if (planter != NULL) note_planted(args->executable, __builtin_return_address(0));
   PJRT_ExecuteOptions wide, *given = args->options;
   PJRT_Error *error = widen_PJRT_ExecuteOptions(&wide, given);
   if (error != NULL) return error;

@@ -1,0 +1,32 @@
+"""``xla-harness sensitivity`` as a user calls it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that is over."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def sensitivity(folder: Path, *options: str, behind: Sequence[str] = ()) -> Ran:
+    """Run it in ``folder``; ``behind`` is for pytest."""
+    command = [sys.executable, "-m", "harness", "sensitivity", *options]
+    done = subprocess.run(
+        [*command, *(["--", *behind] if behind else [])],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
