@@ -29,6 +29,8 @@ pytestmark = [
     pytest.mark.deadline(60),
     unreadable_before_0_4_30,
 ]
+# For a defect of XLA, which on the virtual TPU is one for all releases.
+of_jaxlib = pytest.mark.lanes("cpu")
 
 
 @pytest.mark.upstream("jax-ml/jax#28193")
@@ -71,6 +73,7 @@ def test_a_sum_over_devices_inside_of_vmap() -> None:
     np.testing.assert_array_equal(found, x.reshape(3, 4, 2).sum(1))
 
 
+@of_jaxlib
 @pytest.mark.upstream("jax-ml/jax#24576")
 def test_concatenate_over_one_of_two_axes() -> None:
     """Each part is there twice, once for each device along the other axis."""
@@ -113,7 +116,7 @@ def test_a_convolution_divided_by_batch_and_channel(stride: int) -> None:
     np.testing.assert_allclose(found, np.stack(expected, -1))
 
 
-@pytest.mark.lanes("cpu")  # the virtual TPU's XLA is one for all releases, and has it
+@of_jaxlib
 @pytest.mark.upstream("jax-ml/jax#39301")
 def test_two_concatenations_of_one_element_a_device() -> None:
     """The sum of a value's two rotations, each of what is left of it after negative padding."""
@@ -171,6 +174,7 @@ def test_attention_between_divided_heads_and_whole_ones() -> None:
     np.testing.assert_array_equal(found, np.einsum("bqhd,bkhd->bhqk", q, k))
 
 
+@of_jaxlib
 @pytest.mark.upstream("openxla/xla#49122")
 @pytest.mark.parametrize("start", [2, 9])
 def test_a_divided_slice_that_begins_too_late(start: int) -> None:
@@ -196,6 +200,7 @@ def test_an_update_of_a_divided_array_that_begins_too_late(start: int) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@of_jaxlib
 @pytest.mark.upstream("jax-ml/jax#40849")
 @pytest.mark.parametrize("first", [1, 9])
 def test_a_slice_of_each_part_that_begins_too_late(first: int) -> None:

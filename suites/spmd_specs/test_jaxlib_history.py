@@ -1,0 +1,51 @@
+"""What JAX's users have reported of jaxlib's XLA: wrong numbers of programs over several devices.
+
+Each case names its thread, as those of ``test_jax_history.py`` do. They run on lane cpu alone,
+since the virtual TPU has one XLA for all releases of jaxlib.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from suites.process_groups.global_arrays import mesh_of
+
+pytestmark = [
+    pytest.mark.lanes("cpu"),
+    pytest.mark.topologies("4"),
+    pytest.mark.deadline(60),
+]
+
+
+@pytest.mark.upstream("jax-ml/jax#18434")
+@pytest.mark.parametrize("shape", [(4, 1), (2, 2), (1, 4)], ids=["rows", "both", "columns"])
+def test_rows_that_move_up_by_one(shape: tuple[int, int]) -> None:
+    """The first row of each part moves to the device before; the last row is new."""
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+    def moved(x: Any, last: Any) -> Any:
+        return x.at[:-1].set(x[1:]).at[-1].set(last)
+
+    placed = jax.device_put(x, NamedSharding(mesh_of(*shape), PartitionSpec("x", "y")))
+    found = jax.jit(moved)(placed, np.float32(-1))
+    np.testing.assert_array_equal(found, np.concatenate([x[1:], np.full((1, 8), -1)]))
+
+
+@pytest.mark.upstream("jax-ml/jax#20088")
+def test_a_donated_array_that_two_results_need() -> None:
+    """One result takes its memory while the other, divided, is still to be read out of it."""
+    mesh, x = mesh_of(4), np.arange(8, dtype=np.float32)
+    everywhere, along = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ([], ["x"]))
+
+    def both(x: Any) -> tuple[Any, Any]:
+        return x + 1, lax.with_sharding_constraint(x, along)
+
+    one_more, divided = jax.jit(both, donate_argnums=0)(jax.device_put(x, everywhere))
+    np.testing.assert_array_equal(one_more, x + 1)
+    np.testing.assert_array_equal(divided, x)
