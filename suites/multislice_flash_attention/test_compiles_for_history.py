@@ -70,3 +70,23 @@ def test_scratch_memory_by_its_first_name(tpu_compiler: TpuCompiler, abstract: S
     )
     compiled = tpu_compiler.jax(kernel, abstract(*size, dtype="float32"))
     assert compiled.program.kernels == 1
+
+
+@pytest.mark.topologies("v5p:2x2x1", "v6e:2x2")
+@pytest.mark.upstream("jax-ml/jax#30104")
+@pytest.mark.parametrize("operator", ["compare", "round"])
+def test_arithmetic_in_bfloat16(tpu_compiler: TpuCompiler, abstract: Shapes, operator: str) -> None:
+    """What a quantized kernel does: a v5p has no such instructions, a v6e only compares."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+
+    operators = {"compare": lambda x: jnp.where(x == 0, jnp.ones_like(x), x), "round": jnp.round}
+
+    def apply(x: Any, out: Any) -> None:
+        out[...] = operators[operator](x[...])
+
+    shape = (256, 256)
+    kernel = pl.pallas_call(apply, jax.ShapeDtypeStruct(shape, jnp.bfloat16))
+    compiled = tpu_compiler.jax(kernel, abstract(*shape, dtype="bfloat16"))
+    assert compiled.program.kernels == 1
