@@ -33,11 +33,26 @@ class Exchange:
     """``sizes[i][j]`` rows go from member i of a group to member j; parts lie as they are packed.
 
     Packed back to front where ``backwards``: the part for the last member comes first, and so does
-    the part from it.
+    the part from it. Where ``tight``, operands and results have no rows besides, so that each
+    member has others of its own size.
     """
 
     sizes: np.ndarray
     backwards: bool = False
+    tight: bool = False
+
+    @property
+    def given(self) -> list[int]:
+        """The rows of each member's operand."""
+        return self._rows(1)
+
+    @property
+    def received(self) -> list[int]:
+        """The rows of each member's result."""
+        return self._rows(0)
+
+    def _rows(self, axis: int) -> list[int]:
+        return self.sizes.sum(axis).tolist() if self.tight else [ROWS] * len(self.sizes)
 
     @property
     def starts(self) -> np.ndarray:
@@ -60,14 +75,16 @@ class Exchange:
 
     def forward(self, given: Sequence[np.ndarray], kept: float) -> list[np.ndarray]:
         """What each member has, where it had ``kept`` in every row."""
-        found = [np.full_like(one, kept) for one in given]
+        row, dtype = given[0].shape[1:], given[0].dtype
+        found = [np.full((rows, *row), kept, dtype) for rows in self.received]
         for source, target, out, into in self._parts():
             found[target][into] = given[source][out]
         return found
 
     def backward(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The gradients of the operands, of those of the results."""
-        found = [np.zeros_like(one) for one in gradients]
+        row, dtype = gradients[0].shape[1:], gradients[0].dtype
+        found = [np.zeros((rows, *row), dtype) for rows in self.given]
         for source, target, out, into in self._parts():
             found[source][out] = gradients[target][into]
         return found
@@ -87,7 +104,7 @@ class Exchange:
 
         found: torch.Tensor = torch.tpu.ops.ragged_all_to_all(
             x,
-            torch.full_like(x, -1),
+            x.new_full((self.received[member], *x.shape[1:]), -1),
             told(self.starts[member]),
             told(self.sizes[member]),
             told(self.places[member]),
@@ -103,7 +120,14 @@ EXCHANGES = {
     "backwards": Exchange(UNEVEN, backwards=True),
     "nothing": Exchange(np.zeros((4, 4), int)),
     "one-way": Exchange(np.diag([2, 3, 4], 1)),
+    "tight": Exchange(UNEVEN, tight=True),
 }
+
+
+def _data(rows: Sequence[int], row: tuple[int, ...], dtype: str = "float32") -> list[np.ndarray]:
+    """For each rank, of so many rows."""
+    found = ranks_of(len(rows), (ROWS, *row), dtype)
+    return [values[:count] for values, count in zip(found, rows, strict=True)]
 
 
 @exchanges
@@ -112,7 +136,7 @@ def test_exchange(xla_target: Target, subtests: pytest.Subtests, exchange: str) 
     """Each part arrives in its place, and what nobody sends stays as it was."""
     asked, questions = EXCHANGES[exchange], {}
     for dtype, row in product(("float32", "bfloat16", "int32"), ((), (3,))):
-        inputs = ranks_of(4, (ROWS, *row), dtype)
+        inputs = _data(asked.given, row, dtype)
         expected = asked.forward(inputs, -1)
         questions[f"{dtype}{len(row) + 1}d"] = Question(asked.program, inputs, expected, None)
     ask(subtests, xla_target, questions)
@@ -140,7 +164,7 @@ def test_gradient_of_an_exchange(
 ) -> None:
     """The gradient of each part goes back to where it came from; rows that stayed have none."""
     asked = EXCHANGES[exchange]
-    gradients = ranks_of(4, (ROWS, 2))
+    gradients = _data(asked.received, (2,))
 
     def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
         x.requires_grad_()
@@ -149,7 +173,7 @@ def test_gradient_of_an_exchange(
         assert x.grad is not None
         return x.grad
 
-    inputs = ranks_of(4, (ROWS, 2))
+    inputs = _data(asked.given, (2,))
     question = Question(program, inputs, asked.backward(gradients), None)
     ask(subtests, xla_target, {"float32": question})
 

@@ -6,7 +6,8 @@ Each instruction of these becomes a call of what JAX lowers for the CPU:
   same over the bits, by minimum, maximum and sum. Groups, channels and partitions stay as they
   are, also for the collective that the SPMD partitioner makes of a ``reduce``.
 - ``ragged-all-to-all``: each device sends all of its operand to each device of its group by
-  ``all-to-all``, which has the same groups, and takes its parts out of what it receives.
+  ``all-to-all``, which has the same groups, and takes its parts out of what it receives. A few
+  rows at a time: operands of ranks with programs of their own need not have the same size.
 - ``ragged-dot``: JAX's own expansion for other platforms than the TPU.
 """
 
@@ -54,6 +55,9 @@ _OF_BITS = {"and": "min", "or": "max", "xor": "add"}
 
 # A custom call of that target stands for the collective until the program has its computation.
 _PLACE = "xla_harness_collective"
+
+# Rows of each device that one all-to-all of a ragged one exchanges, the same number everywhere.
+_AT_ONCE = 64
 
 Array = Any  # jax.Array, while JAX traces
 Meaning = Callable[..., Any]
@@ -264,23 +268,37 @@ def _ragged_all_to_all(instruction: Instruction) -> _Rewrite:
         given: Array, output: Array, starts: Array, sizes: Array, places: Array, _: Array
     ) -> Array:
         import jax.numpy as jnp
+        from jax import lax
 
-        if given.size == 0 or output.size == 0:
+        if 0 in given.shape[1:]:
             return output
-        everywhere = jnp.broadcast_to(given, (devices, *given.shape))
-        told = jnp.stack([starts, sizes, places], 1)
-        (rows,) = _exchange([everywhere], [everywhere.shape])
-        (told,) = _exchange([told], [told.shape])
-        return _placed(rows, told, output)
+        (told,) = _exchange([parts := jnp.stack([starts, sizes, places], 1)], [parts.shape])
+        own = np.full(devices, len(given), np.int64)
+        (counts,) = _exchange([jnp.asarray(own)], [own.shape])
+        end = jnp.max(counts)
+        beyond = max(_AT_ONCE, -len(given) % _AT_ONCE + len(given)) - len(given)
+        padded = jnp.pad(given, [(0, beyond), *[(0, 0)] * (given.ndim - 1)])
+
+        def some(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            first, result = state  # past the own rows these are others, which nobody is to take
+            rows = lax.dynamic_slice_in_dim(padded, first, _AT_ONCE)
+            everywhere = jnp.broadcast_to(rows, (devices, *rows.shape))
+            (rows,) = _exchange([everywhere], [everywhere.shape])
+            return first + _AT_ONCE, _placed(rows, first, told, result)
+
+        start = jnp.zeros((), end.dtype)
+        result: Array = lax.while_loop(lambda state: state[0] < end, some, (start, output))[1]
+        return result
 
     return _Rewrite("ragged-all-to-all", meaning, collective)
 
 
-def _placed(rows: Array, told: Array, output: Array) -> Array:
-    """Write into ``output`` what each device has for this one.
+def _placed(rows: Array, first: Array, told: Array, output: Array) -> Array:
+    """Write into ``output`` what is in some rows of each device for this one.
 
     Args:
-        rows: all that each device of the group has: [devices, rows, ...].
+        rows: of each device of the group: [devices, rows, ...].
+        first: the number of the first of these rows in each device's operand.
         told: of each part that is for this device: its start there, its number of rows, and its
             place here: [devices * parts of each, 3].
         output: [rows here, ...].
@@ -291,8 +309,9 @@ def _placed(rows: Array, told: Array, output: Array) -> Array:
     devices, count = rows.shape[:2]
     device = np.arange(len(told)) // (len(told) // devices)
     within = np.arange(len(output))[:, None] - places  # of row and part
-    taken = (within >= 0) & (within < sizes)
-    source = jnp.max(jnp.where(taken, device * count + starts + within, -1), 1)
+    at = starts + within - first
+    taken = (within >= 0) & (within < sizes) & (at >= 0) & (at < count)
+    source = jnp.max(jnp.where(taken, device * count + at, -1), 1)
     found = jnp.take(rows.reshape(devices * count, *rows.shape[2:]), source, 0, mode="clip")
     is_written = (source >= 0).reshape(-1, *[1] * (output.ndim - 1))
     return jnp.where(is_written, found, output)

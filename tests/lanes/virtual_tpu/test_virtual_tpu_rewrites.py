@@ -48,16 +48,19 @@ def test_bitwise_reduction_over_devices(
     assert rewritten(tpu_events) == [f"reduce {reducer}"]
 
 
+@pytest.mark.parametrize("times", [1, 30], ids=["few", "many"])
 @pytest.mark.parametrize("shape", [(), (2,)])
-def test_ragged_all_to_all(tpu_events: EventLog, shape: tuple[int, ...]) -> None:
+def test_ragged_all_to_all(tpu_events: EventLog, shape: tuple[int, ...], times: int) -> None:
+    """Of few rows, and of more than are exchanged at once."""
     import jax
     from jax.sharding import Mesh, PartitionSpec
 
-    spec = PartitionSpec("x")
-    starts = np.cumsum(SIZES, 1, dtype=np.int32) - SIZES
-    places = np.cumsum(SIZES, 0, dtype=np.int32) - SIZES
-    given = np.arange(4 * 6 * int(np.prod(shape)), dtype=np.float32).reshape(4, 6, *shape)
-    output = np.full((4, 8, *shape), -1, np.float32)
+    spec, all_sizes = PartitionSpec("x"), SIZES * times
+    starts = np.cumsum(all_sizes, 1, dtype=np.int32) - all_sizes
+    places = np.cumsum(all_sizes, 0, dtype=np.int32) - all_sizes
+    given = np.arange(24 * times * int(np.prod(shape)), dtype=np.float32)
+    given = given.reshape(4, 6 * times, *shape)
+    output = np.full((4, 8 * times, *shape), -1, np.float32)
 
     def exchange(rows: Any, out: Any, *told: Any) -> Any:
         return jax.lax.ragged_all_to_all(rows[0], out[0], *(t[0] for t in told), axis_name="x")
@@ -69,10 +72,10 @@ def test_ragged_all_to_all(tpu_events: EventLog, shape: tuple[int, ...]) -> None
         out_specs=spec,
         check_vma=False,
     )
-    got = np.asarray(jax.jit(f)(given, output, starts, SIZES, places, SIZES.T))
+    got = np.asarray(jax.jit(f)(given, output, starts, all_sizes, places, all_sizes.T))
     want = output.copy()
     for source, target in np.ndindex(4, 4):
-        size, start = SIZES[source, target], starts[source, target]
+        size, start = all_sizes[source, target], starts[source, target]
         place = places[source, target]
         want[target, place : place + size] = given[source, start : start + size]
     np.testing.assert_array_equal(got.reshape(want.shape), want)
