@@ -1,18 +1,25 @@
-"""Whether the installed components are those that TorchTPU can be loaded with; nothing is imported.
+"""Whether TorchTPU can be loaded, and can start a job, in this environment; nothing is imported.
 
 torch_xla and JAX are left out: nightly wheels of theirs name other versions than they run with.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from harness.model.generations import generation_named
+from harness.model.topology import Topology
 from harness.model.versions import ABSENT, COMPONENTS, stack_versions
+
+LAUNCHER = "set_tpu_launch_env"
 
 
 def unfit_here() -> str:
@@ -44,3 +51,53 @@ def unmet(own: Distribution, versions: Mapping[str, str]) -> list[str]:
 
 def _has(specifier: SpecifierSet, version: str) -> bool:
     return version != ABSENT and specifier.contains(version, prereleases=True)
+
+
+def unlaunched(program: str, topology: Topology) -> str:
+    """Why TorchTPU's launcher, if a file calls it, can't start a process for each chip; or "".
+
+    On a host of a generation it starts as many as its table has, and no other number.
+
+    Args:
+        program: the text of the file.
+        topology: of the job.
+    """
+    if f"{LAUNCHER}(" not in program or topology.processes != "chip":
+        return ""
+    generation = generation_named(topology.generation)
+    known = launched().get(generation.pci)
+    if not known or topology.devices in known:
+        return ""
+    return (
+        f"{LAUNCHER} starts {', '.join(map(str, known))} processes on {generation.name}, not "
+        f"{topology.devices}; xla-harness run --processes chip starts any number"
+    )
+
+
+@cache
+def launched() -> Mapping[int, tuple[int, ...]]:
+    """The numbers of chips in the tables of the installed torch_tpu, by the chip's PCI device.
+
+    Read from its ``hardware.py``, where one table names the others; empty for any other form.
+    """
+    try:
+        file = distribution("torch_tpu").locate_file("torch_tpu/_internal/utils/hardware.py")
+        tree = ast.parse(Path(str(file)).read_text(encoding="utf-8"))
+    except (PackageNotFoundError, FileNotFoundError):
+        return {}
+    tables = {
+        node.target.id: [
+            (key.value, value)
+            for key, value in zip(found.keys, found.values, strict=True)
+            if isinstance(key, ast.Constant)
+        ]
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        for found in ast.walk(node)
+        if isinstance(found, ast.Dict)
+    }
+    return {
+        int(str(device), 16): tuple(int(str(chips)) for chips, _ in tables.get(table.id, ()))
+        for device, table in tables.get("_TOPOLOGY_BY_TPU_PCI_DEVICE_ID", ())
+        if isinstance(table, ast.Name)
+    }

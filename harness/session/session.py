@@ -43,7 +43,7 @@ from harness.lanes import LANES, hardware
 from harness.lanes.events import EventLog
 from harness.lanes.tpu_aot.compilation_record import PROPERTY, Summary
 from harness.model.case import Case
-from harness.model.fit import unfit_here
+from harness.model.fit import unfit_here, unlaunched
 from harness.model.outcome import Kind
 from harness.model.provenance import modified_property
 from harness.model.topology import Target
@@ -83,6 +83,7 @@ class Cases:
         self._expectations = expectations
         self._isolator: Isolator | None = None
         self._in_process: Target | None = None
+        self._unlaunched = ""  # why a file's launcher can't start the job
         self._folder = tempfile.TemporaryDirectory(prefix="xla-harness-")
         # Without isolation all cases are in this process, and what one created, others may use.
         self._log = EventLog(Path(self._folder.name, "events.jsonl"))
@@ -119,13 +120,16 @@ class Cases:
         """A file without cases of ours is imported by forked processes only."""
         if self._isolator is None or os.getpid() != self._pid or len(self._settings.lanes) != 1:
             return None
-        if "mark.lanes(" in module_path.read_text(errors="replace"):
+        program = module_path.read_text(errors="replace")
+        if "mark.lanes(" in program:
             return None
         try:
             target = self._settings.plain_target()
         except BadInputError:  # said of its tests, like of any other
             return None
         assert target is not None
+        if why := unlaunched(program, target.topology):
+            self._unlaunched = f"{module_path.name}: topology {target.topology}: {why}"
         file = ForeignFile.from_parent(parent, path=module_path)
         file.case = Case(file.nodeid, target, deadline=self._settings.deadline)
         file.isolator = self._isolator
@@ -285,6 +289,8 @@ class Cases:
             chosen.append(item)
         if any(CASE in item.stash for item in chosen) and (unfit := unfit_here()):
             raise BadInputError(unfit)
+        if self._unlaunched:
+            raise BadInputError(self._unlaunched)
         if self._settings.shard is not None:
             mine = self._shard(chosen, self._settings.shard)
             left_out += [item for item in chosen if item.nodeid not in mine]
