@@ -16,6 +16,7 @@ from harness.errors import BadInputError
 from harness.junit.report import Result
 from harness.lanes import DEFAULT_LANE, LANES
 from harness.matrix import run
+from harness.matrix.attribution import differing
 from harness.matrix.bisect import StackState, TurningPoint, bisect
 from harness.matrix.cell import Cell, collected
 from harness.stacks import wheels
@@ -55,8 +56,11 @@ def _run(options: argparse.Namespace) -> int:
         lambda name: asker.ask(by_name[name]),
         every=options.every,
     )
+    parts = [part.name for part in differing(by_name[found.bad], by_name[found.good])]
     told = _told(options.case, found, asker, list(by_name), broke=broke)
-    answer(options, _data(options.case, found, asker, broke=broke), "\n".join(told))
+    told = [*told, f"the two differ in {', '.join(parts)}"]
+    data = _data(options.case, found, asker, broke=broke) | {"components": parts}
+    answer(options, data, "\n".join(told))
     return 0
 
 
@@ -114,7 +118,7 @@ def _lane(options: argparse.Namespace, good: Stack, environments: Environments) 
     file = options.case.partition("::")[0]
     if not Path(file).is_file():
         raise BadInputError(f"case {options.case!r}: {file} is missing")
-    ids = collected(environments.create(good, say), environments.cache, file)
+    ids = collected(environments.create(good, say), environments.cache, file, options.lane)
     if options.case not in ids:
         close = difflib.get_close_matches(options.case, ids, n=3)
         near = "".join(f"\n  {case}" for case in close) or f" one of {len(ids)}, which `list` shows"
@@ -145,12 +149,12 @@ def _data(case: str, found: TurningPoint, asker: _Asker, *, broke: bool) -> dict
 def _told(
     case: str, found: TurningPoint, asker: _Asker, names: Sequence[str], *, broke: bool
 ) -> Sequence[str]:
-    lines = [case]
+    lines, width = [case], max(16, *(len(name) + 1 for name in names))
     for name in names:
         result = asker.results.get(name)
         answer = found.answers.get(name)
         first = (result.failure.splitlines() or [""])[0] if result else ""
-        lines.append(f"  {name:<16}{answer or 'not run':<13}{first}"[:80].rstrip())
+        lines.append(f"  {name:<{width}}{answer or 'not run':<13}{first}"[:80].rstrip())
     if broke:
         lines.append(f"broke in {found.bad}: {found.good} is the last good one")
     else:

@@ -137,7 +137,8 @@ class Cell:
         if self.cases is not None:
             names = self.folder / f"{self._name}.cases"
             names.write_text("".join(f"{case}\n" for case in self.cases), encoding="utf-8")
-            command += ["--cases", str(names)]
+            # In one word: pytest takes a path alone for an argument when it looks for its rootdir.
+            command.append(f"--cases={names}")
         if self.elsewhere:
             command += ["--unless-lane", ",".join(self.elsewhere)]
         if self.shard is not None:
@@ -163,14 +164,17 @@ def is_path(argument: str) -> bool:
     return Path(argument.partition("::")[0]).exists()
 
 
-def collected(environment: Environment, cache_folder: Path, file: str) -> list[str]:
-    """The ids of a file's cases, as that environment collects them.
+def collected(
+    environment: Environment, cache_folder: Path, file: str, lane: str | None
+) -> list[str]:
+    """The ids of a file's cases, as that environment collects them on a lane.
 
-    Raises BadInputError with pytest's words when it can't.
+    Without a lane they are those of all, which only tests that name theirs can have. Raises
+    BadInputError with pytest's words when it can't.
     """
     command = [str(environment.python), "-m", "pytest", "-p", "no:cacheprovider"]
     lanes = ",".join(name for name, lane in LANES.items() if not lane.runs_cases_of)
-    command += ["--collect-only", "-q", "--lane", lanes, file]
+    command += ["--collect-only", "-q", "--lane", lane or lanes, file]
     done = subprocess.run(
         command,
         capture_output=True,

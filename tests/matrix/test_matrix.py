@@ -267,6 +267,7 @@ def test_bisect(shared_drift: Drift) -> None:
     done = shared_drift.run("bisect", case, "--good", "1", "--bad", "4")
     assert done.returncode == 0, done.stderr
     assert "broke in 3: 2 is the last good one" in done.stdout
+    assert "the two differ in drift" in done.stdout
     assert re.search(r"^  3 +bad +assert", done.stdout, re.MULTILINE)
     again = shared_drift.run("bisect", case, "--good", "1", "--bad", "4")
     assert again.stdout == done.stdout
@@ -275,8 +276,21 @@ def test_bisect(shared_drift: Drift) -> None:
         shared_drift.run("bisect", case, "--good", "1", "--bad", "4", "--json").stdout
     )
     assert [data["change"], data["good"], data["bad"]] == ["broke", "2", "3"]
+    assert data["components"] == ["drift"]
     states = {stack["name"]: (stack["answer"], stack["failure"][:6]) for stack in data["stacks"]}
     assert states == dict.fromkeys("12", ("good", "")) | dict.fromkeys("34", ("bad", "assert"))
+
+
+def test_bisect_of_a_test_that_names_no_lane(shared_drift: Drift, tmp_path: Path) -> None:
+    """As a user's own do not: it runs on the lane that is asked for."""
+    suite = shared_drift.path / "suites" / "area" / "test_plain.py"
+    suite.write_text("import drift\ndef test_plain(): assert drift.double(3) == 6\n")
+    asked = ("bisect", "suites/area/test_plain.py::test_plain", "--good", "1", "--bad", "4")
+    done = shared_drift.run(*asked, "--lane", "cpu", "--out", str(tmp_path))
+    without = shared_drift.run(*asked)
+    suite.unlink()
+    assert "broke in 3: 2 is the last good one" in done.stdout, done.stderr
+    assert "expected one --lane and one --topology" in without.stderr
 
 
 def test_bisect_backwards_says_what_fixed_it(shared_drift: Drift) -> None:
