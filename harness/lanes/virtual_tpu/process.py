@@ -16,9 +16,9 @@ import wrapt
 from packaging.version import Version
 
 from harness.lanes.virtual_tpu import callbacks, pallas
-from harness.lanes.virtual_tpu.sites import NEAR, is_users
+from harness.lanes.virtual_tpu.sites import NEAR, RUNNERS, is_runners, is_users
 
-_RUNNERS = ("/_pytest/", "/pluggy/", "/harness/isolation/", "/harness/lanes/virtual_tpu/")
+_RUNNERS = (*RUNNERS, "/harness/lanes/virtual_tpu/")
 _DEEPEST = 12  # frames of a stack that are told
 _TAKES_THE_OLDER = Version("0.4.36")  # of its own StableHLO and of the one that a plugin reads
 
@@ -93,7 +93,7 @@ def site() -> str:
     if frame is None and (main := threading.main_thread().ident):
         frame = sys._current_frames().get(main)
     found = []
-    while frame is not None:
+    while frame is not None and not is_runners(frame.f_code.co_filename):
         code = frame.f_code
         if is_users(code.co_filename):
             found.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")

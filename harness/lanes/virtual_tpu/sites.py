@@ -6,6 +6,9 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
+# Folders of what calls tests, and ranks of theirs: what is outside of it is never the user's.
+RUNNERS = ("/_pytest/", "/pluggy/", "/harness/isolation/")
+
 # Before a site that is not the call's own, but where the script was meanwhile.
 NEAR = "near "
 
@@ -22,3 +25,9 @@ _LIBRARIES = (
 def is_users(file: str) -> bool:
     """Whether a file's code is the user's."""
     return not file.startswith(_LIBRARIES)
+
+
+@cache
+def is_runners(file: str) -> bool:
+    """Whether a file's code calls tests."""
+    return any(folder in file for folder in RUNNERS)

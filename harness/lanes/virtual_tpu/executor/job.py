@@ -150,8 +150,8 @@ class Job:
             self._start(executions)
         if self._failed:
             return
-        for one in self._queues.waiting():
-            for rank in self.left.values():
+        for rank in self.left.values():
+            for one in self._queues.waiting():
                 if set(rank.devices) & set(one.devices):
                     self._fail(self._diagnosis().left(rank, one))
                     return
@@ -191,9 +191,10 @@ class Job:
 
     def _end(self, launch: Launch) -> None:
         self._watch.moved()
+        error = launch.error
         for execution, answer in zip(launch.executions, launch.answers, strict=True):
-            if launch.error:
-                execution.rank.send(f"error {execution.ticket}", launch.error)
+            if error:
+                execution.rank.send(f"error {execution.ticket}", error)
             elif not answer.told:
                 execution.rank.send(f"done {execution.ticket}")
         self._changed = True
@@ -207,10 +208,13 @@ class Job:
 
     def _look(self) -> None:
         """End the job when nobody has done anything for as long as the deadline."""
+        if not self._watch.is_due:
+            return
         waits = self._queues.waiting() or self.transfers.waiting()
         busy = bool(waits or self._running or not self._is_complete)
         busy = busy and bool(self.ranks) and not self._failed
-        if not self._watch.looks(self.ranks.values(), busy=busy, complete=self._is_complete):
+        self._watch.look(self.ranks.values(), busy=busy, complete=self._is_complete)
+        if not busy:
             return
         for launch in self._running.values():
             if launch.error:  # the others may wait in a collective for the one that failed

@@ -41,13 +41,14 @@ class Queues:
 
     def waiting(self) -> list[Execution]:
         """All that devices are before, each once."""
-        return list(dict.fromkeys(queue[0] for queue in self._of.values() if queue))
+        return list(dict.fromkeys([queue[0] for queue in self._of.values() if queue]))
 
     def ready(self) -> list[Execution]:
         """Executions of one program that all of its devices are before; [] if there is none."""
-        for one in self.waiting():
-            if all(self._is_first(self.first(device), one.devices) for device in one.devices):
-                return list(dict.fromkeys(self._of[device][0] for device in one.devices))
+        for devices in dict.fromkeys([queue[0].devices for queue in self._of.values() if queue]):
+            firsts = [first for device in devices if (first := self.first(device)) is not None]
+            if len(firsts) == len(devices) and all(self._is_first(e, devices) for e in firsts):
+                return list(dict.fromkeys(firsts))
         return []
 
     def stuck(self, running: Collection[int]) -> list[int]:
@@ -56,18 +57,17 @@ class Queues:
         Nothing may be ready. A device waits for ever when all devices of the program that it is
         before do so too; one that is running, or has nothing queued, may still come.
         """
-        waiting = {device for device in self._of if self.first(device)} - set(running)
-        while lucky := [device for device in waiting if not self._devices(device) <= waiting]:
-            waiting.difference_update(lucky)
+        waiting = {
+            device: frozenset(queue[0].devices)
+            for device, queue in self._of.items()
+            if queue and device not in running
+        }
+        while lucky := [one for one, devices in waiting.items() if not devices <= waiting.keys()]:
+            for device in lucky:
+                del waiting[device]
         return sorted(waiting)
 
-    def _devices(self, device: int) -> set[int]:
-        first = self.first(device)
-        return set(first.devices) if first else set()
-
-    def _is_first(self, execution: Execution | None, devices: tuple[int, ...]) -> bool:
-        return (
-            execution is not None
-            and execution.devices == devices
-            and all(self.first(device) is execution for device in execution.mine)
+    def _is_first(self, execution: Execution, devices: tuple[int, ...]) -> bool:
+        return execution.devices == devices and all(
+            self.first(device) is execution for device in execution.mine
         )

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 
 from harness.lanes.virtual_tpu.executor.job import Job
 from harness.lanes.virtual_tpu.executor.programs import Program
@@ -33,6 +34,7 @@ class Server:
     def __init__(self, listening: socket.socket, token: str, starter: int) -> None:
         self._listening, self._token, self._starter = listening, token, starter
         self._selector = selectors.DefaultSelector()
+        self._ranks: dict[socket.socket, Rank] = {}  # by their connections
         self._job = Job(self._turn)
 
     def serve(self) -> None:
@@ -60,17 +62,16 @@ class Server:
             elif isinstance(key.fileobj, socket.socket):
                 self._hear(key.fileobj)
         for rank in self._job.ranks.values():
-            rank.flush()
+            if rank.unsent:
+                rank.flush()
 
     def _hear(self, connection: socket.socket) -> None:
-        rank = next((r for r in self._job.ranks.values() if r.connection is connection), None)
+        rank = self._ranks.get(connection)
         try:
             content, ancillary, _, _ = connection.recvmsg(MOST_MESSAGE, socket.CMSG_SPACE(4))
         except OSError:
             content, ancillary = b"", []
-        descriptors = array.array("i")
-        for _, _, data in ancillary:
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+        descriptors = _descriptors(ancillary) if ancillary else ()
         try:
             if not content:
                 self._gone(connection, rank)
@@ -88,7 +89,9 @@ class Server:
     def _learn(
         self, rank: Rank, word: str, words: Sequence[str], text: str, descriptors: Sequence[int]
     ) -> None:
-        if word == "program":
+        if word == "execute":
+            self._queue(rank, words, text)
+        elif word == "program":
             number, size, partitions, count = map(int, words)
             content = os.pread(descriptors[0], size, 0)
             rank.programs[number] = Program(content, count, partitions)
@@ -98,8 +101,6 @@ class Server:
             rank.memory[int(words[0])] = Memory(descriptors[0], int(words[1]))
         elif word == "drop":
             rank.memory.pop(int(words[0]), None)
-        elif word == "execute":
-            self._queue(rank, words, text)
         elif word in ("receive", "send"):
             self._transfer(rank, list(map(int, words)), text, descriptors[0])
         elif word == "unreceive":
@@ -112,7 +113,7 @@ class Server:
         pid, user, _ = struct.unpack("3i", peer)
         try:
             token, number, total, listed = words if word == "hello" else ()
-            devices = tuple(map(int, listed.split(",")))
+            devices = _ids(listed)
             rank, count = Rank(connection, int(number), pid, devices), int(total)
         except ValueError:
             self._refuse(connection, "it does not speak as a rank does")
@@ -130,6 +131,7 @@ class Server:
         elif why := self._job.expect(count):
             self._refuse(connection, why)
         else:
+            self._ranks[connection] = rank
             self._job.join(rank)
 
     def _refuse(self, connection: socket.socket, why: str) -> None:
@@ -143,6 +145,7 @@ class Server:
             connection.close()
         else:
             # Not closed: a launch may still answer there, and must not reach another rank.
+            del self._ranks[connection]
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             self._job.leave(rank)
@@ -155,6 +158,18 @@ class Server:
 
     def _queue(self, rank: Rank, words: Sequence[str], site: str) -> None:
         ticket, memory, program = map(int, words[:3])
-        devices, mine = (tuple(map(int, text.split(","))) for text in words[3:5])
+        devices, mine = map(_ids, words[3:5])
         shared, queued = rank.memory[memory], rank.programs[program]
         self._job.queue(Execution(rank, ticket, shared, queued, devices, mine, site))
+
+
+@cache  # the same few at each program
+def _ids(listed: str) -> tuple[int, ...]:
+    return tuple(map(int, listed.split(",")))
+
+
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> Sequence[int]:
+    found = array.array("i")
+    for _, _, data in ancillary:
+        found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return found

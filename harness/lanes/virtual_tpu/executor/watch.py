@@ -37,22 +37,23 @@ class Watch:
         """A program was queued, or has ended."""
         self._moved = time.monotonic()
 
-    def looks(self, ranks: Collection[Rank], *, busy: bool, complete: bool) -> bool:
-        """See what the ranks and this process have done; False if there is nothing to judge.
+    @property
+    def is_due(self) -> bool:
+        """Whether the last look is so long ago that there is something to see."""
+        return time.monotonic() - self._looked >= LOOK
 
-        Only a busy job can be late, and two looks have some time between them. It is complete when
-        no rank is missing.
+    def look(self, ranks: Collection[Rank], *, busy: bool, complete: bool) -> None:
+        """See what the ranks and this process have done since the last look.
+
+        Only a busy job can be late. It is complete when no rank is missing.
         """
         now = time.monotonic()
-        if now - self._looked < LOOK:
-            return False
         worked = sum(rank.seconds for rank in ranks) + time.process_time()
         idle = _IDLE * (now - self._looked)
         moves = not busy or worked - self._worked > idle or _waits(ranks)
         if moves or (not complete and self._is_starting(ranks, idle)):
             self._moved = now
         self._worked, self._looked = worked, now
-        return busy
 
     def _is_starting(self, ranks: Collection[Rank], idle: float) -> bool:
         """Whether a process of the job that is no rank yet has worked since the last look."""

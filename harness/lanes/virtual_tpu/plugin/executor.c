@@ -7,8 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "plugin.h"
-#include "segment.h"
+#include "meeting.h"
 
 // The job's executor calls these through ctypes: it has a CPU client with the devices of all ranks,
 // and runs each rank's own program on that rank's devices. Programs of one launch meet in XLA's
@@ -127,29 +126,23 @@ static PJRT_Error *argument(const Part *part, int64_t index, PJRT_Device *device
   return NULL;
 }
 
-// The rank makes a buffer of it that has the usual layout, last dimension first.
-static PJRT_Error *check_layout(PJRT_Buffer *buffer) {
-  PJRT_Buffer_GetMemoryLayout_Args args = {
-      .struct_size = PJRT_Buffer_GetMemoryLayout_Args_STRUCT_SIZE, .buffer = buffer};
-  TRY(PJRT_Buffer_GetMemoryLayout, args);
-  if (args.layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled) return NULL;
-  const PJRT_Buffer_MemoryLayout_Tiled *tiled = &args.layout.tiled;
-  for (size_t i = 0; i < tiled->minor_to_major_size; ++i) {
-    if (tiled->minor_to_major[i] == (int64_t)(tiled->minor_to_major_size - 1 - i)) continue;
+static PJRT_Error *give_back(const Part *part, int64_t index, PJRT_Buffer *buffer) {
+  const Array *array = segment_result(part->segment, part->index, index);
+  char *to = (char *)part->segment + array->offset;
+  int found;
+  PJRT_Error *error = buffer_is_row_major(buffer, &found);
+  if (error != NULL) return error;
+  // The rank makes a buffer of it that has the usual layout.
+  if (!found) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
                      "virtual TPU: a result has a layout of its own: a program over several "
                      "processes returns row-major arrays only");
   }
-  return NULL;
-}
-
-static PJRT_Error *give_back(const Part *part, int64_t index, PJRT_Buffer *buffer) {
-  PJRT_Error *error = check_layout(buffer);
-  if (error != NULL) return error;
-  const Array *array = segment_result(part->segment, part->index, index);
+  error = buffer_copy_here(buffer, to, array->size, &found);
+  if (error != NULL || found) return error;
   PJRT_Buffer_ToHostBuffer_Args args = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
                                         .src = buffer,
-                                        .dst = (char *)part->segment + array->offset,
+                                        .dst = to,
                                         .dst_size = array->size};
   TRY(PJRT_Buffer_ToHostBuffer, args);
   return event_await(args.event);
@@ -270,8 +263,8 @@ static void queue_add(Queue *queue, Work *work) {
     pthread_detach(thread);
     queue->has_thread = 1;
   }
-  pthread_cond_signal(&queue->given);
   pthread_mutex_unlock(&queue->lock);
+  pthread_cond_signal(&queue->given);  // under the lock, the thread would wake to wait for it
 }
 
 // Queue all parts of a launch, each on its device: a collective waits there. At their end the ranks

@@ -9,6 +9,7 @@
 // The call that executes such a program: it hands the arguments over, and gives the caller buffers
 // that get their values when the results are there.
 
+enum { MOST_COPIED_HERE = 1 << 20 };  // bytes
 pthread_mutex_t meeting_lock = PTHREAD_MUTEX_INITIALIZER;
 
 PJRT_Error *promise_make(PJRT_Client *client, PJRT_Device *device, const Array *array,
@@ -53,18 +54,32 @@ static PJRT_Error *completion(Ticket *ticket, PJRT_Device *device, size_t index,
   return NULL;
 }
 
-// Start copying an argument to where the executor reads it. A copy under way outlives its buffer,
-// so one that the program takes can be deleted at once, as Execute does.
+// Copy an argument to where the executor reads it, or start to: a large one takes longer than the
+// caller should wait. A copy under way outlives its buffer.
+static PJRT_Error *copy_argument(Ticket *ticket, PJRT_Buffer *buffer, const Array *array) {
+  char *to = (char *)ticket->loan->segment + array->offset;
+  int copied = 0;
+  // Of an array that could not be computed the copy says so, too.
+  if (array->size <= MOST_COPIED_HERE) {
+    error_drop(buffer_copy_here(buffer, to, array->size, &copied));
+  }
+  if (copied) return NULL;
+  PJRT_Buffer_ToHostBuffer_Args copy = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
+                                        .src = buffer,
+                                        .dst = to,
+                                        .dst_size = array->size};
+  TRY(PJRT_Buffer_ToHostBuffer, copy);
+  ticket->copied[ticket->copied_count++] = copy.event;
+  return NULL;
+}
+
+// So one that the program takes can be deleted at once, as Execute does.
 static PJRT_Error *hand_over(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args,
                              size_t device, size_t index) {
   const Array *array = segment_argument(ticket->loan->segment, (int64_t)device, (int64_t)index);
   PJRT_Buffer *buffer = args->argument_lists[device][index];
-  PJRT_Buffer_ToHostBuffer_Args copy = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
-                                        .src = buffer,
-                                        .dst = (char *)ticket->loan->segment + array->offset,
-                                        .dst_size = array->size};
-  TRY(PJRT_Buffer_ToHostBuffer, copy);
-  ticket->copied[ticket->copied_count++] = copy.event;
+  PJRT_Error *error = copy_argument(ticket, buffer, array);
+  if (error != NULL) return error;
   const Program *program = ticket->program;
   if (!is_donated(program->donated, program->donated_count, args->options, (int64_t)index)) {
     return NULL;

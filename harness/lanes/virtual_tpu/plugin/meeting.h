@@ -92,6 +92,13 @@ PJRT_Error *loan_borrow(Program *program, const Segment *head, size_t head_size,
 void loan_return(Loan *loan);
 void loan_free(Loan *one);
 
+// --- copies.c
+// Whether a buffer's last dimension comes first in memory, as is usual.
+PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *found);
+// Copy a buffer's value to `to`, in this thread; `copied` is 0, and nothing has happened, when it
+// has none yet, or lies in memory otherwise than on the host.
+PJRT_Error *buffer_copy_here(PJRT_Buffer *buffer, void *to, size_t size, int *copied);
+
 // --- tickets.c
 // Give a promise its buffer, which is destroyed, or `size` bytes of why there is none.
 void promise_keep(PJRT_Client *client, PJRT_FulfillAliasBufferCallback *promise,

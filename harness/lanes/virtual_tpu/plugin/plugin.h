@@ -15,6 +15,7 @@
 // gather.c    whether threads of one process that meet need that other process
 // meeting.c   a program over the devices of several processes, as one of them sees it; meeting.h
 // exchanges.c   which programs that are
+// copies.c      what is copied without another thread
 // segments.c    the memory that arguments and results are handed over in
 // tickets.c     executions on their way
 //   transfers.c   what one process sends to another

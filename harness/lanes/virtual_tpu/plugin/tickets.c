@@ -366,8 +366,8 @@ static PJRT_Error *destroy_buffer(PJRT_Buffer_Destroy_Args *args) {
   *endings.last = one;
   endings.last = &one->next;
   endings.busy = 1;
-  pthread_cond_signal(&endings.given);
   pthread_mutex_unlock(&endings.lock);
+  pthread_cond_signal(&endings.given);  // under the lock, the thread would wake to wait for it
   return NULL;
 }
 
