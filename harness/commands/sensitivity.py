@@ -186,6 +186,7 @@ def _data(score: Any) -> dict[str, Any]:
     return {
         "areas": rows(score.by_area()),
         "operators": rows(score.by_operator()),
+        "cases": rows(score.by_case()),
         "faults": [
             {
                 **vars(one.fault),

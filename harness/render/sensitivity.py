@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping
 from harness.render.terminal_lines import title, wrapped
 from harness.sensitivity.score import Answer, Score, Verdict, share
 
-_SHOWN = 10  # faults that were not seen; --json has all
+_SHOWN = 10  # faults that were not seen, and cases; --json has all
 _WIDEST = 76
 _LINES = 6  # of the difference of two programs
 _COLUMNS = (Verdict.SEEN, Verdict.UNSEEN, Verdict.EQUIVALENT, Verdict.REFUSED)
 
 
 def lines(score: Score) -> Iterator[str]:
-    """The score by area and operator, what was not seen, and which cases add nothing."""
+    """The score by area, operator and case, what was not seen, and which cases add nothing."""
     yield title("faults seen, by area")
     yield from _table("area", score.by_area())
     yield title("faults seen, by operator")
     yield from _table("operator", score.by_operator())
+    yield from _cases(score)
     yield from _left_out(score)
     unseen = score.of(Verdict.UNSEEN)
     if unseen:
@@ -41,6 +42,18 @@ def _table(head: str, rows: Mapping[str, Mapping[Verdict, int]]) -> Iterator[str
     for name, counts in rows.items():
         numbers = (f"  {counts.get(name, 0) or '.':>{len(name)}}" for name in _COLUMNS)
         yield f"{name:<{width}} {_percent(counts):>6}{''.join(numbers)}"
+
+
+def _cases(score: Score) -> Iterator[str]:
+    """The cases that miss most: a case's id may be longer than a line, so it has its own."""
+    missing = {c: n for c, n in score.by_case().items() if n[Verdict.UNSEEN]}
+    if missing:
+        yield title("cases that do not see all of their faults")
+    for case, counts in list(missing.items())[:_SHOWN]:
+        yield f"{_percent(counts):>6}  {counts[Verdict.UNSEEN]} of {share(counts).counted} not seen"
+        yield f"        {case}"
+    if len(missing) > _SHOWN:
+        yield f"... and {len(missing) - _SHOWN} more: --json FILE has all"
 
 
 def _percent(counts: Mapping[Verdict, int]) -> str:

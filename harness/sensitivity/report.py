@@ -31,6 +31,9 @@ def write_report(path: Path, score: Score, lane: str, least: int | None) -> None
         case.add_property("area", area)
         case.add_property(SEEN, str(counts[Verdict.SEEN]))
         case.add_property(UNSEEN, str(counts[Verdict.UNSEEN]))
+        for operator, of in score.by_operator(area).items():
+            if share(of).counted:  # also where it is 0: the last number is the one that is shown
+                case.add_property(f"{UNSEEN}_{operator}", str(of[Verdict.UNSEEN]))
         if found.percent is None:
             case.result = [Skipped("none of the planted faults counts")]
         else:

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from harness.sensitivity.fault import Fault
 
-# The numbers of an area in a report, as its properties are named.
+# The numbers of an area in a report, as its properties are named. Behind UNSEEN, an underscore and
+# the name of an operator stand for the faults of that operator alone.
 PERCENT, SEEN, UNSEEN = "faults_seen_percent", "faults_seen", "faults_not_seen"
 
 
@@ -93,9 +94,16 @@ class Score:
         """How many faults of each area came to what."""
         return _counted((one.area, one.verdict) for one in self.answers)
 
-    def by_operator(self) -> dict[str, Counter[Verdict]]:
-        """The same for each operator."""
-        return _counted((one.fault.operator, one.verdict) for one in self.answers)
+    def by_operator(self, area: str | None = None) -> dict[str, Counter[Verdict]]:
+        """The same for each operator, of one area or of all."""
+        chosen = (one for one in self.answers if area in (None, one.area))
+        return _counted((one.fault.operator, one.verdict) for one in chosen)
+
+    def by_case(self) -> dict[str, Counter[Verdict]]:
+        """The same for each case that has a fault that counts; those that miss most come first."""
+        found = _counted((one.fault.case, one.verdict) for one in self.answers)
+        counted = {case: counts for case, counts in found.items() if share(counts).counted}
+        return dict(sorted(counted.items(), key=lambda item: -item[1][Verdict.UNSEEN]))
 
     def of(self, verdict: Verdict) -> list[Answer]:
         """The faults that came to it."""

@@ -185,6 +185,8 @@ def test_sensitivity_has_areas_with_their_trend(tmp_path: Path) -> None:
         def becomes(night: Night) -> Row | None:
             share = percent[int(night.number) % len(percent)]
             told = {"seen": share, "not_seen": 100 - share, "seen_percent": share}
+            told |= {"not_seen_narrowed": 99 - share, "not_seen_constant-off": 1}
+            told |= {"not_seen_slice-shifted": 0}
             return {"properties": [(f"faults_{name}", f"{n:g}") for name, n in told.items()]}
 
         return becomes
@@ -201,6 +203,9 @@ def test_sensitivity_has_areas_with_their_trend(tmp_path: Path) -> None:
     assert "2.9.0 virtual-tpu95 %955" in page.words
     assert page.words.index("virtual-tpu95 %") < page.words.index("virtual-tpu97 %")
     assert "between 82 and 95 percent" in page.path.read_text()
+    assert "narrowed 4, constant-off 1" in page.words
+    assert "narrowed 2, constant-off 1" in page.words
+    assert "slice-shifted" not in page.words
     assert "test_it" not in page.words
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from harness import cli
 from harness.history.store import History
+from harness.render.sensitivity import lines
 from harness.sensitivity.fault import Fault
 from harness.sensitivity.report import write_report
 from harness.sensitivity.score import Answer, Score, Share, Verdict, share
@@ -27,6 +28,23 @@ def test_only_what_can_be_seen_counts(verdict: Verdict) -> None:
     assert share(counts) == Share(1, 1)
     assert share(counts).percent == 50
     assert share(score.by_operator()["narrowed"]).percent == 50
+
+
+def test_the_cases_that_miss_most_come_first() -> None:
+    answers = [
+        answer("all", "dot"),
+        answer("one", "dot"),
+        answer("one", "reduce", UNSEEN),
+        answer("two", "dot", UNSEEN),
+        answer("two", "reduce", UNSEEN),
+        answer("uncounted", "dot", Verdict.EQUIVALENT),
+    ]
+    score = Score(answers)
+    assert list(score.by_case()) == ["two", "one", "all"]
+    text = "\n".join(lines(score))
+    assert "  50 %  1 of 2 not seen\n        one\n" in text
+    assert text.index("        two\n") < text.index("        one\n")
+    assert "        all\n" not in text
 
 
 def test_where_nothing_counts_nobody_knows() -> None:
@@ -81,7 +99,9 @@ def test_a_report_has_the_numbers_of_each_area(tmp_path: Path) -> None:
     name = "sensitivity.virtual-tpu::dtensor"
     assert half[:4] == (name, "", "failed", said)
     numbers = {"faults_seen": "1", "faults_not_seen": "1", "faults_seen_percent": "50.0"}
-    assert half[4].items() >= numbers.items()
+    assert half[4].items() >= (numbers | {"faults_not_seen_narrowed": "1"}).items()
+    assert whole[4]["faults_not_seen_narrowed"] == "0"
+    assert "faults_not_seen_narrowed" not in unknown[4]
     assert unknown[1:3] == ("", "skipped")
     assert "faults_seen_percent" not in unknown[4]
     assert whole[1:3] == ("", "passed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.dashboard import shapes
@@ -15,7 +15,10 @@ from harness.sensitivity.score import PERCENT, SEEN, UNSEEN
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """An area on a line: its last score, and all of them if it moved."""
+    """An area on a line: its last score, and all of them if it moved.
+
+    ``missed`` has the operators some of whose faults were not seen, each with how many.
+    """
 
     name: str  # of the case that stands for the area in a report
     area: str
@@ -23,6 +26,7 @@ class Sensitivity:
     percent: float
     seen: int
     unseen: int
+    missed: list[tuple[str, int]]
     trend: shapes.Plot | None
 
 
@@ -49,5 +53,15 @@ def _rows(facts: Facts) -> Iterator[Sensitivity]:
                 share.last,
                 counts.get((line, SEEN), 0),
                 counts.get((line, UNSEEN), 0),
+                _missed({name: n for (of, name), n in counts.items() if of == line}),
                 trends.get(line),
             )
+
+
+def _missed(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The operators behind UNSEEN, those that most faults of were not seen first."""
+    prefix = f"{UNSEEN}_"
+    found = [
+        (name.removeprefix(prefix), n) for name, n in counts.items() if name.startswith(prefix)
+    ]
+    return sorted(((name, n) for name, n in found if n), key=lambda pair: (-pair[1], pair[0]))
