@@ -26,8 +26,9 @@ static PJRT_Error *has_value(PJRT_Buffer *buffer, int *found) {
                                       .event = ready.event};
   PJRT_Error *error = backend->PJRT_Event_IsReady(&is_ready);
   *found = error == NULL && is_ready.is_ready;
-  // An event that is there already, which may be an error.
-  return *found ? event_await(ready.event) : error;
+  if (*found) return event_await(ready.event);  // which does not wait, and may be an error
+  event_drop(ready.event);
+  return error;
 }
 
 // What a buffer takes is what the array takes, unless its elements are packed.

@@ -83,12 +83,16 @@ void error_drop(PJRT_Error *error) {
   if (error != NULL) free(error_text(error));
 }
 
+void event_drop(PJRT_Event *event) {
+  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
+                                     .event = event};
+  error_drop(backend->PJRT_Event_Destroy(&destroy));
+}
+
 PJRT_Error *event_await(PJRT_Event *event) {
   if (event == NULL) return NULL;
   PJRT_Event_Await_Args wait = {.struct_size = PJRT_Event_Await_Args_STRUCT_SIZE, .event = event};
   PJRT_Error *error = backend->PJRT_Event_Await(&wait);
-  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
-                                     .event = event};
-  backend->PJRT_Event_Destroy(&destroy);
+  event_drop(event);
   return error;
 }

@@ -66,6 +66,8 @@ int error_is(const PJRT_Error *error, PJRT_Error_Code code);
 char *error_text(PJRT_Error *error);
 // Of an error that changes nothing; NULL is none.
 void error_drop(PJRT_Error *error);
+// Destroy an event that nobody waits for.
+void event_drop(PJRT_Event *event);
 // Wait for an event, which is destroyed, and may be NULL: its error.
 PJRT_Error *event_await(PJRT_Event *event);
 // Call an entry of the backend, in a function that returns an error.
