@@ -372,6 +372,7 @@ class Instruction(_message.Message):
     TUPLE_INDEX_FIELD_NUMBER: _builtins.int
     DIMENSIONS_FIELD_NUMBER: _builtins.int
     SLICE_DIMENSIONS_FIELD_NUMBER: _builtins.int
+    CHANNEL_ID_FIELD_NUMBER: _builtins.int
     CUSTOM_CALL_TARGET_FIELD_NUMBER: _builtins.int
     DOT_DIMENSIONS_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
@@ -392,6 +393,7 @@ class Instruction(_message.Message):
     metadata: _builtins.bytes
     parameter_number: _builtins.int
     tuple_index: _builtins.int
+    channel_id: _builtins.int
     custom_call_target: _builtins.str
     id: _builtins.int
     sharding: _builtins.bytes
@@ -436,6 +438,7 @@ class Instruction(_message.Message):
         tuple_index: _builtins.int | None = ...,
         dimensions: _abc.Iterable[_builtins.int] | None = ...,
         slice_dimensions: _abc.Iterable[Global___SliceDimension] | None = ...,
+        channel_id: _builtins.int | None = ...,
         custom_call_target: _builtins.str | None = ...,
         dot_dimensions: Global___DotDimensions | None = ...,
         id: _builtins.int | None = ...,
@@ -452,9 +455,9 @@ class Instruction(_message.Message):
         device_list: Global___DeviceList | None = ...,
         ragged_dot_dimensions: Global___RaggedDotDimensions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "comparison_direction", b"comparison_direction", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "comparison_direction", b"comparison_direction", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

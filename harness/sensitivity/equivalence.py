@@ -20,7 +20,7 @@ import numpy as np
 
 from harness.lanes.hlo import Module, Sharding
 from harness.sensitivity.fault import Compared
-from harness.sensitivity.operators import devices_of, planted
+from harness.sensitivity.operators import devices_of, groups_of, planted
 
 _SEEDS = (1, 2)
 _ROUNDINGS = 16  # of the smallest difference: far less than of a narrower type
@@ -31,6 +31,7 @@ _KEPT = (  # of the options
     "allow_spmd_sharding_propagation_to_output",
 )
 _COLLECTIVE = re.compile(
+    r"^ *(?:ROOT )?%?(?P<name>\S+)"
     r" = (\S+) ((?:all|reduce|collective|ragged)-[a-z-]+)\(.*?\)(.*?)(?:, metadata=.*)?$",
     re.MULTILINE,
 )
@@ -114,9 +115,17 @@ class _Executable:
 
     def _facts(self) -> tuple[list[Any], list[str]]:
         """The parameters of each device, and the collectives."""
-        text = self._optimized.to_string()
-        found = sorted(" ".join(match.groups()) for match in _COLLECTIVE.finditer(text))
+        text, alone = self._optimized.to_string(), self._alone()
+        matches = (match for match in _COLLECTIVE.finditer(text) if match["name"] not in alone)
+        found = sorted(" ".join(match.groups()[1:]) for match in matches)
         return self._parameters(), [_NAMES.sub("", one) for one in found]
+
+    def _alone(self) -> set[str]:
+        """The collectives in whose groups each device is alone: nothing is exchanged there."""
+        module = Module.FromString(self._optimized.as_serialized_hlo_module_proto())
+        every = (one for computation in module.computations for one in computation.instructions)
+        groups = {one.name: groups_of(one) for one in every}
+        return {name for name, of in groups.items() if of and all(len(one) == 1 for one in of)}
 
     def _parameters(self) -> list[tuple[tuple[int, ...], str]]:
         module = Module.FromString(self._optimized.as_serialized_hlo_module_proto())

@@ -78,20 +78,20 @@ def _dropped(program: Program, _: Computation, one: Instruction) -> Iterator[Edi
 
 
 def _merged(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    groups = _groups(one) if one.opcode == "all-reduce" else []
+    groups = groups_of(one) if one.opcode == "all-reduce" else []
     if len(groups) > 1:
         yield partial(_set_groups, one, [[n for group in groups for n in group]])
 
 
 def _split(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    groups = _groups(one) if one.opcode == "all-reduce" else []
+    groups = groups_of(one) if one.opcode == "all-reduce" else []
     if groups and all(len(group) > 1 for group in groups):
         halves = [(group[: len(group) // 2], group[len(group) // 2 :]) for group in groups]
         yield partial(_set_groups, one, [half for both in halves for half in both])
 
 
 def _permuted(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    groups = _groups(one) if one.opcode in _COLLECTIVES else []
+    groups = groups_of(one) if one.opcode in _COLLECTIVES else []
     if len(groups) > 1:
         first, second, *others = groups
         exchanged = [[*first[:-1], second[0]], [first[-1], *second[1:]], *others]
@@ -125,6 +125,7 @@ def _reduced_twice(program: Program, own: Computation, one: Instruction) -> Iter
 
         def edit() -> None:
             once = program.move(own, one)
+            program.give_own_channel(once)
             one.operand_ids[:] = [part.id for part in _parts(program, own, one, once)]
 
         yield edit
@@ -166,7 +167,7 @@ def _dimension_changed(program: Program, own: Computation, one: Instruction) -> 
     (operand,) = program.operands(one)
     before, (dimension,) = _dimensions(operand), one.dimensions
     if one.opcode == "all-to-all":
-        size = len((_groups(one) or [[]])[0])
+        size = len((groups_of(one) or [[]])[0])
         for other, extent in enumerate(before):
             if other != dimension and size > 1 and extent and extent % size == 0:
                 yield partial(one.dimensions.__setitem__, 0, other)
@@ -429,7 +430,7 @@ def _type(one: Instruction) -> tuple[int, list[int]]:
     return one.shape.element_type, _dimensions(one)
 
 
-def _groups(one: Instruction) -> list[list[int]]:
+def groups_of(one: Instruction) -> list[list[int]]:
     """The groups of a collective, written out; none where it has them in no form known here."""
     told = one.device_list
     if groups := [list(g.replica_ids) for g in (told.replica_groups or one.replica_groups)]:

@@ -79,6 +79,15 @@ class Program:
         copy.CopyFrom(instruction)
         return self._place(computation, instruction, copy)
 
+    def give_own_channel(self, collective: Instruction) -> None:
+        """Let it be another collective than the one that it was copied from.
+
+        XLA takes collectives of one channel for parts of one, and orders them as such.
+        """
+        if collective.channel_id:
+            every = (one.channel_id for _, one in self.instructions())
+            collective.channel_id = 1 + max(every)
+
     def signature(self) -> str:
         """Of the entry computation: its parameters and its result."""
         entry = self._computations[self.module.entry_computation_id]
