@@ -42,6 +42,13 @@ def _hybrid(
     return xs.HybridMesh(ici_mesh_shape=inner, dcn_mesh_shape=outer, axis_names=names)
 
 
+def _check_blocks(mesh: xs.HybridMesh, inner: Shape, outer: Shape, topology: Topology) -> None:
+    expected = np.kron(np.arange(topology.slices).reshape(outer), np.ones(inner, int))
+    got = mesh.get_logical_mesh()
+    assert sorted(got.flat) == list(range(topology.total))
+    np.testing.assert_array_equal(got // topology.devices, expected)
+
+
 def _layout(mesh: xs.HybridMesh) -> Layout:
     return Layout(mesh.mesh_shape, tuple(int(i) for i in mesh.device_ids), mesh.axis_names)
 
@@ -75,10 +82,7 @@ def test_blocks_are_slices(
     start_runtime(spmd=True)
     for inner, outer in _shapes(topology, rank):
         with subtests.test(inner=inner, outer=outer):
-            expected = np.kron(np.arange(topology.slices).reshape(outer), np.ones(inner, int))
-            got = _hybrid(inner, outer).get_logical_mesh()
-            assert sorted(got.flat) == list(range(topology.total))
-            np.testing.assert_array_equal(got // topology.devices, expected)
+            _check_blocks(_hybrid(inner, outer), inner, outer, topology)
 
 
 @pytest.mark.topologies(4, 8, "v4:2x2x2")
@@ -162,7 +166,10 @@ MESHES: dict[str, Callable[[int, int], tuple[Shape, Shape]]] = {
 def test_product(topology: Topology, start_runtime: StartRuntime, mesh: str) -> None:
     """A matrix product whose sum goes over x has the same numbers on every mesh."""
     start_runtime(spmd=True)
-    layout = _layout(_hybrid(*MESHES[mesh](topology.slices, topology.devices), ("x", "y")))
+    inner, outer = MESHES[mesh](topology.slices, topology.devices)
+    hybrid = _hybrid(inner, outer, ("x", "y"))
+    _check_blocks(hybrid, inner, outer, topology)
+    layout = _layout(hybrid)
     error = product_error(layout, ((None, "x"), ("x", "y"), ("y", "x")))
     check_product(error, f"the product over devices {layout.device_ids}")
 

@@ -29,12 +29,13 @@ pytestmark = [
 Spec = tuple[Entry, ...]
 ROWS, COLUMNS = ("x", None), (None, "y")
 BOTH: Spec = ("x", "y")
+# Sums and products of these are exact in float32, and not in bfloat16.
 VALUES = {
-    "square": np.arange(256, dtype=np.float32).reshape(16, 16) % 7 - 3,
-    "wide": np.arange(128, dtype=np.float32).reshape(8, 16) % 5,
+    "square": (np.arange(256, dtype=np.float32).reshape(16, 16) % 7 - 3) * (33 / 32),
+    "wide": (np.arange(128, dtype=np.float32).reshape(8, 16) % 5) * (513 / 512),
     "again": np.arange(128, dtype=np.float32).reshape(8, 16) % 3,
     "line": np.arange(16, dtype=np.float32) % 3 - 1,
-    "other": np.arange(16, dtype=np.float32) % 4,
+    "other": (np.arange(16, dtype=np.float32) % 4) * (513 / 512),
     "index": np.array([3, 1, 4, 1, 5, 9, 2, 6]),
 }
 
