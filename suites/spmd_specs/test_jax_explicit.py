@@ -36,7 +36,7 @@ VALUES = {
     "again": np.arange(128, dtype=np.float32).reshape(8, 16) % 3,
     "line": np.arange(16, dtype=np.float32) % 3 - 1,
     "other": (np.arange(16, dtype=np.float32) % 4) * (513 / 512),
-    "index": np.array([3, 1, 4, 1, 5, 9, 2, 6]),
+    "index": np.array([3, 1, 4, 1, 5, 9, 2, 0]),
 }
 
 
