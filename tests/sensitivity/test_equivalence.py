@@ -39,7 +39,7 @@ TOGETHER, ALONE = "{{0,1}}", "{{0},{1}}"
         (ALONE, "groups-merged", False),
     ],
 )
-def test_two_programs(tmp_path: Path, groups: str, operator: str, equal: bool) -> None:
+def test_two_programs(tmp_path: Path, groups: str, operator: str, *, equal: bool) -> None:
     from jaxlib import xla_client
 
     module = xla_client._xla.hlo_module_from_text(PROGRAM.format(groups=groups))

@@ -53,6 +53,13 @@ def reduce(kind: str = "psum", **options: Any) -> Callable[[Any], Any]:
     return lambda value: getattr(lax, kind)(value, "x", **options)
 
 
+def endless(array: Any) -> Any:
+    """Sums over devices that follow each other without end."""
+    from jax import lax
+
+    return lax.while_loop(lambda v: v[0, 0] > 0, reduce(), array)
+
+
 def sum_of_ones(_: int) -> list[list[float]]:
     mesh, ones = on(4)
     return value(program(mesh, reduce())(ones))
@@ -284,7 +291,7 @@ def test_programs_that_differ_but_match(topology: Topology) -> None:
     assert run_ranks(work, topology) == [[[[-2.0, -2.0]]], *[[[[6.0, 6.0]]]] * 3]
 
 
-@pytest.mark.parametrize("when", ["first", "waiting", "after"])
+@pytest.mark.parametrize("when", ["first", "waiting", "running", "after"])
 def test_a_rank_that_is_killed(topology: Topology, tmp_path: Path, when: str) -> None:
     """The others end with it, no process is left, and the next job computes."""
 
@@ -302,6 +309,12 @@ def test_a_rank_that_is_killed(topology: Topology, tmp_path: Path, when: str) ->
             kill()
         if number == 3 and when == "waiting":
             time.sleep(600)
+        if when == "running":
+            found = program(mesh, endless)(ones)
+            if number == 2:
+                time.sleep(1)
+                kill()
+            value(found)
         total = step(ones)
         value(total)
         if number == 2:
