@@ -17,6 +17,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from harness.errors import BadInputError
+from harness.isolation import libc
 from harness.junit.report import Report, Result, read
 from harness.lanes.virtual_tpu import host_callbacks
 from harness.lanes.virtual_tpu.callbacks import PLANTER_VARIABLE
@@ -142,7 +143,12 @@ def _session(request: Request, name: str, plan: Plan, total: int, say: Say) -> R
     }
     with log.open("wb") as output, _telling(progress, total, say):
         done = subprocess.run(
-            command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
+            command,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+            preexec_fn=libc.DieWithParent(),
         )
     if not report.exists() or done.returncode not in _RAN:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import assert_gone
 from support.sensitivity import Ran, sensitivity
 
 from harness.sensitivity.answers import ANSWERS
@@ -237,3 +241,27 @@ def test_bad_input(folder: Path, options: list[str], message: str) -> None:
     found = sensitivity(folder, *options, "-n1")
     assert message in found.stderr
     assert found.code == 2
+
+
+SLEEPS = """
+import os, time
+from pathlib import Path
+
+def test_sleeps():
+    Path("pids.part").write_text(f"{os.getpid()} {os.getppid()}")
+    Path("pids.part").rename("pids")
+    time.sleep(600)
+"""
+
+
+def test_a_command_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "test_user.py").write_text(SLEEPS)
+    command = [sys.executable, "-m", "harness", "sensitivity", "test_user.py", "-n", "1"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        try:
+            while not (tmp_path / "pids").exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+        finally:
+            process.kill()
+    assert_gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])
