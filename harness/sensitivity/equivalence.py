@@ -91,7 +91,9 @@ class _Executable:
         mlir = xla_client._xla.mlir
         module = mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(code))
         self._loaded = compiled(client, module, self._devices, options)
-        (self._optimized,) = self._loaded.hlo_modules()
+        (optimized,) = self._loaded.hlo_modules()
+        self._text = optimized.to_string()
+        self._optimized = Module.FromString(optimized.as_serialized_hlo_module_proto())
         self._whole = Module.FromString(code)
 
     def differs_from(self, other: _Executable) -> str:
@@ -115,21 +117,22 @@ class _Executable:
 
     def _facts(self) -> tuple[list[Any], list[str]]:
         """The parameters of each device, and the collectives."""
-        text, alone = self._optimized.to_string(), self._alone()
-        matches = (match for match in _COLLECTIVE.finditer(text) if match["name"] not in alone)
+        alone = self._alone()
+        every = _COLLECTIVE.finditer(self._text)
+        matches = (match for match in every if match["name"] not in alone)
         found = sorted(" ".join(match.groups()[1:]) for match in matches)
         return self._parameters(), [_NAMES.sub("", one) for one in found]
 
     def _alone(self) -> set[str]:
         """The collectives in whose groups each device is alone: nothing is exchanged there."""
-        module = Module.FromString(self._optimized.as_serialized_hlo_module_proto())
-        every = (one for computation in module.computations for one in computation.instructions)
+        every = (
+            i for computation in self._optimized.computations for i in computation.instructions
+        )
         groups = {one.name: groups_of(one) for one in every}
         return {name for name, of in groups.items() if of and all(len(one) == 1 for one in of)}
 
     def _parameters(self) -> list[tuple[tuple[int, ...], str]]:
-        module = Module.FromString(self._optimized.as_serialized_hlo_module_proto())
-        return [_type(one.shape) for one in _of_entry(module)]
+        return [_type(one.shape) for one in _of_entry(self._optimized)]
 
     def _arguments(self, seed: int) -> list[list[np.ndarray]]:
         """Random values that the seed decides, of each argument on each device."""
