@@ -151,3 +151,32 @@ def test_a_pipeline_inside_of_a_kernel(blocks: tuple[int, int]) -> None:
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((128, 128), np.float32) for _ in range(2))
     np.testing.assert_allclose(jax.jit(fn)(a, b), a.astype(np.float64) @ b, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.upstream("jax-ml/jax#39179")
+def test_indices_of_blocks_that_a_kernel_writes() -> None:
+    """With one buffer a block is fetched after the step before it, which may say which block it is.
+
+    With two buffers the second block is on its way before the first step writes anything.
+    """
+    import jax.numpy as jnp
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    def body(indices: Any, x: Any, out: Any) -> None:
+        for step in range(1, 4):
+            indices[step] = 3
+        out[...] = x[...]
+
+    size = (None, 8, 128)
+    one_buffer = pallas.Buffered(1)
+    grid = tpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(4,),
+        in_specs=[pallas.BlockSpec(size, lambda i, at: (at[i], 0, 0), pipeline_mode=one_buffer)],
+        out_specs=pallas.BlockSpec(size, lambda i, _: (i, 0, 0)),
+    )
+    x = np.repeat(np.arange(4, dtype=np.float32), 8 * 128).reshape(4, 8, 128)
+    fn = pallas.pallas_call(body, jax.ShapeDtypeStruct(x.shape, x.dtype), grid_spec=grid)
+    found = jax.jit(fn)(jnp.array([2, 0, 0, 0], np.int32), x)
+    np.testing.assert_array_equal(found, x[[2, 3, 3, 3]])
