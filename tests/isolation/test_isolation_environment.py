@@ -155,7 +155,13 @@ def test_a_thread_in_a_case_is_no_harm_to_the_next(project: Project) -> None:
 
 
 def test_modules_are_preloaded_before_the_first_fork(project: Project) -> None:
-    body = "@pytest.mark.lanes('cpu')\ndef test_x(): assert 'sched' in sys.modules, sys.modules"
+    body = """\
+        import gc
+        @pytest.mark.lanes('cpu')
+        def test_x():
+            assert 'sched' in sys.modules, sys.modules
+            assert gc.isenabled()  # again, after they were imported
+    """
     project.write("test_inner.py", body)
     ran = project.run("-o", "xla_preload=sched no_such_module?")
     assert ran.outcomes == {"test_x": "passed"}

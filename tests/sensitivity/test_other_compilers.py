@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.paths import ROOT
-from support.sensitivity import sensitivity
+from support.sensitivity import JAX_ALONE, sensitivity
 
 pytestmark = pytest.mark.measures_coverage
 
@@ -31,7 +31,7 @@ def test_jax_on_lane_cpu(tmp_path: Path) -> None:
     operators = "collective-dropped,groups-permuted,sharding-devices-reversed,stale-program"
     (tmp_path / "test_user.py").write_text((ROOT / "tests/sensitivity/user_tests.py").read_text())
     given = [str(tmp_path / "test_user.py"), f"--operators={operators},operands-swapped"]
-    found = faults(tmp_path, given, ["--topology=4", f"--rootdir={tmp_path}"])
+    found = faults(tmp_path, given, ["--topology=4", f"--rootdir={tmp_path}", *JAX_ALONE])
     verdicts = Counter((one["operator"], one["verdict"]) for one in found)
     assert all(verdicts[operator, "seen"] for operator in operators.split(","))
     assert {verdict for _, verdict in verdicts} == {"seen", "not seen", "equivalent"}
@@ -58,5 +58,5 @@ def test_exported_programs(tmp_path: Path) -> None:
 def test_kernels_are_compared_where_they_were_lowered(tmp_path: Path) -> None:
     """Their interpreter calls Python functions that no other process has."""
     given = ["suites/host_work/test_jax_steps.py", "--operators=results-swapped", "--most=2"]
-    found = faults(tmp_path, given, ["-k=kernel"], "virtual-tpu")
+    found = faults(tmp_path, given, ["-k=kernel", *JAX_ALONE], "virtual-tpu")
     assert [one["verdict"] for one in found] == ["equivalent"] * 2

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support.processes import assert_gone
-from support.sensitivity import Ran, sensitivity
+from support.sensitivity import JAX_ALONE, Ran, sensitivity
 
 from harness.sensitivity.answers import ANSWERS
 from harness.sensitivity.operators import OPERATORS
@@ -30,6 +30,7 @@ TESTS = (Path(__file__).parent / "user_tests.py").read_text()
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("user")
     (path / "test_user.py").write_text(TESTS)
+    (path / "pytest.ini").write_text(f"[pytest]\n{JAX_ALONE[-1]}\n")
     return path
 
 
@@ -182,7 +183,7 @@ def slips(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], lis
     (folder / "slips" / "__init__.py").write_text(PACKAGE)
     (folder / "test_slips.py").write_text(USER)
     options = ("test_slips.py", "--python=slips", "--json", "--budget=14m", "-n2")
-    found = sensitivity(folder, *options, behind=["--topology=1"])
+    found = sensitivity(folder, *options, behind=["--topology=1", *JAX_ALONE])
     assert found.code == 0, found.stderr
     told = defaultdict(list)
     for fault in json.loads(found.stdout)["faults"]:
@@ -257,6 +258,7 @@ def test_sleeps():
 def test_a_command_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(SLEEPS)
     command = [sys.executable, "-m", "harness", "sensitivity", "test_user.py", "-n", "1"]
+    command += ["--", *JAX_ALONE]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         try:
             while not (tmp_path / "pids").exists():

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.sensitivity import sensitivity
+from support.sensitivity import JAX_ALONE, sensitivity
 
 from harness.sensitivity.answers import ANSWERS
 
@@ -28,7 +28,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     shutil.copy(Path(__file__).parent / "user_devices.py", folder / "test_user.py")
     names = f"--operators={','.join(ANSWERS)}"
     given = ("test_user.py", "--json=s.json", names, "-n1")
-    done = sensitivity(folder, *given, behind=["--topology=2x2"])
+    done = sensitivity(folder, *given, behind=["--topology=2x2", *JAX_ALONE])
     assert done.code == 0, done.stderr
     told = json.loads((folder / "s.json").read_text())
     assert told["red"] == {}
@@ -62,7 +62,7 @@ def test_a_limit_that_nobody_could_miss_is_not_met(tmp_path: Path) -> None:
     """Every fault is equivalent, so nobody knows what share was seen."""
     shutil.copy(Path(__file__).parent / "user_devices.py", tmp_path / "test_user.py")
     given = ("test_user.py", "--fail-under=50", "--operators=coordinates-swapped", "-n1")
-    done = sensitivity(tmp_path, *given, behind=["--topology=2x2", "-k=nothing"])
+    done = sensitivity(tmp_path, *given, behind=["--topology=2x2", "-k=nothing", *JAX_ALONE])
     assert done.code == 1
     assert done.stderr.splitlines()[-1].endswith(
         "no fault that counts was planted in test_user.py"

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# What tests of JAX alone need imported before they are forked; torch takes longer than they run.
+JAX_ALONE = ("-o", "xla_preload=jax.numpy jax.extend jax.experimental.pallas.tpu")
+
 
 @dataclass(frozen=True)
 class Ran:
