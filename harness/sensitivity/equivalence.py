@@ -83,6 +83,8 @@ class _Executable:
         for name in _KEPT:
             if hasattr(build, name):
                 setattr(own, name, getattr(build, name))
+        if getattr(own, "use_shardy_partitioner", False):
+            code = _for_shardy_alone(code)
         count = self._replicas * self._partitions
         grid = np.arange(count).reshape(self._replicas, self._partitions)
         options.device_assignment = xla_client.DeviceAssignment.create(grid)
@@ -163,6 +165,21 @@ class _Executable:
             found.append(np.zeros(shape, full.dtype))
             found[-1][tuple(slice(size) for size in part.shape)] = part
         return found
+
+
+def _for_shardy_alone(code: bytes) -> bytes:
+    """A program without GSPMD's shardings, if it has Shardy's, which reads no others.
+
+    jaxlib's client does not use Shardy for a program that has both, and GSPMD refuses its calls.
+    """
+    module = Module.FromString(code)
+    every = [one for computation in module.computations for one in computation.instructions]
+    keys = (attribute.key for one in every for attribute in one.frontend_attributes.map)
+    if not any(key.startswith("xla.sdy.") for key in keys):
+        return code
+    for one in every:
+        one.ClearField("sharding")
+    return module.SerializeToString()
 
 
 def _of_entry(module: Module) -> Iterator[Any]:

@@ -306,6 +306,8 @@ def _swapped(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
     operands = list(one.operand_ids)
     if one.opcode == "select":
         yield partial(_set_operands, one, [operands[0], operands[2], operands[1]])
+    if one.comparison_direction in {"EQ", "NE"}:
+        return
     if one.opcode in _NOT_COMMUTATIVE and len(operands) == 2 and operands[0] != operands[1]:
         yield partial(_set_operands, one, operands[::-1])
 

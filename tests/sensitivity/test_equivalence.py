@@ -1,4 +1,7 @@
-"""Whether two programs do the same: collectives in which nothing is exchanged decide nothing."""
+"""Whether two programs do the same.
+
+Collectives in which nothing is exchanged decide nothing, nor do GSPMD's shardings beside Shardy's.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,12 +46,48 @@ TOGETHER, ALONE = "{{0,1}}", "{{0},{1}}"
 def test_two_programs(tmp_path: Path, groups: str, operator: str, *, equal: bool) -> None:
     from jaxlib import xla_client
 
-    module = xla_client._xla.hlo_module_from_text(PROGRAM.format(groups=groups))
     options = xla_client.CompileOptions()
     options.num_replicas = options.executable_build_options.num_replicas = 2
-    tmp_path.joinpath("program").write_bytes(module.as_serialized_hlo_module_proto())
-    tmp_path.joinpath("program.options").write_bytes(options.SerializeAsString())
-    told = {"number": 1, "folder": str(tmp_path), "program": "program", "operator": operator}
+    ask(tmp_path, PROGRAM.format(groups=groups), options, operator, equal=equal)
+
+
+FOR_SHARDY = r"""
+HloModule program, frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["x"=2]>}}
+ENTRY main {
+  x = f32[4] parameter(0), sharding={devices=[2]<=[2]},
+    frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\"x\"}]>"}
+  two = f32[] constant(2)
+  twos = f32[4] broadcast(two), dimensions={}
+  y = f32[4] subtract(x, twos)
+  r = f32[4] custom-call(y), custom_call_target="xla.sdy.FuncResultSharding",
+    custom_call_has_side_effect=true,
+    frontend_attributes={xla.sdy.sharding="#sdy.sharding_per_value<[<@mesh, [{}]>]>"}
+  ROOT results = (f32[4], f32[]) tuple(r, two), sharding={{replicated}, {replicated}}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("operator", "equal"), [("operands-swapped", False), ("sharding-dropped", True)]
+)
+def test_a_program_for_shardy(tmp_path: Path, operator: str, *, equal: bool) -> None:
+    """Dropped is what GSPMD would read."""
+    from jaxlib import xla_client
+
+    options = xla_client.CompileOptions()
+    build = options.executable_build_options
+    build.num_partitions, build.use_spmd_partitioning, build.use_shardy_partitioner = 2, True, True
+    ask(tmp_path, FOR_SHARDY, options, operator, equal=equal)
+
+
+def ask(folder: Path, program: str, options: Any, operator: str, *, equal: bool) -> None:
+    """Ask as the command does, in another process, about the operator's first place."""
+    from jaxlib import xla_client
+
+    module = xla_client._xla.hlo_module_from_text(program)
+    folder.joinpath("program").write_bytes(module.as_serialized_hlo_module_proto())
+    folder.joinpath("program.options").write_bytes(options.SerializeAsString())
+    told = {"number": 1, "folder": str(folder), "program": "program", "operator": operator}
     done = subprocess.run(
         [sys.executable, "-m", equivalence.__name__],
         input=json.dumps(told | {"place": 0}) + "\n",
