@@ -66,12 +66,15 @@ def verdict(into_base: Mapping[str, Swap], into_candidate: Mapping[str, Swap]) -
 
     ``into_base``: the base with the candidate's component; the one that breaks it alone carries
     the regression. ``into_candidate``: the candidate with the base's component, asked when none
-    does: those that fix it are needed, together with others.
+    does: those that fix it are needed, together with others. Where neither decides, a component
+    that could not be swapped may be the one, and is named.
     """
     if carriers := _all(into_base, Swap.SAME):
         return carriers[0] if len(carriers) == 1 else f"{' or '.join(carriers)}, each alone"
     if fixers := _all(into_candidate, Swap.WORKS):
         return f"{' and '.join(fixers)}, not alone"
+    if unknown := _all(into_base, Swap.UNKNOWN) or _all(into_candidate, Swap.UNKNOWN):
+        return f"undecided: nothing was measured with {' or '.join(unknown)} swapped"
     return "undecided: no single component breaks the base or fixes the candidate"
 
 

@@ -98,7 +98,12 @@ def test_another_python_is_a_component() -> None:
         ({"jax": Swap.SAME, "torch_xla": Swap.SAME}, {}, "jax or torch_xla, each alone"),
         ({"jax": Swap.OTHER}, {"jax": Swap.WORKS, "libtpu": Swap.SAME}, "jax, not alone"),
         ({"jax": Swap.WORKS}, {"jax": Swap.SAME}, "undecided: no single component"),
-        ({"jax": Swap.UNKNOWN}, {"jax": Swap.UNKNOWN}, "undecided: no single component"),
+        (
+            {"jax": Swap.UNKNOWN, "torch": Swap.OTHER, "libtpu": Swap.UNKNOWN},
+            {"jax": Swap.UNKNOWN, "torch": Swap.SAME, "libtpu": Swap.UNKNOWN},
+            "undecided: nothing was measured with jax or libtpu swapped",
+        ),
+        ({"jax": Swap.WORKS}, {"jax": Swap.UNKNOWN}, "undecided: nothing was measured with jax"),
     ],
 )
 def test_who_carries_it(
