@@ -173,7 +173,7 @@ def test_training_step(topology: Topology) -> None:
     random = np.random.default_rng(7)
     x, w, y = (random.standard_normal(shape) for shape in ((16, 6), (6, 8), (16, 8)))
 
-    def rank(_: int) -> list[float]:
+    def rank(_: int) -> tuple[list[float], np.ndarray]:
         mesh = mesh_of(2, topology.total // 2)
 
         def loss(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -191,12 +191,14 @@ def test_training_step(topology: Topology) -> None:
         for _ in range(3):
             value, weights = step(weights, inputs, targets)
             losses.append(float(value))
-        return losses
+        whole = jax.jit(lambda w: w, out_shardings=NamedSharding(mesh, Spec()))(weights)
+        return losses, np.asarray(whole)
 
     found, expected = run_ranks(rank, topology), []
     for _ in range(3):
         out = np.tanh(x @ w)
         expected.append(np.square(out - y).mean())
         w = w - x.T @ (2 * (out - y) / y.size * (1 - out * out))
-    for losses in found:
+    for losses, weights in found:
         np.testing.assert_allclose(losses, expected, rtol=1e-5)
+        np.testing.assert_allclose(weights, w, rtol=1e-5, atol=1e-6)

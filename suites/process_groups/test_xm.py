@@ -129,24 +129,26 @@ def test_threads_of_hosts(topology: Topology) -> None:
     check(got, oracle.reduce_scatter(inputs, "sum", 0))
 
 
-def _rendezvous(number: int) -> tuple[float, float]:
+def _rendezvous(number: int) -> tuple[float, float, list[bytes]]:
     join_replicas()
     xm.rendezvous("ready")  # so that all come about the same time, but for the sleep
     if number == 2:
         time.sleep(0.5)
     came = time.monotonic()
-    xm.rendezvous("here")
-    return came, time.monotonic()
+    told: list[bytes] = xm.rendezvous("here", bytes([number, 7]))
+    return came, time.monotonic(), told
 
 
 @pytest.mark.topologies("4@chip")
 @pytest.mark.upstream("pytorch/xla#1654")
 def test_rendezvous(topology: Topology) -> None:
-    """No rank leaves before the last one has come."""
-    times = run_ranks(_rendezvous, topology)
-    last = max(came for came, _ in times)
-    early = [rank for rank, (_, left) in enumerate(times) if left < last]
+    """No rank leaves before the last one has come, with what each of them said."""
+    ranks = run_ranks(_rendezvous, topology)
+    last = max(came for came, _, _ in ranks)
+    early = [rank for rank, (_, left, _) in enumerate(ranks) if left < last]
     assert not early, f"ranks {early} left before the last rank came"
+    said = [bytes([rank, 7]) for rank in range(topology.total)]
+    assert [told for _, _, told in ranks] == [said] * topology.total
 
 
 @pytest.mark.topologies("4@chip")
