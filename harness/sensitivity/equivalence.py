@@ -21,6 +21,7 @@ import numpy as np
 from harness.lanes.hlo import Module, Sharding
 from harness.sensitivity.fault import Compared
 from harness.sensitivity.operators import devices_of, groups_of, planted
+from harness.sensitivity.taken import for_shardy_alone, with_manual_calls_inlined
 
 _SEEDS = (1, 2)
 _ROUNDINGS = 16  # of the smallest difference: far less than of a narrower type
@@ -32,9 +33,11 @@ _KEPT = (  # of the options
 )
 _COLLECTIVE = re.compile(
     r"^ *(?:ROOT )?%?(?P<name>\S+)"
-    r" = (\S+) ((?:all|reduce|collective|ragged)-[a-z-]+)\(.*?\)(.*?)(?:, metadata=.*)?$",
+    r" = (\S+) ((?:all-|collective-|reduce-scatter|ragged-all-)[a-z-]*)\(.*?\)(.*?)"
+    r"(?:, metadata=.*)?$",
     re.MULTILINE,
 )
+_PAIRS = re.compile(r"source_target_pairs={({.*?})}")  # in any order
 _METADATA = re.compile(r", metadata={[^}]*}")
 _NAMES = re.compile(r"[%\w.-]*planted[\w.]*|%[\w.-]+|, metadata={[^}]*}|, backend_config=.*$")
 
@@ -84,7 +87,8 @@ class _Executable:
             if hasattr(build, name):
                 setattr(own, name, getattr(build, name))
         if getattr(own, "use_shardy_partitioner", False):
-            code = _for_shardy_alone(code)
+            code = for_shardy_alone(code)
+        code = with_manual_calls_inlined(code)
         count = self._replicas * self._partitions
         grid = np.arange(count).reshape(self._replicas, self._partitions)
         options.device_assignment = xla_client.DeviceAssignment.create(grid)
@@ -122,8 +126,8 @@ class _Executable:
         alone = self._alone()
         every = _COLLECTIVE.finditer(self._text)
         matches = (match for match in every if match["name"] not in alone)
-        found = sorted(" ".join(match.groups()[1:]) for match in matches)
-        return self._parameters(), [_NAMES.sub("", one) for one in found]
+        found = (" ".join(match.groups()[1:]) for match in matches)
+        return self._parameters(), sorted(_PAIRS.sub(_sorted, _NAMES.sub("", one)) for one in found)
 
     def _alone(self) -> set[str]:
         """The collectives in whose groups each device is alone: nothing is exchanged there."""
@@ -167,19 +171,8 @@ class _Executable:
         return found
 
 
-def _for_shardy_alone(code: bytes) -> bytes:
-    """A program without GSPMD's shardings, if it has Shardy's, which reads no others.
-
-    jaxlib's client does not use Shardy for a program that has both, and GSPMD refuses its calls.
-    """
-    module = Module.FromString(code)
-    every = [one for computation in module.computations for one in computation.instructions]
-    keys = (attribute.key for one in every for attribute in one.frontend_attributes.map)
-    if not any(key.startswith("xla.sdy.") for key in keys):
-        return code
-    for one in every:
-        one.ClearField("sharding")
-    return module.SerializeToString()
+def _sorted(pairs: re.Match[str]) -> str:
+    return f"source_target_pairs={sorted(re.findall(r'{[^}]*}', pairs[1]))}"
 
 
 def _of_entry(module: Module) -> Iterator[Any]:

@@ -248,9 +248,11 @@ def _axes_changed(one: Instruction, change: Callable[[list[str]], list[str]]) ->
 
 
 def _divides(one: Instruction) -> Sharding | None:
-    """How an instruction's array is divided over devices; None if it is not."""
+    """How GSPMD divides an instruction's array over devices; None if it does not."""
     if not one.HasField("sharding") or not one.shape.element_type or one.shape.tuple_shapes:
         return None
+    if any(attribute.key == _SHARDY for attribute in one.frontend_attributes.map):
+        return None  # Shardy reads that alone
     sharding = Sharding.FromString(one.sharding)
     of_array = sharding.tile_dimensions[: len(one.shape.dimensions)]
     return sharding if sharding.type == _OTHER and math.prod(of_array) > 1 else None

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from harness.sensitivity import equivalence
+from harness.sensitivity.fault import STALE
 
 PROGRAM = """
 HloModule program
@@ -67,17 +68,35 @@ ENTRY main {
 """
 
 
-@pytest.mark.parametrize(
-    ("operator", "equal"), [("operands-swapped", False), ("sharding-dropped", True)]
-)
-def test_a_program_for_shardy(tmp_path: Path, operator: str, *, equal: bool) -> None:
-    """Dropped is what GSPMD would read."""
+@pytest.mark.parametrize("operator", ["operands-swapped", "sharding-dropped"])
+def test_a_program_for_shardy(tmp_path: Path, operator: str) -> None:
+    """What is dropped is Shardy's own attribute."""
     from jaxlib import xla_client
 
     options = xla_client.CompileOptions()
     build = options.executable_build_options
     build.num_partitions, build.use_spmd_partitioning, build.use_shardy_partitioner = 2, True, True
-    ask(tmp_path, FOR_SHARDY, options, operator, equal=equal)
+    ask(tmp_path, FOR_SHARDY, options, operator, equal=False)
+
+
+SENT = """
+HloModule program
+ENTRY main {
+  x = f32[4] parameter(0)
+  ROOT r = f32[4] collective-permute(x), source_target_pairs=PAIRS
+}
+"""
+
+
+@pytest.mark.parametrize(("other", "equal"), [("{{1,0},{0,1}}", True), ("{{0,1}}", False)])
+def test_pairs_in_another_order(tmp_path: Path, other: str, *, equal: bool) -> None:
+    from jaxlib import xla_client
+
+    options = xla_client.CompileOptions()
+    options.num_replicas = options.executable_build_options.num_replicas = 2
+    module = xla_client._xla.hlo_module_from_text(SENT.replace("PAIRS", other))
+    tmp_path.joinpath("other").write_bytes(module.as_serialized_hlo_module_proto())
+    ask(tmp_path, SENT.replace("PAIRS", "{{0,1},{1,0}}"), options, STALE, equal=equal)
 
 
 def ask(folder: Path, program: str, options: Any, operator: str, *, equal: bool) -> None:
@@ -90,7 +109,7 @@ def ask(folder: Path, program: str, options: Any, operator: str, *, equal: bool)
     told = {"number": 1, "folder": str(folder), "program": "program", "operator": operator}
     done = subprocess.run(
         [sys.executable, "-m", equivalence.__name__],
-        input=json.dumps(told | {"place": 0}) + "\n",
+        input=json.dumps(told | {"place": 0, "other": "other"}) + "\n",
         capture_output=True,
         text=True,
         check=True,

@@ -55,8 +55,23 @@ def test_exported_programs(tmp_path: Path) -> None:
     }
 
 
-def test_kernels_are_compared_where_they_were_lowered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "which", "operator", "preload"),
+    [
+        ("host_work/test_jax_steps.py", "kernel", "results-swapped", JAX_ALONE),
+        (
+            "multislice_flash_attention/test_sharded_flash_attention.py",
+            "masks and causal",
+            "reduction-changed",
+            (),
+        ),
+    ],
+    ids=["jax", "torch_xla"],
+)
+def test_kernels_are_compared_where_they_were_lowered(
+    tmp_path: Path, file: str, which: str, operator: str, preload: Sequence[str]
+) -> None:
     """Their interpreter calls Python functions that no other process has."""
-    given = ["suites/host_work/test_jax_steps.py", "--operators=results-swapped", "--most=2"]
-    found = faults(tmp_path, given, ["-k=kernel", *JAX_ALONE], "virtual-tpu")
+    given = [f"suites/{file}", f"--operators={operator}", "--most=2"]
+    found = faults(tmp_path, given, [f"-k={which}", *preload], "virtual-tpu")
     assert [one["verdict"] for one in found] == ["equivalent"] * 2

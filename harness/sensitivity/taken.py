@@ -1,0 +1,105 @@
+"""Programs as jaxlib's client takes them, which reads StableHLO: what is lost on the way there.
+
+A sharding of what a function or a loop's body returns has no place in StableHLO, and two kinds of
+shardings in one program are not taken at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.lanes.hlo import Computation, Instruction, Module, Sharding
+
+_MANUAL = 4  # of xla_data.proto's OpSharding.Type
+
+
+def for_shardy_alone(code: bytes) -> bytes:
+    """A program without GSPMD's shardings, if it has Shardy's, which reads no others.
+
+    jaxlib's client does not use Shardy for a program that has both, and GSPMD refuses its calls.
+    """
+    module = Module.FromString(code)
+    every = [one for computation in module.computations for one in computation.instructions]
+    keys = (attribute.key for one in every for attribute in one.frontend_attributes.map)
+    if not any(key.startswith("xla.sdy.") for key in keys):
+        return code
+    for one in every:
+        one.ClearField("sharding")
+    return module.SerializeToString()
+
+
+def with_manual_calls_inlined(code: bytes) -> bytes:
+    """A program whose manual regions have no calls, nor shardings in their loops, if it has any.
+
+    A kernel is a call that all devices make by themselves. Without the sharding of what it returns
+    the partitioner would divide that, and ends the process; in one computation it is propagated.
+    """
+    module = Module.FromString(code)
+    every = [one for computation in module.computations for one in computation.instructions]
+    if not any(one.opcode == "call" and _is_manual(one) for one in every):
+        return code
+    _Inliner(module).inline()
+    for computation in module.computations:
+        if computation.id != module.entry_computation_id:
+            for one in filter(_is_manual, computation.instructions):
+                one.ClearField("sharding")
+    return module.SerializeToString()
+
+
+def _is_manual(one: Instruction) -> bool:
+    if not one.HasField("sharding"):
+        return False
+    sharding = Sharding.FromString(one.sharding)
+    return all(each.type == _MANUAL for each in sharding.tuple_shardings or [sharding])
+
+
+class _Inliner:
+    """Puts what each call calls in its place."""
+
+    def __init__(self, module: Module) -> None:
+        self._computations = {each.id: each for each in module.computations}
+        self._next = 1 + max(one.id for each in module.computations for one in each.instructions)
+        self._done: set[int] = set()
+
+    def inline(self) -> None:
+        for computation in self._computations.values():
+            self._flatten(computation)
+
+    def _flatten(self, computation: Computation) -> None:
+        if computation.id in self._done:
+            return
+        self._done.add(computation.id)
+        flat: list[Instruction] = []
+        results: dict[int, int] = {}  # of each call, what stands for it
+        for one in computation.instructions:
+            _renumber(one, results)
+            if one.opcode == "call":
+                (called,) = one.called_computation_ids
+                results[one.id] = self._copy(self._computations[called], one, flat)
+            else:
+                flat.append(one)
+        computation.root_id = results.get(computation.root_id, computation.root_id)
+        del computation.instructions[:]
+        computation.instructions.extend(flat)
+
+    def _copy(self, called: Computation, call: Instruction, flat: list[Instruction]) -> int:
+        """The id of the result in a copy of all that ``called`` has, which is appended."""
+        self._flatten(called)
+        ids: dict[int, int] = {}
+        for one in called.instructions:
+            if one.opcode == "parameter":
+                ids[one.id] = call.operand_ids[one.parameter_number]
+                continue
+            copy = Instruction()
+            copy.CopyFrom(one)
+            _renumber(copy, ids)
+            copy.id = ids[one.id] = self._next
+            copy.name = f"{one.name}.{self._next}"
+            self._next += 1
+            flat.append(copy)
+        return ids[called.root_id]
+
+
+def _renumber(one: Instruction, ids: Mapping[int, int]) -> None:
+    for field in (one.operand_ids, one.control_predecessor_ids):
+        field[:] = [ids.get(number, number) for number in field]
