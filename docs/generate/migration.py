@@ -6,9 +6,9 @@ not show: ``reports/matrix/*/virtual-tpu.xml``, as ``xla-harness qualify`` leave
 
 from __future__ import annotations
 
+import argparse
 import ast
 import shlex
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -209,6 +209,11 @@ def _program(root: Path, name: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    for report, name in zip(sys.argv[1:], (BASE, CANDIDATE), strict=False):
+    parser = argparse.ArgumentParser(description="make docs/migration.md from recorded runs")
+    parser.add_argument("reports", nargs="*", metavar="REPORT", help=f"of {BASE}, of {CANDIDATE}")
+    reports = parser.parse_args().reports
+    if len(reports) not in {0, 2}:
+        parser.error(f"two reports, of {BASE} and of {CANDIDATE}, or none")
+    for report, name in zip(reports, (BASE, CANDIDATE), strict=False):
         record(report, name)
     (ROOT / "docs" / "migration.md").write_text(page(recorded(BASE), recorded(CANDIDATE)))
