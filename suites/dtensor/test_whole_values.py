@@ -120,6 +120,11 @@ def _extrema(on: Placing) -> dict[str, torch.Tensor]:
     return {"all": x.max(), "sharded": x.amax(0), "kept": x.amin(1)}
 
 
+def _scans(on: Placing) -> dict[str, torch.Tensor]:
+    x = on.place(numbers(8, 12), S0)
+    return {"kept": x.cumsum(1), "sharded": x.cumsum(0)}
+
+
 def _softmax(on: Placing) -> dict[str, torch.Tensor]:
     x = numbers(8, 12)
     return {"kept": on.place(x, S0).softmax(-1), "sharded": on.place(x, S1).softmax(-1)}
@@ -157,6 +162,7 @@ OPERATORS: dict[str, Callable[[Placing], dict[str, torch.Tensor]]] = {
     "elementwise": _elementwise,
     "reductions": _reductions,
     "extrema": _extrema,
+    "scans": _scans,
     "softmax": _softmax,
     "layer_norm": _layer_norm,
     "shapes": _shapes,

@@ -82,13 +82,12 @@ def _callback(change: Callable[[str, bytes], tuple[bytes, list[tuple[str, str]]]
         except BaseException as error:
             answer.error = _keep(f"{change.__name__} failed: {error!r}".encode())[0]
             return 0
-        if not names:
-            return 0
         answer.format = b"hlo"
-        lines = ("\n".join(column).encode() for column in zip(*names, strict=True))
+        columns = zip(*names, strict=True) if names else ((), ())
+        lines = ("\n".join(column).encode() for column in columns)
         answer.code, answer.names, answer.modes = _keep(changed, *lines)
         answer.code_size = len(changed)
-        return 1
+        return bool(names)
 
     return _CALLBACK(answer)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+SCAN = "chlo.scan"  # the name of a composite operation
 
 
 def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: bool) -> bytes:
@@ -35,8 +37,38 @@ def as_hlo(form: str, program: bytes) -> bytes:
     with make_ir_context():
         module = mlir.deserialize_portable_artifact(program)
         if not isinstance(module, str | bytes):  # since JAX 0.10
+            _decompose_scans(module)
             module = module_to_bytecode(module)
     return hlo_of(module)
+
+
+def _decompose_scans(module: Any) -> None:
+    """Call the function that means the same as a scan, in place of each.
+
+    HLO has an opcode for scans that XLA's CPU compiler does not know.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func
+
+    operations = [*_operations(module.operation)]
+    for scan in (o for o in operations if o.name == "stablehlo.composite"):
+        if ir.StringAttr(scan.attributes["name"]).value != SCAN:
+            continue
+        with ir.InsertionPoint(scan), scan.location:
+            types = [result.type for result in scan.results]
+            call = func.CallOp(types, scan.attributes["decomposition"], list(scan.operands))
+        for old, new in zip(scan.results, call.results, strict=True):
+            old.replace_all_uses_with(new)
+        scan.erase()
+
+
+def _operations(operation: Any) -> Iterator[Any]:
+    """All operations within one."""
+    for region in operation.regions:
+        for block in region:
+            for each in block.operations:
+                yield each.operation
+                yield from _operations(each.operation)
 
 
 def hlo_of(bytecode: str | bytes) -> bytes:

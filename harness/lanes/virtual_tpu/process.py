@@ -10,6 +10,7 @@ import threading
 import traceback
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import wrapt
@@ -74,8 +75,13 @@ def stacks() -> str:
 
 
 def stablehlo() -> str:
-    """The newest StableHLO that this process's jaxlib writes, if it writes what it is asked for."""
-    if "jaxlib" not in sys.modules or Version(version("jaxlib")) >= _TAKES_THE_OLDER:
+    """The newest StableHLO that frameworks may write programs in, where it is not the backend's.
+
+    That is what this process's jaxlib writes, if it does not write what it is asked for; and what
+    jaxlib reads, if TorchTPU is here: it has no older form of a scan, as in ``cumsum``.
+    """
+    ours = "jaxlib" in sys.modules and Version(version("jaxlib")) < _TAKES_THE_OLDER
+    if not ours and ("torch_tpu" not in sys.modules or find_spec("jaxlib") is None):
         return ""
     from jaxlib.mlir.dialects import stablehlo as dialect
 

@@ -9,6 +9,9 @@ Each instruction of these becomes a call of what JAX lowers for the CPU:
   ``all-to-all``, which has the same groups, and takes its parts out of what it receives. A few
   rows at a time: operands of ranks with programs of their own need not have the same size.
 - ``ragged-dot``: JAX's own expansion for other platforms than the TPU.
+
+A scan, as TorchTPU has for ``cumsum``, becomes a call of the loop that the framework wrote for
+compilers that have none.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import numpy as np
 
 from harness.lanes.hlo import Computation, Instruction, Module, Shape
 from harness.lanes.virtual_tpu.inserted import Inserted, make_call
-from harness.lanes.virtual_tpu.lowering import as_hlo, lower_for_cpu
+from harness.lanes.virtual_tpu.lowering import SCAN, as_hlo, lower_for_cpu
 
 # Of PrimitiveType in https://github.com/openxla/xla/blob/main/xla/xla_data.proto.
 DTYPES: Mapping[int, np.dtype[Any]] = {
@@ -97,7 +100,8 @@ def rewrite(form: str, program: bytes) -> tuple[bytes, list[str]]:
     """
     module = Module.FromString(as_hlo(form, program))
     computations = {computation.id: computation for computation in module.computations}
-    inserted, names = Inserted(module), []
+    inserted = Inserted(module)
+    names = ["scan"] if form == "mlir" and SCAN.encode() in program else []
     for computation in computations.values():
         shapes = {i.id: i.shape for i in computation.instructions}
         for instruction in computation.instructions:

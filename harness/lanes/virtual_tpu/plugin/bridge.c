@@ -1,4 +1,3 @@
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,27 +58,6 @@ static PJRT_Error *refused(const char *call, size_t given, size_t expected) {
 #undef VOID_ENTRY
 #undef STRUCT
 
-// A copy of the backend's attributes in which its StableHLO is no newer than the caller's: jaxlib
-// before 0.4.36 writes a program in the newest version that the plugin reads, even if it does not
-// know that version itself. NULL when memory is short.
-static PJRT_NamedValue *attributes_of(const PJRT_Plugin_Attributes_Args *backends,
-                                      const char *newest) {
-  PJRT_NamedValue *copy = malloc(backends->num_attributes * sizeof *copy);
-  if (copy == NULL) return NULL;
-  memcpy(copy, backends->attributes, backends->num_attributes * sizeof *copy);
-  static int64_t version[3];
-  const int read = newest == NULL ? 0
-                                  : sscanf(newest, "%" SCNd64 ".%" SCNd64 ".%" SCNd64, &version[0],
-                                           &version[1], &version[2]);
-  static const char name[] = "stablehlo_current_version";
-  for (size_t i = 0; read == 3 && i < backends->num_attributes; ++i) {
-    const int is_version = copy[i].name_size == strlen(name) && copy[i].value_size == 3 &&
-                           strncmp(copy[i].name, name, strlen(name)) == 0;
-    if (is_version) copy[i].int64_array_value = version;
-  }
-  return copy;
-}
-
 // Headers up to PJRT 0.7x gave this struct's size without its last field, which their structs have
 // and their callers read. So the caller's own memory is filled, whatever size it names.
 static PJRT_Error *plugin_attributes(PJRT_Plugin_Attributes_Args *args) {
@@ -94,7 +72,7 @@ static PJRT_Error *plugin_attributes(PJRT_Plugin_Attributes_Args *args) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&lock);
   static PJRT_NamedValue *known;  // for as long as the process lives, as the backend's are
-  if (known == NULL) known = attributes_of(&wide, newest);
+  if (known == NULL) known = stablehlo_attributes(&wide, newest);
   pthread_mutex_unlock(&lock);
   free(newest);
   args->attributes = known != NULL ? known : wide.attributes;

@@ -305,7 +305,18 @@ char *python_stack(void);
 char *python_stacks(void);
 // The file and line that this call comes from, to be freed; NULL in a thread that has no Python.
 char *python_site(void);
-// The StableHLO that a program must not be newer than, as "1.7.8", to be freed; "" for any.
+// The newest StableHLO that a program may be written in, as "1.7.8", to be freed; "" for the
+// backend's own.
 char *python_stablehlo(void);
+
+// --- stablehlo.c
+// A copy of the backend's attributes in which its StableHLO is `newest`, if that is one: jaxlib
+// before 0.4.36 writes a program in the newest version that the plugin reads, even if it does not
+// know that version itself, and TorchTPU writes some operations in none as old as the backend's.
+// NULL when memory is short.
+PJRT_NamedValue *stablehlo_attributes(const PJRT_Plugin_Attributes_Args *backends,
+                                      const char *newest);
+// Whether a program is a portable artifact of a StableHLO that the backend does not know.
+int stablehlo_is_newer(const PJRT_Program *program);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_

@@ -250,16 +250,18 @@ static PJRT_Program copy_of(const Changed *changed, const PJRT_Program *from) {
 }
 
 // Compile the program of `args`, which has been made of the submitted one. What the CPU's compiler
-// refuses it is given again, rewritten.
+// refuses it is given again, rewritten, or as HLO if it is in a StableHLO that it can't read.
 static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
                                       const void *caller) {
   PJRT_Error *error = compile_once(args, submitted, caller);
-  if (error == NULL || rewriter == NULL || !error_is(error, PJRT_Error_Code_UNIMPLEMENTED)) {
-    return error;
-  }
+  if (error == NULL || rewriter == NULL) return error;
   const PJRT_Program *refused = args->program;
+  const int newer = stablehlo_is_newer(refused);
+  if (!newer && !error_is(error, PJRT_Error_Code_UNIMPLEMENTED)) return error;
   Changed out = {0};
-  if (rewriter(refused->format, refused->format_size, refused->code, refused->code_size, &out)) {
+  const int changed =
+      rewriter(refused->format, refused->format_size, refused->code, refused->code_size, &out);
+  if (changed || (newer && out.code != NULL)) {  // HLO has no such versions
     error_drop(error);
     write_names("rewrite", caller, &out);
     PJRT_Program program = program_of(&out, refused);
