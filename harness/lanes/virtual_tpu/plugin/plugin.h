@@ -6,6 +6,7 @@
 // clients.c   creating a client: what a discovery is
 // programs.c  compile and execute: kernels and what the CPU lacks replaced, equal programs shared,
 //             ids made small
+// stablehlo.c which StableHLO programs may be written in, and which the backend can't read
 // host_callbacks.c  what a running program asks of the Python half: JAX's TPU interpret mode
 // donors.c    arguments that an executable takes though no result has their memory
 // compilations.c  what forked ranks compile once for all
