@@ -95,7 +95,7 @@ def _used_before(donates: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
     return lambda x, y: x.sum() + donates(x, y)
 
 
-@pytest.mark.topologies(1)
+@pytest.mark.topologies(1, "2x1")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("around", [_alone, _summed, _used_before], ids=lambda f: f.__name__[1:])
 def test_donated(
