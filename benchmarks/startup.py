@@ -1,7 +1,8 @@
 """What starting costs: commands that do little, and a run of one trivial test.
 
 Each number is processor time, the least of several rounds: it hardly depends on what else runs. All
-are measured in turns. Without plugins, pytest is what the plugin's cost is compared with.
+are measured in turns. Without plugins, pytest is what the plugin's cost is compared with. What
+cases need is imported once before the first of them, without looking for garbage.
 Usage: ``uv run benchmarks/startup.py [--rounds 10]``.
 """
 
@@ -18,6 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HARNESS = ("-m", "harness")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+IMPORTS = """\
+from harness.frameworks import FRAMEWORKS
+from harness.isolation.isolator import preload
+preload([f"{name}?" for each in FRAMEWORKS.values() for name in each.preload])
+"""
 LINES = {
     "xla-harness --help": (*HARNESS, "--help"),
     "xla-harness query --help": (*HARNESS, "query", "--help"),
@@ -26,6 +32,8 @@ LINES = {
     "one test, no plugin": (*PYTEST, "--disable-plugin-autoload"),
     "one test, pytest-xdist": (*PYTEST, "--disable-plugin-autoload", "-p", "xdist"),
     "one test, xla-harness": (*PYTEST, "--disable-plugin-autoload", "-p", "harness.plugin"),
+    "what cases need": ("-c", IMPORTS),
+    "what cases need, with collections": ("-c", f"import gc; gc.disable = int\n{IMPORTS}"),
 }
 
 
@@ -43,7 +51,7 @@ def main() -> None:
             for name, line in LINES.items():
                 found[name].append(seconds(line, folder))
     for name, each in found.items():
-        print(f"{name:<30}{min(each):>6.2f} s")
+        print(f"{name:<34}{min(each):>6.2f} s")
 
 
 def seconds(line: tuple[str, ...], folder: str) -> float:
