@@ -78,14 +78,25 @@ def stablehlo() -> str:
     """The newest StableHLO that frameworks may write programs in, where it is not the backend's.
 
     That is what this process's jaxlib writes, if it does not write what it is asked for; and what
-    jaxlib reads, if TorchTPU is here: it has no older form of a scan, as in ``cumsum``.
+    jaxlib reads, if TorchTPU asks: it has no older form of a scan, as in ``cumsum``. What JAX
+    itself would write then has replica groups in a form that the CPU's compiler does not know.
     """
     ours = "jaxlib" in sys.modules and Version(version("jaxlib")) < _TAKES_THE_OLDER
-    if not ours and ("torch_tpu" not in sys.modules or find_spec("jaxlib") is None):
+    scans = "torch_tpu" in sys.modules and find_spec("jaxlib") is not None and not _is_jax_asking()
+    if not ours and not scans:
         return ""
     from jaxlib.mlir.dialects import stablehlo as dialect
 
     return str(dialect.get_current_version())
+
+
+def _is_jax_asking() -> bool:
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__", "").startswith("jax."):
+            return True
+    return False
 
 
 def site() -> str:
