@@ -21,7 +21,7 @@ import numpy as np
 from harness.lanes.hlo import Module, Sharding
 from harness.sensitivity.fault import Compared
 from harness.sensitivity.operators import devices_of, groups_of, planted
-from harness.sensitivity.taken import for_shardy_alone, with_manual_calls_inlined
+from harness.sensitivity.taken import inline_manual_calls, leave_to_shardy
 
 _SEEDS = (1, 2)
 _ROUNDINGS = 16  # of the smallest difference: far less than of a narrower type
@@ -86,21 +86,22 @@ class _Executable:
         for name in _KEPT:
             if hasattr(build, name):
                 setattr(own, name, getattr(build, name))
+        self._whole = Module.FromString(code)
         if getattr(own, "use_shardy_partitioner", False):
-            code = for_shardy_alone(code)
-        code = with_manual_calls_inlined(code)
+            leave_to_shardy(self._whole)
+        inline_manual_calls(self._whole)
         count = self._replicas * self._partitions
         grid = np.arange(count).reshape(self._replicas, self._partitions)
         options.device_assignment = xla_client.DeviceAssignment.create(grid)
         client = cpu_client(count)
         self._devices = client.local_devices()[:count]
         mlir = xla_client._xla.mlir
-        module = mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(code))
+        taken = xla_client.XlaComputation(self._whole.SerializeToString())
+        module = mlir.xla_computation_to_mlir_module(taken)
         self._loaded = compiled(client, module, self._devices, options)
         (optimized,) = self._loaded.hlo_modules()
         self._text = optimized.to_string()
         self._optimized = Module.FromString(optimized.as_serialized_hlo_module_proto())
-        self._whole = Module.FromString(code)
 
     def differs_from(self, other: _Executable) -> str:
         """How the other one's facts or results differ from this one's; "" if they do not."""

@@ -6,44 +6,41 @@ shardings in one program are not taken at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from harness.lanes.hlo import Computation, Instruction, Module, Sharding
 
 _MANUAL = 4  # of xla_data.proto's OpSharding.Type
 
 
-def for_shardy_alone(code: bytes) -> bytes:
-    """A program without GSPMD's shardings, if it has Shardy's, which reads no others.
+def leave_to_shardy(module: Module) -> None:
+    """Take GSPMD's shardings out of a program that has Shardy's, which reads no others.
 
     jaxlib's client does not use Shardy for a program that has both, and GSPMD refuses its calls.
     """
-    module = Module.FromString(code)
-    every = [one for computation in module.computations for one in computation.instructions]
-    keys = (attribute.key for one in every for attribute in one.frontend_attributes.map)
-    if not any(key.startswith("xla.sdy.") for key in keys):
-        return code
-    for one in every:
-        one.ClearField("sharding")
-    return module.SerializeToString()
+    keys = (attribute.key for one in _every(module) for attribute in one.frontend_attributes.map)
+    if any(key.startswith("xla.sdy.") for key in keys):
+        for one in _every(module):
+            one.ClearField("sharding")
 
 
-def with_manual_calls_inlined(code: bytes) -> bytes:
-    """A program whose manual regions have no calls, nor shardings in their loops, if it has any.
+def inline_manual_calls(module: Module) -> None:
+    """Leave no calls in a program's manual regions, nor shardings in their loops, if it has any.
 
     A kernel is a call that all devices make by themselves. Without the sharding of what it returns
     the partitioner would divide that, and ends the process; in one computation it is propagated.
     """
-    module = Module.FromString(code)
-    every = [one for computation in module.computations for one in computation.instructions]
-    if not any(one.opcode == "call" and _is_manual(one) for one in every):
-        return code
+    if not any(one.opcode == "call" and _is_manual(one) for one in _every(module)):
+        return
     _Inliner(module).inline()
     for computation in module.computations:
         if computation.id != module.entry_computation_id:
             for one in filter(_is_manual, computation.instructions):
                 one.ClearField("sharding")
-    return module.SerializeToString()
+
+
+def _every(module: Module) -> Iterator[Instruction]:
+    return (one for computation in module.computations for one in computation.instructions)
 
 
 def _is_manual(one: Instruction) -> bool:
@@ -58,7 +55,7 @@ class _Inliner:
 
     def __init__(self, module: Module) -> None:
         self._computations = {each.id: each for each in module.computations}
-        self._next = 1 + max(one.id for each in module.computations for one in each.instructions)
+        self._next = 1 + max(one.id for one in _every(module))
         self._done: set[int] = set()
 
     def inline(self) -> None:
