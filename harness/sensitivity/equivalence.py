@@ -20,8 +20,9 @@ import numpy as np
 
 from harness.lanes.hlo import Module, Sharding
 from harness.sensitivity.fault import Compared
+from harness.sensitivity.manual import inline_manual_calls, keep_manual
 from harness.sensitivity.operators import devices_of, groups_of, planted
-from harness.sensitivity.taken import inline_manual_calls, leave_to_shardy
+from harness.sensitivity.taken import divide_reduce_scatters, leave_to_shardy
 
 _SEEDS = (1, 2)
 _BELOW = 8  # random integers are indices into what is there, mostly
@@ -90,7 +91,8 @@ class _Executable:
         self._whole = Module.FromString(code)
         if getattr(own, "use_shardy_partitioner", False):
             leave_to_shardy(self._whole)
-        inline_manual_calls(self._whole)
+        divide_reduce_scatters(self._whole)
+        has_manual = inline_manual_calls(self._whole)
         count = self._replicas * self._partitions
         grid = np.arange(count).reshape(self._replicas, self._partitions)
         options.device_assignment = xla_client.DeviceAssignment.create(grid)
@@ -99,6 +101,8 @@ class _Executable:
         mlir = xla_client._xla.mlir
         taken = xla_client.XlaComputation(self._whole.SerializeToString())
         module = mlir.xla_computation_to_mlir_module(taken)
+        if has_manual:
+            module = keep_manual(module)
         self._loaded = compiled(client, module, self._devices, options)
         (optimized,) = self._loaded.hlo_modules()
         self._text = optimized.to_string()

@@ -177,7 +177,8 @@ def _dimension_changed(program: Program, own: Computation, one: Instruction) -> 
         return
     for other, extent in enumerate(before):
         told = extent * after[dimension]
-        if other == dimension or told % before[dimension]:
+        between = before[min(dimension, other) : max(dimension, other)]
+        if told % before[dimension] or math.prod(between) == 1:  # the same elements
             continue
 
         def edit(other: int = other, extent: int = told // before[dimension]) -> None:

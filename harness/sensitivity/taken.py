@@ -1,16 +1,14 @@
 """Programs as jaxlib's client takes them, which reads StableHLO: what is lost on the way there.
 
-A sharding of what a function or a loop's body returns has no place in StableHLO, and two kinds of
-shardings in one program are not taken at all.
+Two kinds of shardings in one program are not taken at all, nor is a reduce-scatter of several
+operands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from harness.lanes.hlo import Computation, Instruction, Module, Sharding
-
-_MANUAL = 4  # of xla_data.proto's OpSharding.Type
+from harness.lanes.hlo import Instruction, Module
 
 
 def leave_to_shardy(module: Module) -> None:
@@ -18,85 +16,41 @@ def leave_to_shardy(module: Module) -> None:
 
     jaxlib's client does not use Shardy for a program that has both, and GSPMD refuses its calls.
     """
-    keys = (attribute.key for one in _every(module) for attribute in one.frontend_attributes.map)
+    keys = (
+        attribute.key for one in instructions(module) for attribute in one.frontend_attributes.map
+    )
     if any(key.startswith("xla.sdy.") for key in keys):
-        for one in _every(module):
+        for one in instructions(module):
             one.ClearField("sharding")
 
 
-def inline_manual_calls(module: Module) -> None:
-    """Leave no calls in a program's manual regions, nor shardings in their loops, if it has any.
-
-    A kernel is a call that all devices make by themselves. Without the sharding of what it returns
-    the partitioner would divide that, and ends the process; in one computation it is propagated.
-    """
-    if not any(one.opcode == "call" and _is_manual(one) for one in _every(module)):
-        return
-    _Inliner(module).inline()
+def divide_reduce_scatters(module: Module) -> None:
+    """Make of each reduce-scatter of several operands a tuple of one for each of them."""
+    every = list(instructions(module))
+    number = 1 + max((one.id for one in every), default=0)
+    channel = 1 + max((one.channel_id for one in every), default=0)
     for computation in module.computations:
-        if computation.id != module.entry_computation_id:
-            for one in filter(_is_manual, computation.instructions):
-                one.ClearField("sharding")
-
-
-def _every(module: Module) -> Iterator[Instruction]:
-    return (one for computation in module.computations for one in computation.instructions)
-
-
-def _is_manual(one: Instruction) -> bool:
-    if not one.HasField("sharding"):
-        return False
-    sharding = Sharding.FromString(one.sharding)
-    return all(each.type == _MANUAL for each in sharding.tuple_shardings or [sharding])
-
-
-class _Inliner:
-    """Puts what each call calls in its place."""
-
-    def __init__(self, module: Module) -> None:
-        self._computations = {each.id: each for each in module.computations}
-        self._next = 1 + max(one.id for one in _every(module))
-        self._done: set[int] = set()
-
-    def inline(self) -> None:
-        for computation in self._computations.values():
-            self._flatten(computation)
-
-    def _flatten(self, computation: Computation) -> None:
-        if computation.id in self._done:
-            return
-        self._done.add(computation.id)
-        flat: list[Instruction] = []
-        results: dict[int, int] = {}  # of each call, what stands for it
+        divided: list[Instruction] = []
         for one in computation.instructions:
-            _renumber(one, results)
-            if one.opcode == "call":
-                (called,) = one.called_computation_ids
-                results[one.id] = self._copy(self._computations[called], one, flat)
-            else:
-                flat.append(one)
-        computation.root_id = results.get(computation.root_id, computation.root_id)
-        del computation.instructions[:]
-        computation.instructions.extend(flat)
-
-    def _copy(self, called: Computation, call: Instruction, flat: list[Instruction]) -> int:
-        """The id of the result in a copy of all that ``called`` has, which is appended."""
-        self._flatten(called)
-        ids: dict[int, int] = {}
-        for one in called.instructions:
-            if one.opcode == "parameter":
-                ids[one.id] = call.operand_ids[one.parameter_number]
+            if one.opcode != "reduce-scatter" or not one.shape.tuple_shapes:
+                divided.append(one)
                 continue
-            copy = Instruction()
-            copy.CopyFrom(one)
-            _renumber(copy, ids)
-            copy.id = ids[one.id] = self._next
-            copy.name = f"{one.name}.{self._next}"
-            self._next += 1
-            flat.append(copy)
-        return ids[called.root_id]
+            results = Instruction(name=one.name, opcode="tuple", id=one.id)
+            results.shape.CopyFrom(one.shape)
+            for operand, shape in zip(one.operand_ids, one.shape.tuple_shapes, strict=True):
+                part = Instruction()
+                part.CopyFrom(one)
+                part.id, part.name, part.channel_id = number, f"{one.name}.{number}", channel
+                part.operand_ids[:] = [operand]
+                part.shape.CopyFrom(shape)
+                divided.append(part)
+                results.operand_ids.append(number)
+                number, channel = number + 1, channel + 1
+            divided.append(results)
+        del computation.instructions[:]
+        computation.instructions.extend(divided)
 
 
-def _renumber(one: Instruction, ids: Mapping[int, int]) -> None:
-    for field in (one.operand_ids, one.control_predecessor_ids):
-        field[:] = [ids.get(number, number) for number in field]
+def instructions(module: Module) -> Iterator[Instruction]:
+    """Of all its computations."""
+    return (one for computation in module.computations for one in computation.instructions)

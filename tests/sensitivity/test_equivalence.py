@@ -90,13 +90,46 @@ ENTRY main {
 
 @pytest.mark.parametrize(("other", "equal"), [("{{1,0},{0,1}}", True), ("{{0,1}}", False)])
 def test_pairs_in_another_order(tmp_path: Path, other: str, *, equal: bool) -> None:
+    both = "{{0,1},{1,0}}"
+    stale(tmp_path, SENT.replace("PAIRS", both), SENT.replace("PAIRS", other), equal=equal)
+
+
+SCATTERED = """
+HloModule program
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}
+ENTRY main {
+  x = f32[4] parameter(0)
+  y = f32[4] parameter(1)
+  ROOT r = (f32[2], f32[2]) reduce-scatter(OPERANDS), channel_id=1, dimensions={0},
+    use_global_device_ids=true, replica_groups={{0,1}}, to_apply=sum
+}
+"""
+
+
+@pytest.mark.parametrize(("other", "equal"), [("x, y", True), ("y, x", False)])
+def test_a_reduce_scatter_of_several(tmp_path: Path, other: str, *, equal: bool) -> None:
+    """Which StableHLO does not have."""
+    stale(
+        tmp_path,
+        SCATTERED.replace("OPERANDS", "x, y"),
+        SCATTERED.replace("OPERANDS", other),
+        equal=equal,
+    )
+
+
+def stale(folder: Path, program: str, other: str, *, equal: bool) -> None:
+    """Ask about a program in the place of another one, on two devices."""
     from jaxlib import xla_client
 
     options = xla_client.CompileOptions()
     options.num_replicas = options.executable_build_options.num_replicas = 2
-    module = xla_client._xla.hlo_module_from_text(SENT.replace("PAIRS", other))
-    tmp_path.joinpath("other").write_bytes(module.as_serialized_hlo_module_proto())
-    ask(tmp_path, SENT.replace("PAIRS", "{{0,1},{1,0}}"), options, STALE, equal=equal)
+    module = xla_client._xla.hlo_module_from_text(other)
+    folder.joinpath("other").write_bytes(module.as_serialized_hlo_module_proto())
+    ask(folder, program, options, STALE, equal=equal)
 
 
 def ask(folder: Path, program: str, options: Any, operator: str, *, equal: bool) -> None:

@@ -71,8 +71,14 @@ def test_exported_programs(tmp_path: Path) -> None:
             "reduction-changed",
             (),
         ),
+        (
+            "multislice_flash_attention/test_discovery.py",
+            "one_discovery_with_a_global_mesh",
+            "sharding-devices-reversed",
+            (),
+        ),
     ],
-    ids=["jax", "paged", "torch_xla"],
+    ids=["jax", "paged", "torch_xla", "sorted"],
 )
 def test_kernels_are_compared_where_they_were_lowered(
     tmp_path: Path, file: str, which: str, operator: str, preload: Sequence[str]
