@@ -25,6 +25,14 @@ TARGET = "tpu_custom_call"
 _RULE = "jax._src.pallas.mosaic.pallas_call_registration"
 
 
+# What JAX's own message may be about, by interpret mode: it tells users to do what they did.
+_LIMITS = {
+    "tpu": "",
+    "hlo": " (in HLO interpret mode, as in a job of several processes, a kernel has no mesh, and"
+    " copies within its device only)",
+}
+
+
 class CannotInterpretError(RuntimeError):
     """A kernel that has no interpretation; the message names it and says why."""
 
@@ -59,7 +67,7 @@ class Kernel:
                 text = str(error).strip().split("\n")[0] or _raiser(error)
                 raise CannotInterpretError(
                     f"Pallas kernel {self.name!r} can't be interpreted by JAX: "
-                    f"{type(error).__name__}: {text}"
+                    f"{type(error).__name__}: {text}{_LIMITS[self.mode]}"
                 ) from error
         return self._modules[shapes]
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.job.ranks import run_ranks
 from harness.lanes.events import EventLog
 from harness.lanes.hlo import Module
 from harness.lanes.virtual_tpu.custom_calls import replace_custom_calls
@@ -154,6 +155,29 @@ def test_a_kernel_that_cant_be_interpreted_is_named() -> None:
 
     with pytest.raises(Exception, match="virtual TPU: Pallas kernel 'dice' can't be interpreted"):
         jax.jit(kernel(body, "dice"))(X)
+
+
+@pytest.mark.topologies("2@chip")
+def test_a_kernel_that_asks_for_its_mesh_in_a_job_of_processes(topology: Topology) -> None:
+    """JAX's message alone says to use shard_map, which the kernel is in."""
+
+    def body(x: Any, out: Any) -> None:
+        from jax import lax
+
+        out[...] = x[...] + lax.axis_index("x").astype(np.float32)
+
+    def rank(_: int) -> str:
+        from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device, spread
+
+        mesh = mesh_of(topology.total)
+        given = spread(np.concatenate([X, X]), mesh, Spec("x"))
+        with pytest.raises(Exception, match="Pallas kernel 'device'") as caught:
+            on_each_device(kernel(body, "device"), mesh, Spec("x"))(given)
+        return str(caught.value)
+
+    for message in run_ranks(rank, topology):
+        assert "NameError" in message
+        assert "as in a job of several processes, a kernel has no mesh" in message
 
 
 def test_a_kernel_of_another_process_is_no_guess() -> None:
