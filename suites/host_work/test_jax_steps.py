@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from harness.lanes.hlo import Module
 from harness.model.host_work import HostWork
-from harness.model.topology import Topology
+from harness.model.topology import Target, Topology
 from suites.host_work import steps
 from suites.host_work.numbers import check_descent
 
@@ -39,21 +40,41 @@ def mesh(topology: Topology) -> Mesh:
 
 @pytest.mark.lanes("cpu", "virtual-tpu", "tpu")
 @pytest.mark.parametrize("step", [steps.training, steps.scanned, steps.sharded, steps.by_hand])
-def test_step(mesh: Mesh, host_work: HostWork, step: Step) -> None:
+def test_step(mesh: Mesh, host_work: HostWork, step: Step, xla_target: Target) -> None:
     """A step is traced, lowered and dispatched; the compiled one is not traced again."""
-    updated, loss = _count(step, mesh, host_work)
+    arguments, (updated, loss) = _count(step, mesh, host_work)
+    np.testing.assert_array_equal(arguments[-1], steps.tokens())  # whose order no loss shows
     copies, losses = [updated], 1
     if step is steps.by_hand:  # whose devices each have weights and a loss
         losses = mesh.size
         copies = [jax.tree.map(operator.itemgetter(n), updated) for n in range(losses)]
     for weights in copies:
         check_descent(steps.parameters(), steps.tokens(), weights, loss, losses)
+    if step is steps.sharded and xla_target.lane != "tpu":  # whose compiler divides all-reduces
+        assert _exchanged(step(mesh)[0], arguments) == {"all-reduce"}, "more than sums of gradients"
+
+
+def _exchanged(function: Callable[..., Any], arguments: tuple[Any, ...]) -> set[str]:
+    """The collectives of the compiled program."""
+    compiled = jax.jit(function).lower(*arguments).compile()
+    (program,) = compiled.runtime_executable().hlo_modules()
+    module = Module.FromString(program.as_serialized_hlo_module_proto())
+    opcodes = {
+        one.opcode for computation in module.computations for one in computation.instructions
+    }
+    return opcodes & {
+        "all-gather",
+        "all-reduce",
+        "all-to-all",
+        "collective-permute",
+        "reduce-scatter",
+    }
 
 
 @pytest.mark.lanes("virtual-tpu", "tpu")
 def test_kernel(mesh: Mesh, host_work: HostWork) -> None:
     """A Pallas kernel and its gradient, lowered for Mosaic."""
-    found = _count(steps.attention, mesh, host_work)
+    _, found = _count(steps.attention, mesh, host_work)
     _, *expected = steps.ATTENTION.expected()
     for gradient, right in zip(found, expected, strict=True):
         np.testing.assert_allclose(gradient, right, rtol=1e-3, atol=1e-5)
@@ -83,7 +104,7 @@ def test_one_by_one(mesh: Mesh, host_work: HostWork) -> None:
 
 
 def _count(step: Step, mesh: Mesh, host_work: HostWork) -> Any:
-    """What the step makes of its arguments."""
+    """The step's arguments, and what it makes of them."""
     _, arguments = step(mesh)
 
     def stages(work: HostWork) -> Any:
@@ -112,7 +133,7 @@ def _count(step: Step, mesh: Mesh, host_work: HostWork) -> Any:
         f"a compiled step makes {host_work.calls['dispatch']} calls: it is not dispatched by "
         "native code"
     )
-    return found
+    return arguments, found
 
 
 def _nowhere(step: str, calls: int) -> None:

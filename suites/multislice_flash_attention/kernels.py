@@ -5,9 +5,12 @@ from typing import Any
 
 import torch
 
+from suites.execution import settle
 from suites.multislice_flash_attention.problems import (
     Problem,
+    assert_all_close,
     assert_close,
+    expected,
     flash,
     inputs,
     leaves_on_tpu,
@@ -81,6 +84,25 @@ def _pallas_add() -> Callable[[Any, Any], Any]:
         out[...] = x[...] + y[...]
 
     return lambda x, y: pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, y)
+
+
+Beside = list[tuple[str, torch.Tensor | None, torch.Tensor]]  # name, value, oracle
+
+
+def step(problem: Problem, **sharding: Any) -> Beside:
+    """Forward and backward pass over fresh tensors, executed; each tensor beside the oracle's."""
+    leaves = leaves_on_tpu(problem)
+    result = flash(problem, leaves, **sharding)
+    result.backward(leaves["do"])
+    settle()
+    out, gradients = expected(problem)
+    of_inputs = [(f"gradient of {n}", leaves[n].grad, oracle) for n, oracle in gradients.items()]
+    return [("output", result, out), *of_inputs]
+
+
+def assert_step(problem: Problem, **sharding: Any) -> None:
+    """A step whose tensors are the oracle's."""
+    assert_all_close(step(problem, **sharding), problem.dtype)
 
 
 KERNELS: Mapping[str, Callable[[], None]] = {

@@ -102,7 +102,8 @@ def test_one_discovery(tpu_events: EventLog, start_runtime: StartRuntime) -> Non
     import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
+    lhs, rhs, _ = matrices(GROUPS["even"])
     result = gmm(*on_tpu(GROUPS["even"]), tiling=TILING)
     torch_xla.sync()
-    assert result.shape == (ROWS, OUT)
+    assert_close(result, expected(lhs.double(), rhs.double(), GROUPS["even"]), "gmm")
     tpu_events.expect_discoveries(1)

@@ -1,7 +1,5 @@
 """Flash attention sharded over the slices and devices of a mesh computes what one device does."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -10,9 +8,9 @@ import torch_xla.distributed.spmd as xs
 
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
+from suites.multislice_flash_attention.kernels import assert_step
 from suites.multislice_flash_attention.problems import (
     Problem,
-    assert_all_close,
     assert_close,
     expected,
     flash,
@@ -40,17 +38,6 @@ def hybrid_mesh(topology: Topology) -> xs.Mesh:
         dcn_mesh_shape=(topology.slices, 1),
         axis_names=("data", "model"),
     )
-
-
-def assert_step(problem: Problem, **sharding: Any) -> None:
-    """Forward and backward pass, each tensor against the oracle."""
-    leaves = leaves_on_tpu(problem)
-    result = flash(problem, leaves, **sharding)
-    result.backward(leaves["do"])
-    torch_xla.sync()
-    out, gradients = expected(problem)
-    of_inputs = [(f"gradient of {n}", leaves[n].grad, oracle) for n, oracle in gradients.items()]
-    assert_all_close([("output", result, out), *of_inputs], problem.dtype)
 
 
 @SPEC

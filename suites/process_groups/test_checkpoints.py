@@ -64,10 +64,11 @@ def test_one_file(topology: Topology, tmp_path: Path) -> None:
     """`xm.save`: the master writes, and all ranks read."""
     path = tmp_path / "model.pt"
 
-    def ask(_: int) -> Trained:
+    def ask(number: int) -> Trained:
         model = _trained()
         xm.save(model.state_dict(), str(path), global_master=True)
-        xm.rendezvous("saved")
+        told = xm.rendezvous("saved", bytes(1 + number))
+        assert told == [bytes(1 + rank) for rank in range(topology.total)]
         other = net(seed=99).to(torch_xla.device())
         other.load_state_dict(torch.load(path, weights_only=True))
         return _outputs(other)

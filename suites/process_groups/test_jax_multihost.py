@@ -23,7 +23,7 @@ def _own(number: int) -> dict[str, np.ndarray]:
     return {
         "floats": random.standard_normal((2, 3)).astype(np.float32),
         "integers": random.integers(-100, 100, 4, np.int32),
-        "scalar": np.asarray(number, np.int32),
+        "scalar": np.asarray(-1 - number, np.int32),
         "flags": random.integers(0, 2, (3,)).astype(np.bool_),
     }
 
