@@ -244,7 +244,7 @@ def _random(
     dtype = np.dtype(name)
     if dtype.kind in "biu":
         found = chance.integers(0, 2 if dtype.kind == "b" else below, shape)
-        return (np.sort(found) if rising else found).astype(dtype)
+        return np.asarray(np.sort(found) if rising and shape else found, dtype)
     return chance.normal(size=shape).astype(dtype)
 
 

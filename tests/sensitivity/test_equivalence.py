@@ -121,6 +121,15 @@ def test_a_reduce_scatter_of_several(tmp_path: Path, other: str, *, equal: bool)
     )
 
 
+NUMBER = "HloModule p\nENTRY main { n = s32[] parameter(0) ROOT r = s32[] OPCODE(n, n) }"
+
+
+@pytest.mark.parametrize(("other", "equal"), [("add", True), ("multiply", False)])
+def test_a_parameter_that_is_one_integer(tmp_path: Path, other: str, *, equal: bool) -> None:
+    program = NUMBER.replace("OPCODE", "add")
+    stale(tmp_path, program, NUMBER.replace("OPCODE", other), equal=equal)
+
+
 def stale(folder: Path, program: str, other: str, *, equal: bool) -> None:
     """Ask about a program in the place of another one, on two devices."""
     from jaxlib import xla_client
