@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,8 +112,9 @@ def record(report: str, name: str) -> None:
         suite.hostname = "runner"
         for case in suite:
             if (properties := case.child(Properties)) is None:
-                for result in case.result:  # of a file that can't be collected: the cause
-                    result.text = result.text.replace(f"{ROOT}/", "")
+                file = f"{case.name.replace('.', '/')}.py"  # that can't be collected: the cause
+                for result in case.result:
+                    result.text = re.sub(f"/[^']*/(?={re.escape(file)})", "", result.text)
                 continue
             case.system_out = case.system_err = ""
             for result in case.result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,6 +37,14 @@ def test_it_is_what_the_recorded_runs_say() -> None:
     now = page(*(MADE["recorded"](MADE[name]) for name in ("BASE", "CANDIDATE")))
     text = (ROOT / "docs" / "migration.md").read_text()
     assert text == now, "run: uv run python docs/generate/migration.py"
+
+
+@pytest.mark.parametrize("name", ["BASE", "CANDIDATE"])
+def test_recorded_runs_name_no_folder_of_the_machine(name: str) -> None:
+    """Files that can't be collected are told by their absolute paths."""
+    text = (ROOT / "fixtures" / "migration" / f"{MADE[name]}.xml").read_text()
+    assert "suites/" in text
+    assert not re.findall(r"/[^'\"<> ]+/suites/\w+/test_", text)
 
 
 def test_areas_have_the_cases_that_decide(made: str) -> None:
