@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.expectations.causes import read_findings
+from harness.session.selection import read_cases
 from harness.verdicts.upstream import Row
 
 # What a project has that sets nothing.
@@ -46,6 +47,12 @@ def upstream_rows(path: Path | None = None) -> tuple[Row, ...]:
     from harness.verdicts.upstream_file import load
 
     return load(path)
+
+
+def quick_cases() -> frozenset[str]:
+    """The ids in the file of setting ``xla_quick``; none without it. Raises BadInputError."""
+    said = _settings(Path.cwd())[1].get("xla_quick")
+    return read_cases(_path("xla_quick")) if said else frozenset()
 
 
 def findings() -> frozenset[str] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,18 +13,22 @@ from harness.commands.matrix import LANES, REPORTS, add_run_options, cells_of, w
 from harness.commands.output import STDOUT, annotate, as_json, say, show
 from harness.commands.parsers import add_json, output_file, output_folder, whole_number
 from harness.commands.partial import told
-from harness.commands.project import upstream_rows
+from harness.commands.project import quick_cases, upstream_rows
 from harness.commands.query import tell
 from harness.errors import INTERRUPTED, BadInputError
 from harness.files import write
 from harness.junit.report import Report, read_all
 from harness.matrix import run
+from harness.matrix.cell import Cell
 from harness.matrix.qualify import Effort, Sides, steps
+from harness.matrix.quick import QUICK, divided, joined
 from harness.matrix.runner import Runner
 from harness.render import comparison_github, comparison_text
 from harness.render.comparison_json import as_data
+from harness.session.selection import QUICK_LANE
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
+from harness.stacks.stack import Stack
 from harness.verdicts import allow
 from harness.verdicts.compare import decide
 from harness.verdicts.comparison import Comparison, Open
@@ -77,13 +83,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    entries = _allowed(options.allow) if options.allow else ()
-    sides, faults = _sides(options)
-    runner = _runner(options, sides)
-    output = _Output(options, entries, options.markdown or runner.out / "summary.md")
-    effort = Effort(options.reruns, options.representatives, not options.no_attribution)
+    output = _Output(options, _allowed(options.allow) if options.allow else ())
+    asked = _asked(options)
     try:
-        for comparison in steps(sides, runner, effort):
+        for comparison in _comparisons(asked, options):
             output.update(comparison)
     except KeyboardInterrupt:
         if not output.open:  # nothing is known yet, or all is
@@ -91,8 +94,21 @@ def _run(options: argparse.Namespace) -> int:
         say(f"interrupted: {output.summary} has what is known, still open: {output.open}")
         say("the same command continues")
         return INTERRUPTED
-    left_out = told(faults)
+    left_out = told(asked.faults)
     return output.exit_code or left_out
+
+
+def _comparisons(asked: _Asked, options: argparse.Namespace) -> Iterator[Comparison]:
+    """The quick cases' first, then that of all cases, step by step."""
+    quick = [cell for cell in asked.cells if cell.part == QUICK]
+    _finish(quick, options)
+    if quick:
+        yield replace(asked.sides(quick).compare(), open=Open(cases=True))
+    _finish([cell for cell in asked.cells if cell.part != QUICK], options)
+    sides = asked.sides(asked.cells)
+    compared = sides.compare()
+    effort = Effort(options.reruns, options.representatives, not options.no_attribution)
+    yield from steps(sides, _runner(options, compared), effort)
 
 
 def _allowed(path: Path) -> tuple[AllowEntry, ...]:
@@ -102,19 +118,22 @@ def _allowed(path: Path) -> tuple[AllowEntry, ...]:
 
 
 class _Output:
-    """The answer: the first and the last go to the terminal, all of them into the files."""
+    """The answer: the quick cases', the first of all cases and the last one go to the terminal.
 
-    def __init__(
-        self, options: argparse.Namespace, entries: tuple[AllowEntry, ...], summary: Path
-    ) -> None:
+    All of them go into the files.
+    """
+
+    def __init__(self, options: argparse.Namespace, entries: tuple[AllowEntry, ...]) -> None:
         self._options, self._entries = options, entries
-        self.summary = summary
+        self.summary = Path()  # known once the two sides are
         self.open: Open | None = None  # of the answer that was given last
         self.exit_code = 0
 
     def update(self, comparison: Comparison) -> None:
         """Replace the answer."""
         final = not comparison.open
+        shown = final or self.open is None or self.open.cases
+        self.summary = self._options.markdown or _folder(self._options, comparison) / "summary.md"
         allowed = allow.apply(self._entries, comparison)
         data, file = as_data(comparison, allowed), self._options.json
         texts = {self.summary: comparison_github.summary(comparison, allowed)}
@@ -126,9 +145,9 @@ class _Output:
         if file == STDOUT:
             if final:
                 show(as_json(data, indent=1))
-        elif final or self.open is None:
+        elif shown:
             show("\n".join(comparison_text.lines(comparison, allowed)))
-        if final or self.open is None:
+        if shown:
             say(f"summary: {self.summary}")
         if final and self._options.annotations:
             annotate(comparison_github.annotation_lines(comparison, allowed))
@@ -144,8 +163,25 @@ def _reports(name: str) -> tuple[list[Report], list[str]]:
     return find_reports(path) if path.is_dir() else ([], [])
 
 
-def _sides(options: argparse.Namespace) -> tuple[Sides, list[str]]:
-    """Both sides, run now where a stack was named, and what of given reports can't be read."""
+@dataclass(frozen=True)
+class _Asked:
+    """What the command line names: reports where it names reports, else a stack and its cells."""
+
+    given: Sequence[Sequence[Report]]
+    stacks: Sequence[Stack | None]
+    cells: Sequence[Cell]
+    faults: Sequence[str]  # of what can't be read of given reports
+
+    def sides(self, cells: Sequence[Cell]) -> Sides:
+        """Both sides, from the reports that were given and those of these cells."""
+        reports = [
+            reports or joined([cell for cell in cells if cell.stack == stack])
+            for reports, stack in zip(self.given, self.stacks, strict=True)
+        ]
+        return Sides(reports, self.stacks, upstream_rows())
+
+
+def _asked(options: argparse.Namespace) -> _Asked:
     named = (options.base, options.candidate)
     read = [_reports(name) for name in named[bool(options.history) :]]
     given = [reports for reports, _ in read]
@@ -162,31 +198,37 @@ def _sides(options: argparse.Namespace) -> tuple[Sides, list[str]]:
         for reports, name in zip(given, named, strict=True)
     ]
     # A report or a recorded run has cases on more lanes than one, so the other side needs them too.
-    once = options.lanes is None and not any(given)
+    both = not any(given)
+    once = options.lanes is None and both
     options.lanes = options.lanes or (ONCE if once else LANES)
     ran = [stack for stack in stacks if stack]
     cells = cells_of(ran, options, options.reports, once=once)
-    done = run.Done([], {})
-    if cells:
-        done = run.run(cells, Environments(), jobs=options.jobs, fresh=options.fresh, say=say)
+    if both and not options.arguments:
+        cells = divided(cells, QUICK_LANE, quick_cases())
+    return _Asked(given, stacks, cells, [fault for _, faults in read for fault in faults])
+
+
+def _finish(cells: Sequence[Cell], options: argparse.Namespace) -> None:
+    """Run the cells. Raises BadInputError, naming them, if some have no answer."""
+    if not cells:
+        return
+    done = run.run(cells, Environments(), jobs=options.jobs, fresh=options.fresh, say=say)
     if done.died:
         raise BadInputError(f"no answer from {', '.join(done.died)}: the same command continues")
-    reports = [
-        reports or [cell.read() for cell in done.finished if cell.stack == stack]
-        for reports, stack in zip(given, stacks, strict=True)
-    ]
-    return Sides(reports, stacks, upstream_rows()), [
-        fault for _, faults in read for fault in faults
-    ]
 
 
-def _runner(options: argparse.Namespace, sides: Sides) -> Runner:
-    compared = sides.compare()
+def _runner(options: argparse.Namespace, compared: Comparison) -> Runner:
     return Runner(
         Environments(),
-        options.out / f"{compared.base.name}..{compared.candidate.name}",
+        _folder(options, compared),
         with_paths(options.arguments),
         say,
         options.jobs,
         options.fresh,
     )
+
+
+def _folder(options: argparse.Namespace, compared: Comparison) -> Path:
+    name = f"{compared.base.name}..{compared.candidate.name}"
+    folder: Path = options.out / name
+    return folder

@@ -31,13 +31,15 @@ _TAIL = 12
 
 @dataclass(frozen=True)
 class Cell:
-    """What one pytest run is asked; ``cases`` limits it to those ids."""
+    """What one pytest run is asked: ``cases`` only, or all but ``unless_cases``; both are ids."""
 
     stack: Stack
     lane: str
     folder: Path  # where its report and log go, a file of the lane's name each
     arguments: tuple[str, ...] = ("suites",)
     cases: tuple[str, ...] | None = None
+    unless_cases: tuple[str, ...] = ()
+    part: str = ""  # of its lane's cases, for the names of its files
     shard: Shard | None = None
     workers: int = 1
     label: str = ""  # which of several runs of one stack and lane it is
@@ -67,6 +69,7 @@ class Cell:
             "environment": environment.folder.name,
             "arguments": list(self.arguments),
             "cases": None if self.cases is None else sorted(self.cases),
+            "unless_cases": sorted(self.unless_cases),
             "shard": str(self.shard or ""),
             "elsewhere": list(self.elsewhere),
             "sources": sources_digest(self.arguments),
@@ -120,8 +123,9 @@ class Cell:
 
     @property
     def _name(self) -> str:
-        part = f"-{self.shard.number}of{self.shard.count}" if self.shard else ""
-        return f"{self.lane}{part}"
+        shard = f"-{self.shard.number}of{self.shard.count}" if self.shard else ""
+        part = f"-{self.part}" if self.part else ""
+        return f"{self.lane}{part}{shard}"
 
     @property
     def _new(self) -> Path:
@@ -135,10 +139,10 @@ class Cell:
         command = [str(environment.python), "-m", "pytest", "--lane", self.lane]
         command += ["--color=no", "-p", "no:cacheprovider", f"--junitxml={self._new}"]
         if self.cases is not None:
-            names = self.folder / f"{self._name}.cases"
-            names.write_text("".join(f"{case}\n" for case in self.cases), encoding="utf-8")
             # In one word: pytest takes a path alone for an argument when it looks for its rootdir.
-            command.append(f"--cases={names}")
+            command.append(f"--cases={self._written(self.cases)}")
+        if self.unless_cases:
+            command.append(f"--unless-cases={self._written(self.unless_cases)}")
         if self.elsewhere:
             command += ["--unless-lane", ",".join(self.elsewhere)]
         if self.shard is not None:
@@ -146,6 +150,11 @@ class Cell:
         if self.workers > 1:
             command += ["-n", str(self.workers)]
         return [*command, *self._places()]
+
+    def _written(self, cases: Sequence[str]) -> Path:
+        names = self.folder / f"{self._name}.cases"
+        names.write_text("".join(f"{case}\n" for case in cases), encoding="utf-8")
+        return names
 
     def _places(self) -> Sequence[str]:
         """Its arguments; of chosen cases only their files: collecting all takes seconds."""

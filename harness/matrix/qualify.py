@@ -90,7 +90,8 @@ def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
 
 
 def _opened(found: Comparison, sides: Sides, effort: Effort, keys: Sequence[str]) -> Comparison:
-    return replace(found, open=Open(len(keys), len(_causes(found, sides, effort))))
+    causes = len(_causes(found, sides, effort))
+    return replace(found, open=Open(reruns=len(keys), attributions=causes))
 
 
 def _causes(found: Comparison, sides: Sides, effort: Effort) -> Sequence[Group[ComparedCase]]:

@@ -24,6 +24,7 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
             "versions": dict(comparison.candidate.versions),
         },
         "open": {
+            "cases": comparison.open.cases,
             "reruns": comparison.open.reruns,
             "attributions": comparison.open.attributions,
         },

@@ -10,7 +10,7 @@ from harness.printable import printable
 from harness.render.terminal_lines import WIDTH, heading, title, wrapped
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide, undecided_of
-from harness.verdicts.comparison import DIFFERS, ComparedCase, Comparison
+from harness.verdicts.comparison import DIFFERS, ComparedCase, Comparison, Open
 from harness.verdicts.effects import Effect, by_area, of_all
 from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
@@ -31,10 +31,16 @@ def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     yield from _allowed(allowed)
     yield from _effects(comparison)
     yield from _versions(comparison)
-    yield title("first answer" if comparison.open else "answer")
+    yield title(_which(comparison.open))
     yield from wrapped(f"{counts(comparison)}.")
     yield from wrapped(rested(comparison))
     yield from wrapped(decide(comparison, allowed.entries).sentence)
+
+
+def _which(still: Open) -> str:
+    if still.cases:
+        return "answer of the quick cases"
+    return "first answer" if still else "answer"
 
 
 def section(found: Sequence[Group[ComparedCase]], shown: int = _SHOWN) -> Iterator[str]:

@@ -18,14 +18,12 @@ from harness.isolation.isolator import Limits
 from harness.job import job
 from harness.lanes import lane_can, lane_named
 from harness.model.topology import PROCESSES, Target, Topology
-from harness.session.selection import Durations, Shard, read_cases, read_durations
+from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, read_durations
 
 if TYPE_CHECKING:
     from harness.lanes.tpu_aot.golden import Golden
 
 _MIB, _KIB = 1 << 20, 1 << 10
-
-_QUICK_LANE = "virtual-tpu"  # where it is measured what cases see
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -54,6 +52,9 @@ def add_options(parser: pytest.Parser) -> None:
         help="one part of several that take equally long by recorded durations, as 2/5",
     )
     which.addoption("--cases", metavar="FILE", help="only the cases whose ids are its lines")
+    which.addoption(
+        "--unless-cases", metavar="FILE", help="leave out the cases whose ids are its lines"
+    )
     which.addoption(
         "--quick",
         action="store_true",
@@ -136,6 +137,7 @@ class Settings:
     shard: Shard | None
     durations: Durations
     cases: frozenset[str] | None  # None for all
+    unless_cases: frozenset[str]
     deadline: float
     limits: Limits
     expectations: Path | None
@@ -153,7 +155,7 @@ class Settings:
         lanes = () if given is None else _split(given)
         cases = _cases(config)
         if config.getoption("quick") and not lanes:
-            lanes = (_QUICK_LANE,)
+            lanes = (QUICK_LANE,)
         topologies = () if sizes == "all" else tuple(map(Topology.parse, _split(sizes)))
         if processes := config.getoption("processes") or "":
             topologies = _divided(topologies, lanes, processes)
@@ -176,6 +178,7 @@ class Settings:
             shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
             durations=read_durations(_from_root(config, config.getini("xla_durations"))),
             cases=cases,
+            unless_cases=_unless_cases(config),
             deadline=_number(config, "--deadline", above=0),
             limits=Limits(
                 memory_bytes=int(_number(config, "--memory-limit", above=-1)) * _MIB or None,
@@ -284,6 +287,11 @@ def _cases(config: pytest.Config) -> frozenset[str] | None:
         if path is None:
             raise BadInputError("--quick: expected ini xla_quick, a file of cases")
     return None if path is None else read_cases(path)
+
+
+def _unless_cases(config: pytest.Config) -> frozenset[str]:
+    given = config.getoption("unless_cases")
+    return read_cases(Path(given)) if given else frozenset()
 
 
 def _hardware(lanes: Sequence[str]) -> Topology | None:

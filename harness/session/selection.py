@@ -19,6 +19,7 @@ from harness.files import read_text
 _SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 Durations = Mapping[str, Mapping[str, float]]  # lane to test function to seconds of one case
 DEFAULT_SECONDS = 0.1
+QUICK_LANE = "virtual-tpu"  # where it is measured what cases see
 
 
 @dataclass(frozen=True)
@@ -111,5 +112,5 @@ def read_cases(path: Path) -> frozenset[str]:
     try:
         lines = read_text(path).splitlines()
     except BadInputError as error:
-        raise BadInputError(f"cases to run: {error}") from error
+        raise BadInputError(f"file of cases: {error}") from error
     return frozenset(line.strip() for line in lines if line.strip())

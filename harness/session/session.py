@@ -272,7 +272,9 @@ class Cases:
     def _choose(self, items: list[pytest.Item]) -> None:
         chosen, left_out = [], []
         for item in items:
-            if self._settings.cases is not None and item.nodeid not in self._settings.cases:
+            if item.nodeid in self._settings.unless_cases or (
+                self._settings.cases is not None and item.nodeid not in self._settings.cases
+            ):
                 left_out.append(item)
                 continue
             target, declared = self._target_of(item), declared_targets(item)

@@ -55,7 +55,7 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     """The answer; ``allowed`` are the keys of what was signed off.
 
     2: can't tell. A side has no measured case, or nothing speaks against the candidate but a
-    flaky case that may be a regression (``ComparedCase.undecided``).
+    flaky case that may be a regression (``ComparedCase.undecided``), or only the quick cases ran.
     1: something regressed, as expected or not, or is missing, and nobody has signed it off.
     0: neither.
     """
@@ -68,6 +68,8 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     undecided = undecided_of(comparison)
     if undecided:
         return Decision(2, f"Can't tell: {len(undecided)} flaky, which may be a regression.")
+    if comparison.open.cases:
+        return Decision(2, "Can't tell yet: nothing regressed among the quick cases.")
     but = f", but for {len(allowed)} signed off" if allowed else ""
     for verdict, (words, _) in _COSTS.items():
         count = len(comparison.of(verdict))

@@ -169,13 +169,16 @@ class ComparedCase:
 class Open:
     """What a comparison still waits for; false once it is final."""
 
+    cases: bool = False  # whether all but the quick cases are still to run
     reruns: int = 0  # cases that will be rerun
     attributions: int = 0  # causes whose component will be looked for
 
     def __bool__(self) -> bool:
-        return bool(self.reruns or self.attributions)
+        return bool(self.cases or self.reruns or self.attributions)
 
     def __str__(self) -> str:
+        if self.cases:
+            return "all other cases"
         counts = {"to rerun": (self.reruns, "case"), "to attribute": (self.attributions, "cause")}
         return ", ".join(
             f"{count} {noun}{'s' * (count > 1)} {what}"

@@ -104,13 +104,13 @@ def test_the_first_answer_comes_before_the_reruns(interrupted: Told) -> None:
     assert " answer -" not in interrupted.output.replace(" first answer -", "")
     assert "Still open: 9 cases to rerun, 3 causes to attribute." in interrupted.output
     assert "interrupted: reports/qualify/1..2/summary.md has what is known" in interrupted.errors
-    assert interrupted.answer["open"] == {"reruns": 9, "attributions": 3}
+    assert interrupted.answer["open"] == {"cases": False, "reruns": 9, "attributions": 3}
     assert all(not f["rerun_cases"] and not f["component"] for f in interrupted.cases.values())
 
 
 def test_the_same_command_continues(stacks: Drift, finished: Told) -> None:
     assert finished.errors.count(": kept reports/matrix/") == 2
-    assert finished.answer["open"] == {"reruns": 0, "attributions": 0}
+    assert finished.answer["open"] == {"cases": False, "reruns": 0, "attributions": 0}
     once_more = stacks.run(*COMMAND)
     assert (once_more.stdout, once_more.returncode) == (finished.output, finished.code)
     assert ": running" not in once_more.stderr

@@ -82,6 +82,15 @@ def test_chosen_cases(project: Project) -> None:
     assert list(ran.cases) == ["test_long[cpu-1]"]
 
 
+def test_cases_left_out_by_their_ids(project: Project) -> None:
+    project.write("test_inner.py", BODY)
+    ids = project.path / "ids"
+    ids.write_text("test_inner.py::test_long[cpu-1]\ntest_inner.py::test_gone[cpu-1]\n")
+    ran = project.run("--lane", "cpu", "--unless-cases", "ids", "test_inner.py")
+    assert ran.code == 0
+    assert sorted(ran.cases) == sorted(f"test_short[cpu-1-{n}]" for n in range(10))
+
+
 def test_cases_are_left_to_another_lane(project: Project) -> None:
     project.write("test_inner.py", BODY)
     project.write("test_other.py", "@pytest.mark.lanes('cpu')\ndef test_here(): pass\n")
@@ -104,11 +113,12 @@ def test_a_lane_that_cases_can_not_be_left_to(project: Project, lane: str, said:
     assert ran.shows(said)
 
 
-def test_chosen_cases_of_no_file(project: Project) -> None:
+@pytest.mark.parametrize("option", ["--cases", "--unless-cases"])
+def test_chosen_cases_of_no_file(project: Project, option: str) -> None:
     project.write("test_inner.py", BODY)
-    ran = project.run("--lane", "cpu", "--cases", "nowhere")
+    ran = project.run("--lane", "cpu", option, "nowhere")
     assert ran.code == 2
-    assert ran.shows("cases to run: nowhere:")
+    assert ran.shows("file of cases: nowhere:")
 
 
 QUICK = """
@@ -135,7 +145,7 @@ def test_the_quick_cases_run_where_they_were_measured(project: Project) -> None:
     [
         (["--cases=ids"], "--quick: expected no --cases beside it"),
         ([], "--quick: expected ini xla_quick, a file of cases"),
-        (["-o", "xla_quick=nowhere"], "cases to run: "),
+        (["-o", "xla_quick=nowhere"], "file of cases: "),
     ],
 )
 def test_quick_without_its_file(project: Project, options: list[str], said: str) -> None:

@@ -1,0 +1,52 @@
+"""The quick cases before all others: what they say of two stacks is known in a minute or two."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from harness.frameworks import FRAMEWORKS
+from harness.junit.report import Report
+from harness.matrix.cell import Cell
+
+QUICK, REST = "quick", "rest"  # the parts of a lane's cases
+
+
+def divided(cells: Sequence[Cell], lane: str, cases: Collection[str]) -> list[Cell]:
+    """The cells, with two in place of each one of ``lane``: one for those cases, one for the rest.
+
+    They stay as they are when the stacks have different frameworks: what one of them is asked is
+    another id than what the other is asked.
+    """
+    frameworks = {frozenset(FRAMEWORKS.keys() & cell.stack.pins.keys()) for cell in cells}
+    if not cases or len(frameworks) > 1:
+        return list(cells)
+    chosen = tuple(sorted(cases))
+    made = []
+    for cell in cells:
+        if cell.lane == lane:
+            made.append(replace(cell, cases=chosen, part=QUICK))
+            made.append(replace(cell, unless_cases=chosen, part=REST))
+        else:
+            made.append(cell)
+    return made
+
+
+def joined(cells: Sequence[Cell]) -> list[Report]:
+    """The reports of one stack's cells, the parts of a lane's cases as one.
+
+    What was left out, and why, is what the part without the quick cases says: it collects all.
+    """
+    parts = {(cell.lane, cell.part): cell.read() for cell in cells}
+    found = []
+    for (lane, part), report in parts.items():
+        if part == QUICK and (lane, REST) in parts:
+            continue
+        quick = parts.get((lane, QUICK)) if part == REST else None
+        found.append(_with(report, quick) if quick else report)
+    return found
+
+
+def _with(rest: Report, quick: Report) -> Report:
+    results = {**quick.results, **rest.results}
+    return replace(rest, results=results, faults=(*quick.faults, *rest.faults))
