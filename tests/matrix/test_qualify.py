@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,16 +75,11 @@ def stacks(tmp_path_factory: pytest.TempPathFactory, environments_cache: Any) ->
 @pytest.fixture(scope="module")
 def interrupted(stacks: Drift) -> Told:
     """Ctrl-C while the representatives are rerun."""
-    hold, log = stacks.path / "hold", stacks.path / "reports/qualify/1..2/rerun-1/2/cpu.log"
+    hold = stacks.path / "hold"
     hold.touch()
-    with stacks.start(*COMMAND) as process:
-        end = time.monotonic() + 100
-        while not log.exists() and time.monotonic() < end:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=200)
+    done = stacks.interrupt("reports/qualify/1..2/rerun-1/2/cpu.log", *COMMAND)
     hold.unlink()
-    return told(stacks, process.returncode, output, errors)
+    return told(stacks, done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")

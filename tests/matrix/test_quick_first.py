@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import time
 
 import pytest
 from support.drift import GOOD, INI, NO_DOUBLE, Drift
@@ -45,16 +43,10 @@ def stacks(drift: Drift) -> Drift:
 
 def _interrupted(stacks: Drift, candidate: str, *command: str) -> str:
     """What the command prints until Ctrl-C once the other cases run."""
-    log = stacks.path / f"reports/matrix/{candidate}/virtual-tpu-rest.log"
-    with stacks.start(*command) as process:
-        end = time.monotonic() + 100
-        while not log.exists() and time.monotonic() < end:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=200)
-    assert process.returncode == 130, errors
-    assert "has what is known, still open: all other cases" in errors
-    return output
+    done = stacks.interrupt(f"reports/matrix/{candidate}/virtual-tpu-rest.log", *command)
+    assert done.returncode == 130, done.stderr
+    assert "has what is known, still open: all other cases" in done.stderr
+    return done.stdout
 
 
 def test_the_quick_cases_come_first(stacks: Drift) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +101,16 @@ class Drift:
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         with self.start(*arguments, **environment) as process:
+            output, errors = process.communicate(timeout=200)
+        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+    def interrupt(self, file: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run it, with Ctrl-C once it has made the file."""
+        with self.start(*arguments) as process:
+            end = time.monotonic() + 100
+            while not (self.path / file).exists() and time.monotonic() < end:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=200)
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
