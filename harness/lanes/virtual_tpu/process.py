@@ -8,9 +8,11 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
+from types import CodeType
 from typing import Any
 
 import wrapt
@@ -19,6 +21,7 @@ from packaging.version import Version
 from harness.lanes.virtual_tpu import callbacks, pallas
 from harness.lanes.virtual_tpu.sites import NEAR, RUNNERS, is_runners, is_users
 
+_Frame = tuple[int, CodeType, int]  # thread, code, line: of each thread, innermost first
 _RUNNERS = (*RUNNERS, "/harness/lanes/virtual_tpu/")
 _DEEPEST = 12  # frames of a stack that are told
 _TAKES_THE_OLDER = Version("0.4.36")  # of its own StableHLO and of the one that a plugin reads
@@ -59,15 +62,18 @@ def stack() -> str:
     return "".join(traceback.format_list(frames[max(own, default=-1) + 1 :]))
 
 
-def stacks() -> str:
+def stacks(frames: Sequence[_Frame]) -> str:
     """Where the user's code is in each thread that runs some, the main thread first."""
-    frames = sys._current_frames()
     main = threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     told = []
-    for ident in sorted(frames, key=lambda one: one != main):
-        stack = traceback.extract_stack(frames[ident])
-        users = [one for one in stack if is_users(one.filename)][-_DEEPEST:]
+    for ident in sorted({ident for ident, _, _ in frames}, key=lambda one: one != main):
+        stack = [(code, line) for thread, code, line in frames if thread == ident]
+        users = [
+            traceback.FrameSummary(code.co_filename, line, code.co_name)
+            for code, line in reversed(stack)
+            if is_users(code.co_filename)
+        ][-_DEEPEST:]
         if users and ident in names:
             told.append(f"  thread {names[ident]}:\n")
             told += traceback.format_list(users)
@@ -99,22 +105,23 @@ def _is_jax_asking() -> bool:
     return False
 
 
-def site() -> str:
+def site(frames: Sequence[_Frame]) -> str:
     """The user's lines that this call comes from, innermost first, one after the other.
 
     In a thread that has no Python, those that the main thread is at, which may be beyond: they
     begin with "near".
     """
-    frame = sys._getframe(1) if sys._getframe().f_back else None
-    near = "" if frame is not None else NEAR
-    if frame is None and (main := threading.main_thread().ident):
-        frame = sys._current_frames().get(main)
+    here = threading.get_ident()
+    near = "" if any(thread == here for thread, _, _ in frames) else NEAR
+    asked = threading.main_thread().ident if near else here
     found = []
-    while frame is not None and not is_runners(frame.f_code.co_filename):
-        code = frame.f_code
+    for thread, code, line in frames:
+        if thread != asked:
+            continue
+        if is_runners(code.co_filename):
+            break
         if is_users(code.co_filename):
-            found.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
-        frame = frame.f_back
+            found.append(f"{code.co_filename}:{line} {code.co_name}")
     more = ", ..." if len(found) > _DEEPEST else ""
     return f"{near}{', called from '.join(found[:_DEEPEST])}{more}" if found else ""
 

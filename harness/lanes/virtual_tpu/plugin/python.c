@@ -18,8 +18,17 @@ static struct {
   void (*PyErr_Print)(void);
   void *(*PyImport_ImportModule)(const char *);
   void *(*PyObject_CallMethod)(void *, const char *, const char *, ...);
+  void *(*PyObject_GetAttrString)(void *, const char *);
   const char *(*PyUnicode_AsUTF8AndSize)(void *, long *);
+  void *(*PyList_New)(long);
+  int (*PyList_Append)(void *, void *);
+  void *(*PyTuple_Pack)(long, ...);
+  int (*PyDict_Next)(void *, long *, void **, void **);
+  int (*PyGC_Disable)(void);
+  int (*PyGC_Enable)(void);
+  void (*Py_IncRef)(void *);
   void (*Py_DecRef)(void *);
+  void *_Py_NoneStruct;
 } py;
 
 static int find(void) {
@@ -33,21 +42,80 @@ static int find(void) {
   FIND(PyErr_Print);
   FIND(PyImport_ImportModule);
   FIND(PyObject_CallMethod);
+  FIND(PyObject_GetAttrString);
   FIND(PyUnicode_AsUTF8AndSize);
+  FIND(PyList_New);
+  FIND(PyList_Append);
+  FIND(PyTuple_Pack);
+  FIND(PyDict_Next);
+  FIND(PyGC_Disable);
+  FIND(PyGC_Enable);
+  FIND(Py_IncRef);
   FIND(Py_DecRef);
+  FIND(_Py_NoneStruct);
 #undef FIND
   return 1;
 }
 
+// Append (thread, code, line) of each frame of a thread, innermost first. 0 on an exception.
+static int add_frames(void *list, void *thread, void *frame) {
+  int is_added = 1;
+  py.Py_IncRef(frame);
+  while (is_added && frame != py._Py_NoneStruct) {
+    void *code = py.PyObject_GetAttrString(frame, "f_code");
+    void *line = py.PyObject_GetAttrString(frame, "f_lineno");
+    void *back = py.PyObject_GetAttrString(frame, "f_back");
+    void *entry = code && line && back ? py.PyTuple_Pack(3, thread, code, line) : NULL;
+    is_added = entry != NULL && py.PyList_Append(list, entry) == 0;
+    void *const done[] = {entry, line, code, frame};
+    for (size_t i = 0; i < sizeof done / sizeof *done; ++i) {
+      if (done[i] != NULL) py.Py_DecRef(done[i]);
+    }
+    frame = back;
+  }
+  if (frame != NULL) py.Py_DecRef(frame);
+  return is_added;
+}
+
+// Where every thread of Python is: a list of (thread, code, line). No frame may be held while
+// Python code runs. That lets other threads go on, and a frame that its thread has left meanwhile
+// dies with its variables in this one; TorchTPU ends a process if a tensor dies in a thread of its.
+static void *frames(void) {
+  void *module = py.PyImport_ImportModule("sys");
+  void *threads = module == NULL ? NULL : py.PyObject_CallMethod(module, "_current_frames", NULL);
+  void *list = threads == NULL ? NULL : py.PyList_New(0);
+  void *thread, *frame;
+  long at = 0;
+  int is_added = list != NULL;
+  while (is_added && py.PyDict_Next(threads, &at, &thread, &frame)) {
+    is_added = add_frames(list, thread, frame);
+  }
+  if (threads != NULL) py.Py_DecRef(threads);
+  if (module != NULL) py.Py_DecRef(module);
+  if (is_added || list == NULL) return list;
+  py.Py_DecRef(list);
+  return NULL;
+}
+
+static void *result_of(const char *method, int takes_frames) {
+  void *module = py.PyImport_ImportModule("harness.lanes.virtual_tpu.process");
+  void *list = takes_frames && module != NULL ? frames() : NULL, *result = NULL;
+  if (module != NULL && !takes_frames) result = py.PyObject_CallMethod(module, method, NULL);
+  if (list != NULL) result = py.PyObject_CallMethod(module, method, "O", list);
+  if (list != NULL) py.Py_DecRef(list);
+  if (module != NULL) py.Py_DecRef(module);
+  return result;
+}
+
 // What `method` of the Python half returns, if that is a string; to be freed. An exception that
-// was on its way is left as it was.
-static char *call(const char *method) {
+// was on its way is left as it was. Garbage, in which there may be tensors, is kept for later.
+static char *call(const char *method, int takes_frames) {
   char *copy = NULL;
   void *type, *value, *traceback;
   const int state = py.PyGILState_Ensure();
+  const int collects = py.PyGC_Disable();
   py.PyErr_Fetch(&type, &value, &traceback);
-  void *module = py.PyImport_ImportModule("harness.lanes.virtual_tpu.process");
-  void *result = module == NULL ? NULL : py.PyObject_CallMethod(module, method, NULL);
+  void *result = result_of(method, takes_frames);
   if (result == NULL) {
     fprintf(stderr, "virtual TPU: its Python half failed in %s():\n", method);
     py.PyErr_Print();
@@ -60,8 +128,8 @@ static char *call(const char *method) {
     }
     py.Py_DecRef(result);
   }
-  if (module != NULL) py.Py_DecRef(module);
   py.PyErr_Restore(type, value, traceback);
+  if (collects) py.PyGC_Enable();
   py.PyGILState_Release(state);
   return copy;
 }
@@ -78,14 +146,14 @@ void python_start(void) {
   static _Thread_local int inside;  // the Python half may ask for this library's functions
   if (!available || inside) return;
   inside = 1;
-  free(call("start"));
+  free(call("start", 0));
   inside = 0;
 }
 
-char *python_stack(void) { return available ? call("stack") : NULL; }
+char *python_stack(void) { return available ? call("stack", 0) : NULL; }
 
-char *python_stacks(void) { return available ? call("stacks") : NULL; }
+char *python_stacks(void) { return available ? call("stacks", 1) : NULL; }
 
-char *python_stablehlo(void) { return available ? call("stablehlo") : NULL; }
+char *python_stablehlo(void) { return available ? call("stablehlo", 0) : NULL; }
 
-char *python_site(void) { return available ? call("site") : NULL; }
+char *python_site(void) { return available ? call("site", 1) : NULL; }
