@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from harness.lanes.hlo import Module
 from harness.model.host_work import HostWork
 from harness.model.topology import Target, Topology
 from suites.host_work import steps
 from suites.host_work.numbers import check_descent
+from suites.jax_compiled import exchanges
 
 pytestmark = [
     pytest.mark.topologies("4"),
@@ -51,24 +51,8 @@ def test_step(mesh: Mesh, host_work: HostWork, step: Step, xla_target: Target) -
     for weights in copies:
         check_descent(steps.parameters(), steps.tokens(), weights, loss, losses)
     if step is steps.sharded and xla_target.lane != "tpu":  # whose compiler divides all-reduces
-        assert _exchanged(step(mesh)[0], arguments) == {"all-reduce"}, "more than sums of gradients"
-
-
-def _exchanged(function: Callable[..., Any], arguments: tuple[Any, ...]) -> set[str]:
-    """The collectives of the compiled program."""
-    compiled = jax.jit(function).lower(*arguments).compile()
-    (program,) = compiled.runtime_executable().hlo_modules()
-    module = Module.FromString(program.as_serialized_hlo_module_proto())
-    opcodes = {
-        one.opcode for computation in module.computations for one in computation.instructions
-    }
-    return opcodes & {
-        "all-gather",
-        "all-reduce",
-        "all-to-all",
-        "collective-permute",
-        "reduce-scatter",
-    }
+        compiled = jax.jit(step(mesh)[0]).lower(*arguments).compile()
+        assert exchanges(compiled) == {"all-reduce"}, "more than sums of gradients"
 
 
 @pytest.mark.lanes("virtual-tpu", "tpu")

@@ -17,6 +17,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from suites.jax_compiled import exchanges
 from suites.jax_releases import explicit, needs_explicit_axes
 from suites.spmd_specs.jax_layouts import Entry, check, mesh_of_two_rows, name_of, sharding, specs
 
@@ -115,6 +116,8 @@ OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, Spe
         BOTH,
     ),
 }
+# Those in which devices need parts of others. The others work on what each device has.
+EXCHANGE = {"sum_of_rows", "sum", "largest", "product_of_parts", "product_scattered", "taken"}
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -134,9 +137,11 @@ def test_operator(operator: str) -> None:
             jax.device_put(value, sharding(mesh, spec))
             for value, spec in zip(values, arguments.values(), strict=True)
         ]
-        found = jax.jit(noted)(*placed)
+        compiled = jax.jit(noted).lower(*placed).compile()
+        found = compiled(*placed)
     assert tuple(said[0]) == expected
     check(found, by_numpy(*values), mesh, expected)
+    assert bool(exchanges(compiled)) == (operator in EXCHANGE)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 7])

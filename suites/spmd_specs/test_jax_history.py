@@ -15,6 +15,7 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from suites.jax_compiled import exchanges
 from suites.jax_releases import (
     checked,
     explicit,
@@ -67,7 +68,7 @@ def test_a_jacobian_taken_inside_of_shard_map(derivative: Any) -> None:
 def test_a_sum_over_devices_inside_of_vmap() -> None:
     mesh = mesh_of(4)
     spec, whole = PartitionSpec("x"), PartitionSpec()
-    x = np.arange(24, dtype=np.float32).reshape(3, 8)
+    x = np.arange(24, dtype=np.float32).reshape(3, 8) * 97  # whose sums bfloat16 lacks
     summed = checked(lambda part: lax.psum(part, "x"), mesh, (spec,), whole)
     found = jax.vmap(summed)(x)
     np.testing.assert_array_equal(found, x.reshape(3, 4, 2).sum(1))
@@ -171,8 +172,11 @@ def test_attention_between_divided_heads_and_whole_ones() -> None:
             jax.device_put(one, NamedSharding(mesh, PartitionSpec(*spec)))
             for one, spec in ((q, ("x", None, "y", None)), (k, ("x", None, None, None)))
         ]
-        found = jax.jit(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k))(*given)
+        scores = jax.jit(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k))
+        compiled = scores.lower(*given).compile()
+        found = compiled(*given)
     np.testing.assert_array_equal(found, np.einsum("bqhd,bkhd->bhqk", q, k))
+    assert exchanges(compiled) == set(), "each device has the heads that it needs"
 
 
 @of_jaxlib
