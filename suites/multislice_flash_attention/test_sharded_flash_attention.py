@@ -59,7 +59,12 @@ def test_masks(topology: Topology, start_runtime: StartRuntime, mask: str) -> No
 def test_topologies(topology: Topology, start_runtime: StartRuntime) -> None:
     start_runtime(spmd=True)
     problem = Problem(batch=topology.slices, heads=topology.devices, causal=True)
-    assert_step(problem, partition_spec=SPECS["batch-heads"], mesh=hybrid_mesh(topology))
+    mesh = hybrid_mesh(topology)
+    # Chips are numbered along x, and the mesh's last axis goes along y first.
+    x, y, _ = topology.bounds
+    chips = np.arange(topology.total).reshape(topology.slices, y, x)
+    assert np.array_equal(mesh.device_ids, chips.swapaxes(1, 2).ravel())
+    assert_step(problem, partition_spec=SPECS["batch-heads"], mesh=mesh)
 
 
 @pytest.mark.topologies("2x2")
