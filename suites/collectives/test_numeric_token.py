@@ -30,8 +30,20 @@ FIRST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+def _moved(world: int, first: str, value: float) -> list[np.ndarray]:
+    """What each rank moves: the value; if it is finite, NaN where the token is not taken from.
+
+    It is taken from the first element that a rank receives.
+    """
+    moved = np.full((world, world), value, np.float32)
+    if np.isfinite(value) and first in ("all_gather", "all_to_all", "permute"):
+        moved[1:] = np.nan
+        moved[0, 1:] = value if first == "all_to_all" else np.nan
+    return list(moved)
+
+
 def _check_second(world: int, first: str, value: float) -> None:
-    moved = [np.full((world,), value, np.float32) for _ in range(world)]
+    moved = _moved(world, first, value)
     inputs = ranks_of(world, (world,))
 
     def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
