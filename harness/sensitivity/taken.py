@@ -10,18 +10,23 @@ from collections.abc import Iterator
 
 from harness.lanes.hlo import Instruction, Module
 
+_GSPMD = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
+
 
 def leave_to_shardy(module: Module) -> None:
     """Take GSPMD's shardings out of a program that has Shardy's, which reads no others.
 
     jaxlib's client does not use Shardy for a program that has both, and GSPMD refuses its calls.
+    Calls that GSPMD alone has, as in what an older JAX exported, keep theirs: Shardy reads those.
     """
-    keys = (
-        attribute.key for one in instructions(module) for attribute in one.frontend_attributes.map
-    )
-    if any(key.startswith("xla.sdy.") for key in keys):
+    if any(map(_is_of_shardy, instructions(module))):
         for one in instructions(module):
-            one.ClearField("sharding")
+            if one.custom_call_target not in _GSPMD or _is_of_shardy(one):
+                one.ClearField("sharding")
+
+
+def _is_of_shardy(one: Instruction) -> bool:
+    return any(attribute.key.startswith("xla.sdy.") for attribute in one.frontend_attributes.map)
 
 
 def divide_reduce_scatters(module: Module) -> None:

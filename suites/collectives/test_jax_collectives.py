@@ -15,11 +15,12 @@ from jax.sharding import Mesh
 from packaging.version import Version
 
 from harness.ir import parse
-from harness.model.topology import Topology
+from harness.model.topology import Target, Topology
 from suites.collectives.checks import check_groups, check_numbers, check_reducer
 from suites.collectives.data import layout, ranks_of
 from suites.collectives.exported import export, read, versions
 from suites.collectives.jax_programs import AXES, COLLECTIVES, groups_of, over
+from suites.jax_compiled import exchanges
 from suites.jax_releases import unreadable_before_0_4_30
 from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device, parts, spread
 
@@ -124,7 +125,7 @@ def test_exported(topology: Topology, name: str) -> None:
 @written
 @pytest.mark.parametrize("version", versions())
 def test_exported_by_another_version(
-    topology: Topology, subtests: pytest.Subtests, version: str
+    xla_target: Target, topology: Topology, subtests: pytest.Subtests, version: str
 ) -> None:
     """What an older JAX has exported. It promises that for six months; no defect is known later."""
     from jax import export as exporting
@@ -136,8 +137,12 @@ def test_exported_by_another_version(
     whole = _whole(inputs, mesh)
     for name, artifact in read(version).items():
         with subtests.test(name=name):
-            result = jax.jit(exporting.deserialize(bytearray(artifact)).call)(whole)
-            check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
+            read_again = jax.jit(exporting.deserialize(bytearray(artifact)).call)
+            compiled = read_again.lower(whole).compile()
+            check_numbers(_ranks(compiled(whole)), COLLECTIVES[name].meaning(inputs, groups))
+            kind = COLLECTIVES[name].kind.replace("_", "-")
+            if xla_target.lane != "tpu":  # whose compiler may make others of it
+                assert exchanges(compiled) == {kind}, "other exchanges than were exported"
 
 
 def test_axis_index(topology: Topology) -> None:

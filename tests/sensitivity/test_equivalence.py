@@ -71,12 +71,43 @@ ENTRY main {
 @pytest.mark.parametrize("operator", ["operands-swapped", "sharding-dropped"])
 def test_a_program_for_shardy(tmp_path: Path, operator: str) -> None:
     """What is dropped is Shardy's own attribute."""
+    ask(tmp_path, FOR_SHARDY, _by_shardy(), operator, equal=False)
+
+
+EXPORTED = r"""
+HloModule program, frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["x"=2]>}}
+ENTRY main {
+  x = f32[4] parameter(0), sharding={devices=[2]<=[2]},
+    frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\"x\"}]>"}
+  divided = f32[4] custom-call(x), custom_call_target="Sharding", sharding={devices=[2]<=[2]}
+  own = f32[2] custom-call(divided), custom_call_target="SPMDFullToShardShape", sharding={manual}
+  two = f32[] constant(2), sharding={manual}
+  twos = f32[2] broadcast(two), dimensions={}, sharding={manual}
+  less = f32[2] subtract(own, twos), sharding={manual}
+  copy = f32[2] custom-call(less), custom_call_target="Sharding", sharding={manual}
+  ROOT r = f32[4] custom-call(copy), custom_call_target="SPMDShardToFullShape",
+    sharding={devices=[2]<=[2]}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("operator", "equal"), [("operands-swapped", False), ("sharding-devices-reversed", False)]
+)
+def test_a_program_for_shardy_that_calls_gspmds(
+    tmp_path: Path, operator: str, *, equal: bool
+) -> None:
+    """As JAX compiles what an older JAX has exported."""
+    ask(tmp_path, EXPORTED, _by_shardy(), operator, equal=equal)
+
+
+def _by_shardy() -> Any:
     from jaxlib import xla_client
 
     options = xla_client.CompileOptions()
     build = options.executable_build_options
     build.num_partitions, build.use_spmd_partitioning, build.use_shardy_partitioner = 2, True, True
-    ask(tmp_path, FOR_SHARDY, options, operator, equal=False)
+    return options
 
 
 SENT = """
