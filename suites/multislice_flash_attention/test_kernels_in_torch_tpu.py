@@ -108,25 +108,32 @@ SPECS: dict[str, Spec] = {
 }
 
 
-def operator(name: str, attend: Callable[..., Any], mesh: Any, spec: Spec) -> Callable[..., Any]:
-    """PyTorch's operator of JAX's function of the shards of q, k and v, on a rank of the mesh."""
+def operator(
+    name: str, function: Callable[..., Any], mesh: Any, spec: Spec, *, arrays: int = 3
+) -> Callable[..., Any]:
+    """PyTorch's operator of JAX's function of the shards of so many arrays, on a rank."""
     import jax
     from torch_tpu._internal.pallas import jax_op
 
     partition = jax.sharding.PartitionSpec(*spec)
     sharded = jax.shard_map(
-        attend, mesh=mesh, in_specs=(partition,) * 3, out_specs=partition, check_vma=False
+        function, mesh=mesh, in_specs=(partition,) * arrays, out_specs=partition, check_vma=False
     )
 
     def of_ranks(q, k, v):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         return sharded(q, k, v)
 
-    of_ranks.__annotations__ = dict.fromkeys(("q", "k", "v", "return"), jax.Array)
+    def of_one(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        return sharded(x)
+
+    asked = of_one if arrays == 1 else of_ranks  # TorchTPU reads how many there are
+    names = asked.__code__.co_varnames[:arrays]
+    asked.__annotations__ = dict.fromkeys((*names, "return"), jax.Array)
     made: Callable[..., Any] = jax_op(
         f"xla_harness::{name}",
-        of_ranks,
+        asked,
         mesh=mesh,
-        input_partition_specs=(partition,) * 3,
+        input_partition_specs=(partition,) * arrays,
         output_partition_specs=(partition,),
     )
     return made
@@ -234,3 +241,52 @@ def test_compiled(xla_target: Target, tpu_events: EventLog, start_runtime: Start
     for result in in_each_process(ask, xla_target, start_runtime):
         assert_close(result, expected(problem)[0] + 1, problem.dtype, "output")
     tpu_events.expect_discoveries(1)
+
+
+@pytest.mark.topologies("4")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_kernel_copies_to_the_next_rank(
+    xla_target: Target, start_runtime: StartRuntime, *, compiled: bool
+) -> None:
+    """A remote copy inside of a kernel, which finds its rank by the axis of the mesh."""
+    world = xla_target.topology.total
+    parts = torch.arange(world * 8 * 128, dtype=torch.float32).view(world, 8, 128)
+
+    def ask(device: str) -> torch.Tensor:
+        from torch_tpu._internal.pallas.mesh import get_pallas_mesh
+
+        send = operator("send", _to_the_next, get_pallas_mesh(("x",), (world,)), ("x",), arrays=1)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = send(x) + 1
+            return result
+
+        called = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
+        return called(parts[torch.distributed.get_rank()].to(device)).cpu()
+
+    found = in_each_process(ask, xla_target, start_runtime)
+    for rank, result in enumerate(found):
+        assert_close(result, parts[rank - 1].double() + 1, torch.float32, f"rank {rank}")
+
+
+def _to_the_next(x: Any) -> Any:
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    def send(x: Any, out: Any, sent: Any, received: Any) -> None:
+        next_one = (jax.lax.axis_index("x") + 1) % jax.lax.axis_size("x")
+        copy = tpu.make_async_remote_copy(
+            src_ref=x,
+            dst_ref=out,
+            send_sem=sent,
+            recv_sem=received,
+            device_id=(next_one,),
+            device_id_type=pallas.DeviceIdType.MESH,
+        )
+        copy.start()
+        copy.wait()
+
+    return pallas.pallas_call(
+        send, out_shape=x, scratch_shapes=(tpu.SemaphoreType.DMA, tpu.SemaphoreType.DMA)
+    )(x)

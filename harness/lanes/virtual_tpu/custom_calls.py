@@ -14,17 +14,17 @@ Shapes = tuple[tuple[int, ...], ...]  # of the operands of a call
 
 
 def replace_custom_calls(
-    module: bytes, target: str, replacement: Callable[[bytes, Shapes], bytes]
+    module: bytes, target: str, replacement: Callable[[bytes, Shapes, bool], bytes]
 ) -> tuple[bytes, list[bytes]]:
     """Make every custom call of ``target`` a call of the module that ``replacement`` returns.
 
     Args:
         module: a serialised HloModuleProto.
         target: the custom call's target, as ``tpu_custom_call``.
-        replacement: from a custom call's ``backend_config`` and its operands' shapes to a
-            serialised HloModuleProto whose entry computation takes the same operands and has the
-            same result, or a token and these, and then has a token and that as a tuple: one that
-            has effects. Called once for each different pair.
+        replacement: from a custom call's ``backend_config``, its operands' shapes and whether
+            anything in the program is divided, to a serialised HloModuleProto whose entry
+            computation takes the same operands and has the same result, or a token and these, and
+            then has a token and that as a tuple: one that has effects. Called once for each.
 
     Returns:
         The new module, and the ``backend_config`` of each call that was replaced.
@@ -33,6 +33,7 @@ def replace_custom_calls(
         ValueError: a replacement takes other operands than the call gives it.
     """
     program = Module.FromString(module)
+    divided = _is_divided(program)
     inserted = Inserted(program)
     entries: dict[tuple[bytes, Shapes, bool], Computation] = {}
     configs = []
@@ -53,7 +54,7 @@ def replace_custom_calls(
             operands = tuple(shapes[operand] for operand in instruction.operand_ids)
             key = config, operands, manual
             if key not in entries:
-                added = inserted.add(replacement(config, operands), "kernel")
+                added = inserted.add(replacement(config, operands, divided), "kernel")
                 entries[key] = added[-1]
                 if manual:
                     _make_manual(i for c in added for i in c.instructions)
@@ -62,6 +63,15 @@ def replace_custom_calls(
         chain.finish()
     inserted.finish()
     return program.SerializeToString(), configs
+
+
+def _is_divided(program: Module) -> bool:
+    every = (i for computation in program.computations for i in computation.instructions)
+    return any(
+        i.HasField("sharding")
+        or any(a.key.startswith("xla.sdy.") for a in i.frontend_attributes.map)
+        for i in every
+    )
 
 
 def _is_manual(program: Module, computation: Computation, call: Instruction) -> bool:

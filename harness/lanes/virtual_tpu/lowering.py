@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from harness.lanes.hlo import Module
+
 SCAN = "chlo.scan"  # the name of a composite operation
+_MESH = re.compile(r"<@\w+, ")
 
 
 def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: bool) -> bytes:
@@ -19,6 +23,30 @@ def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: b
         lowered = _lower(jax.jit(function, keep_unused=True), shapes)
     module: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
     return module
+
+
+def lower_by_hand(
+    function: Callable[..., Any], shapes: Sequence[Any], mesh: Any, *, x64: bool
+) -> bytes:
+    """The same, as each device of a mesh does it with what it has, for a program of one device.
+
+    TorchTPU submits what one device does, and nothing around it. To the partitioner all devices
+    have the same there, and it refuses to say which of them one is on. The shardings say themselves
+    which mesh they are of, since the module goes into another one.
+    """
+    import jax
+
+    mesh, spec = getattr(mesh, "abstract_mesh", mesh), jax.sharding.PartitionSpec()
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    whole = jax.sharding.NamedSharding(mesh, spec)
+    given = [jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=whole) for one in shapes]
+    module = Module.FromString(lower_for_cpu(mapped, given, x64=x64))
+    text = ", ".join(f'"{name}"={size}' for name, size in mesh.shape.items())
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            for attribute in instruction.frontend_attributes.map:
+                attribute.value = _MESH.sub(f"<mesh<[{text}]>, ", attribute.value)
+    return module.SerializeToString()
 
 
 def as_hlo(form: str, program: bytes) -> bytes:

@@ -19,7 +19,7 @@ import wrapt
 
 from harness.lanes.virtual_tpu import tpu_interpret
 from harness.lanes.virtual_tpu.custom_calls import Shapes, replace_custom_calls
-from harness.lanes.virtual_tpu.lowering import as_hlo, lower_for_cpu
+from harness.lanes.virtual_tpu.lowering import as_hlo, lower_by_hand, lower_for_cpu
 
 TARGET = "tpu_custom_call"
 _RULE = "jax._src.pallas.mosaic.pallas_call_registration"
@@ -28,8 +28,8 @@ _RULE = "jax._src.pallas.mosaic.pallas_call_registration"
 # What JAX's own message may be about, by interpret mode: it tells users to do what they did.
 _LIMITS = {
     "tpu": "",
-    "hlo": " (in HLO interpret mode, as in a job of several processes, a kernel has no mesh, and"
-    " copies within its device only)",
+    "hlo": " (in HLO interpret mode, as in a job of several processes, a kernel reaches other"
+    " devices only by copies, and only over a mesh of one axis)",
 }
 
 
@@ -42,17 +42,17 @@ class Kernel:
     """One lowered ``pallas_call``: its name, parameters, and the operands' shapes and dtypes.
 
     Attributes:
-        axes: names and sizes of the mesh that the kernel's program is divided over by hand.
+        mesh: that the kernel's program is divided over by hand, if it is.
     """
 
     name: str
     parameters: dict[str, Any]
     operands: Sequence[Any]
     x64: bool
-    axes: tpu_interpret.Axes = ()
-    _modules: dict[Shapes, bytes] = field(default_factory=dict)
+    mesh: Any = None
+    _modules: dict[tuple[Shapes, bool], bytes] = field(default_factory=dict)
 
-    def module(self, shapes: Shapes) -> bytes:
+    def module(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001 - of a program
         """The interpreted kernel for operands of those shapes, as a serialised HloModuleProto.
 
         Mosaic reads blocks of its operands and does not ask how large they are. torch_xla's flash
@@ -60,35 +60,40 @@ class Kernel:
 
         Raises CannotInterpretError.
         """
-        if shapes not in self._modules:
+        key = shapes, divided
+        if key not in self._modules:
             try:
-                self._modules[shapes] = self._interpreted(shapes)
+                self._modules[key] = self._interpreted(*key)
             except Exception as error:
                 text = str(error).strip().split("\n")[0] or _raiser(error)
                 raise CannotInterpretError(
                     f"Pallas kernel {self.name!r} can't be interpreted by JAX: "
                     f"{type(error).__name__}: {text}{_LIMITS[self.mode]}"
                 ) from error
-        return self._modules[shapes]
+        return self._modules[key]
 
     @property
     def mode(self) -> str:
         """The interpret mode of JAX that takes its place in this process: ``tpu`` or ``hlo``."""
         return "tpu" if tpu_interpret.mode() else "hlo"
 
-    def _interpreted(self, shapes: Shapes) -> bytes:
-        mode = tpu_interpret.mode()
+    def _interpreted(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001
+        mode, jaxpr = tpu_interpret.mode(), self.parameters["jaxpr"]
+        reaches = self.mesh is not None and tpu_interpret.reaches_others(jaxpr)
+        axes = tuple(self.mesh.shape.items()) if reaches else ()
         if mode is None:
-            return self._lower(shapes, True)
-        jaxpr = self.parameters["jaxpr"]
+            function, given = self._with(True, shapes)
+            with tpu_interpret.over_mesh(axes):
+                if reaches and not divided:
+                    return lower_by_hand(function, given, self.mesh, x64=self.x64)
+                return lower_for_cpu(function, given, x64=self.x64)
         tpu_interpret.check(jaxpr)
-        axes = self.axes if tpu_interpret.reaches_others(jaxpr) else ()
+        function, given = self._with(mode, shapes)
         with tpu_interpret.lowering(self.name, axes) as kernel:
-            return self._lower(shapes, mode, kernel.between_ends)
+            return lower_for_cpu(kernel.between_ends(function), given, x64=self.x64)
 
-    def _lower(
-        self, given: Shapes, mode: Any, around: Callable[[Any], Any] = lambda function: function
-    ) -> bytes:
+    def _with(self, mode: Any, given: Shapes) -> tuple[Callable[..., Any], list[Any]]:
+        """The kernel as a function of JAX in an interpret mode, and what it takes."""
         import jax
         import jax.numpy as jnp
         from jax._src.pallas import pallas_call
@@ -110,7 +115,7 @@ class Kernel:
             jax.ShapeDtypeStruct(shape, jnp.int32 if o.dtype == bool else o.dtype)
             for shape, o in zip(given, self.operands, strict=True)
         ]
-        return lower_for_cpu(around(interpreted), shapes, x64=self.x64)
+        return interpreted, shapes
 
 
 def _raiser(error: Exception) -> str:
@@ -169,7 +174,7 @@ def _record(
             dict(parameters),
             list(context.avals_in),
             jax.config.jax_enable_x64,
-            tpu_interpret.axes_of(context),
+            tpu_interpret.mesh_of(context),
         )
     return results
 
@@ -221,7 +226,7 @@ def interpret(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
         CannotInterpretError: a kernel was not lowered in this process, or JAX can't interpret it.
     """
     replaced, payloads = replace_custom_calls(
-        as_hlo(form, program), TARGET, lambda p, shapes: _kernel(p).module(shapes)
+        as_hlo(form, program), TARGET, lambda p, *of_call: _kernel(p).module(*of_call)
     )
     kernels = map(_kernel, payloads)
     return replaced, [(kernel.name, kernel.mode) for kernel in kernels]

@@ -48,10 +48,9 @@ def mode() -> Any:
     return tpu.InterpretParams(**{key: options[key] for key in options.keys() & known})
 
 
-def axes_of(context: Any) -> Axes:
-    """The mesh that the program around a kernel is divided over by hand."""
-    mesh = getattr(context.module_context.axis_context, "mesh", None)
-    return () if mesh is None else tuple(mesh.shape.items())
+def mesh_of(context: Any) -> Any:
+    """The mesh that the program around a kernel is divided over by hand; None if there is none."""
+    return getattr(context.module_context.axis_context, "mesh", None)
 
 
 def check(jaxpr: Any) -> None:
@@ -92,16 +91,9 @@ def lowering(name: str, axes: Axes) -> Iterator[Kernel]:
         name: of the kernel.
         axes: of the mesh whose devices run it together; empty when each runs one of its own.
     """
-    from jax._src import core
-
     kernel = Kernel(name, math.prod(size for _, size in axes))
-    _register_axis_index()
-    _lowered.axes = axes
-    try:
-        with core.extend_axis_env_nd(list(axes)), host_callbacks.lowering(kernel.call):
-            yield kernel
-    finally:
-        _lowered.axes = None
+    with over_mesh(axes), host_callbacks.lowering(kernel.call):
+        yield kernel
 
 
 # --- Memories
@@ -231,25 +223,44 @@ def _interpreter() -> Any:
     return interpret
 
 
-# --- Which device it is
+# --- Which device it is, and what others have
 
 _lowered = threading.local()
 
 
+@contextmanager
+def over_mesh(axes: Axes) -> Iterator[None]:
+    """Lower in this thread, outside of any program, what a program does on each device of a mesh.
+
+    The devices are the program's partitions, in the mesh's order.
+    """
+    from jax._src import core
+
+    if not hasattr(core, "extend_axis_env_nd"):  # JAX before 0.4.36
+        yield
+        return
+    _register_lowerings()
+    _lowered.axes = axes
+    try:
+        with core.extend_axis_env_nd(list(axes)):
+            yield
+    finally:
+        _lowered.axes = None
+
+
 @cache
-def _register_axis_index() -> None:
-    """The kernel is lowered outside of the program whose mesh it asks about."""
+def _register_lowerings() -> None:
+    """What asks for the mesh of the program around it, and is lowered without that program."""
     import numpy as np
     from jax._src.lax import parallel
+    from jax._src.lib.mlir import ir
     from jax._src.lib.mlir.dialects import hlo
     from jax.interpreters import mlir
 
-    theirs = parallel._axis_index_lowering
-
-    def lower(context: Any, *, axis_name: Any) -> Any:
+    def index(context: Any, *, axis_name: Any) -> Any:
         axes = getattr(_lowered, "axes", None)
         if axes is None:
-            return theirs(context, axis_name=axis_name)
+            return parallel._axis_index_lowering(context, axis_name=axis_name)
         names, sizes = [name for name, _ in axes], [size for _, size in axes]
         position = names.index(axis_name)
         inner, size = (
@@ -259,4 +270,29 @@ def _register_axis_index() -> None:
         partition = hlo.convert(size.type, hlo.partition_id())
         return [hlo.remainder(hlo.divide(partition, inner), size)]
 
-    mlir.register_lowering(parallel.axis_index_p, lower, platform="cpu")
+    def gather(context: Any, x: Any, **given: Any) -> Any:
+        axes = getattr(_lowered, "axes", None)
+        if axes is None:
+            return parallel._all_gather_lowering(context, x, **given)
+        names, sizes = [name for name, _ in axes], [size for _, size in axes]
+        axis, dimension = given["axis_name"], given["all_gather_dimension"]
+        position = names.index(axis[0] if isinstance(axis, tuple) else axis)
+        devices = np.arange(math.prod(sizes)).reshape(sizes)
+        groups = np.moveaxis(devices, position, -1).reshape(-1, sizes[position])
+        own, whole = context.avals_in[0].shape, context.avals_out[0].shape
+        element = ir.RankedTensorType(x.type).element_type
+        if not given["tiled"]:  # the devices' parts are gathered along a dimension of their own
+            part = [*own[:dimension], 1, *own[dimension:]]
+            x = hlo.reshape(ir.RankedTensorType.get(part, element), x)
+        gathered = hlo.all_gather(
+            [ir.RankedTensorType.get(whole, element)],
+            [x],
+            all_gather_dim=dimension,
+            replica_groups=mlir.dense_int_elements(groups),
+            channel_handle=hlo.ChannelHandle.get(1, mlir.DEVICE_TO_DEVICE_TYPE),
+            use_global_device_ids=True,
+        )
+        return [gathered] if not isinstance(gathered, list) else gathered
+
+    mlir.register_lowering(parallel.axis_index_p, index, platform="cpu")
+    mlir.register_lowering(parallel.all_gather_p, gather, platform="cpu")

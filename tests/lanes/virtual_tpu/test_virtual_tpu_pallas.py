@@ -157,27 +157,70 @@ def test_a_kernel_that_cant_be_interpreted_is_named() -> None:
         jax.jit(kernel(body, "dice"))(X)
 
 
-@pytest.mark.topologies("2@chip")
-def test_a_kernel_that_asks_for_its_mesh_in_a_job_of_processes(topology: Topology) -> None:
-    """JAX's message alone says to use shard_map, which the kernel is in."""
+def _in_a_job(topology: Topology, body: Any, **options: Any) -> list[Any]:
+    """What each process has of the kernel's result, or why the kernel can't be interpreted."""
 
-    def body(x: Any, out: Any) -> None:
-        from jax import lax
-
-        out[...] = x[...] + lax.axis_index("x").astype(np.float32)
-
-    def rank(_: int) -> str:
+    def rank(_: int) -> Any:
         from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device, spread
 
         mesh = mesh_of(topology.total)
-        given = spread(np.concatenate([X, X]), mesh, Spec("x"))
-        with pytest.raises(Exception, match="Pallas kernel 'device'") as caught:
-            on_each_device(kernel(body, "device"), mesh, Spec("x"))(given)
-        return str(caught.value)
+        given = spread(np.concatenate([X, X + 100]), mesh, Spec("x"))
+        try:
+            result = on_each_device(kernel(body, "asking", **options), mesh, Spec("x"))(given)
+        except Exception as error:  # of a class that each JAX has elsewhere
+            return str(error)
+        (shard,) = result.addressable_shards
+        return np.asarray(shard.data)
 
-    for message in run_ranks(rank, topology):
-        assert "NameError" in message
-        assert "as in a job of several processes, a kernel has no mesh" in message
+    return run_ranks(rank, topology)
+
+
+@pytest.mark.topologies("2@chip")
+def test_a_kernel_asks_which_device_it_is_on_in_a_job(topology: Topology) -> None:
+    def body(x: Any, out: Any) -> None:
+        from jax import lax
+
+        out[...] = x[...] + 7 * lax.axis_index("x").astype(np.float32)
+
+    first, second = _in_a_job(topology, body)
+    np.testing.assert_array_equal(first, X)
+    np.testing.assert_array_equal(second, X + 100 + np.float32(7))
+
+
+@pytest.mark.topologies("2@chip")
+def test_a_kernel_copies_to_another_process(topology: Topology) -> None:
+    from jax.experimental.pallas import tpu
+
+    def body(x: Any, out: Any, sent: Any, received: Any) -> None:
+        from jax import lax
+        from jax.experimental import pallas
+
+        other = 1 - lax.axis_index("x")
+        kind = pallas.DeviceIdType.LOGICAL
+        copy = tpu.make_async_remote_copy(x, out, sent, received, other, kind)
+        copy.start()
+        copy.wait()
+
+    semaphores = (tpu.SemaphoreType.DMA, tpu.SemaphoreType.DMA)
+    first, second = _in_a_job(topology, body, scratch_shapes=semaphores)
+    np.testing.assert_array_equal(first, X + 100)
+    np.testing.assert_array_equal(second, X)
+
+
+@pytest.mark.topologies("2@chip")
+def test_a_kernel_that_signals_another_process_is_refused(topology: Topology) -> None:
+    from jax.experimental.pallas import tpu
+
+    def body(x: Any, out: Any, semaphore: Any) -> None:
+        from jax import lax
+
+        tpu.semaphore_signal(semaphore, device_id=1 - lax.axis_index("x"))
+        tpu.semaphore_wait(semaphore)
+        out[...] = x[...]
+
+    for message in _in_a_job(topology, body, scratch_shapes=(tpu.SemaphoreType.REGULAR,)):
+        assert "virtual TPU: Pallas kernel 'asking' can't be interpreted" in message
+        assert "reaches other devices only by copies" in message
 
 
 def test_a_kernel_of_another_process_is_no_guess() -> None:
@@ -219,8 +262,8 @@ def test_replaced_modules_are_well_formed() -> None:
     program = hlo(lambda x: first(second(first(x))), X)
     asked: list[bytes] = []
 
-    def replacement(config: bytes, shapes: object) -> bytes:
-        assert shapes == (X.shape,)
+    def replacement(config: bytes, shapes: object, divided: object) -> bytes:
+        assert (shapes, divided) == ((X.shape,), False)
         asked.append(config)
         return hlo(lambda x: x * len(asked), X, platform="cpu")
 
