@@ -19,6 +19,7 @@ static struct {
   void *(*PyImport_ImportModule)(const char *);
   void *(*PyObject_CallMethod)(void *, const char *, const char *, ...);
   void *(*PyObject_GetAttrString)(void *, const char *);
+  int (*PyObject_IsTrue)(void *);
   const char *(*PyUnicode_AsUTF8AndSize)(void *, long *);
   void *(*PyList_New)(long);
   int (*PyList_Append)(void *, void *);
@@ -28,7 +29,6 @@ static struct {
   int (*PyGC_Enable)(void);
   void (*Py_IncRef)(void *);
   void (*Py_DecRef)(void *);
-  void *_Py_NoneStruct;
 } py;
 
 static int find(void) {
@@ -43,6 +43,7 @@ static int find(void) {
   FIND(PyImport_ImportModule);
   FIND(PyObject_CallMethod);
   FIND(PyObject_GetAttrString);
+  FIND(PyObject_IsTrue);
   FIND(PyUnicode_AsUTF8AndSize);
   FIND(PyList_New);
   FIND(PyList_Append);
@@ -52,7 +53,6 @@ static int find(void) {
   FIND(PyGC_Enable);
   FIND(Py_IncRef);
   FIND(Py_DecRef);
-  FIND(_Py_NoneStruct);
 #undef FIND
   return 1;
 }
@@ -61,7 +61,7 @@ static int find(void) {
 static int add_frames(void *list, void *thread, void *frame) {
   int is_added = 1;
   py.Py_IncRef(frame);
-  while (is_added && frame != py._Py_NoneStruct) {
+  while (is_added && py.PyObject_IsTrue(frame)) {  // None is behind the last one
     void *code = py.PyObject_GetAttrString(frame, "f_code");
     void *line = py.PyObject_GetAttrString(frame, "f_lineno");
     void *back = py.PyObject_GetAttrString(frame, "f_back");
