@@ -123,6 +123,9 @@ def _run(done: Nights, repository: Path, night: int, address: str) -> None:
         },
     )
     assert ran.code == 0, f"night {night}:\n{ran.text[-6000:]}"
+    causes = [path.read_text() for path in artifacts.rglob("*.died")]
+    signals = ["SIGKILL" in cause for cause in causes]
+    assert signals == [True] * (night == KILLED), f"night {night}:\n" + "\n".join(causes)
     done.ran.append(ran)
     done.asked[night] = [r for r in done.github.requests[before:] if r[0] != "GET"]
     done.pages[night] = done.folder / f"pages-{night}"
