@@ -85,7 +85,7 @@ def _run(arguments: list[str]) -> int:
     options = parser.parse_args(own)
     if pytest_arguments and "arguments" not in options:
         parser.error(f"{own[0]} runs no other program: expected nothing behind --")
-    options.arguments = pytest_arguments
+    options.words, options.arguments = own, pytest_arguments
     options.every_command = _parser  # whose options `completion` needs
     return int(options.run(options))
 

@@ -6,9 +6,10 @@ import argparse
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.commands.output import answer, say
 from harness.commands.parsers import add_json, names, output_file, output_folder, whole_number
@@ -30,6 +31,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="tests, as pytest takes them")
     parser.add_argument("--lane", default=_LANES[0], metavar="NAME", help="default: %(default)s")
+    parser.add_argument(
+        "--stack", metavar="NAME", help="in this stack's environment, made now if need be"
+    )
     parser.add_argument(
         "--operators", type=names, metavar="NAMES", help="which faults, by comma (default: all)"
     )
@@ -95,10 +99,13 @@ def _run(options: argparse.Namespace) -> int:
     from harness.sensitivity.report import write_report
     from harness.sensitivity.run import Request, measure
 
+    operators = _operators(options)
+    if options.stack:
+        _continue_in(options.stack, options)
     request = Request(
         paths=[*options.paths, *options.arguments],
         lane=options.lane,
-        operators=_operators(options),
+        operators=operators,
         packages=options.python,
         budget=_seconds(options.budget),
         seed=options.seed,
@@ -123,7 +130,7 @@ def _operators(options: argparse.Namespace) -> Sequence[str]:
     from harness.sensitivity.python_faults import PYTHON_OPERATORS, folder_of
 
     known = tuple(PYTHON_OPERATORS) if options.python else (*OPERATORS, STALE, *ANSWERS)
-    for name in options.python:
+    for name in () if options.stack else options.python:
         if not folder_of(name):
             raise BadInputError(f"--python {name!r}: expected an installed package")
     for name in options.operators or ():
@@ -135,6 +142,35 @@ def _operators(options: argparse.Namespace) -> Sequence[str]:
         if not Path(path.partition("::")[0]).exists():
             raise BadInputError(f"{path}: expected a file or folder of tests")
     return options.operators or known
+
+
+def _continue_in(name: str, options: argparse.Namespace) -> NoReturn:
+    """Become this command in a stack's environment, whose framework compiles and is compared.
+
+    Raises BadInputError for a stack that can't be created, or that can't compare programs.
+    """
+    from harness.commands.project import folder_of_stacks
+    from harness.matrix.cell import variables
+    from harness.stacks.catalogue import Catalogue
+    from harness.stacks.constraints import read
+    from harness.stacks.environments import Environments
+
+    stack = Catalogue(folder_of_stacks()).find(name)
+    environments = Environments()
+    if "jaxlib" not in read(environments.constraints(stack)):
+        raise BadInputError(
+            f"--stack {name}: expected a stack with jax, whose compiler executes the programs that "
+            "are compared"
+        )
+    python = str(environments.create(stack, say).python)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--stack")
+    _, words = parser.parse_known_args(options.words)
+    behind = ["--", *options.arguments] if options.arguments else []
+    sys.stdout.flush()
+    command = [python, "-m", "harness", *words, *behind]
+    own = dict(variables(stack.name, environments.cache))
+    os.execve(python, command, own)  # noqa: S606 - no shell is wanted
 
 
 def _held_to(least: int, score: Score) -> int:

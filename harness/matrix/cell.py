@@ -94,7 +94,7 @@ class Cell:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(self.stack.name, cache_folder),
+                env={**variables(self.stack.name, cache_folder), "COLUMNS": "80"},
                 start_new_session=True,
                 preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
             )
@@ -189,17 +189,17 @@ def collected(
         capture_output=True,
         text=True,
         check=False,
-        env=_environment("", cache_folder),
+        env={**variables("", cache_folder), "COLUMNS": "80"},
     )
     if done.returncode:
         raise BadInputError(f"{file} can't be collected:\n{done.stdout}{done.stderr}")
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-def _environment(stack: str, cache_folder: Path) -> Mapping[str, str]:
+def variables(stack: str, cache_folder: Path) -> Mapping[str, str]:
+    """The environment variables of a process that runs the harness with a stack's Python."""
     own = {
         "PYTHONPATH": str(plugin_path(cache_folder)),
-        "COLUMNS": "80",
         report.STACK_VARIABLE: stack,
     }
     dropped = ("PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONHOME")

@@ -36,14 +36,27 @@ def cpu_devices(count: int) -> list[Any]:
     return devices
 
 
+def settle_most() -> None:
+    """Have clients of jaxlib's own XLA have 16 devices or more, before XLA reads its flags at all.
+
+    From jaxlib 0.5 on each client says how many it has, and this does nothing.
+    """
+    if not _takes_number():
+        cpu_client(_MOST)
+
+
 @cache
 def cpu_client(count: int) -> Any:
     """A client of jaxlib's own XLA, apart from JAX's, with at least `count` devices."""
     make = xla_client.make_cpu_client
-    if "num_devices" in inspect.signature(make).parameters:
+    if _takes_number():
         return make(num_devices=count)
     with _host_devices(count):  # before jaxlib 0.5
         return make()
+
+
+def _takes_number() -> bool:
+    return "num_devices" in inspect.signature(xla_client.make_cpu_client).parameters
 
 
 @contextlib.contextmanager
