@@ -45,6 +45,7 @@ _PLANTER = "harness.sensitivity.planting"
 _COMPARER = "harness.sensitivity.equivalence"
 _LEAST_DEADLINE, _SLOWER = 10.0, 4.0  # seconds, and how much slower a case may be with a fault
 _COMPARISON_DEADLINE = 60.0  # seconds for one pair of programs
+_EXECUTIONS = 10  # of a case, which take as long as compiling two programs and running each twice
 _OPTIMISM = 3  # how much faster than without a fault the cases may be, to plan enough of them
 _FOR_COMPARISONS = 0.1  # of the budget
 _FOR_KERNELS = 0.2  # of it, and besides
@@ -266,13 +267,17 @@ def _compared_in_cases(
     request: Request, answers: Sequence[Answer], programs: Path, say: Say
 ) -> list[Answer]:
     """The answers, with programs compared that call functions of the process that made them."""
-    unknown = [one.fault for one in answers if one.verdict == Verdict.UNSEEN and one.unknown]
-    there = [one for one in unknown if _calls_back(programs / one.program)]
-    if not there:
+    unknown = [one for one in answers if one.verdict == Verdict.UNSEEN and one.unknown]
+    faults = tuple(
+        (one.fault, max(_COMPARISON_DEADLINE, _EXECUTIONS * one.seconds))
+        for one in unknown
+        if _calls_back(programs / one.fault.program)
+    )
+    if not faults:
         return list(answers)
+    there = [fault for fault, _ in faults]
     say(f"comparing {len(there)} of them in their cases: kernels call functions of those")
     until = time.time() + request.budget * _FOR_KERNELS
-    faults = tuple((fault, _COMPARISON_DEADLINE) for fault in there)
     plan = Plan(programs, faults, until, compare=True)
     _session(request, "compared", plan, len(there), say)
     files = {fault.number: compared_file(programs, fault) for fault in there}

@@ -12,21 +12,20 @@ import pytest
 from support.paths import ROOT
 from support.sensitivity import JAX_ALONE, sensitivity
 
-pytestmark = pytest.mark.measures_coverage
-
 
 def faults(
     folder: Path, given: Sequence[str], behind: Sequence[str], lane: str = "cpu"
 ) -> list[dict[str, Any]]:
     """What became of each fault."""
     told = folder / "told.json"
-    options = ("-n2", f"--lane={lane}", f"--json={told}", f"--folder={folder / 'work'}")
+    options = ("-n1", f"--lane={lane}", f"--json={told}", f"--folder={folder / 'work'}")
     done = sensitivity(ROOT, *given, *options, behind=behind)
     assert done.code == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(told.read_text())["faults"]
     return found
 
 
+@pytest.mark.measures_coverage
 def test_jax_on_lane_cpu(tmp_path: Path) -> None:
     operators = "collective-dropped,groups-permuted,sharding-devices-reversed,stale-program"
     (tmp_path / "test_user.py").write_text((ROOT / "tests/sensitivity/user_tests.py").read_text())
@@ -65,11 +64,12 @@ def test_exported_programs(tmp_path: Path) -> None:
             "comparison-changed",
             JAX_ALONE,
         ),
-        (
+        pytest.param(
             "multislice_flash_attention/test_sharded_flash_attention.py",
             "masks and causal",
             "reduction-changed",
             (),
+            marks=pytest.mark.measures_coverage,
         ),
         (
             "multislice_flash_attention/test_discovery.py",
@@ -84,6 +84,6 @@ def test_kernels_are_compared_where_they_were_lowered(
     tmp_path: Path, file: str, which: str, operator: str, preload: Sequence[str]
 ) -> None:
     """Their interpreter calls Python functions that no other process has."""
-    given = [f"suites/{file}", f"--operators={operator}", "--most=2"]
+    given = [f"suites/{file}", f"--operators={operator}", "--most=1"]
     found = faults(tmp_path, given, [f"-k={which}", *preload], "virtual-tpu")
-    assert [one["verdict"] for one in found] == ["equivalent"] * 2
+    assert [one["verdict"] for one in found] == ["equivalent"]
