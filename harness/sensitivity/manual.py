@@ -14,6 +14,7 @@ from harness.sensitivity.taken import instructions
 
 _MANUAL = 4  # of xla_data.proto's OpSharding.Type
 _SHARDING = "mhlo.sharding"
+_CONSTANT = "stablehlo.constant"
 
 
 def inline_manual_calls(module: Module) -> bool:
@@ -36,7 +37,8 @@ def keep_manual(module: str | bytes) -> str:
     """StableHLO of what ``inline_manual_calls`` left, with the shardings that were lost on the way.
 
     Sorts and slices have none any more, and the partitioner ends the process at such a sort. A loop
-    gets none: what its body returns has no place for one.
+    gets none: what its body returns has no place for one. Constants come in through
+    SPMDFullToShardShape: of equal ones only one is left, and the rest of the program has it, too.
     """
     from jax._src.interpreters.mlir import make_ir_context
     from jaxlib.mlir import ir
@@ -47,7 +49,7 @@ def keep_manual(module: str | bytes) -> str:
             one for one in parsed.body if ir.StringAttr(one.attributes["sym_name"]).value == "main"
         )
         manual: set[ir.Value] = set()
-        for view in main.regions[0].blocks[0]:
+        for view in list(main.regions[0].blocks[0]):
             one: Any = view.operation  # the stub's lists are not iterable
             if _SHARDING in one.attributes:
                 if "manual" not in ir.StringAttr(one.attributes[_SHARDING]).value:
@@ -59,7 +61,35 @@ def keep_manual(module: str | bytes) -> str:
                 text = told[0] if len(told) == 1 else "{" + ", ".join(told) + "}"
                 one.attributes[_SHARDING] = ir.StringAttr.get(text)
             manual.update(one.results)
+            if one.name == _CONSTANT:
+                del one.attributes[_SHARDING]
+            _take_constants_in(one)
         return str(parsed)
+
+
+def _take_constants_in(one: Any) -> None:
+    """Have an operation of a manual region take each constant as that region's own."""
+    for number, value in enumerate(one.operands):
+        if getattr(value.owner, "name", "") == _CONSTANT:
+            whole = _custom_call("Sharding", value, "{replicated}", one)
+            own = _custom_call("SPMDFullToShardShape", whole, "{manual}", one)
+            one.operands[number] = own
+
+
+def _custom_call(target: str, value: Any, sharding: str, before: Any) -> Any:
+    """The result, of ``value``'s type, of a custom call that stands before an operation."""
+    from jaxlib.mlir import ir
+
+    attributes = {"call_target_name": target, _SHARDING: sharding}
+    made = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=[value.type],
+        operands=[value],
+        attributes={name: ir.StringAttr.get(text) for name, text in attributes.items()},
+        loc=before.location,
+        ip=ir.InsertionPoint(before),
+    )
+    return made.result
 
 
 def _is_manual(one: Instruction) -> bool:

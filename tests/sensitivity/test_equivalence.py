@@ -101,6 +101,49 @@ def test_a_program_for_shardy_that_calls_gspmds(
     ask(tmp_path, EXPORTED, _by_shardy(), operator, equal=equal)
 
 
+CALLED = """
+HloModule program
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}
+kernel {
+  own = f32[2] parameter(0)
+  zero = f32[] constant(0), sharding={manual}
+  total = f32[] reduce(own, zero), dimensions={0}, to_apply=sum, sharding={manual}
+  totals = f32[2] broadcast(total), dimensions={}, sharding={manual}
+  ROOT r = f32[2] subtract(own, totals), sharding={manual}
+}
+ENTRY main {
+  x = f32[4] parameter(0), sharding={devices=[2]<=[2]}
+  y = f32[4] parameter(1)
+  z = f32[1] parameter(2)
+  divided = f32[4] custom-call(x), custom_call_target="Sharding", sharding={devices=[2]<=[2]}
+  own = f32[2] custom-call(divided), custom_call_target="SPMDFullToShardShape", sharding={manual}
+  less = f32[2] call(own), to_apply=kernel, sharding={manual}
+  copy = f32[2] custom-call(less), custom_call_target="Sharding", sharding={manual}
+  full = f32[4] custom-call(copy), custom_call_target="SPMDShardToFullShape",
+    sharding={devices=[2]<=[2]}
+  zero = f32[] constant(0)
+  total = f32[] reduce(y, zero), dimensions={0}, to_apply=sum
+  scale = f32[] reshape(z)
+  product = f32[] multiply(total, scale)
+  ROOT results = (f32[4], f32[]) tuple(full, product)
+}
+"""
+
+
+def test_a_constant_of_a_manual_region_and_of_the_rest(tmp_path: Path) -> None:
+    """StableHLO has one of two equal ones, and that is then in the manual region."""
+    from jaxlib import xla_client
+
+    options = xla_client.CompileOptions()
+    build = options.executable_build_options
+    build.num_partitions, build.use_spmd_partitioning = 2, True
+    ask(tmp_path, CALLED, options, "operands-swapped", equal=False)
+
+
 def _by_shardy() -> Any:
     from jaxlib import xla_client
 
