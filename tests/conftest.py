@@ -45,6 +45,8 @@ LONGEST = (
     "test_docs_commands.py",
     "test_jobset_flow.py",
     "test_sensitivity.py",
+    "test_other_compilers.py",
+    "test_launchers.py",
 )
 
 
