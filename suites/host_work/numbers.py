@@ -12,34 +12,38 @@ Array = npt.NDArray[np.float64]
 Weights = Sequence[Mapping[str, Array]]
 
 _STEP = 1e-6  # of the difference quotients
-_RATE = 0.1
+# So fast that a weight moves as far as it is large: its rounding hides nothing of a gradient.
+RATE = 10.0
 
 
-def check_descent(weights: Any, x: Any, updated: Any, loss: Any, losses: int) -> None:
+def check_descent(weights: Sequence[Any], parts: Sequence[Any], updated: Any, loss: Any) -> None:
     """Raise AssertionError unless a step of gradient descent did what it is to do.
 
-    Each weight's gradient is compared along two directions, with central differences of the loss.
+    The losses of all parts are added up, and so are their gradients, which each part's weights
+    move by. They are compared along two directions, with central differences of the loss.
 
     Args:
-        weights: before the step, each layer's.
-        x: [batch, length, width].
-        updated: the weights after it.
+        weights: of each part of the batch, before the step: each layer's.
+        parts: of the batch, each [batch, length, width].
+        updated: the weights after it, of each part.
         loss: as the step has it.
-        losses: how many, each of its own part of the batch, were added up.
     """
-    before, after = _layers(weights), _layers(updated)
-    batch = np.asarray(x, np.float64)
-    np.testing.assert_allclose(loss, losses * _loss(before, batch), rtol=1e-5)
+    before, after = list(map(_layers, weights)), list(map(_layers, updated))
+    batches = [np.asarray(part, np.float64) for part in parts]
+    pairs = list(zip(before, batches, strict=True))
+    np.testing.assert_allclose(loss, sum(_loss(*pair) for pair in pairs), rtol=1e-5)
     chance = np.random.default_rng(0)
-    found, expected = list[float](), list[float]()
-    for number, layer in enumerate(before):
+    found, expected = list[list[float]](), list[list[float]]()
+    for number, layer in enumerate(before[0]):
         for name, weight in layer.items():
-            gradient = (weight - after[number][name]) / _RATE
             for _ in range(2):
                 direction = chance.normal(size=weight.shape)
-                found.append(float((gradient * direction).sum()))
-                expected.append(losses * _along(before, batch, number, name, direction))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=8e-6)
+                along = sum(_along(*pair, number, name, direction) for pair in pairs)
+                moved = zip(before, after, strict=True)
+                gradients = [(b[number][name] - a[number][name]) / RATE for b, a in moved]
+                found.append([float((gradient * direction).sum()) for gradient in gradients])
+                expected.append([along] * len(before))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-7)
 
 
 def _along(weights: Weights, x: Array, number: int, name: str, direction: Array) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from suites.host_work.numbers import RATE
 from suites.jax_releases import checked
 from suites.multislice_flash_attention.attention import Attention
 
@@ -20,12 +21,12 @@ ATTENTION = Attention(batch=1, heads=1, length=128)
 Parameters = Mapping[str, jax.Array]
 
 
-def parameters() -> list[Parameters]:
+def parameters(seed: int = 0) -> list[Parameters]:
     """Each layer's weights, the same every time."""
     head = WIDTH // HEADS
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys("qkv", (WIDTH, HEADS, head))
     shapes |= {"out": (HEADS, head, WIDTH), "up": (WIDTH, 64), "down": (64, WIDTH)}
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     return [
         {n: jnp.asarray(rng.normal(0, 0.1, s), jnp.float32) for n, s in shapes.items()}
         for _ in range(LAYERS)
@@ -48,7 +49,7 @@ def layer(x: jax.Array, p: Parameters) -> jax.Array:
 
 def _descend(loss: Callable[..., jax.Array], weights: Any, x: jax.Array) -> Any:
     value, gradients = jax.value_and_grad(loss)(weights, x)
-    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), value
+    return jax.tree.map(lambda w, g: w - RATE * g, weights, gradients), value
 
 
 def _loss(weights: Any, x: jax.Array) -> jax.Array:
@@ -101,11 +102,11 @@ def by_hand(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         weights = jax.tree.map(lambda copy: copy[0], copies)
         value, gradients = jax.value_and_grad(_loss)(weights, x)
         summed = jax.tree.map(lambda g: lax.psum(g, "x"), gradients)
-        updated = jax.tree.map(lambda w, g: (w - 0.1 * g)[None], weights, summed)
+        updated = jax.tree.map(lambda w, g: (w - RATE * g)[None], weights, summed)
         return updated, lax.psum(value, "x")
 
     mapped = checked(step, mesh, (spec, spec), (spec, PartitionSpec()))
-    copies = jax.tree.map(lambda w: jnp.stack([w] * mesh.size), parameters())
+    copies = jax.tree.map(lambda *each: jnp.stack(each), *map(parameters, range(mesh.size)))
     return mapped, jax.device_put((copies, tokens()), NamedSharding(mesh, spec))
 
 

@@ -44,12 +44,13 @@ def test_step(mesh: Mesh, host_work: HostWork, step: Step, xla_target: Target) -
     """A step is traced, lowered and dispatched; the compiled one is not traced again."""
     arguments, (updated, loss) = _count(step, mesh, host_work)
     np.testing.assert_array_equal(arguments[-1], steps.tokens())  # whose order no loss shows
-    copies, losses = [updated], 1
-    if step is steps.by_hand:  # whose devices each have weights and a loss
-        losses = mesh.size
-        copies = [jax.tree.map(operator.itemgetter(n), updated) for n in range(losses)]
-    for weights in copies:
-        check_descent(steps.parameters(), steps.tokens(), weights, loss, losses)
+    if step is steps.by_hand:  # whose devices each have weights and a part of the batch
+        devices = range(mesh.size)
+        copies = [jax.tree.map(operator.itemgetter(n), updated) for n in devices]
+        parts = np.split(steps.tokens(), mesh.size)
+        check_descent([steps.parameters(n) for n in devices], parts, copies, loss)
+    else:
+        check_descent([steps.parameters()], [steps.tokens()], [updated], loss)
     if step is steps.sharded and xla_target.lane != "tpu":  # whose compiler divides all-reduces
         compiled = jax.jit(step(mesh)[0]).lower(*arguments).compile()
         assert exchanges(compiled) == {"all-reduce"}, "more than sums of gradients"
