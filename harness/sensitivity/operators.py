@@ -199,7 +199,16 @@ def _sharding_dropped(_: Program, __: Computation, one: Instruction) -> Iterator
         yield partial(one.ClearField, "sharding")
     for number, attribute in enumerate(one.frontend_attributes.map):
         if attribute.key == _SHARDY and '"' in attribute.value:
-            yield partial(_remove, one.frontend_attributes.map, number)
+            yield partial(_lose, one, number)
+
+
+def _lose(one: Instruction, number: int) -> None:
+    """Drop an annotation and, of what is nothing else, the call: GSPMD would ask for its own."""
+    _remove(one.frontend_attributes.map, number)
+    if one.custom_call_target == "Sharding":
+        one.opcode = "reshape"
+        one.ClearField("custom_call_target")
+        one.ClearField("sharding")
 
 
 def _replicated(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:

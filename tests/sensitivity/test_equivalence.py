@@ -74,6 +74,24 @@ def test_a_program_for_shardy(tmp_path: Path, operator: str) -> None:
     ask(tmp_path, FOR_SHARDY, _by_shardy(), operator, equal=False)
 
 
+CONSTRAINED = r"""
+HloModule program, frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["x"=2]>}}
+ENTRY main {
+  x = f32[4] parameter(0)
+  divided = f32[4] custom-call(x), custom_call_target="Sharding", sharding={devices=[2]<=[2]},
+    frontend_attributes={xla.sdy.sharding="#sdy.sharding_per_value<[<@mesh, [{\"x\"}]>]>"}
+  double = f32[4] add(divided, divided)
+  ROOT whole = f32[4] custom-call(double), custom_call_target="Sharding", sharding={replicated},
+    frontend_attributes={xla.sdy.sharding="#sdy.sharding_per_value<[<@mesh, [{}]>]>"}
+}
+"""
+
+
+def test_a_lost_constraint_of_shardy(tmp_path: Path) -> None:
+    """The call without its annotation would have GSPMD ask for the other one's."""
+    ask(tmp_path, CONSTRAINED, _by_shardy(), "sharding-dropped", equal=False)
+
+
 EXPORTED = r"""
 HloModule program, frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["x"=2]>}}
 ENTRY main {
