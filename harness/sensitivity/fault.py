@@ -111,7 +111,7 @@ class Compared:
 
 
 def python_file(folder: Path, case: str) -> Path:
-    """Where a case's process says which lines of a framework's functions it executes, as JSON."""
+    """Where a case's processes say which lines of a framework's functions they execute."""
     return case_file(folder, case).with_suffix(".python")
 
 

@@ -12,6 +12,7 @@ import ast
 import copy
 import importlib.util
 import operator
+import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -126,23 +127,27 @@ def folder_of(package: str) -> str:
 
 
 class Calls:
-    """The lines of some folders that this process executes, from ``start`` to ``stop``."""
+    """The lines of some folders that this process executes, and those that it forks.
 
-    def __init__(self, folders: tuple[str, ...]) -> None:
+    Each is written to a file when it is first executed: a forked process may end without a word.
+    """
+
+    def __init__(self, folders: tuple[str, ...], file: Path) -> None:
         self._folders = folders
         self._lines: dict[CodeType, set[int]] = {}
+        self._file = file
 
     def start(self) -> None:
-        """Listen in this thread and in those that it starts."""
+        """Listen in this thread and in those that it starts or forks."""
+        self._out = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         threading.settrace(self._enter)
         sys.settrace(self._enter)
 
-    def stop(self) -> dict[str, list[int]]:
-        """By the functions' names, as ``places`` and ``plant`` take them."""
+    def stop(self) -> None:
+        """Listen no more."""
         sys.settrace(None)
         threading.settrace(None)
-        found = {_name(code): sorted(lines) for code, lines in self._lines.items()}
-        return {name: found[name] for name in sorted(found) if name}
+        os.close(self._out)
 
     def _enter(self, frame: Any, event: str, argument: object) -> Any:
         del argument
@@ -153,9 +158,21 @@ class Calls:
 
     def _line(self, frame: Any, event: str, argument: object) -> Any:
         del argument
-        if event == "line":
-            self._lines[frame.f_code].add(frame.f_lineno)
+        known = self._lines[frame.f_code]
+        if event == "line" and frame.f_lineno not in known:
+            known.add(frame.f_lineno)
+            if name := _name(frame.f_code):
+                os.write(self._out, f"{name} {frame.f_lineno}\n".encode())
         return self._line
+
+
+def called(file: Path) -> dict[str, list[int]]:
+    """The lines that ``Calls`` wrote, by their functions' names; none without the file."""
+    found: dict[str, set[int]] = {}
+    for text in file.read_text().splitlines() if file.exists() else ():
+        name, _, line = text.rpartition(" ")
+        found.setdefault(name, set()).add(int(line))
+    return {name: sorted(found[name]) for name in sorted(found)}
 
 
 def places(name: str, lines: Collection[int]) -> dict[str, list[str]]:

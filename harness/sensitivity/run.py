@@ -35,7 +35,7 @@ from harness.sensitivity.fault import (
     python_file,
 )
 from harness.sensitivity.plan import planned
-from harness.sensitivity.python_faults import difference, folder_of, places
+from harness.sensitivity.python_faults import called, difference, folder_of, places
 from harness.sensitivity.score import Answer, Score, Verdict
 from harness.sensitivity.session import PLAN_VARIABLE, PROGRESS, Plan, number_of
 
@@ -252,8 +252,7 @@ def _programs_and_plugin(folder: Path, result: Result) -> list[Recorded]:
 
 def _functions_in(folder: Path, result: Result) -> list[Recorded]:
     """The functions of the packages that a case calls, with their places."""
-    said = python_file(folder, result.id)
-    lines = json.loads(said.read_text()) if said.exists() else {}
+    lines = called(python_file(folder, result.id))
     found = (Recorded(name, _places(name, tuple(lines[name])), "", name) for name in lines)
     return [one for one in found if one.places]
 

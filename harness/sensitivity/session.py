@@ -120,7 +120,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
                 events.write("plant", {}, stage="taken")
                 events.write("plant", {}, stage="executed")
         elif folders := os.environ.get(PYTHON_VARIABLE):
-            item.stash[_CALLS] = python_faults.Calls(tuple(folders.split(":")))
+            said = Path(os.environ[RECORD_VARIABLE]).with_suffix(".python")
+            item.stash[_CALLS] = python_faults.Calls(tuple(folders.split(":")), said)
             item.stash[_CALLS].start()
     yield
 
@@ -138,11 +139,10 @@ def _attach(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Write down what it has executed."""
+    """Note no more of what it executes."""
     yield
     if (calls := item.stash.get(_CALLS, None)) is not None:
-        said = Path(os.environ[RECORD_VARIABLE]).with_suffix(".python")
-        said.write_text(json.dumps(calls.stop()))
+        calls.stop()
 
 
 def pytest_runtest_logfinish() -> None:

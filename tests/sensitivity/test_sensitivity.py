@@ -162,10 +162,21 @@ def note(text):
 
 
 NOTES = []
+
+
+def double(x):
+    return x + x
 """
 USER = """
+import os
 import jax.numpy as jnp
 import slips
+
+def test_in_a_process_of_its_own():
+    if not (pid := os.fork()):
+        os._exit(slips.double(2) or 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    jnp.ones(2).block_until_ready()
 
 def test_scale():
     assert slips.Scale(3).apply(jnp.ones(2)).tolist() == [5, 5]
@@ -202,6 +213,7 @@ def slips(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], lis
         ("Scale.of", "python-arguments-swapped", ["seen"]),
         ("bias", "python-result-left-out", ["seen"]),
         ("note", "python-call-left-out", ["not seen"]),
+        ("double", "python-result-left-out", ["seen"]),  # of a process that the test forks
     ],
 )
 def test_slips_in_python(
