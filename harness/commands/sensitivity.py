@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -99,7 +98,7 @@ def _run(options: argparse.Namespace) -> int:
     from harness.sensitivity.report import write_report
     from harness.sensitivity.run import Request, measure
 
-    operators = _operators(options)
+    operators, budget = _operators(options), _seconds(options.budget)
     if options.stack:
         _continue_in(options.stack, options)
     request = Request(
@@ -107,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
         lane=options.lane,
         operators=operators,
         packages=options.python,
-        budget=_seconds(options.budget),
+        budget=budget,
         seed=options.seed,
         most=options.most,
         jobs=options.jobs,
@@ -167,7 +166,6 @@ def _continue_in(name: str, options: argparse.Namespace) -> NoReturn:
     parser.add_argument("--stack")
     _, words = parser.parse_known_args(options.words)
     behind = ["--", *options.arguments] if options.arguments else []
-    sys.stdout.flush()
     command = [python, "-m", "harness", *words, *behind]
     own = dict(variables(stack.name, environments.cache))
     os.execve(python, command, own)  # noqa: S606 - no shell is wanted

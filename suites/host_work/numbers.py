@@ -36,11 +36,11 @@ def check_descent(weights: Sequence[Any], parts: Sequence[Any], updated: Any, lo
     found, expected = list[list[float]](), list[list[float]]()
     for number, layer in enumerate(before[0]):
         for name, weight in layer.items():
+            moved = zip(before, after, strict=True)
+            gradients = [(b[number][name] - a[number][name]) / RATE for b, a in moved]
             for _ in range(2):
                 direction = chance.normal(size=weight.shape)
                 along = sum(_along(*pair, number, name, direction) for pair in pairs)
-                moved = zip(before, after, strict=True)
-                gradients = [(b[number][name] - a[number][name]) / RATE for b, a in moved]
                 found.append([float((gradient * direction).sum()) for gradient in gradients])
                 expected.append([along] * len(before))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-7)

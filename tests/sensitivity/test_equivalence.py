@@ -119,13 +119,17 @@ def test_a_program_for_shardy_that_calls_gspmds(
     ask(tmp_path, EXPORTED, _by_shardy(), operator, equal=equal)
 
 
-CALLED = """
+SUM = """
 HloModule program
 sum {
   a = f32[] parameter(0)
   b = f32[] parameter(1)
   ROOT s = f32[] add(a, b)
 }
+"""
+CALLED = (
+    SUM
+    + """
 kernel {
   own = f32[2] parameter(0)
   zero = f32[] constant(0), sharding={manual}
@@ -150,24 +154,26 @@ ENTRY main {
   ROOT results = (f32[4], f32[]) tuple(full, product)
 }
 """
+)
 
 
 def test_a_constant_of_a_manual_region_and_of_the_rest(tmp_path: Path) -> None:
     """StableHLO has one of two equal ones, and that is then in the manual region."""
+    ask(tmp_path, CALLED, _by_gspmd(), "operands-swapped", equal=False)
+
+
+def _by_gspmd() -> Any:
     from jaxlib import xla_client
 
     options = xla_client.CompileOptions()
     build = options.executable_build_options
     build.num_partitions, build.use_spmd_partitioning = 2, True
-    ask(tmp_path, CALLED, options, "operands-swapped", equal=False)
+    return options
 
 
 def _by_shardy() -> Any:
-    from jaxlib import xla_client
-
-    options = xla_client.CompileOptions()
-    build = options.executable_build_options
-    build.num_partitions, build.use_spmd_partitioning, build.use_shardy_partitioner = 2, True, True
+    options = _by_gspmd()
+    options.executable_build_options.use_shardy_partitioner = True
     return options
 
 
@@ -186,13 +192,9 @@ def test_pairs_in_another_order(tmp_path: Path, other: str, *, equal: bool) -> N
     stale(tmp_path, SENT.replace("PAIRS", both), SENT.replace("PAIRS", other), equal=equal)
 
 
-SCATTERED = """
-HloModule program
-sum {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT s = f32[] add(a, b)
-}
+SCATTERED = (
+    SUM
+    + """
 ENTRY main {
   x = f32[4] parameter(0)
   y = f32[4] parameter(1)
@@ -200,6 +202,7 @@ ENTRY main {
     use_global_device_ids=true, replica_groups={{0,1}}, to_apply=sum
 }
 """
+)
 
 
 @pytest.mark.parametrize(("other", "equal"), [("x, y", True), ("y, x", False)])
