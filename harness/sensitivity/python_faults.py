@@ -136,18 +136,26 @@ class Calls:
         self._folders = folders
         self._lines: dict[CodeType, set[int]] = {}
         self._file = file
+        self._out = -1
 
     def start(self) -> None:
         """Listen in this thread and in those that it starts or forks."""
         self._out = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         threading.settrace(self._enter)
-        sys.settrace(self._enter)
+        self._listen()
+        # coverage.py begins anew in each forked process, in the place of what listens there.
+        os.register_at_fork(after_in_child=self._listen)
 
     def stop(self) -> None:
         """Listen no more."""
         sys.settrace(None)
         threading.settrace(None)
         os.close(self._out)
+        self._out = -1
+
+    def _listen(self) -> None:
+        if self._out >= 0:
+            sys.settrace(self._enter)
 
     def _enter(self, frame: Any, event: str, argument: object) -> Any:
         del argument
