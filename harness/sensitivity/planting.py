@@ -94,7 +94,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 @cache
-def _listen() -> object:
+def _listen() -> None:
     """Have the plugin tell what is submitted, and what each program is compiled with."""
 
     def note(program: Submitted, _: int) -> None:
@@ -102,7 +102,7 @@ def _listen() -> object:
             file.write(f"{digest(program.code)}\n".encode())
         keep_options(program.options)
 
-    return listen(note)
+    listen(note)
 
 
 def keep_options(options: bytes) -> None:

@@ -14,6 +14,8 @@ from torch import nn
 from harness.job.ranks import run_ranks
 from harness.job.slices import run_slices, shared_store
 from harness.lanes.events import EventLog
+from harness.lanes.tpu_aot.optimized import read
+from harness.lanes.virtual_tpu.submitted import compilations
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.training import (
@@ -48,6 +50,27 @@ def over_slices(topology: Topology) -> tuple[Block, torch.Tensor, torch.Tensor]:
     return model, *data
 
 
+def assert_sums(compiled: list[bytes], topology: Topology) -> None:
+    """All that devices exchange in a step is the sum of the slices' gradients and losses."""
+    summed = sum(parameter.numel() for parameter in block(flash).parameters()) + 1
+    ids = range(topology.total)
+    between = {frozenset(ids[place :: topology.devices]) for place in range(topology.devices)}
+    assert compiled, "the steps were compiled"
+    for program in compiled:
+        exchanges = read(program, topology.total).collectives
+        assert {one.kind for one in exchanges} == {"all-reduce"}
+        assert all(set(map(frozenset, one.groups)) == between for one in exchanges)
+        assert sum(one.bytes for one in exchanges) == torch.float32.itemsize * summed
+
+
+def train_over_slices(topology: Topology) -> list[float]:
+    model, x, y = over_slices(topology)
+    with compilations() as compiled:
+        losses = train(model, x, y)
+    assert_sums(compiled, topology)
+    return losses
+
+
 def assert_curve(losses: list[float]) -> None:
     torch.testing.assert_close(losses, expected_losses(), **TOLERANCE)
 
@@ -66,7 +89,7 @@ def test_losses_of_one_process(topology: Topology, start_runtime: StartRuntime) 
         model = block(flash).to("xla")
         assert_curve(train(model, *(t.to("xla") for t in batch())))
     else:
-        assert_curve(train(*over_slices(topology)))
+        assert_curve(train_over_slices(topology))
 
 
 @pytest.mark.topologies("2x2")
@@ -74,7 +97,7 @@ def test_one_process_meets_the_slices_once(
     tpu_events: EventLog, topology: Topology, start_runtime: StartRuntime
 ) -> None:
     start_runtime(spmd=True)
-    losses = train(*over_slices(topology))
+    losses = train_over_slices(topology)
     tpu_events.expect_discoveries(1)
     assert_curve(losses)
 
@@ -122,7 +145,7 @@ def test_losses_of_a_job(tpu_events: EventLog, topology: Topology) -> None:
 
     def rank(_: int) -> list[float]:
         xr.use_spmd()
-        return train(*over_slices(topology))
+        return train_over_slices(topology)
 
     first, *others = run_ranks(rank, topology, deadline=220)
     tpu_events.expect_discoveries(1)
@@ -137,10 +160,12 @@ def test_steps_after_the_first_compile_nothing(
     """The second training's steps have the first one's shapes."""
     start_runtime(spmd=True)
     model, x, y = over_slices(topology)
-    for _ in range(2):
-        before = tpu_events.read()
-        train(model, x, y)
+    with compilations() as compiled:
+        for _ in range(2):
+            before = tpu_events.read()
+            train(model, x, y)
     again = tpu_events.read().after(before)
     assert again.of("execute"), "the second training ran"
     assert not again.of("compile")
     assert not again.of("client")
+    assert_sums(compiled, topology)

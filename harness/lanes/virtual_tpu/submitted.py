@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.lanes.events import VARIABLE, EventLog
+from harness.lanes.hlo import ModuleWithConfig
 from harness.lanes.virtual_tpu import library
 
 
@@ -46,6 +47,7 @@ _LISTENER = ctypes.CFUNCTYPE(
 
 
 Ran = Callable[[Callable[[], object]], list[Submitted]]
+Note = Callable[[Submitted, int], None]
 
 
 @contextmanager
@@ -86,30 +88,63 @@ def submissions() -> Iterator[list[Submitted]]:
 
 
 @contextmanager
-def _noting(note: Callable[[Submitted, int], None]) -> Iterator[None]:
-    listener = listen(note)
+def compilations() -> Iterator[list[bytes]]:
+    """Within it, a list that grows by what XLA's CPU compiler makes of each program.
+
+    Each is the optimized HloModuleProto, in which the partitioner's collectives are.
+    ``harness.lanes.tpu_aot.optimized.read`` finds them. Raises RuntimeError at the end if the
+    compiler did not say what it made of one.
+    """
+    found: list[bytes] = []
+
+    def note(_: Submitted, number: int) -> None:
+        if number:
+            found.append(_optimized(number))
+
+    with _noting(note):
+        yield found
+    if b"" in found:
+        raise RuntimeError("XLA's CPU compiler does not say what it has made of a program")
+
+
+def _optimized(number: int) -> bytes:
+    plugin, libc, size = library.load(), ctypes.CDLL(None), ctypes.c_size_t()
+    plugin.virtual_tpu_optimized.restype = ctypes.c_void_p
+    address = plugin.virtual_tpu_optimized(ctypes.c_uint(number), ctypes.byref(size))
+    if address is None:
+        return b""
+    try:
+        whole = ModuleWithConfig.FromString(ctypes.string_at(address, size.value))
+    finally:
+        libc.free(ctypes.c_void_p(address))
+    return whole.hlo_module.SerializeToString()
+
+
+@contextmanager
+def _noting(note: Note) -> Iterator[None]:
+    listen(note)
     try:
         yield
     finally:
-        library.load().virtual_tpu_set_listener(None)
-        del listener
+        _notes.remove(note)
 
 
-def listen(note: Callable[[Submitted, int], None]) -> object:
-    """Call ``note`` with each program submitted and its number, which is 0 of one refused.
+_notes: list[Note] = []
 
-    For as long as what is returned lives, or until another function listens.
-    """
 
-    @_LISTENER  # type: ignore[untyped-decorator]
-    def listener(program: Any, options: int, options_size: int, number: int) -> None:
-        given = program.contents
-        one = Submitted(
-            ctypes.string_at(given.form, given.form_size).decode(),
-            ctypes.string_at(given.code, given.code_size),
-            ctypes.string_at(options, options_size),
-        )
+@_LISTENER  # type: ignore[untyped-decorator]
+def _tell(program: Any, options: int, options_size: int, number: int) -> None:
+    given = program.contents
+    one = Submitted(
+        ctypes.string_at(given.form, given.form_size).decode(),
+        ctypes.string_at(given.code, given.code_size),
+        ctypes.string_at(options, options_size),
+    )
+    for note in tuple(_notes):
         note(one, number)
 
-    library.load().virtual_tpu_set_listener(listener)
-    return listener
+
+def listen(note: Note) -> None:
+    """Call ``note`` with each program submitted from now on and its number; 0 of one refused."""
+    library.load().virtual_tpu_set_listener(_tell)
+    _notes.append(note)

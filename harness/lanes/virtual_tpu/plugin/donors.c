@@ -51,36 +51,17 @@ static int is_mentioned(const PJRT_Program *program) {
   return memmem(program->code, program->code_size, ATTRIBUTE, sizeof ATTRIBUTE - 1) != NULL;
 }
 
-static PJRT_Error *learn(const PJRT_LoadedExecutable *loaded, const PJRT_Executable *executable) {
-  PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE};
-  PJRT_Executable_OptimizedProgram_Args args = {
-      .struct_size = PJRT_Executable_OptimizedProgram_Args_STRUCT_SIZE,
-      .executable = (PJRT_Executable *)executable,
-      .program = &program};
-  TRY(PJRT_Executable_OptimizedProgram, args);  // its size
-  if ((program.code = malloc(program.code_size)) == NULL) abort();
-  PJRT_Error *error = backend->PJRT_Executable_OptimizedProgram(&args);
-  if (error == NULL) {
-    size_t count;
-    int64_t *found =
-        donated_by_module(program.code, program.code_size, program.format_size > 3, &count);
-    remember(loaded, found, count);
-  }
-  free(program.code);
-  return error;
-}
-
 PJRT_Error *donors_learn(PJRT_LoadedExecutable *loaded, const PJRT_Program *submitted) {
   if (!is_mentioned(submitted)) return NULL;
-  PJRT_LoadedExecutable_GetExecutable_Args get = {
-      .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
-      .loaded_executable = loaded};
-  TRY(PJRT_LoadedExecutable_GetExecutable, get);
-  PJRT_Error *error = learn(loaded, get.executable);
-  PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
-                                          .executable = get.executable};
-  TRY(PJRT_Executable_Destroy, destroy);
-  return error;
+  PJRT_Program program;
+  PJRT_Error *error = program_optimized(loaded, &program);
+  if (error != NULL) return error;
+  size_t count;
+  int64_t *found =
+      donated_by_module(program.code, program.code_size, program.format_size > 3, &count);
+  remember(loaded, found, count);
+  free(program.code);
+  return NULL;
 }
 
 void donors_learn_serialized(const PJRT_LoadedExecutable *loaded, const char *executable,

@@ -182,6 +182,8 @@ void clients_fill(PJRT_Api *api);
 // --- programs.c
 void programs_fill(PJRT_Api *api);
 void programs_forget(const PJRT_Client *client);
+// What the backend's compiler has made of a program, whose code is to be freed.
+PJRT_Error *program_optimized(PJRT_LoadedExecutable *loaded, PJRT_Program *out);
 
 // --- donors.c
 // What an executable takes of its arguments, from the program that it was compiled from.

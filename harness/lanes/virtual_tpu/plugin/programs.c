@@ -89,6 +89,31 @@ static void remove_program(Shared *one) {
   free(one);
 }
 
+static PJRT_Error *optimize(PJRT_Executable *executable, PJRT_Program *out) {
+  PJRT_Executable_OptimizedProgram_Args args = {
+      .struct_size = PJRT_Executable_OptimizedProgram_Args_STRUCT_SIZE,
+      .executable = executable,
+      .program = out};
+  TRY(PJRT_Executable_OptimizedProgram, args);  // its size
+  if ((out->code = malloc(out->code_size)) == NULL) abort();
+  PJRT_Error *error = backend->PJRT_Executable_OptimizedProgram(&args);
+  if (error != NULL) free(out->code);
+  return error;
+}
+
+PJRT_Error *program_optimized(PJRT_LoadedExecutable *loaded, PJRT_Program *out) {
+  *out = (PJRT_Program){.struct_size = PJRT_Program_STRUCT_SIZE};
+  PJRT_LoadedExecutable_GetExecutable_Args get = {
+      .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
+      .loaded_executable = loaded};
+  TRY(PJRT_LoadedExecutable_GetExecutable, get);
+  PJRT_Error *error = optimize(get.executable, out);
+  PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
+                                          .executable = get.executable};
+  error_drop(backend->PJRT_Executable_Destroy(&destroy));
+  return error;
+}
+
 static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const void *caller) {
   const char *given = args->compile_options;
   const size_t given_size = args->compile_options_size;
@@ -171,6 +196,23 @@ static PJRT_Error *delete(PJRT_LoadedExecutable_Delete_Args *args) {
   if (one != NULL && only) one->deleted = 1;
   pthread_mutex_unlock(&lock);
   return only ? bridge_PJRT_LoadedExecutable_Delete(args) : NULL;
+}
+
+// What the backend's compiler has made of a program by its number: its optimized
+// HloModuleProtoWithConfig, to be freed. NULL when the program is gone or the backend can't say.
+VIRTUAL_TPU_EXPORT char *virtual_tpu_optimized(unsigned number, size_t *size) {
+  pthread_mutex_lock(&lock);
+  const Shared *one = shared;
+  while (one != NULL && (one->number != number || one->executable == NULL)) one = one->next;
+  PJRT_Program program = {0};
+  PJRT_Error *error = one == NULL ? NULL : program_optimized(one->executable, &program);
+  pthread_mutex_unlock(&lock);
+  if (error != NULL) {
+    error_drop(error);
+    return NULL;
+  }
+  *size = program.code_size;
+  return program.code;
 }
 
 // --- Compile and execute
