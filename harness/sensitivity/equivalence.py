@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from harness.lanes.hlo import Module, Sharding
+from harness.lanes.replica_groups import replica_groups
 from harness.sensitivity.fault import Compared
 from harness.sensitivity.manual import inline_manual_calls, keep_manual
-from harness.sensitivity.operators import devices_of, groups_of, planted
+from harness.sensitivity.operators import devices_of, planted
 from harness.sensitivity.taken import divide_reduce_scatters, leave_to_shardy
 
 _SEEDS = (1, 2)
@@ -138,7 +139,7 @@ class _Executable:
         every = (
             i for computation in self._optimized.computations for i in computation.instructions
         )
-        groups = {one.name: groups_of(one) for one in every}
+        groups = {one.name: replica_groups(one) for one in every}
         return {name for name, of in groups.items() if of and all(len(one) == 1 for one in of)}
 
     def _parameters(self) -> list[tuple[tuple[int, ...], str]]:

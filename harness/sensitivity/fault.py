@@ -110,11 +110,6 @@ class Compared:
     difference: Sequence[str]
 
 
-def python_file(folder: Path, case: str) -> Path:
-    """Where a case's processes say which lines of a framework's functions they execute."""
-    return case_file(folder, case).with_suffix(".python")
-
-
 def case_file(folder: Path, case: str) -> Path:
     """Where a case's processes say which programs it compiles, a digest in each line."""
     return folder / f"case-{hashlib.sha256(case.encode()).hexdigest()[:16]}"
@@ -128,6 +123,11 @@ def compared_file(folder: Path, fault: Fault) -> Path:
 def submitted_file(said: Path) -> Path:
     """Where the processes of a run note what they submit; ``said`` is the file of the run."""
     return said.with_suffix(".submitted")
+
+
+def python_file(said: Path) -> Path:
+    """Where they note which lines of a framework's functions they execute."""
+    return said.with_suffix(".python")
 
 
 def programs_of(folder: Path, case: str) -> list[Recorded]:

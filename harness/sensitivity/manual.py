@@ -45,9 +45,7 @@ def keep_manual(module: str | bytes) -> str:
 
     with make_ir_context():
         parsed = ir.Module.parse(module)
-        (main,) = (
-            one for one in parsed.body if ir.StringAttr(one.attributes["sym_name"]).value == "main"
-        )
+        main = ir.SymbolTable(parsed.operation)["main"]
         manual: set[ir.Value] = set()
         for view in list(main.regions[0].blocks[0]):
             one: Any = view.operation  # the stub's lists are not iterable

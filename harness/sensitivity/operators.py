@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from harness.lanes.hlo import Computation, Instruction, Sharding, SliceDimension
+from harness.lanes.replica_groups import replica_groups
 from harness.lanes.virtual_tpu.inserted import make
 from harness.sensitivity.fault import STALE
 from harness.sensitivity.program import BF16, F32, F64, S32, S64, U32, Program, root_of
@@ -78,20 +79,20 @@ def _dropped(program: Program, _: Computation, one: Instruction) -> Iterator[Edi
 
 
 def _merged(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    groups = groups_of(one) if one.opcode == "all-reduce" else []
+    groups = replica_groups(one) if one.opcode == "all-reduce" else []
     if len(groups) > 1:
         yield partial(_set_groups, one, [[n for group in groups for n in group]])
 
 
 def _split(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    groups = groups_of(one) if one.opcode == "all-reduce" else []
+    groups = replica_groups(one) if one.opcode == "all-reduce" else []
     if groups and all(len(group) > 1 for group in groups):
         halves = [(group[: len(group) // 2], group[len(group) // 2 :]) for group in groups]
         yield partial(_set_groups, one, [half for both in halves for half in both])
 
 
 def _permuted(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    groups = groups_of(one) if one.opcode in _COLLECTIVES else []
+    groups = replica_groups(one) if one.opcode in _COLLECTIVES else []
     if len(groups) > 1:
         first, second, *others = groups
         exchanged = [[*first[:-1], second[0]], [first[-1], *second[1:]], *others]
@@ -167,7 +168,7 @@ def _dimension_changed(program: Program, own: Computation, one: Instruction) -> 
     (operand,) = program.operands(one)
     before, (dimension,) = _dimensions(operand), one.dimensions
     if one.opcode == "all-to-all":
-        size = len((groups_of(one) or [[]])[0])
+        size = len((replica_groups(one) or [[]])[0])
         for other, extent in enumerate(before):
             if other != dimension and size > 1 and extent and extent % size == 0:
                 yield partial(one.dimensions.__setitem__, 0, other)
@@ -442,21 +443,6 @@ def _dimensions(one: Instruction) -> list[int]:
 
 def _type(one: Instruction) -> tuple[int, list[int]]:
     return one.shape.element_type, _dimensions(one)
-
-
-def groups_of(one: Instruction) -> list[list[int]]:
-    """The groups of a collective, written out; none where it has them in no form known here."""
-    told = one.device_list
-    if groups := [list(g.replica_ids) for g in (told.replica_groups or one.replica_groups)]:
-        return groups
-    if not told.iota.groups:
-        return []
-    grid = np.arange(math.prod(told.iota.reshape_dims)).reshape(*told.iota.reshape_dims)
-    order = list(told.iota.transpose_perm) or None
-    return [
-        list(map(int, group))
-        for group in grid.transpose(order).reshape(told.iota.groups, told.iota.devices)
-    ]
 
 
 def _set_groups(one: Instruction, groups: Sequence[Sequence[int]]) -> None:

@@ -30,6 +30,7 @@ from harness.sensitivity.fault import (
     Compared,
     Fault,
     Recorded,
+    case_file,
     compared_file,
     programs_of,
     python_file,
@@ -252,7 +253,7 @@ def _programs_and_plugin(folder: Path, result: Result) -> list[Recorded]:
 
 def _functions_in(folder: Path, result: Result) -> list[Recorded]:
     """The functions of the packages that a case calls, with their places."""
-    lines = called(python_file(folder, result.id))
+    lines = called(python_file(case_file(folder, result.id)))
     found = (Recorded(name, _places(name, tuple(lines[name])), "", name) for name in lines)
     return [one for one in found if one.places]
 

@@ -28,6 +28,7 @@ from harness.sensitivity.fault import (
     case_file,
     compared_file,
     in_python,
+    python_file,
     submitted_file,
 )
 
@@ -120,7 +121,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
                 events.write("plant", {}, stage="taken")
                 events.write("plant", {}, stage="executed")
         elif folders := os.environ.get(PYTHON_VARIABLE):
-            said = Path(os.environ[RECORD_VARIABLE]).with_suffix(".python")
+            said = python_file(Path(os.environ[RECORD_VARIABLE]))
             item.stash[_CALLS] = python_faults.Calls(tuple(folders.split(":")), said)
             item.stash[_CALLS].start()
     yield

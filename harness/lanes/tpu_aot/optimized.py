@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from harness.lanes.hlo import Module
+from harness.lanes.replica_groups import replica_groups
 
 Groups = tuple[tuple[int, ...], ...]
 _COLLECTIVES = (
@@ -207,16 +208,7 @@ def _collective(
 def _groups(instruction: Any) -> Groups:
     if instruction.source_target_pairs:
         return tuple((pair.source, pair.target) for pair in instruction.source_target_pairs)
-    devices = instruction.device_list
-    if devices.HasField("iota"):
-        import numpy as np
-
-        iota = devices.iota
-        order = np.arange(math.prod(iota.reshape_dims)).reshape(tuple(iota.reshape_dims))
-        rows = order.transpose(tuple(iota.transpose_perm)).reshape(iota.groups, iota.devices)
-        return tuple(map(tuple, rows.tolist()))
-    groups = devices.replica_groups or instruction.replica_groups
-    return tuple(tuple(group.replica_ids) for group in groups)
+    return tuple(map(tuple, replica_groups(instruction)))
 
 
 def _transfer(half: dict[str, Any], devices: int) -> Transfer:

@@ -25,6 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from harness.lanes.hlo import Computation, Instruction, Module, Shape
+from harness.lanes.replica_groups import replica_groups
 from harness.lanes.virtual_tpu.inserted import Inserted, make_call
 from harness.lanes.virtual_tpu.lowering import SCAN, as_hlo, lower_for_cpu
 
@@ -322,12 +323,8 @@ def _placed(rows: Array, first: Array, told: Array, output: Array) -> Array:
 
 
 def _group_size(instruction: Instruction) -> int:
-    devices = instruction.device_list
-    groups = list(devices.replica_groups) or list(instruction.replica_groups)
-    if groups:
-        return len(groups[0].replica_ids)
-    if devices.iota.groups:
-        return devices.iota.devices
+    if groups := replica_groups(instruction):
+        return len(groups[0])
     raise ValueError("ragged-all-to-all without groups")
 
 
