@@ -666,25 +666,3 @@ class Module(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Module: _TypeAlias = Module  # noqa: Y015
-
-@_typing.final
-class ModuleWithConfig(_message.Message):
-    """HloModuleProtoWithConfig."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    HLO_MODULE_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def hlo_module(self) -> Global___Module: ...
-    def __init__(
-        self,
-        *,
-        hlo_module: Global___Module | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hlo_module", b"hlo_module"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hlo_module", b"hlo_module"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ModuleWithConfig: _TypeAlias = ModuleWithConfig  # noqa: Y015

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.lanes.events import VARIABLE, EventLog
-from harness.lanes.hlo import ModuleWithConfig
 from harness.lanes.virtual_tpu import library
 
 
@@ -113,11 +112,9 @@ def _optimized(number: int) -> bytes:
     address = plugin.virtual_tpu_optimized(ctypes.c_uint(number), ctypes.byref(size))
     if address is None:
         return b""
-    try:
-        whole = ModuleWithConfig.FromString(ctypes.string_at(address, size.value))
-    finally:
-        libc.free(ctypes.c_void_p(address))
-    return whole.hlo_module.SerializeToString()
+    module = ctypes.string_at(address, size.value)
+    libc.free(ctypes.c_void_p(address))
+    return module
 
 
 @contextmanager
@@ -127,6 +124,8 @@ def _noting(note: Note) -> Iterator[None]:
         yield
     finally:
         _notes.remove(note)
+        if not _notes:  # programs are copied for those who listen
+            library.load().virtual_tpu_set_listener(None)
 
 
 _notes: list[Note] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,25 +11,16 @@ from harness.lanes.hlo import Module
 from harness.lanes.tpu_aot.optimized import read
 from harness.lanes.virtual_tpu.submitted import compilations, submissions
 
-if TYPE_CHECKING:
-    import jax
-
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies("2x2")]
-
-
-def of_slices() -> jax.Array:
-    """An array whose rows the slices have."""
-    import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("slice", "chip"))
-    return jax.device_put(np.ones((4, 8), np.float32), NamedSharding(mesh, PartitionSpec("slice")))
 
 
 def test_what_the_partitioner_has_added() -> None:
     import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    x = of_slices()
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("slice", "chip"))
+    rows = NamedSharding(mesh, PartitionSpec("slice"))
+    x = jax.device_put(np.ones((4, 8), np.float32), rows)
     with compilations() as compiled:
         program = jax.jit(lambda x: x.sum(0)).lower(x).compile()
     (module,) = compiled
@@ -38,10 +28,10 @@ def test_what_the_partitioner_has_added() -> None:
     assert (exchange.kind, exchange.bytes) == ("all-reduce", 8 * 4)
     assert exchange.groups == ((0, 2), (1, 3))
     (theirs,) = program.runtime_executable().hlo_modules()
-    ours = Module.FromString(module)
+    ours, text = Module.FromString(module), theirs.to_string()
     for computation in ours.computations:
         for instruction in computation.instructions:
-            assert f"%{instruction.name} = " in theirs.to_string()
+            assert f"%{instruction.name} = " in text
     assert theirs.name == ours.name
 
 

@@ -269,7 +269,9 @@ const char *options_of_tpu(const char *options, size_t size, size_t *at, size_t 
 // A copy of a CompileOptionsProto, to be freed, that is equal for equal options: without that, the
 // entries of its maps have another order in each process.
 char *options_sorted(const char *options, size_t size);
-// Whether an HloModuleProto, or one in an HloModuleProtoWithConfig, says that it has donors.
+// Where an HloModuleProto, or the one in an HloModuleProtoWithConfig, begins; NULL without one.
+unsigned char *find_module(const char *program, size_t size, int with_config, unsigned char **end);
+// Whether such a module says that it has donors.
 int module_has_donors(const char *program, size_t size, int with_config);
 // Its parameters whose buffers the program may take, to be freed.
 int64_t *donated_by_module(const char *program, size_t size, int with_config, size_t *count);

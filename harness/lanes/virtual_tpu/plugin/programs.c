@@ -198,8 +198,8 @@ static PJRT_Error *delete(PJRT_LoadedExecutable_Delete_Args *args) {
   return only ? bridge_PJRT_LoadedExecutable_Delete(args) : NULL;
 }
 
-// What the backend's compiler has made of a program by its number: its optimized
-// HloModuleProtoWithConfig, to be freed. NULL when the program is gone or the backend can't say.
+// What the backend's compiler has made of a program by its number: its optimized HloModuleProto, to
+// be freed. NULL when the program is gone or the backend can't say.
 VIRTUAL_TPU_EXPORT char *virtual_tpu_optimized(unsigned number, size_t *size) {
   pthread_mutex_lock(&lock);
   const Shared *one = shared;
@@ -207,12 +207,16 @@ VIRTUAL_TPU_EXPORT char *virtual_tpu_optimized(unsigned number, size_t *size) {
   PJRT_Program program = {0};
   PJRT_Error *error = one == NULL ? NULL : program_optimized(one->executable, &program);
   pthread_mutex_unlock(&lock);
-  if (error != NULL) {
-    error_drop(error);
+  error_drop(error);
+  if (one == NULL || error != NULL) return NULL;
+  const int with_config = program.format_size > 3;  // hlo_with_config
+  unsigned char *end, *module = find_module(program.code, program.code_size, with_config, &end);
+  if (module == NULL) {
+    free(program.code);
     return NULL;
   }
-  *size = program.code_size;
-  return program.code;
+  *size = (size_t)(end - module);
+  return memmove(program.code, module, *size);
 }
 
 // --- Compile and execute

@@ -337,9 +337,7 @@ static void add_parameters(unsigned char *at, unsigned char *end, unsigned numbe
 
 enum { MODULE_FIELD = 1, ALIASES = 8, DONORS = 18 };
 
-// Of an HloModuleProto, or of one in an HloModuleProtoWithConfig.
-static unsigned char *find_module(const char *program, size_t size, int with_config,
-                                  unsigned char **end) {
+unsigned char *find_module(const char *program, size_t size, int with_config, unsigned char **end) {
   unsigned char *at = (unsigned char *)program;
   *end = at + size;
   return with_config ? find_field(at, *end, MODULE_FIELD, end) : at;
