@@ -2,7 +2,8 @@
 
 Each number is processor time, the least of several rounds: it hardly depends on what else runs. All
 are measured in turns. Without plugins, pytest is what the plugin's cost is compared with. What
-cases need is imported once before the first of them, without looking for garbage.
+cases need is imported once before the first of them, and the suites are collected, without looking
+for garbage.
 Usage: ``uv run benchmarks/startup.py [--rounds 10]``.
 """
 
@@ -24,6 +25,8 @@ from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import preload
 preload([f"{name}?" for each in FRAMEWORKS.values() for name in each.preload])
 """
+COLLECT = (str(ROOT / "suites"), "--lane=virtual-tpu", "--collect-only")
+WITH_COLLECTIONS = "import gc\ngc.disable = gc.freeze = int\n"
 LINES = {
     "xla-harness --help": (*HARNESS, "--help"),
     "xla-harness query --help": (*HARNESS, "query", "--help"),
@@ -33,7 +36,12 @@ LINES = {
     "one test, pytest-xdist": (*PYTEST, "--disable-plugin-autoload", "-p", "xdist"),
     "one test, xla-harness": (*PYTEST, "--disable-plugin-autoload", "-p", "harness.plugin"),
     "what cases need": ("-c", IMPORTS),
-    "what cases need, with collections": ("-c", f"import gc; gc.disable = int\n{IMPORTS}"),
+    "what cases need, with collections": ("-c", f"{WITH_COLLECTIONS}{IMPORTS}"),
+    "collecting the suites": (*PYTEST, *COLLECT),
+    "the same, with collections": (
+        "-c",
+        f"{WITH_COLLECTIONS}import pytest\npytest.main({[*PYTEST[2:], *COLLECT]})",
+    ),
 }
 
 

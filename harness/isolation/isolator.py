@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import faulthandler
-import gc
 import importlib
 import inspect
 import os
@@ -25,6 +24,7 @@ from harness.isolation.child import Endpoints, Setup, Tell, run_child
 from harness.isolation.environment import LaneSetup, full_environment, own_files
 from harness.isolation.evidence import Death, KernelOomKills
 from harness.isolation.foreign import ForeignFile, FoundTest, found
+from harness.isolation.garbage import importing
 from harness.isolation.supervisor import GRACE, CaseProcess, CommandResult
 from harness.isolation.threads import ForkGuard, NotForkableError
 from harness.lanes.events import EventLog, Events
@@ -71,18 +71,12 @@ def preload(modules: Sequence[str]) -> None:
     A name with ``?`` behind it may be missing. Raises BadInputError when another one can't be
     imported.
     """
-    collects = gc.isenabled()
-    gc.disable()  # modules are no garbage: to look for it among them takes a quarter of the time
-    try:
+    with importing():
         for name in modules:
             _import(name)
         # Makes its table of all modules' files, with which a child that shows a traceback, or
         # registers an operator of torch, would begin: 0.1 s.
         inspect.getmodule(inspect.currentframe())
-        gc.freeze()  # the collector would otherwise write to, and so copy, every page
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _import(name: str) -> None:

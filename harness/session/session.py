@@ -25,6 +25,7 @@ from harness.isolation.child import set_environment
 from harness.isolation.environment import full_environment, own_files
 from harness.isolation.evidence import Death
 from harness.isolation.foreign import ForeignFile, MainBlock
+from harness.isolation.garbage import importing
 from harness.isolation.isolator import Isolator, ItemResult
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.isolation.reports import keep_layer, of_death
@@ -102,8 +103,8 @@ class Cases:
         elif len(self._settings.lanes) == 1:
             session.config.pluginmanager.register(MainBlock())
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self, session: pytest.Session) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
         # With --lane every test is forked; without, only a case is, and is refused then.
         if self._settings.lanes and os.getpid() == self._pid:
             try:
@@ -112,6 +113,10 @@ class Cases:
                 self._stop(session, str(error))
             if unfit := unfit_here():
                 self._stop(session, unfit)
+        if not self._settings.lanes and self._settings.expectations is None:
+            return (yield)  # nobody asks for cases here
+        with importing():  # test modules import frameworks
+            return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(

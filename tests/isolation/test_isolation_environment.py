@@ -168,6 +168,28 @@ def test_modules_are_preloaded_before_the_first_fork(project: Project) -> None:
     assert ran.code == 0
 
 
+def test_no_garbage_is_looked_for_while_files_are_collected(project: Project) -> None:
+    project.write(
+        "test_cases.py",
+        """\
+        import gc
+        AT_IMPORT = gc.isenabled()
+        @pytest.mark.lanes('cpu')
+        def test_x():
+            assert (AT_IMPORT, gc.isenabled()) == (False, True)
+            assert gc.get_freeze_count()
+        """,
+    )
+    project.write(
+        "test_plain.py",
+        "import gc\n"
+        "AT_IMPORT = gc.isenabled()\n"
+        "def test_y(): assert (AT_IMPORT, gc.isenabled()) == (True, True)",
+    )
+    ran = project.run("--lane=cpu")
+    assert ran.outcomes == {"test_x": "passed", "test_y": "passed"}, ran.stdout
+
+
 def test_a_missing_module_to_preload_is_named(project: Project) -> None:
     project.write("test_inner.py", "@pytest.mark.lanes('cpu')\ndef test_x(): pass")
     ran = project.run("-o", "xla_preload=json no_such_module")
