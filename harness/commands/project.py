@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import BadInputError
 from harness.expectations.causes import read_findings
 from harness.session.selection import read_cases
 from harness.verdicts.upstream import Row
+
+if TYPE_CHECKING:
+    from harness.expectations import Expectations
+    from harness.stacks.stack import Stack
 
 # What a project has that sets nothing.
 _USUAL = {
@@ -53,6 +58,18 @@ def quick_cases() -> frozenset[str]:
     """The ids in the file of setting ``xla_quick``; none without it. Raises BadInputError."""
     said = _settings(Path.cwd())[1].get("xla_quick")
     return read_cases(_path("xla_quick")) if said else frozenset()
+
+
+def expected_on(stack: Stack) -> Expectations | None:
+    """What is expected on a stack; None in a project without expectations. Raises BadInputError."""
+    from harness.expectations import Expectations
+    from harness.stacks.catalogue import versions_of
+
+    folder = folder_of_expectations()
+    if not folder.is_dir():
+        return None
+    entries = Expectations.load(folder, findings=findings()).entries
+    return Expectations(entries, versions_of(stack))
 
 
 def findings() -> frozenset[str] | None:

@@ -9,17 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.commands import project
 from harness.commands.matrix import LANES, REPORTS, add_run_options, cells_of, with_paths
 from harness.commands.output import STDOUT, annotate, as_json, say, show
 from harness.commands.parsers import add_json, output_file, output_folder, whole_number
 from harness.commands.partial import told
-from harness.commands.project import quick_cases, upstream_rows
 from harness.commands.query import tell
 from harness.errors import INTERRUPTED, BadInputError
 from harness.files import write
 from harness.junit.report import Report, read_all
 from harness.matrix import run
 from harness.matrix.cell import Cell
+from harness.matrix.decisive import decisive, settled
 from harness.matrix.qualify import Effort, Sides, steps
 from harness.matrix.quick import QUICK, divided, joined
 from harness.matrix.runner import Runner
@@ -35,6 +36,7 @@ from harness.verdicts.comparison import Comparison, Open
 from harness.verdicts.since import find_reports
 
 if TYPE_CHECKING:
+    from harness.expectations import Expectations
     from harness.verdicts.allow_file import AllowEntry
 
 OUT = Path("reports/qualify")
@@ -74,6 +76,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="cases of each cause to rerun; all of a cause if one is flaky; default: 3",
     )
+    parser.add_argument(
+        "--every-case",
+        action="store_true",
+        help="run on BASE what works on CANDIDATE, too, and is not expected to fail on BASE",
+    )
     parser.add_argument("--no-attribution", action="store_true", help="don't swap components")
     parser.add_argument(
         "--reports", type=output_folder, default=REPORTS, help=f"of runs; {REPORTS}"
@@ -101,14 +108,64 @@ def _run(options: argparse.Namespace) -> int:
 def _comparisons(asked: _Asked, options: argparse.Namespace) -> Iterator[Comparison]:
     """The quick cases' first, then that of all cases, step by step."""
     quick = [cell for cell in asked.cells if cell.part == QUICK]
+    # A project with expectations knows what its base gets wrong.
+    on_base = None if options.every_case or not quick else _expected_on_base(asked)
     _finish(quick, options)
     if quick:
         yield replace(asked.sides(quick).compare(), open=Open(cases=True))
-    _finish([cell for cell in asked.cells if cell.part != QUICK], options)
+    rest = [cell for cell in asked.cells if cell.part != QUICK]
+    if on_base is None:
+        _finish(rest, options)
+    else:
+        asked = _candidate_first(asked, quick, rest, on_base, options)
     sides = asked.sides(asked.cells)
     compared = sides.compare()
     effort = Effort(options.reruns, options.representatives, not options.no_attribution)
     yield from steps(sides, _runner(options, compared), effort)
+
+
+def _expected_on_base(asked: _Asked) -> Expectations | None:
+    """What is expected on the base, if it is another stack than the candidate."""
+    base, candidate = asked.stacks
+    return project.expected_on(base) if base and base != candidate else None
+
+
+def _candidate_first(
+    asked: _Asked,
+    quick: Sequence[Cell],
+    rest: Sequence[Cell],
+    on_base: Expectations,
+    options: argparse.Namespace,
+) -> _Asked:
+    """All cases, run: the candidate's first, since they say which the base need not run."""
+    base, candidate = asked.stacks
+    shortened = [
+        cell for cell in rest if cell.stack == base and not _is_answered(cell, options.fresh)
+    ]
+    whole = [cell for cell in rest if cell not in shortened]
+    _finish_in_turn(whole, options)
+    lanes = {cell.lane for cell in shortened}
+    works = [
+        result
+        for report in joined([cell for cell in whole if cell.stack == candidate])
+        for result in settled(report, on_base)
+        if result.lane in lanes
+    ]
+    shortened = decisive(shortened, works)
+    _finish_in_turn(shortened, options)
+    keys = frozenset(result.key for result in works)
+    return replace(asked, cells=[*quick, *whole, *shortened], settled=keys)
+
+
+def _is_answered(cell: Cell, fresh: bool) -> bool:  # noqa: FBT001
+    """Whether the cell was run in full before."""
+    return not fresh and cell.answers(cell.asks(Environments().create(cell.stack, say)))
+
+
+def _finish_in_turn(cells: Sequence[Cell], options: argparse.Namespace) -> None:
+    """Run the cells one after the other, each on all cores: nearly all cases are one cell's."""
+    for cell in cells:
+        _finish([cell], options)
 
 
 def _allowed(path: Path) -> tuple[AllowEntry, ...]:
@@ -171,6 +228,7 @@ class _Asked:
     stacks: Sequence[Stack | None]
     cells: Sequence[Cell]
     faults: Sequence[str]  # of what can't be read of given reports
+    settled: frozenset[str] = frozenset()  # keys of cases that the base was not asked
 
     def sides(self, cells: Sequence[Cell]) -> Sides:
         """Both sides, from the reports that were given and those of these cells."""
@@ -178,7 +236,7 @@ class _Asked:
             reports or joined([cell for cell in cells if cell.stack == stack])
             for reports, stack in zip(self.given, self.stacks, strict=True)
         ]
-        return Sides(reports, self.stacks, upstream_rows())
+        return Sides(reports, self.stacks, project.upstream_rows(), self.settled)
 
 
 def _asked(options: argparse.Namespace) -> _Asked:
@@ -204,7 +262,7 @@ def _asked(options: argparse.Namespace) -> _Asked:
     ran = [stack for stack in stacks if stack]
     cells = cells_of(ran, options, options.reports, once=once)
     if both and not options.arguments:
-        cells = divided(cells, QUICK_LANE, quick_cases())
+        cells = divided(cells, QUICK_LANE, project.quick_cases())
     return _Asked(given, stacks, cells, [fault for _, faults in read for fault in faults])
 
 

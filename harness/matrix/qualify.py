@@ -10,7 +10,7 @@ from harness.matrix import reruns
 from harness.matrix.runner import Runner
 from harness.matrix.swaps import attribute, to_attribute
 from harness.stacks.stack import Stack
-from harness.verdicts.compare import compare
+from harness.verdicts.compare import compare, without_runs_on_base
 from harness.verdicts.comparison import ComparedCase, Comparison, Open
 from harness.verdicts.groups import Group
 from harness.verdicts.upstream import Row
@@ -26,11 +26,13 @@ class Sides:
     reports: Sequence[Sequence[Report]]
     stacks: Sequence[Stack | None]
     rows: tuple[Row, ...] = ()
+    settled: frozenset[str] = frozenset()  # keys of what was left out on the base
 
     def compare(self, again: Sequence[Sequence[Report]] = ((), ())) -> Comparison:
         """The comparison of the reports, and of those of reruns."""
         (base, candidate), (base_again, candidate_again) = self.reports, again
-        return compare(base, candidate, base_again, candidate_again, self.rows)
+        compared = compare(base, candidate, base_again, candidate_again, self.rows)
+        return without_runs_on_base(compared, self.settled)
 
     @property
     def runnable(self) -> list[Stack]:

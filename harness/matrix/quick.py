@@ -37,14 +37,11 @@ def joined(cells: Sequence[Cell]) -> list[Report]:
 
     What was left out, and why, is what the part without the quick cases says: it collects all.
     """
-    parts = {(cell.lane, cell.part): cell.read() for cell in cells}
-    found = []
-    for (lane, part), report in parts.items():
-        if part == QUICK and (lane, REST) in parts:
-            continue
-        quick = parts.get((lane, QUICK)) if part == REST else None
-        found.append(_with(report, quick) if quick else report)
-    return found
+    quick = {cell.lane: cell.read() for cell in cells if cell.part == QUICK}
+    others = [(cell.lane, cell.read()) for cell in cells if cell.part != QUICK]
+    found = [_with(rest, quick[lane]) if lane in quick else rest for lane, rest in others]
+    lanes = {lane for lane, _ in others}
+    return [*found, *(report for lane, report in quick.items() if lane not in lanes)]
 
 
 def _with(rest: Report, quick: Report) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.diagnosis.signature import first_line
-from harness.render.comparison_text import counts, rested, versions
+from harness.render.comparison_text import counts, left_out, rested, versions
 from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
@@ -30,9 +30,13 @@ def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 
     allowed = allowed or Allowed({}, ())
     base, candidate = plain(comparison.base.name), plain(comparison.candidate.name)
     answer = plain(decide(comparison, allowed.entries).sentence)
+    said = (
+        f"**{answer}** {candidate} compared with {base}: {plain(counts(comparison))}.",
+        plain(left_out(comparison)),
+        plain(rested(comparison)),
+    )
     lines = [
-        f"**{answer}** {candidate} compared with {base}: {plain(counts(comparison))}. "
-        f"{plain(rested(comparison))}".rstrip(),
+        " ".join(filter(None, said)),
         "",
         *effects(comparison),
         *_findings(comparison, allowed, most),

@@ -29,6 +29,7 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
             "attributions": comparison.open.attributions,
         },
         "moved": _moved(comparison),
+        "not_run_on_base": len(comparison.not_run_on_base),
         "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
         "cases": [
             _compared(case, allowed, comparison)

@@ -33,6 +33,7 @@ def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     yield from _versions(comparison)
     yield title(_which(comparison.open))
     yield from wrapped(f"{counts(comparison)}.")
+    yield from wrapped(left_out(comparison))
     yield from wrapped(rested(comparison))
     yield from wrapped(decide(comparison, allowed.entries).sentence)
 
@@ -110,6 +111,18 @@ def counts(comparison: Comparison) -> str:
     named = [text for v in VERDICTS if (text := comparison.counted(v))]
     more = len(undecided_of(comparison))
     return ", ".join(named or ["no case"]) + (f" ({more} undecided)" if more else "")
+
+
+def left_out(comparison: Comparison) -> str:
+    """How many of the unchanged cases the base was not asked; "" for none."""
+    count = len(comparison.not_run_on_base)
+    if not count:
+        return ""
+    base, candidate = comparison.base.name, comparison.candidate.name
+    return (
+        f"{count} of the unchanged cases work on {candidate} and were not run on {base}, where "
+        "they are expected to work: --every-case runs them."
+    )
 
 
 def rested(comparison: Comparison) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.diagnosis.signature import first_line, generalised
@@ -37,10 +37,30 @@ def compare(
     Raises BadInputError when one side's reports are of several stacks.
     """
     before, after, move = aligned(side(base, reruns_base), side(candidate, reruns_candidate))
-    keys = sorted(before.runs.keys() | after.runs.keys())
+    keys = before.runs.keys() | after.runs.keys()
     cases = [_compared(key, before, after, rows) for key in keys]
-    cases.sort(key=lambda case: (VERDICTS.index(case.verdict), case.key))
-    return Comparison(before, after, tuple(cases), move=move)
+    return Comparison(before, after, _in_order(cases), move=move)
+
+
+def without_runs_on_base(comparison: Comparison, keys: Collection[str]) -> Comparison:
+    """The comparison with cases that were left out on the base, since they work on the candidate.
+
+    They are taken to work on the base too, so they are unchanged and not newly measured.
+    """
+    left_out = {
+        case.key
+        for case in comparison.of(Verdict.NEWLY_MEASURED)
+        if case.key in keys and case.base == Tally() and case.candidate.always_works
+    }
+    cases = [
+        replace(case, verdict=Verdict.UNCHANGED) if case.key in left_out else case
+        for case in comparison.cases
+    ]
+    return replace(comparison, cases=_in_order(cases), not_run_on_base=frozenset(left_out))
+
+
+def _in_order(cases: Iterable[ComparedCase]) -> tuple[ComparedCase, ...]:
+    return tuple(sorted(cases, key=lambda case: (VERDICTS.index(case.verdict), case.key)))
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,9 @@ class Comparison:
     cases: tuple[ComparedCase, ...]
     open: Open = Open()
     move: Move | None = None
+    not_run_on_base: frozenset[str] = (
+        frozenset()
+    )  # keys of cases left out since they work on the candidate
 
     def of(self, *verdicts: Verdict) -> tuple[ComparedCase, ...]:
         """The cases with one of these verdicts."""

@@ -57,6 +57,15 @@ def larger_programs(base: Sequence[Result], candidate: Sequence[Result]) -> tupl
     return _risen(_least(base), _least(candidate), _COMPILED)
 
 
+def has_costs(result: Result) -> bool:
+    """Whether a comparison of this result with another one may say larger or slower."""
+    return any(_is_cost(name) for name in result.properties)
+
+
+def _is_cost(name: str) -> bool:
+    return name.startswith(HOST_CALLS) or name in _COMPILED
+
+
 def _risen(
     was: Mapping[str, int], now: Mapping[str, int], numbers: Mapping[str, tuple[str, str]]
 ) -> tuple[Cost, ...]:
@@ -74,8 +83,7 @@ def _least(runs: Sequence[Result]) -> dict[str, int]:
     least: dict[str, int] = {}
     for run in runs:
         for name, value in run.properties.items():
-            known = name.startswith(HOST_CALLS) or name in _COMPILED
-            if run.works and known and value.isascii() and value.isdigit():
+            if run.works and _is_cost(name) and value.isascii() and value.isdigit():
                 least[name] = min(least.get(name, int(value)), int(value))
     return least
 

@@ -1,0 +1,130 @@
+"""The base runs only the cases whose answer there may speak against the candidate."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.drift import INI, Drift
+
+pytestmark = pytest.mark.measures_coverage
+
+SUITE = """\
+from pathlib import Path
+import drift, pytest
+from harness.lanes import events
+pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies(1)]
+
+@pytest.fixture(autouse=True)
+def ran(request):
+    events.write("client", {})  # here is no framework that has one
+    with Path("ran").open("a") as ran:
+        ran.write(f"{request.node.originalname} {drift.VERSION}\\n")
+
+def test_quick(): pass
+def test_works(): pass
+def test_regressed(): assert drift.VERSION == 1
+def test_fixed(): assert drift.VERSION == 2, "broken on the base"
+def test_unknown(): assert drift.VERSION == 2, "broken on the base"
+def test_counted(record_property):
+    record_property("host_calls_step", drift.VERSION * 100)
+def test_missing():
+    if drift.VERSION == 2:
+        pytest.skip("not on the candidate")
+"""
+FILE = "suites/area/test_drift.py"
+QUICK = f"{FILE}::test_quick[virtual-tpu-1]\n"
+EXPECTED = """\
+[[expectation]]
+cases = ["suites/area/test_drift.py::test_fixed[*]"]
+issue = "a/b#1"
+reason = "it is broken on the base"
+signature = "broken on the base"
+"""
+SETTINGS = "xla_quick = quick.txt\nxla_expectations = fixtures/expectations\n"
+COMMAND = ("qualify", "1", "2", "--json", "answer.json", "--no-attribution", "--reruns", "0")
+BOTH = ["test_counted", "test_fixed", "test_missing", "test_quick", "test_regressed"]
+ALL = sorted([*BOTH, "test_unknown", "test_works"])
+
+
+@pytest.fixture
+def stacks(drift: Drift) -> Drift:
+    (drift.path / FILE).write_text(SUITE)
+    (drift.path / "pytest.ini").write_text(INI + SETTINGS)
+    (drift.path / "quick.txt").write_text(QUICK)
+    folder = drift.path / "fixtures" / "expectations"
+    folder.mkdir(parents=True)
+    (folder / "area.toml").write_text(EXPECTED)
+    for version in "12":
+        drift.stack(version, f"VERSION = {version}\n")
+    return drift
+
+
+def _ran(stacks: Drift) -> dict[str, list[str]]:
+    """The names of the cases that ran on each stack since this was asked last."""
+    file = stacks.path / "ran"
+    found: dict[str, list[str]] = {"1": [], "2": []}
+    for line in file.read_text().splitlines() if file.exists() else []:
+        name, version = line.split()
+        found[version].append(name)
+    file.unlink(missing_ok=True)
+    return {version: sorted(names) for version, names in found.items()}
+
+
+def _answer(stacks: Drift) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads((stacks.path / "answer.json").read_text())
+    return answer
+
+
+def _verdicts(answer: dict[str, Any]) -> dict[str, str]:
+    return {case["case"].split("::")[1].split("[")[0]: case["verdict"] for case in answer["cases"]}
+
+
+DECIDED = {
+    "test_regressed": "regressed",
+    "test_missing": "missing",
+    "test_fixed": "fixed",
+    "test_counted": "slower",
+}
+
+
+def test_the_base_runs_only_what_decides(stacks: Drift) -> None:
+    done = stacks.run(*COMMAND)
+    assert done.returncode == 1, done.stderr
+    assert _ran(stacks) == {"1": BOTH, "2": ALL}
+    answer = _answer(stacks)
+    assert _verdicts(answer) == DECIDED
+    assert answer["not_run_on_base"] == 2
+    assert answer["counts"]["unchanged"] == 3
+    said = " ".join(done.stdout.split())
+    assert "2 of the unchanged cases work on 2 and were not run on 1" in said
+    summary = (stacks.path / "reports/qualify/1..2/summary.md").read_text()
+    assert "2 of the unchanged cases work on 2 and were not run on 1" in summary
+
+    again = stacks.run(*COMMAND)
+    assert (again.stdout, again.returncode) == (done.stdout, 1)
+    assert _ran(stacks) == {"1": [], "2": []}
+
+
+def test_every_case_runs_on_the_base_when_that_is_asked(stacks: Drift) -> None:
+    done = stacks.run(*COMMAND, "--every-case")
+    assert done.returncode == 1, done.stderr
+    assert _ran(stacks) == {"1": ALL, "2": ALL}
+    assert _verdicts(_answer(stacks)) == {**DECIDED, "test_unknown": "fixed"}
+    assert _answer(stacks)["not_run_on_base"] == 0
+
+    # What the base said in full is better than what is left out.
+    done = stacks.run(*COMMAND)
+    assert done.returncode == 1, done.stderr
+    assert _ran(stacks) == {"1": [], "2": []}
+    assert _verdicts(_answer(stacks)) == {**DECIDED, "test_unknown": "fixed"}
+
+
+def test_without_expectations_the_base_runs_every_case(stacks: Drift) -> None:
+    (stacks.path / "fixtures/expectations/area.toml").unlink()
+    (stacks.path / "fixtures/expectations").rmdir()
+    (stacks.path / "pytest.ini").write_text(f"{INI}xla_quick = quick.txt\n")
+    done = stacks.run(*COMMAND)
+    assert done.returncode == 1, done.stderr
+    assert _ran(stacks) == {"1": ALL, "2": ALL}
