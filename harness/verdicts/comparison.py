@@ -206,9 +206,7 @@ class Comparison:
     cases: tuple[ComparedCase, ...]
     open: Open = Open()
     move: Move | None = None
-    not_run_on_base: frozenset[str] = (
-        frozenset()
-    )  # keys of cases left out since they work on the candidate
+    not_run_on_base: frozenset[str] = frozenset()  # keys; these cases work on the candidate
 
     def of(self, *verdicts: Verdict) -> tuple[ComparedCase, ...]:
         """The cases with one of these verdicts."""
