@@ -118,7 +118,7 @@ static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const void
   const char *given = args->compile_options;
   const size_t given_size = args->compile_options_size;
   char *completed = options_completed(given, &args->compile_options_size);
-  if (completed != NULL) args->compile_options = completed;
+  args->compile_options = completed;
   // As the bridge does, which the program has not come through.
   PJRT_Client_Compile_Args wide = {.struct_size = PJRT_Client_Compile_Args_STRUCT_SIZE,
                                    .client = args->client,

@@ -78,6 +78,10 @@ static uint32_t next_random(void) {
   return (uint32_t)(state >> 33);
 }
 
+// What goes before all options: LLVM is not to optimize.
+static const char QUICK[] = "\x3a\x24\x0a\x1exla_backend_optimization_level\x12\x02\x18\x00";
+enum { QUICK_SIZE = sizeof QUICK - 1 };
+
 static void renumber(const char *program, size_t size) {
   for (int with_config = 0; with_config < 2; ++with_config) {
     char *own = malloc(size + (size == 0));
@@ -92,7 +96,7 @@ static void complete(const char *options, size_t size) {
   memcpy(own, options, size);
   size_t completed = size;
   char *made = options_completed(own, &completed);
-  EXPECT(made == NULL ? completed == size : completed != size && completed <= size + 7);
+  EXPECT(completed >= QUICK_SIZE && completed <= QUICK_SIZE + size + 7);
   free(made);
   size_t at = 0, name_size = 0, total = 0;
   while (options_of_tpu(own, size, &at, &name_size) != NULL) total += name_size;
@@ -136,13 +140,29 @@ TEST(options_of_an_old_caller_are_completed) {
   size_t size = 7;
   char *made = options_completed(OLD, &size);
   static const char ADDED[] = {26, 5, 26, 3, (char)0x98, 0x14, 32};
-  EXPECT(made != NULL && size == sizeof OLD + sizeof ADDED);
-  EXPECT(memcmp(made + sizeof OLD, ADDED, sizeof ADDED) == 0);
+  EXPECT(size == QUICK_SIZE + sizeof OLD + sizeof ADDED);
+  EXPECT(memcmp(made, QUICK, QUICK_SIZE) == 0);
+  EXPECT(memcmp(made + QUICK_SIZE + sizeof OLD, ADDED, sizeof ADDED) == 0);
   const size_t completed = size;
-  EXPECT(options_completed(made, &size) == NULL && size == completed);
+  char *again = options_completed(made, &size);
+  EXPECT(size == QUICK_SIZE + completed);
+  free(again);
   free(made);
   size = sizeof NO_DEBUG;
-  EXPECT(options_completed(NO_DEBUG, &size) == NULL && size == sizeof NO_DEBUG);
+  made = options_completed(NO_DEBUG, &size);
+  EXPECT(size == QUICK_SIZE + sizeof NO_DEBUG);
+  EXPECT(memcmp(made + QUICK_SIZE, NO_DEBUG, sizeof NO_DEBUG) == 0);
+  free(made);
+}
+
+// Who names the level in XLA_FLAGS has it in the options that the framework makes.
+TEST(a_level_of_the_user_stays) {
+  static const char GIVEN[] = {26, 2, 32, 1};
+  setenv("XLA_FLAGS", "--a=b --xla_backend_optimization_level=3", 1);
+  size_t size = sizeof GIVEN;
+  char *made = options_completed(GIVEN, &size);
+  EXPECT(size == sizeof GIVEN && memcmp(made, GIVEN, size) == 0);
+  free(made);
 }
 
 // Overrides of the TPU compiler's own options go, all else stays.
@@ -153,8 +173,8 @@ TEST(options_of_the_tpu_compiler_are_left_out) {
       OVERRIDE("\x0f", "\x09", "xla_tpu_a") KEPT OVERRIDE("\x10", "\x0a", "xla_tpu_bc");
   size_t size = sizeof GIVEN - 1;
   char *made = options_completed(GIVEN, &size);
-  EXPECT(made != NULL && size == sizeof KEPT - 1);
-  EXPECT(memcmp(made, KEPT, sizeof KEPT - 1) == 0);
+  EXPECT(size == QUICK_SIZE + sizeof KEPT - 1);
+  EXPECT(memcmp(made + QUICK_SIZE, KEPT, sizeof KEPT - 1) == 0);
   free(made);
 }
 
@@ -201,6 +221,7 @@ TEST(options_of_the_tpus_compiler_are_named) {
   EXPECT(options_of_tpu(options, sizeof options, &at, &size) == NULL);
   size = sizeof options;
   char *made = options_completed(options, &size);
-  EXPECT(made != NULL && size == sizeof OTHER && memcmp(made, OTHER, size) == 0);
+  EXPECT(size == QUICK_SIZE + sizeof OTHER);
+  EXPECT(memcmp(made + QUICK_SIZE, OTHER, sizeof OTHER) == 0);
   free(made);
 }
