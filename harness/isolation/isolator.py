@@ -40,9 +40,9 @@ from harness.messages.cases import (
 from harness.messages.typed import Message
 from harness.model.case import Case
 
-# To gather the memory of a process with torch and JAX in huge pages takes as long as the page table
-# entries of so many forks.
-_FORKS_THAT_PAY = 150
+# To gather the memory of a process with torch and JAX in huge pages takes as long as they save in
+# the forks and exits of so many cases. The first results come before it.
+_CASES_THAT_PAY, _CASES_BEFORE = 75, 5
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,12 @@ def preload(modules: Sequence[str]) -> None:
         # Makes its table of all modules' files, with which a child that shows a traceback, or
         # registers an operator of torch, would begin: 0.1 s.
         inspect.getmodule(inspect.currentframe())
+
+
+def _cases_of_a_process(session: pytest.Session) -> int:
+    """How many tests this process is about to run: of the session's, a worker's share."""
+    workers = getattr(session.config, "workerinput", {"workercount": 1})["workercount"]
+    return len(session.items) // int(workers)
 
 
 def _import(name: str) -> None:
@@ -184,9 +190,9 @@ class Isolator:
         if name not in self._preloaded:
             lane.preload()
             self._preloaded.add(name)
-        self._forks += 1
-        if self._forks == _FORKS_THAT_PAY:
+        if self._forks == _CASES_BEFORE and _cases_of_a_process(self._session) >= _CASES_THAT_PAY:
             libc.use_huge_pages()
+        self._forks += 1
         events = Path(self._folder.name) / f"{time.monotonic_ns()}.jsonl"
         self._log = EventLog(events)
         faulthandler.cancel_dump_traceback_later()  # pytest's own, a thread: deadlines replace it

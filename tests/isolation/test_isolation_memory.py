@@ -65,3 +65,35 @@ def test_a_kill_by_the_kernel_is_out_of_memory(project: Project, memory_cgroup: 
         "SIGKILL: out of memory: killed by the kernel at the cgroup's limit"
     )
     assert ran.properties("test_is_killed")["outcome_detail"] == "SIGKILL"
+
+
+MANY = """\
+pytestmark = pytest.mark.lanes("cpu")
+BLOCK = b"x" * (16 << 20)
+
+def huge():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
+
+@pytest.mark.parametrize("number", range(CASES))
+def test_shares(number):
+    Path(f"huge-{number}").write_text(str(huge()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("cases", "options", "gathered"),
+    [(80, (), True), (20, (), False), (80, ("-n2",), False), (160, ("-n2",), True)],
+)
+def test_memory_is_gathered_in_huge_pages_for_many_cases(
+    project: Project, cases: int, options: tuple[str, ...], *, gathered: bool
+) -> None:
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("this kernel has no huge pages")
+    project.write("test_inner.py", MANY.replace("CASES", str(cases)))
+    ran = project.run(*options)
+    assert set(ran.outcomes.values()) == {"passed"}
+    found = [int(file.read_text()) for file in project.path.glob("huge-*")]
+    assert len(found) == cases
+    first = found.count(0)  # whose results come before it is done, of each worker
+    assert first == (5 * (2 if options else 1) if gathered else cases)
