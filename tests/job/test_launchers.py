@@ -39,10 +39,6 @@ def of_torch_spawn(index, count):
     sum_over_all(index)
 
 
-def fail_in_second(index):
-    assert index == 0
-
-
 def of_torchrun():
     dist.init_process_group("xla", init_method="xla://")
     x = torch.full((2,), 1.0 + dist.get_rank(), device=torch_xla.device())
@@ -88,10 +84,16 @@ full = np.array([1.0, 2.0], np.float32)
 total = jax.jit(lambda v: v.sum())(jax.make_array_from_callback((2,), parts, lambda i: full[i]))
 print(total, flush=True)
 """
+# In a module of its own, whose processes have less to import.
+FAILING = """\
+def fail_in_second(index):
+    assert index == 0
+"""
 TEST_FILE = """\
 import torch.multiprocessing as mp
 import torch_xla.distributed.xla_multiprocessing as xmp
-from worker import fail_in_second, sum_over_all
+from failing import fail_in_second
+from worker import sum_over_all
 
 def test_xmp_spawn():
     xmp.spawn(sum_over_all)
@@ -104,6 +106,7 @@ SUMMED = ["ordinal 0: summed", "ordinal 1: summed"]
 
 def write_scripts(folder: Path) -> None:
     (folder / "worker.py").write_text(WORKER, encoding="utf-8")
+    (folder / "failing.py").write_text(FAILING, encoding="utf-8")
     for name, call in SCRIPTS.items():
         script = f'from worker import *\n\nif __name__ == "__main__":\n    {call}\n'
         (folder / f"{name}.py").write_text(script, encoding="utf-8")
@@ -118,7 +121,7 @@ def run(folder: Path, *words: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stderr
     return sorted(line.rpartition("| ")[2] for line in ran.stdout.splitlines())
@@ -155,7 +158,7 @@ def test_launchers_in_a_test_file(project: Project) -> None:
     write_scripts(project.path)
     project.write("test_theirs.py", TEST_FILE)
     path = os.pathsep.join([str(project.path), os.environ.get("PYTHONPATH", "")])
-    options = ("--lane=virtual-tpu", "--topology=2", "--processes=chip", "--deadline=100")
+    options = ("--lane=virtual-tpu", "--topology=2", "--processes=chip", "--deadline=250")
     ran = project.run(*options, PYTHONPATH=path)
     outcomes = {name.partition("[")[0]: found for name, found in ran.outcomes.items()}
     assert outcomes == {

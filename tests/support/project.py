@@ -96,10 +96,14 @@ class Project:
         )
 
     def run(self, *args: str, typed: str = "", **environment: str) -> Ran:
-        """Run pytest with ``args`` to its end; ``typed`` is what stands on its input."""
+        """Run pytest with ``args`` to its end; ``typed`` is what stands on its input.
+
+        The limit is for a run that hangs: on a loaded machine, a job of several processes that
+        each import torch_xla takes two minutes.
+        """
         with self.start(*args, **environment) as process:
             try:
-                stdout, stderr = process.communicate(typed, timeout=120)
+                stdout, stderr = process.communicate(typed, timeout=300)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
