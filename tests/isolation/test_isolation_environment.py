@@ -195,3 +195,12 @@ def test_a_missing_module_to_preload_is_named(project: Project) -> None:
     ran = project.run("-o", "xla_preload=json no_such_module")
     assert ran.code == 2
     assert ran.shows("xla_preload: no_such_module can't be imported")
+
+
+@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}], ids=["", "given"])
+def test_threads_of_openmp_do_not_wait_in_a_loop(project: Project, given: dict[str, str]) -> None:
+    """Unless the user wants them to; as the OpenMP that torch brings has read it."""
+    project.write("test_inner.py", "@pytest.mark.lanes('cpu')\ndef test_x(): import torch\n")
+    ran = project.run("-s", OMP_DISPLAY_ENV="VERBOSE", **given)
+    assert ran.outcomes == {"test_x": "passed"}
+    assert ("GOMP_SPINCOUNT = '0'" in ran.stderr) == (not given), ran.stderr
