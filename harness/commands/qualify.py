@@ -79,7 +79,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every-case",
         action="store_true",
-        help="run on BASE what works on CANDIDATE, too, and is not expected to fail on BASE",
+        help="run on BASE, too, what is expected to do there what it does on CANDIDATE",
     )
     parser.add_argument("--no-attribution", action="store_true", help="don't swap components")
     parser.add_argument(
@@ -145,15 +145,15 @@ def _candidate_first(
     whole = [cell for cell in rest if cell not in shortened]
     _finish_in_turn(whole, options)
     lanes = {cell.lane for cell in shortened}
-    works = [
+    alike = [
         result
         for report in joined([cell for cell in whole if cell.stack == candidate])
         for result in settled(report, on_base)
         if result.lane in lanes
     ]
-    shortened = decisive(shortened, works)
+    shortened = decisive(shortened, alike)
     _finish_in_turn(shortened, options)
-    keys = frozenset(result.key for result in works)
+    keys = frozenset(result.key for result in alike)
     return replace(asked, cells=[*quick, *whole, *shortened], settled=keys)
 
 

@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.expectations import Expectations
+from harness.expectations import Expectation, Expectations
 from harness.junit.report import Report, Result
 from harness.matrix.cell import Cell
+from harness.model.outcome import Answer
 from harness.verdicts.costs import has_costs
 
 DECISIVE = "decisive"  # the part of a lane's cases that the base is asked
 
 
 def settled(candidate: Report, on_base: Expectations) -> list[Result]:
-    """The candidate's results that no answer of the base makes a regression or a missing case.
+    """The candidate's results of which the base is expected to give the same answer.
 
-    They work, no expectation says that they are broken on the base, which would make them fixed,
-    and there is nothing in them to compare in numbers, as the calls of a step on the host.
+    They work, and no expectation says that they are broken on the base; or they fail as an
+    expectation declares, and one declares the same cause on the base. There is nothing in them to
+    compare in numbers, as the calls of a step on the host.
     """
     return [
         result
         for result in candidate.results.values()
-        if result.works and not has_costs(result) and on_base.find(result.id) is None
+        if not has_costs(result) and _is_alike(result, on_base.find(result.id))
     ]
+
+
+def _is_alike(result: Result, on_base: Expectation | None) -> bool:
+    if result.works or on_base is None:
+        return result.works and on_base is None
+    return result.outcome.answer is Answer.EXPECTED and result.expectation == on_base.cause
 
 
 def decisive(cells: Sequence[Cell], left_out: Sequence[Result]) -> list[Cell]:

@@ -114,14 +114,18 @@ def counts(comparison: Comparison) -> str:
 
 
 def left_out(comparison: Comparison) -> str:
-    """How many of the unchanged cases the base was not asked; "" for none."""
-    count = len(comparison.not_run_on_base)
-    if not count:
+    """How many of the unchanged and the failing cases the base was not asked; "" for none."""
+    counts = {
+        verdict: sum(case.key in comparison.not_run_on_base for case in comparison.of(verdict))
+        for verdict in (Verdict.UNCHANGED, Verdict.STILL_FAILING)
+    }
+    named = " and ".join(f"{n} of the {verdict} cases" for verdict, n in counts.items() if n)
+    if not named:
         return ""
     base, candidate = comparison.base.name, comparison.candidate.name
     return (
-        f"{count} of the unchanged cases work on {candidate} and were not run on {base}, where "
-        "they are expected to work: --every-case runs them."
+        f"{named} were not run on {base}, where they are expected to do the same as on "
+        f"{candidate}: --every-case runs them."
     )
 
 
@@ -132,10 +136,14 @@ def rested(comparison: Comparison) -> str:
     differing = comparison.of(*DIFFERS)
     if not differing:
         return ""
-    if not any(case.rerun_cases for case in differing):
-        return "What differs was not rerun: flaky cases may be among it."
+    asked = comparison.in_question
     known = basis(differing)
-    return f"Of what differs, {known}." if known else "All that differs was rerun."
+    said = [f"Of what differs, {known}." if known else "All that differs was rerun."]
+    if not any(case.rerun_cases for case in differing):
+        said = ["What differs was not rerun: flaky cases may be among it."] if asked else []
+    if len(asked) < len(differing):
+        said.append("What expectations declare is not rerun.")
+    return " ".join(said)
 
 
 def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:

@@ -43,18 +43,18 @@ def compare(
 
 
 def without_runs_on_base(comparison: Comparison, keys: Collection[str]) -> Comparison:
-    """The comparison with cases that were left out on the base, since they work on the candidate.
+    """The comparison with cases that the base was not asked, as they are expected to do the same.
 
-    They are taken to work on the base too, so they are unchanged and not newly measured.
+    Those that work on the candidate are unchanged, those that fail there are still failing, and
+    none of them is newly measured.
     """
     left_out = {
-        case.key
+        case.key: Verdict.UNCHANGED if case.candidate.always_works else Verdict.STILL_FAILING
         for case in comparison.of(Verdict.NEWLY_MEASURED)
-        if case.key in keys and case.base == Tally() and case.candidate.always_works
+        if case.key in keys and case.base == Tally() and not case.candidate.is_flaky
     }
     cases = [
-        replace(case, verdict=Verdict.UNCHANGED) if case.key in left_out else case
-        for case in comparison.cases
+        replace(case, verdict=left_out.get(case.key, case.verdict)) for case in comparison.cases
     ]
     return replace(comparison, cases=_in_order(cases), not_run_on_base=frozenset(left_out))
 

@@ -151,6 +151,12 @@ class ComparedCase:
         return self.candidate.answer is Answer.EXPECTED
 
     @property
+    def declared(self) -> bool:
+        """Whether it broke, and an expectation declares each failure that it has on either side."""
+        broken = self.base.broken + self.candidate.broken
+        return 0 < broken == self.base.expected + self.candidate.expected
+
+    @property
     def undecided(self) -> bool:
         """Whether it may be a regression, which more runs would show.
 
@@ -206,11 +212,17 @@ class Comparison:
     cases: tuple[ComparedCase, ...]
     open: Open = Open()
     move: Move | None = None
-    not_run_on_base: frozenset[str] = frozenset()  # keys; these cases work on the candidate
+    not_run_on_base: frozenset[str] = frozenset()  # keys; expected to do the same there
 
     def of(self, *verdicts: Verdict) -> tuple[ComparedCase, ...]:
         """The cases with one of these verdicts."""
         return tuple(case for case in self.cases if case.verdict in verdicts)
+
+    @property
+    def in_question(self) -> tuple[ComparedCase, ...]:
+        """What differs and is rerun, as it may be flaky: all but what expectations declare."""
+        differing = self.of(*DIFFERS)
+        return tuple(c for c in differing if c.verdict == Verdict.FLAKY or not c.declared)
 
     def counted(self, verdict: Verdict) -> str:
         """How many cases have the verdict: ``5 regressed (3 expected)``; "" for none."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.drift import INI, Drift
+from support.two_stacks import report, result
+
+from harness.expectations import Expectation, Expectations
+from harness.matrix.decisive import settled
+from harness.model.outcome import Kind
 
 pytestmark = pytest.mark.measures_coverage
 
@@ -27,6 +33,8 @@ def test_works(): pass
 def test_regressed(): assert drift.VERSION == 1
 def test_fixed(): assert drift.VERSION == 2, "broken on the base"
 def test_unknown(): assert drift.VERSION == 2, "broken on the base"
+def test_fails(): assert not drift.VERSION, "broken on both"
+def test_fails_otherwise(): assert not drift.VERSION, f"broken on {drift.VERSION}"
 def test_counted(record_property):
     record_property("host_calls_step", drift.VERSION * 100)
 def test_missing():
@@ -41,11 +49,27 @@ cases = ["suites/area/test_drift.py::test_fixed[*]"]
 issue = "a/b#1"
 reason = "it is broken on the base"
 signature = "broken on the base"
+
+[[expectation]]
+cases = ["suites/area/test_drift.py::test_fails*[*]"]
+issue = "a/b#2"
+reason = "it is broken on both"
+signature = "broken on both"
 """
 SETTINGS = "xla_quick = quick.txt\nxla_expectations = fixtures/expectations\n"
 COMMAND = ("qualify", "1", "2", "--json", "answer.json", "--no-attribution", "--reruns", "0")
-BOTH = ["test_counted", "test_fixed", "test_missing", "test_quick", "test_regressed"]
-ALL = sorted([*BOTH, "test_unknown", "test_works"])
+BOTH = [
+    *("test_counted", "test_fails_otherwise", "test_fixed"),
+    *("test_missing", "test_quick", "test_regressed"),
+]
+ALL = sorted([*BOTH, "test_fails", "test_unknown", "test_works"])
+
+
+@pytest.mark.parametrize("cause", ["a/b#1", "a/b#2"])
+def test_the_base_is_asked_of_a_failure_of_another_cause(cause: str) -> None:
+    fails = result("test_x", outcome=Kind.EXPECTED_FAILURE, properties={"expectation": "a/b#1"})
+    entry = Expectation(Path(), 1, ("a.py::test_x[*]",), cause, "", Kind.FAILED, "no")
+    assert settled(report(fails), Expectations([entry], {})) == [fails] * (cause == "a/b#1")
 
 
 @pytest.fixture
@@ -86,6 +110,8 @@ DECIDED = {
     "test_missing": "missing",
     "test_fixed": "fixed",
     "test_counted": "slower",
+    "test_fails": "still failing",
+    "test_fails_otherwise": "still failing",
 }
 
 
@@ -95,12 +121,11 @@ def test_the_base_runs_only_what_decides(stacks: Drift) -> None:
     assert _ran(stacks) == {"1": BOTH, "2": ALL}
     answer = _answer(stacks)
     assert _verdicts(answer) == DECIDED
-    assert answer["not_run_on_base"] == 2
+    assert answer["not_run_on_base"] == 3
     assert answer["counts"]["unchanged"] == 3
-    said = " ".join(done.stdout.split())
-    assert "2 of the unchanged cases work on 2 and were not run on 1" in said
-    summary = (stacks.path / "reports/qualify/1..2/summary.md").read_text()
-    assert "2 of the unchanged cases work on 2 and were not run on 1" in summary
+    left_out = "2 of the unchanged cases and 1 of the still failing cases were not run on 1, where"
+    assert left_out in " ".join(done.stdout.split())
+    assert left_out in (stacks.path / "reports/qualify/1..2/summary.md").read_text()
 
     again = stacks.run(*COMMAND)
     assert (again.stdout, again.returncode) == (done.stdout, 1)

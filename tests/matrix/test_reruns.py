@@ -87,6 +87,22 @@ def test_a_cause_in_doubt_is_rerun_whole() -> None:
     assert in_doubt(first, differ, keys) == [key("t3"), key("t4"), key("t5")]
 
 
+def test_what_expectations_declare_is_not_rerun() -> None:
+    """Neither a declared failure on the candidate nor one on the base that the candidate fixes."""
+    good = [result(f"t{n}", outcome=Kind.PASSED) for n in range(3)]
+    declared = [result(f"t{n}", outcome=Kind.EXPECTED_FAILURE, failure="no") for n in range(2)]
+    sides = [
+        report(good[0], declared[1], good[2]),
+        report(declared[0], good[1], case("t2", works=False)),
+    ]
+    found = compare(sides[:1], sides[1:])
+    assert len(found.of(Verdict.REGRESSED, Verdict.FIXED)) == 3
+    assert chosen(found, 3) == [key("t2")]
+    # A declared failure that proves flaky is one to look at.
+    flaky = compare(sides[:1], sides[1:], [], [report(case("t0", works=True))])
+    assert sorted(chosen(flaky, 3)) == [key("t0"), key("t2")]
+
+
 def compare_again(names: Iterable[str], first: Iterable[str], works: Iterable[str]) -> Comparison:
     reruns = [case(k[6:8], works=k[6:8] in works) for k in first]
     base = [case(k[6:8], works=True) for k in first]
