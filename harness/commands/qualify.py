@@ -79,7 +79,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every-case",
         action="store_true",
-        help="run on BASE, too, what is expected to do there what it does on CANDIDATE",
+        help="run on BASE what is expected to do there what it does on CANDIDATE, and rerun what "
+        "is expected",
     )
     parser.add_argument("--no-attribution", action="store_true", help="don't swap components")
     parser.add_argument(
@@ -120,7 +121,8 @@ def _comparisons(asked: _Asked, options: argparse.Namespace) -> Iterator[Compari
         asked = _candidate_first(asked, quick, rest, on_base, options)
     sides = asked.sides(asked.cells)
     compared = sides.compare()
-    effort = Effort(options.reruns, options.representatives, not options.no_attribution)
+    attribution, every = not options.no_attribution, options.every_case
+    effort = Effort(options.reruns, options.representatives, attribution, every)
     yield from steps(sides, _runner(options, compared), effort)
 
 

@@ -60,6 +60,7 @@ class Effort:
     reruns: int = 1  # of each chosen case
     representatives: int = 3  # of each cause
     attribution: bool = True
+    every_cause: bool = False  # rerun what expectations declare, too
 
 
 def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
@@ -69,7 +70,8 @@ def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
     """
     first = found = sides.compare()
     wanted = effort.reruns and sides.runnable
-    keys = reruns.chosen(first, effort.representatives) if wanted else []
+    most, every = effort.representatives, effort.every_cause
+    keys = reruns.chosen(first, most, every_cause=every) if wanted else []
     yield _opened(found, sides, effort, keys)
     again: list[list[Report]] = [[], []]
     for name in _ROUNDS:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.comparison import DIFFERS, ComparedCase, Comparison
 from harness.verdicts.groups import Group, causes, representatives
 from harness.verdicts.words import Verdict
 
 
-def chosen(first: Comparison, most: int) -> list[str]:
+def chosen(first: Comparison, most: int, *, every_cause: bool = False) -> list[str]:
     """The keys of at most ``most`` cases of each cause, and of all that are known to be flaky.
 
-    What expectations declare has been seen before, so one more run of it would say nothing new.
+    What expectations declare has been seen before, so one more run of it would say nothing new:
+    it is chosen only if every cause is asked for.
     """
     keys = []
-    for group in causes(first.in_question):
+    for group in causes(first.of(*DIFFERS) if every_cause else first.in_question):
         all_of_it = group.verdict == Verdict.FLAKY
         members = group.members if all_of_it else representatives(group.members, most)
         keys += [case.key for case in members]
@@ -28,7 +29,7 @@ def in_doubt(first: Comparison, again: Comparison, rerun: Collection[str]) -> li
     now = {case.key: case.verdict for case in again.cases}
     return [
         case.key
-        for group in causes(first.in_question)
+        for group in causes(first.of(*DIFFERS))
         if not _agree(group, now, rerun)
         for case in group.members
         if case.key not in rerun
@@ -43,7 +44,7 @@ def with_basis(first: Comparison, again: Comparison, rerun: Collection[str]) -> 
     """
     now = {case.key: case.verdict for case in again.cases}
     rests: dict[str, tuple[str, ...]] = {}
-    for group in causes(first.in_question):
+    for group in causes(first.of(*DIFFERS)):
         keys = tuple(case.key for case in group.members if case.key in rerun)
         for case in group.members:
             if case.key in rerun:

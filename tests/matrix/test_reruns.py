@@ -12,6 +12,7 @@ from harness.matrix.qualify import Effort, Sides, steps
 from harness.matrix.reruns import chosen, in_doubt, with_basis
 from harness.matrix.runner import Runner
 from harness.model.outcome import Kind
+from harness.render.comparison_text import rested
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 from harness.verdicts.compare import compare
@@ -98,6 +99,17 @@ def test_what_expectations_declare_is_not_rerun() -> None:
     found = compare(sides[:1], sides[1:])
     assert len(found.of(Verdict.REGRESSED, Verdict.FIXED)) == 3
     assert chosen(found, 3) == [key("t2")]
+    assert len(chosen(found, 3, every_cause=True)) == 3
+    everything = compare(sides[:1], sides[1:], sides[:1], sides[1:])
+    assert rested(found).endswith(
+        "flaky cases may be among it. What expectations declare is not rerun."
+    )
+    only = rested(with_basis(found, everything, [key("t2")]))
+    assert (
+        only == "Of what differs, rerun: 1; not rerun: 2. What expectations declare is not rerun."
+    )
+    every = rested(with_basis(found, everything, [key(f"t{n}") for n in range(3)]))
+    assert every == "All that differs was rerun."
     # A declared failure that proves flaky is one to look at.
     flaky = compare(sides[:1], sides[1:], [], [report(case("t0", works=True))])
     assert sorted(chosen(flaky, 3)) == [key("t0"), key("t2")]
