@@ -73,11 +73,11 @@ def _loss(weights: Weights, x: Array) -> float:
 
 def _layer(x: Array, p: Mapping[str, Array]) -> Array:
     h = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-    q, k, v = (np.einsum("bld,dhe->blhe", h, p[name]) for name in "qkv")
-    scores = np.einsum("blhe,bmhe->bhlm", q, k) / 8
+    q, k, v = (np.einsum("bld,dhe->bhle", h, p[name], optimize=True) for name in "qkv")
+    scores = q @ k.swapaxes(-1, -2) / 8
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
-    x = x + np.einsum("bhlm,bmhe,hed->bld", weights, v, p["out"])
+    x = x + np.einsum("bhle,hed->bld", weights @ v, p["out"], optimize=True)
     up = x @ p["up"]
-    smooth = 0.5 * up * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up**3)))
+    smooth = 0.5 * up * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up * up * up)))
     return np.asarray(x + smooth @ p["down"])
