@@ -49,7 +49,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     # The same for torch 2.7 and 2.8, whose inductor starts its compile workers.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    # OpenMP's threads wait in a loop, on the cores that other workers' cases need.
+    # OpenMP's threads would wait in a loop, on the cores that other workers' cases need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     lanes = (getattr(early_config.known_args_namespace, "lane", None) or "").split(",")
     os.environ.update(at_import.environment([name for name in lanes if name]))

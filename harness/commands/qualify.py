@@ -121,8 +121,12 @@ def _comparisons(asked: _Asked, options: argparse.Namespace) -> Iterator[Compari
         asked = _candidate_first(asked, quick, rest, on_base, options)
     sides = asked.sides(asked.cells)
     compared = sides.compare()
-    attribution, every = not options.no_attribution, options.every_case
-    effort = Effort(options.reruns, options.representatives, attribution, every)
+    effort = Effort(
+        reruns=options.reruns,
+        representatives=options.representatives,
+        attribution=not options.no_attribution,
+        every_cause=options.every_case,
+    )
     yield from steps(sides, _runner(options, compared), effort)
 
 

@@ -29,8 +29,8 @@ def settled(candidate: Report, on_base: Expectations) -> list[Result]:
 
 
 def _is_alike(result: Result, on_base: Expectation | None) -> bool:
-    if result.works or on_base is None:
-        return result.works and on_base is None
+    if on_base is None:
+        return result.works
     return result.outcome.answer is Answer.EXPECTED and result.expectation == on_base.cause
 
 

@@ -69,9 +69,9 @@ def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
     ``Comparison.open`` says what is still to come, and is false in the last one only.
     """
     first = found = sides.compare()
-    wanted = effort.reruns and sides.runnable
-    most, every = effort.representatives, effort.every_cause
-    keys = reruns.chosen(first, most, every_cause=every) if wanted else []
+    keys = list[str]()
+    if effort.reruns and sides.runnable:
+        keys = reruns.chosen(first, effort.representatives, every_cause=effort.every_cause)
     yield _opened(found, sides, effort, keys)
     again: list[list[Report]] = [[], []]
     for name in _ROUNDS:

@@ -136,13 +136,14 @@ def rested(comparison: Comparison) -> str:
     differing = comparison.of(*DIFFERS)
     if not differing:
         return ""
-    asked = comparison.in_question
-    known = basis(differing)
-    said = [f"Of what differs, {known}." if known else "All that differs was rerun."]
-    if not any(case.rerun_cases for case in differing):
-        said = ["What differs was not rerun: flaky cases may be among it."] if asked else []
-    declared = set(differing).difference(asked)
-    if any(not case.rerun_cases for case in declared):
+    said = []
+    if any(case.rerun_cases for case in differing):
+        known = basis(differing)
+        said.append(f"Of what differs, {known}." if known else "All that differs was rerun.")
+    elif comparison.in_question:
+        said.append("What differs was not rerun: flaky cases may be among it.")
+    declared = set(differing).difference(comparison.in_question)
+    if not all(case.rerun_cases for case in declared):
         said.append("What expectations declare is not rerun.")
     return " ".join(said)
 

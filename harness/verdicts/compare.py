@@ -51,7 +51,7 @@ def without_runs_on_base(comparison: Comparison, keys: Collection[str]) -> Compa
     left_out = {
         case.key: Verdict.UNCHANGED if case.candidate.always_works else Verdict.STILL_FAILING
         for case in comparison.of(Verdict.NEWLY_MEASURED)
-        if case.key in keys and case.base == Tally() and not case.candidate.is_flaky
+        if case.key in keys and case.base == Tally()
     }
     cases = [
         replace(case, verdict=left_out.get(case.key, case.verdict)) for case in comparison.cases

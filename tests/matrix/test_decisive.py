@@ -146,6 +146,14 @@ def test_every_case_runs_on_the_base_when_that_is_asked(stacks: Drift) -> None:
     assert _verdicts(_answer(stacks)) == {**DECIDED, "test_unknown": "fixed"}
 
 
+def test_declared_failures_are_rerun_when_every_case_is_asked_for(stacks: Drift) -> None:
+    for options, rerun in (((), False), (("--every-case",), True)):
+        done = stacks.run(*COMMAND[:-2], *options)
+        assert done.returncode == 1, done.stderr
+        (fixed,) = (case for case in _answer(stacks)["cases"] if "test_fixed" in case["case"])
+        assert bool(fixed["rerun_cases"]) is rerun
+
+
 def test_without_expectations_the_base_runs_every_case(stacks: Drift) -> None:
     (stacks.path / "fixtures/expectations/area.toml").unlink()
     (stacks.path / "fixtures/expectations").rmdir()
