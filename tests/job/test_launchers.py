@@ -14,7 +14,10 @@ from harness.job.ports import free_port
 
 # What a user's training script has: nothing in it knows of the harness.
 WORKER = """\
+import gc
 import os
+
+gc.disable()  # importing torch_xla is most of the work here, a quarter of it looks for garbage
 
 import torch
 import torch.distributed as dist
