@@ -20,6 +20,8 @@ FILES = (
 SETTINGS = {
     "the harness's settings": {},
     "LLVM optimizes": {"XLA_FLAGS": "--xla_backend_optimization_level=3"},
+    "fusions are emitted with MLIR": {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=true"},
+    "many modules of LLVM": {"XLA_FLAGS": "--xla_cpu_parallel_codegen_split_count=32"},
     "OpenMP's threads wait in a loop": {"GOMP_SPINCOUNT": "300000"},  # what libgomp does by itself
 }
 TURNS = 2

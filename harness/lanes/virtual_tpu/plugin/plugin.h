@@ -260,8 +260,8 @@ void meeting_leave(const PJRT_Client *client);
 // Give the instructions of an HloModuleProto, or of one in an HloModuleProtoWithConfig, ids that
 // fit in 32 bits, each in the bytes that it had.
 void renumber_instructions(char *program, size_t size, int with_config);
-// A CompileOptionsProto with what an old caller can't have said, without the options of the TPU's
-// own compiler and without LLVM's optimization, to be freed, and its size.
+// A CompileOptionsProto that compiles fast and is without the options of the TPU's own compiler, to
+// be freed, and its size.
 char *options_completed(const char *options, size_t *size);
 // The name of the next option of the TPU's own compiler from `*at` on, which is moved behind it;
 // NULL when there is no more.

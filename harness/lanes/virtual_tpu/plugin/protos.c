@@ -225,45 +225,45 @@ static size_t copy_of_cpu(char *copy, const char *options, size_t size) {
   return copied;
 }
 
-// Whether a caller's debug options do not know parallel code generation.
-static int lack_split(const char *options, size_t size) {
-  enum { BUILD = 3, DEBUG = 3, SPLIT = 323 };
-  unsigned char *at = (unsigned char *)options, *end = at + size;
-  if ((at = find_field(at, end, BUILD, &end)) == NULL) return 0;
-  if ((at = find_field(at, end, DEBUG, &end)) == NULL) return 0;
-  return find_field(at, end, SPLIT, &end) == NULL;
-}
+// What compiles fastest, as most programs run once: LLVM does not optimize, fusions are emitted
+// without MLIR, and a program is one module of LLVM's. That last option is 0, which XLA refuses, in
+// debug options of a framework that does not know it.
+typedef struct {
+  const char *name;
+  unsigned char type, value;
+} Option;
+enum { BOOLEAN = 2, INTEGER = 3 };  // fields of OptionOverrideProto
+static const Option QUICK[] = {
+    {"xla_backend_optimization_level", INTEGER, 0},
+    {"xla_cpu_use_fusion_emitters", BOOLEAN, 0},
+    {"xla_cpu_parallel_codegen_split_count", INTEGER, 1},
+};
+enum { QUICK_COUNT = sizeof QUICK / sizeof *QUICK, QUICK_MOST = 64 };  // bytes of one override
 
-// What goes before the caller's own overrides, which replace it: LLVM is not to optimize. Most
-// programs run once, and their compilation takes longer than that. XLA_FLAGS may say otherwise.
+// What goes before the caller's own overrides, which replace it. XLA_FLAGS may say otherwise.
 static size_t write_quick(char *to) {
-  static const char NAME[] = "xla_backend_optimization_level";
   const char *flags = getenv("XLA_FLAGS");
-  if (flags != NULL && strstr(flags, NAME) != NULL) return 0;
-  enum { KEY = 1, VALUE = 2, INTEGER = 3, LENGTH = sizeof NAME - 1, LEVEL = 0 };
-  const unsigned char before[] = {OVERRIDES << 3 | 2, LENGTH + 6, KEY << 3 | 2, LENGTH};
-  const unsigned char behind[] = {VALUE << 3 | 2, 2, INTEGER << 3, LEVEL};
-  memcpy(to, before, sizeof before);
-  memcpy(to + sizeof before, NAME, LENGTH);
-  memcpy(to + sizeof before + LENGTH, behind, sizeof behind);
-  return sizeof before + LENGTH + sizeof behind;
+  size_t written = 0;
+  for (const Option *option = QUICK; option < QUICK + QUICK_COUNT; ++option) {
+    if (flags != NULL && strstr(flags, option->name) != NULL) continue;
+    enum { KEY = 1, VALUE = 2 };
+    const unsigned char length = (unsigned char)strlen(option->name);
+    const unsigned char before[] = {OVERRIDES << 3 | 2, length + 6, KEY << 3 | 2, length};
+    const unsigned char behind[] = {VALUE << 3 | 2, 2, option->type << 3, option->value};
+    memcpy(to + written, before, sizeof before);
+    memcpy(to + written + sizeof before, option->name, length);
+    written += sizeof before + length;
+    memcpy(to + written, behind, sizeof behind);
+    written += sizeof behind;
+  }
+  return written;
 }
 
-// Options that do not know parallel code generation say by that 0 parts, which XLA refuses. A proto
-// is merged with what is appended to it, so XLA's own default goes to its end.
 char *options_completed(const char *options, size_t *size) {
-  enum { BUILD = 3, DEBUG = 3, QUICK = 64 };
-  static const unsigned char DEFAULT[] = {BUILD << 3 | 2, 5, DEBUG << 3 | 2, 3, 0x98, 0x14, 32};
-  char *completed = malloc(*size + QUICK + sizeof DEFAULT);
+  char *completed = malloc(*size + QUICK_COUNT * QUICK_MOST);
   if (completed == NULL) abort();
-  const int lack = lack_split(options, *size);
-  size_t written = write_quick(completed);
-  written += copy_of_cpu(completed + written, options, *size);
-  if (lack) {
-    memcpy(completed + written, DEFAULT, sizeof DEFAULT);
-    written += sizeof DEFAULT;
-  }
-  *size = written;
+  const size_t written = write_quick(completed);
+  *size = written + copy_of_cpu(completed + written, options, *size);
   return completed;
 }
 

@@ -78,8 +78,11 @@ static uint32_t next_random(void) {
   return (uint32_t)(state >> 33);
 }
 
-// What goes before all options: LLVM is not to optimize.
-static const char QUICK[] = "\x3a\x24\x0a\x1exla_backend_optimization_level\x12\x02\x18\x00";
+// What goes before all options, so that programs compile fast.
+#define LEVEL "\x3a\x24\x0a\x1exla_backend_optimization_level\x12\x02\x18\x00"
+#define EMITTERS "\x3a\x21\x0a\x1bxla_cpu_use_fusion_emitters\x12\x02\x10\x00"
+#define SPLIT "\x3a\x2a\x0a\x24xla_cpu_parallel_codegen_split_count\x12\x02\x18\x01"
+static const char QUICK[] = LEVEL EMITTERS SPLIT;
 enum { QUICK_SIZE = sizeof QUICK - 1 };
 
 static void renumber(const char *program, size_t size) {
@@ -96,7 +99,7 @@ static void complete(const char *options, size_t size) {
   memcpy(own, options, size);
   size_t completed = size;
   char *made = options_completed(own, &completed);
-  EXPECT(completed >= QUICK_SIZE && completed <= QUICK_SIZE + size + 7);
+  EXPECT(completed >= QUICK_SIZE && completed <= QUICK_SIZE + size);
   free(made);
   size_t at = 0, name_size = 0, total = 0;
   while (options_of_tpu(own, size, &at, &name_size) != NULL) total += name_size;
@@ -134,34 +137,27 @@ TEST(broken_options_are_not_read_beyond_their_end) {
   free(options);
 }
 
-// Debug options that do not know xla_cpu_parallel_codegen_split_count get XLA's default for it.
-TEST(options_of_an_old_caller_are_completed) {
-  static const char OLD[] = {26, 5, 26, 3, 0x50, 1, 0x18}, NO_DEBUG[] = {26, 2, 32, 1};
-  size_t size = 7;
-  char *made = options_completed(OLD, &size);
-  static const char ADDED[] = {26, 5, 26, 3, (char)0x98, 0x14, 32};
-  EXPECT(size == QUICK_SIZE + sizeof OLD + sizeof ADDED);
+// They come first, where the caller's own replace them.
+TEST(quick_options_come_before_the_callers) {
+  static const char GIVEN[] = {26, 5, 26, 3, 0x50, 1, 0x18};
+  size_t size = sizeof GIVEN;
+  char *made = options_completed(GIVEN, &size);
+  EXPECT(size == QUICK_SIZE + sizeof GIVEN);
   EXPECT(memcmp(made, QUICK, QUICK_SIZE) == 0);
-  EXPECT(memcmp(made + QUICK_SIZE + sizeof OLD, ADDED, sizeof ADDED) == 0);
-  const size_t completed = size;
-  char *again = options_completed(made, &size);
-  EXPECT(size == QUICK_SIZE + completed);
-  free(again);
-  free(made);
-  size = sizeof NO_DEBUG;
-  made = options_completed(NO_DEBUG, &size);
-  EXPECT(size == QUICK_SIZE + sizeof NO_DEBUG);
-  EXPECT(memcmp(made + QUICK_SIZE, NO_DEBUG, sizeof NO_DEBUG) == 0);
+  EXPECT(memcmp(made + QUICK_SIZE, GIVEN, sizeof GIVEN) == 0);
   free(made);
 }
 
-// Who names the level in XLA_FLAGS has it in the options that the framework makes.
-TEST(a_level_of_the_user_stays) {
-  static const char GIVEN[] = {26, 2, 32, 1};
-  setenv("XLA_FLAGS", "--a=b --xla_backend_optimization_level=3", 1);
+// Who names one in XLA_FLAGS has it in the options that the framework makes.
+TEST(an_option_of_the_user_stays) {
+  static const char GIVEN[] = {26, 2, 32, 1}, OTHERS[] = LEVEL SPLIT;
+  enum { OTHERS_SIZE = sizeof OTHERS - 1 };
+  setenv("XLA_FLAGS", "--a=b --xla_cpu_use_fusion_emitters=true", 1);
   size_t size = sizeof GIVEN;
   char *made = options_completed(GIVEN, &size);
-  EXPECT(size == sizeof GIVEN && memcmp(made, GIVEN, size) == 0);
+  EXPECT(size == OTHERS_SIZE + sizeof GIVEN);
+  EXPECT(memcmp(made, OTHERS, OTHERS_SIZE) == 0);
+  EXPECT(memcmp(made + OTHERS_SIZE, GIVEN, sizeof GIVEN) == 0);
   free(made);
 }
 
