@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -246,15 +247,11 @@ static size_t write_quick(char *to) {
   size_t written = 0;
   for (const Option *option = QUICK; option < QUICK + QUICK_COUNT; ++option) {
     if (flags != NULL && strstr(flags, option->name) != NULL) continue;
-    enum { KEY = 1, VALUE = 2 };
-    const unsigned char length = (unsigned char)strlen(option->name);
-    const unsigned char before[] = {OVERRIDES << 3 | 2, length + 6, KEY << 3 | 2, length};
-    const unsigned char behind[] = {VALUE << 3 | 2, 2, option->type << 3, option->value};
-    memcpy(to + written, before, sizeof before);
-    memcpy(to + written + sizeof before, option->name, length);
-    written += sizeof before + length;
-    memcpy(to + written, behind, sizeof behind);
-    written += sizeof behind;
+    const int length = (int)strlen(option->name);
+    // An entry of a map: its key is field 1, its value, a message, field 2.
+    written +=
+        (size_t)snprintf(to + written, QUICK_MOST, "%c%c\x0a%c%s\x12\x02%c%c", OVERRIDES << 3 | 2,
+                         length + 6, length, option->name, option->type << 3, option->value);
   }
   return written;
 }

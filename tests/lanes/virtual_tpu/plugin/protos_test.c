@@ -148,6 +148,27 @@ TEST(quick_options_come_before_the_callers) {
   free(made);
 }
 
+// In debug options that do not know xla_cpu_parallel_codegen_split_count it is 0, which XLA
+// refuses.
+TEST(a_program_of_an_old_caller_compiles) {
+  static const char OLD[] = {26, 8, 26, 2, 0x50, 1, 32, 1, 40, 1};
+  PJRT_Client *client = create_client();
+  const PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE,
+                                .code = (char *)DOUBLE,
+                                .code_size = strlen(DOUBLE),
+                                .format = "mlir",
+                                .format_size = 4};
+  PJRT_Client_Compile_Args args = {.client = client,
+                                   .program = &program,
+                                   .compile_options = OLD,
+                                   .compile_options_size = sizeof OLD};
+  CALL(PJRT_Client_Compile, &args);
+  destroy_executable(args.executable);
+  setenv("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1", 1);  // so no override says it
+  text_of(CALL_SIZED(PJRT_Client_Compile, &args, PJRT_Client_Compile_Args_STRUCT_SIZE));
+  destroy_client(client);
+}
+
 // Who names one in XLA_FLAGS has it in the options that the framework makes.
 TEST(an_option_of_the_user_stays) {
   static const char GIVEN[] = {26, 2, 32, 1}, OTHERS[] = LEVEL SPLIT;
