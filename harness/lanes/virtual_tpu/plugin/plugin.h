@@ -8,6 +8,7 @@
 //             ids made small
 // stablehlo.c which StableHLO programs may be written in, and which the backend can't read
 // host_callbacks.c  what a running program asks of the Python half: JAX's TPU interpret mode
+// parameters.c  arguments that are not what an executable's parameters are
 // donors.c    arguments that an executable takes though no result has their memory
 // compilations.c  what forked ranks compile once for all
 // memories.c  in which memory an executable's results are
@@ -27,6 +28,7 @@
 // numbers.c   numbers out of text, within bounds
 // errors.c    errors of our own among the backend's
 // protos.c    what old and new XLA disagree on inside of programs and options
+// wire.c      protocol buffers without their schema
 // events.c    one line an event, in a file that all processes of a case append to
 // profiler.c  a profiler that records nothing, for frameworks that start one unasked
 // extensions.c  host memory and the number of chips, which TorchTPU asks libtpu for
@@ -185,6 +187,13 @@ void programs_forget(const PJRT_Client *client);
 // What the backend's compiler has made of a program, whose code is to be freed.
 PJRT_Error *program_optimized(PJRT_LoadedExecutable *loaded, PJRT_Program *out);
 
+// --- parameters.c
+// Return an error that names the first argument that is not of its parameter's type and dimensions:
+// the CPU's client compares sizes only, and would read one as the other.
+PJRT_Error *parameters_check(const PJRT_LoadedExecutable_Execute_Args *args);
+// Forget an executable that ends, or whose address a new one has got.
+void parameters_forget(const PJRT_LoadedExecutable *executable);
+
 // --- donors.c
 // What an executable takes of its arguments, from the program that it was compiled from.
 PJRT_Error *donors_learn(PJRT_LoadedExecutable *loaded, const PJRT_Program *submitted);
@@ -255,6 +264,21 @@ PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met);
 void meeting_forget(const PJRT_LoadedExecutable *executable);
 // Wait until nothing that the client executes is on its way.
 void meeting_leave(const PJRT_Client *client);
+
+// --- wire.c
+// One field of a serialised protocol buffer; a varint's value is `integer`.
+typedef struct {
+  unsigned number, wire;
+  uint64_t integer;
+  unsigned char *value, *end;
+} Field;
+// Read a varint at `*at` and move `*at` behind it.
+uint64_t read_varint(unsigned char **at, const unsigned char *end);
+// Read the field at `*at` and move `*at` behind it; 0 at the end, and where no field can be read.
+int next_field(unsigned char **at, unsigned char *end, Field *field);
+// Where the last field of that number begins, and in `found_end` where it ends; NULL without one.
+unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned wanted,
+                          unsigned char **found_end);
 
 // --- protos.c
 // Give the instructions of an HloModuleProto, or of one in an HloModuleProtoWithConfig, ids that

@@ -128,6 +128,7 @@ static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const void
   int reused;
   PJRT_Error *error = compilations_compile(&wide, &reused);
   args->executable = wide.executable;
+  if (error == NULL) parameters_forget(args->executable);  // of another client's, at its address
   if (reused) event_write("reuse", caller, NULL, "%s", "");
   args->compile_options = given;
   args->compile_options_size = given_size;
@@ -183,6 +184,7 @@ static PJRT_Error *destroy(PJRT_LoadedExecutable_Destroy_Args *args) {
     meeting_forget(args->executable);
     compilations_forget(args->executable);
     donors_forget(args->executable);
+    parameters_forget(args->executable);
     devices_forget_executable(args->executable);
   }
   return last ? bridge_PJRT_LoadedExecutable_Destroy(args) : NULL;
@@ -410,6 +412,8 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
               args->num_devices, number_of(args->executable));
   free(stack);
   if (planter != NULL) note_planted(args->executable, __builtin_return_address(0));
+  PJRT_Error *mismatch = parameters_check(args);
+  if (mismatch != NULL) return mismatch;
   PJRT_ExecuteOptions wide, *given = args->options;
   PJRT_Error *error = widen_PJRT_ExecuteOptions(&wide, given);
   if (error != NULL) return error;
@@ -446,6 +450,7 @@ void programs_forget(const PJRT_Client *client) {
     meeting_forget(one->executable);
     compilations_forget(one->executable);
     donors_forget(one->executable);
+    parameters_forget(one->executable);
     remove_program(one);
   }
   pthread_mutex_unlock(&lock);

@@ -65,16 +65,6 @@ static uint32_t small(Ids *ids, uint64_t id) {
   return ids->to[slot];
 }
 
-static uint64_t read_varint(unsigned char **at, const unsigned char *end) {
-  uint64_t value = 0;
-  for (int shift = 0; *at < end && shift < 64; shift += 7) {
-    const unsigned char byte = *(*at)++;
-    value |= (uint64_t)(byte & 0x7F) << shift;
-    if (byte < 0x80) break;
-  }
-  return value;
-}
-
 static void replace(unsigned char **at, const unsigned char *end, Ids *ids) {
   unsigned char *first = *at;
   uint64_t id = read_varint(at, end);
@@ -151,29 +141,6 @@ void renumber_instructions(char *program, size_t size, int with_config) {
   walk(first, first + size, kind, &ids);
   free(ids.from);
   free(ids.to);
-}
-
-// The bytes of message `field` inside of `at`..`end`, the last of them; NULL when it is not there.
-static unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned wanted,
-                                 unsigned char **found_end) {
-  unsigned char *found = NULL;
-  while (at < end) {
-    const uint64_t tag = read_varint(&at, end);
-    unsigned char *value = at;
-    uint64_t size = (tag & 7) == 1 ? 8 : (tag & 7) == 5 ? 4 : 0;
-    if ((tag & 7) == 0) read_varint(&at, end);
-    if ((tag & 7) == 2) {
-      size = read_varint(&at, end);
-      value = at;
-    }
-    if (size > (uint64_t)(end - at)) return NULL;
-    at += size;
-    if (tag >> 3 == wanted) {
-      found = value;
-      *found_end = at;
-    }
-  }
-  return found;
 }
 
 enum { OVERRIDES = 7 };  // env_option_overrides of the options
@@ -267,15 +234,15 @@ char *options_completed(const char *options, size_t *size) {
 typedef struct {
   unsigned char *at;
   size_t size;
-} Field;
+} Piece;
 
 static int compare_fields(const void *first, const void *second) {
-  const Field *one = first, *other = second;
+  const Piece *one = first, *other = second;
   if (one->size != other->size) return one->size < other->size ? -1 : 1;
   return memcmp(one->at, other->at, one->size);
 }
 
-static void sort_run(Field *fields, size_t count) {
+static void sort_run(Piece *fields, size_t count) {
   unsigned char *first = fields[0].at, *copy;
   size_t size = 0;
   for (size_t i = 0; i < count; ++i) size += fields[i].size;
@@ -290,7 +257,7 @@ static void sort_run(Field *fields, size_t count) {
 // Sort each run of fields that have one number and a length, as the entries of a map have.
 static void sort_entries(unsigned char *at, unsigned char *end) {
   enum { MOST = 256 };
-  Field run[MOST];
+  Piece run[MOST];
   size_t count = 0;
   uint64_t last = 0;
   while (at < end) {
@@ -306,7 +273,7 @@ static void sort_entries(unsigned char *at, unsigned char *end) {
       count = 0;
     }
     last = tag;
-    if ((tag & 7) == 2) run[count++] = (Field){.at = first, .size = (size_t)(at - first)};
+    if ((tag & 7) == 2) run[count++] = (Piece){.at = first, .size = (size_t)(at - first)};
   }
   if (count > 0) sort_run(run, count);
 }

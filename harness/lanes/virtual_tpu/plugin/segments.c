@@ -112,6 +112,25 @@ PJRT_Error *array_measure_buffer(Array *array, PJRT_Buffer *buffer) {
   return NULL;
 }
 
+// The checks that the backend makes of the arguments that it is given itself.
+static PJRT_Error *check_place(PJRT_Buffer *buffer, const PJRT_Device *device, size_t index) {
+  PJRT_Buffer_IsDeleted_Args deleted = {.struct_size = PJRT_Buffer_IsDeleted_Args_STRUCT_SIZE,
+                                        .buffer = buffer};
+  TRY(PJRT_Buffer_IsDeleted, deleted);
+  if (deleted.is_deleted) {
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                     "virtual TPU: argument %zu: its buffer has been deleted or donated", index);
+  }
+  PJRT_Buffer_Device_Args on = {.struct_size = PJRT_Buffer_Device_Args_STRUCT_SIZE,
+                                .buffer = buffer};
+  TRY(PJRT_Buffer_Device, on);
+  if (on.device == device) return NULL;
+  return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                   "virtual TPU: argument %zu: expected a buffer on device %d but got one on "
+                   "device %d",
+                   index, device_id((PJRT_Device *)device), device_id(on.device));
+}
+
 static void measure_results(const Program *program, Segment *segment, int64_t device,
                             uint64_t *end) {
   const int64_t *next = program->dimensions;
@@ -133,7 +152,8 @@ PJRT_Error *segment_plan(const Program *program, const PJRT_LoadedExecutable_Exe
     segment_device(head, (int64_t)i)->id = device_id(devices[i]);
     for (size_t k = 0; k < args->num_args; ++k) {
       Array *array = segment_argument(head, (int64_t)i, (int64_t)k);
-      PJRT_Error *error = array_measure_buffer(array, args->argument_lists[i][k]);
+      PJRT_Error *error = check_place(args->argument_lists[i][k], devices[i], k);
+      if (error == NULL) error = array_measure_buffer(array, args->argument_lists[i][k]);
       if (error != NULL) return error;
       place(array, &end);
     }

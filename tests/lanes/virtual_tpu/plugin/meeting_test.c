@@ -97,3 +97,31 @@ static void compute_after_a_refusal(int number) {
 }
 
 TEST(a_refused_execution_leaves_nothing) { as_ranks(compute_after_a_refusal); }
+
+static void give_a_deleted_buffer(int number) {
+  PJRT_Client *client = create_client();
+  PJRT_LoadedExecutable *sum = compile_sum(client);
+  const float in[4] = {1, 2, 3, 4};
+  PJRT_Buffer *deleted = buffer_of(client, in, 4), *result, **results[] = {&result};
+  PJRT_Buffer_Delete_Args delete = {.buffer = deleted};
+  CALL(PJRT_Buffer_Delete, &delete);
+  PJRT_Buffer *const arguments[] = {deleted}, *const *const lists[] = {arguments};
+  PJRT_ExecuteOptions options = {.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE};
+  PJRT_LoadedExecutable_Execute_Args execute = {.executable = sum,
+                                                .options = &options,
+                                                .argument_lists = lists,
+                                                .num_devices = 1,
+                                                .num_args = 1,
+                                                .output_lists = results};
+  PJRT_Error *error = CALL_SIZED(PJRT_LoadedExecutable_Execute, &execute,
+                                 PJRT_LoadedExecutable_Execute_Args_STRUCT_SIZE);
+  EXPECT(strstr(text_of(error), "argument 0: its buffer has been deleted or donated") != NULL);
+  destroy_buffer(deleted);
+  expect_sum(client, sum, number);
+  destroy_executable(sum);
+  destroy_client(client);
+}
+
+TEST(a_deleted_argument_is_refused_before_anything_is_handed_over) {
+  as_ranks(give_a_deleted_buffer);
+}
