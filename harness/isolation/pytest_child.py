@@ -14,6 +14,8 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from harness.isolation.child import ForkedCopyError, Tell
 from harness.isolation.foreign import ForeignFile, ForeignItem, describe, import_items, materialize
+from harness.isolation.reports import is_phase
+from harness.isolation.subtests import DECLARED
 from harness.messages.cases import ItemDone, NotListed, PhaseReported, RunItem, TestsListed, Warned
 from harness.messages.typed import Message
 
@@ -32,8 +34,9 @@ RUNTIME_START = pytest.StashKey[dict[str, float]]()  # seconds, by the phase tha
 class Reporter:
     """Sends what a case reports up the pipe; registered in the child only."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config, self._pid = config, os.getpid()
+    def __init__(self, session: pytest.Session) -> None:
+        self._session, self._config, self._pid = session, session.config, os.getpid()
+        self._waiting: list[pytest.TestReport] = []
         # To a new plugin pytest repeats the warnings of before the fork; the parent has had them.
         self.tell: Tell = _ignore
 
@@ -43,6 +46,21 @@ class Reporter:
             raise ForkedCopyError(int(report.failed))
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         self.tell(PhaseReported(data))
+        self._count(report)
+
+    def _count(self, report: pytest.TestReport) -> None:
+        """Count the failures that nothing declares, by which -x and --maxfail end the run.
+
+        The session then tears down wider fixtures here. Where a failure is expected, the test goes
+        on past a subtest that fails, since all of them decide whether it failed as declared.
+        """
+        self._waiting.append(report)
+        if not is_phase(report) and any(hasattr(each, DECLARED) for each in self._waiting):
+            return
+        for each in self._waiting:
+            if not getattr(each, DECLARED, False):
+                self._session.pytest_runtest_logreport(each)
+        self._waiting.clear()
 
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str
@@ -87,22 +105,18 @@ def prepare(session: pytest.Session) -> Reporter:
         capture.start_global_capturing()
     _leave_to_the_parent(session)
     _detach(session.config)
-    reporter = Reporter(session.config)
+    reporter = Reporter(session)
     manager.register(reporter)
     return reporter
 
 
 def _leave_to_the_parent(session: pytest.Session) -> None:
-    """Disable the plugins' reporting hooks here: they report in the parent, from what it receives.
-
-    Only the session still hears of its reports: with -x it then tears down wider fixtures.
-    """
+    """Disable the plugins' reporting hooks here: the parent calls them with what it receives."""
     config = session.config
     for name in _PARENTS_HOOKS:
         hook = getattr(config.hook, name)
         for implementation in hook.get_hookimpls():
-            if implementation.plugin is not session:
-                hook._remove_plugin(implementation.plugin)
+            hook._remove_plugin(implementation.plugin)
     terminal = config.pluginmanager.getplugin("terminalreporter")
     if terminal is not None:
         terminal._tw = create_terminal_writer(config, Path(os.devnull).open("w"))  # noqa: SIM115

@@ -94,9 +94,15 @@ def outcome_of(reports: Sequence[pytest.TestReport], death: Death | None) -> Out
     return Outcome(Kind.PASSED)
 
 
+def is_strict_pass(report: pytest.TestReport) -> bool:
+    """Return whether the report failed only because a strict marker expected a failure."""
+    text = report.longrepr
+    return report.failed and isinstance(text, str) and text.startswith(_STRICT)
+
+
 def _failed(report: pytest.TestReport) -> Outcome:
     message = message_of(report)
-    if isinstance(report.longrepr, str) and message.startswith(_STRICT):
+    if is_strict_pass(report):
         return Outcome(Kind.PASSED, xfail=message.removeprefix(_STRICT))
     if out_of_memory_text(message):
         message = f"out of memory: {message}"

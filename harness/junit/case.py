@@ -208,10 +208,11 @@ def _outcome(results: Sequence[FinalResult]) -> Kind:
         if _CRASHED.match(message):
             return Kind.CRASHED
         return Kind.HUNG if _HUNG.match(message) else Kind.FAILED
-    skipped = next((entry for entry in results if isinstance(entry, Skipped)), None)
-    if skipped is None:
+    skipped = [entry for entry in results if isinstance(entry, Skipped)]
+    if not skipped:
         return Kind.PASSED
-    return Kind.EXPECTED_FAILURE if skipped.type == "pytest.xfail" else Kind.SKIPPED
+    expected = any(entry.type == "pytest.xfail" for entry in skipped)  # also one subtest's
+    return Kind.EXPECTED_FAILURE if expected else Kind.SKIPPED
 
 
 def _message(entry: Any) -> str:

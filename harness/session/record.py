@@ -10,7 +10,7 @@ import pytest
 
 from harness.diagnosis.layers import layer_of
 from harness.expectations import Expectation, judge
-from harness.isolation import reports
+from harness.isolation import reports, subtests
 from harness.isolation.isolator import ItemResult
 from harness.junit.names import EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST
 from harness.lanes import LANES
@@ -82,6 +82,7 @@ def settle(
     """The reports to log for ``run``: judged, closed with a teardown, and carrying the record."""
     if not reports.has_result(run.reports):
         run.reports.append(reports.without_result(item))
+    subtests.absorb(item, run.reports)
     raw = reports.outcome_of(run.reports, run.death)
     unproven = ""
     if raw.kind in WORKS:
@@ -94,9 +95,14 @@ def settle(
     raw = _with_cause(item, run, raw)
     outcome = judge(raw, expectation)
     layer = layer_of(raw, run.reports)
+    other = None
     if outcome.kind == Kind.EXPECTED_FAILURE:
-        outcome = _first_undeclared(run.reports, expectation) or outcome
-    _rewrite(item, run.reports, raw, outcome)
+        other = _first_undeclared(run.reports, expectation)
+    if other is not None:
+        raw = outcome = reports.outcome_of([other], None)
+        layer = layer_of(raw, [other])
+    _rewrite(item, run.reports, raw, outcome, expectation)
+    subtests.conclude(run.reports)
     known = sum(report.duration for report in run.reports)
     if run.death is not None:
         run.reports[-1].duration = max(run.wall - known, 0.0)
@@ -158,7 +164,11 @@ def record_of(report: pytest.TestReport) -> Record | None:
 
 
 def _rewrite(
-    item: pytest.Item, phases: list[pytest.TestReport], raw: Outcome, outcome: Outcome
+    item: pytest.Item,
+    phases: list[pytest.TestReport],
+    raw: Outcome,
+    outcome: Outcome,
+    expectation: Expectation | None,
 ) -> None:
     """Show in pytest's own terms what the expectation made of the outcome."""
     if outcome.kind == Kind.UNEXPECTED_PASS and raw.xfail is None:
@@ -169,29 +179,38 @@ def _rewrite(
         )
         return
     failed = [report for report in phases if report.failed and raw.kind != Kind.SKIPPED]
-    # As declared, all fail alike; otherwise the first one gets the explanation.
-    for report in failed if outcome.kind == Kind.EXPECTED_FAILURE else failed[:1]:
-        _explain_failure(report, raw, outcome)
+    if outcome.kind == Kind.EXPECTED_FAILURE and raw.kind != outcome.kind:
+        for report in failed:  # as declared, all fail alike
+            _expect(report, outcome.message)
+        return
+    # Beside another failure, subtests that fail as declared are still expected to.
+    for report in failed:
+        if is_declared(report, expectation) and not reports.is_phase(report):
+            assert expectation is not None
+            _expect(report, f"{expectation.cause}: {expectation.reason}")
+    first = next((report for report in failed if report.failed), None)
+    if first is not None and outcome.note:
+        first.sections.append(("expectation", outcome.note))
+
+
+def is_declared(report: pytest.TestReport, expectation: Expectation | None) -> bool:
+    """Return whether the failed report is of the failure that the expectation declares."""
+    return judge(reports.outcome_of([report], None), expectation).kind == Kind.EXPECTED_FAILURE
+
+
+def _expect(report: pytest.TestReport, reason: str) -> None:
+    report.outcome = "skipped"
+    report.wasxfail = reason
 
 
 def _first_undeclared(
     phases: list[pytest.TestReport], expectation: Expectation | None
-) -> Outcome | None:
+) -> pytest.TestReport | None:
     """What fails beside the declared failure: in teardown, or a subtest that fails otherwise."""
     failed = [report for report in phases if report.failed]
-    for report in failed[1:]:
-        outcome = reports.outcome_of([report], None)
-        if reports.is_phase(report) or judge(outcome, expectation).kind != Kind.EXPECTED_FAILURE:
-            return outcome
-    return None
-
-
-def _explain_failure(report: pytest.TestReport, raw: Outcome, outcome: Outcome) -> None:
-    if raw.kind != outcome.kind and outcome.kind == Kind.EXPECTED_FAILURE:
-        report.outcome = "skipped"
-        report.wasxfail = outcome.message
-    elif outcome.note:
-        report.sections.append(("expectation", outcome.note))
+    return next(
+        (r for r in failed[1:] if reports.is_phase(r) or not is_declared(r, expectation)), None
+    )
 
 
 def _expected_by(raw: Outcome, expectation: Expectation | None) -> str:

@@ -21,6 +21,7 @@ from harness import frameworks
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations
 from harness.frameworks import FRAMEWORKS
+from harness.isolation import subtests
 from harness.isolation.child import set_environment
 from harness.isolation.environment import full_environment, own_files
 from harness.isolation.evidence import Death
@@ -52,7 +53,7 @@ from harness.model.versions import stack_versions
 from harness.session.fixtures import CASE, GOLDEN
 from harness.session.markers import case_of, declared_targets
 from harness.session.options import Settings
-from harness.session.record import record_of, settle
+from harness.session.record import is_declared, record_of, settle
 from harness.session.selection import Shard, shards
 
 if TYPE_CHECKING:
@@ -198,11 +199,14 @@ class Cases:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
-        self, call: pytest.CallInfo[None]
+        self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Keep what a test says of itself apart from what the harness says of it."""
         report = yield
         keep_layer(report, call)
+        expectation = item.stash.get(_EXPECTATION, None)
+        if report.failed and expectation is not None:
+            setattr(report, subtests.DECLARED, is_declared(report, expectation))
         report.user_properties = [(of_a_test(name), v) for name, v in report.user_properties]
         return report
 
@@ -397,10 +401,11 @@ class Cases:
         with _environment(case, self._log):
             LANES[case.target.lane].preload()
             LANES[case.target.lane].prepare(case.target.topology)
-            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+            with subtests.held_back(self._config) as parts:
+                reports = runtestprotocol(item, log=False, nextitem=nextitem)
         process = self._log.read()
         return ItemResult(
-            reports=reports,
+            reports=subtests.between(reports, parts),
             events=process.after(before),
             process=process,
             runtime_start=item.stash.get(RUNTIME_START, {}),

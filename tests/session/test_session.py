@@ -169,7 +169,8 @@ class TestUnit(unittest.TestCase):
     }
     assert ran.properties("test_some")["outcome_detail"].startswith("AssertionError: is one")
     assert ran.properties("test_some_unit")["outcome_detail"] == "AssertionError: 1 == 1"
-    assert len(ran.cases["test_some"].result) == 1
+    messages = [entry.message for entry in ran.cases["test_some"].result]
+    assert messages == ["AssertionError: is one\nassert 1 != 1", "contains 1 failed subtest"]
     assert ran.properties("test_several")["outcome_detail"].startswith("AssertionError: 2 is too")
     report = ran.junit.read_text(encoding="utf-8")
     for i in (2, 3):
