@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 
-from harness.job.ports import HOST, free_port
 from harness.lanes.virtual_tpu import library
 from harness.messages import new_token
+from harness.messages.ports import HOST, free_port
 from harness.model.topology import Topology
 
 
@@ -21,6 +21,7 @@ class JobEnvironment:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._port, self._coordinator, self._token = free_port(), free_port(), new_token()
+        self._of_jax = free_port()
         self._builders = [f"{HOST}:{free_port()}" for _ in range(topology.process_count)]
         # Of its own: the processes of an earlier job may still be ending.
         self._job = secrets.token_hex(8)
@@ -46,6 +47,13 @@ class JobEnvironment:
             "TORCHELASTIC_RUN_ID": self._job,
             "MASTER_ADDR": HOST,
             "MASTER_PORT": str(self._port),
+            "JAX_COORDINATOR_ADDRESS": f"{HOST}:{self._of_jax}",
+            # As torchrun and TorchTPU count machines, whatever the names of the workers.
+            "NNODES": str(count // here),
+            "NODE_RANK": str(number // here),
+            # Of the processes of each slice: torch_xla and newer JAX read and set them, too.
+            "TPU_PROCESS_ADDRESSES": ",".join(self._builders[first : first + of_slice]),
+            "TPU_PROCESS_PORT": self._builders[number].rpartition(":")[2],
             # As torch.tpu.distributed.set_tpu_launch_env says them on the hosts of each slice; a
             # process is at its rank modulo their number. Nobody listens there.
             "TORCH_TPU_SLICEBUILDER_ADDRESSES": ",".join(self._builders[first : first + of_slice]),

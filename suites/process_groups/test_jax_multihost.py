@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from harness.job.ports import HOST, free_port
 from harness.job.ranks import run_ranks
+from harness.messages.ports import HOST, free_port
 from harness.model.topology import Topology
 from suites.process_groups.global_arrays import Spec, mesh_of, spread
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.project import Project
 
-from harness.job.ports import free_port
+from harness.messages.ports import free_port
 
 # What a user's training script has: nothing in it knows of the harness.
 WORKER = """\

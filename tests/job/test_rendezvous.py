@@ -14,8 +14,8 @@ from support.project import Project, Ran
 
 from harness.errors import BadInputError
 from harness.job import job
-from harness.job.ports import free_port
 from harness.junit import report
+from harness.messages.ports import free_port
 
 NOTE = """
 pytestmark = pytest.mark.lanes("cpu")

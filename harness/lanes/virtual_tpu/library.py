@@ -18,6 +18,7 @@ from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes import libtpu_file
 from harness.messages import new_token
+from harness.messages.ports import HOST, free_port
 from harness.model.generations import generation_named
 from harness.model.topology import Topology
 
@@ -26,6 +27,10 @@ _STARTUP = Path(__file__).with_name("startup")
 # What libtpu 0.0.23 says, for stacks without a libtpu.
 _BUILD = "Built on Sep 11 2025 15:57:19 (1757631439)"
 MOST_DEVICES = 4096
+# Each makes JAX look for another cluster than the TPU's, or listen at another address.
+_JAX_ELSEWHERE = dict.fromkeys(
+    ("SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri", "JAX_COORDINATOR_BIND_ADDRESS")
+)
 _LEAST_THREADS = 16
 
 
@@ -135,6 +140,13 @@ def environment(topology: Topology) -> dict[str, str | None]:
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_ID": "0",
         "TPU_WORKER_HOSTNAMES": "localhost",
+        # Lists of processes that JAX reads instead, of a job that this one is not part of.
+        "TPU_PROCESS_ADDRESSES": None,
+        "TPU_PROCESS_ADDRESSES_PATH": None,
+        **_JAX_ELSEWHERE,
+        # JAX's own port is the same for all jobs of a machine.
+        "JAX_COORDINATOR_ADDRESS": f"{HOST}:{free_port()}",
+        "PYTHONPATH": _python_path(),  # of all that the process starts
         **_processes(topology),
         "XLA_HARNESS_JOB": secrets.token_hex(8),
         "XLA_HARNESS_JOB_TOKEN": new_token(),
@@ -159,7 +171,9 @@ def process_environment(topology: Topology, number: int) -> dict[str, str]:
         "TPU_CHIPS_PER_PROCESS_BOUNDS": _written(topology.process_bounds),
         "TPU_VISIBLE_CHIPS": ",".join(map(str, range(first, first + chips))),
         "CLOUD_TPU_TASK_ID": str(task),
-        "TPU_WORKER_ID": "0",
+        # JAX takes each for a worker, and counts them by their names.
+        "TPU_WORKER_ID": str(task),
+        "TPU_WORKER_HOSTNAMES": ",".join([HOST] * of_slice),
         "VIRTUAL_TPU_CHIPS": str(chips),
     }
     if topology.slices > 1:
@@ -178,7 +192,6 @@ def _processes(topology: Topology) -> dict[str, str | None]:
             "TPU_VISIBLE_CHIPS": None,
         }
     return {
-        "PYTHONPATH": _python_path(),  # of the workers that a launcher starts
         "TPU_PROCESS_BOUNDS": None,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": None,
         "TPU_HOST_BOUNDS": "1,1,1",

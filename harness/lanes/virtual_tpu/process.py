@@ -51,7 +51,9 @@ def _start() -> str:
 def prepare_frameworks() -> None:
     """Let frameworks find the chips of the virtual TPU when they are imported."""
     wrapt.register_post_import_hook(_show_chips, "torch_xla._internal.tpu")
-    wrapt.register_post_import_hook(_is_tpu_machine, "jax._src.cloud_tpu_init")
+    for name in ("cloud_tpu_init", "clusters.cluster", "clusters.cloud_tpu_cluster"):
+        wrapt.register_post_import_hook(_is_tpu_machine, f"jax._src.{name}")
+    wrapt.register_post_import_hook(_count_slices, "jax._src.clusters.cloud_tpu_cluster")
     wrapt.register_post_import_hook(_show_pci_devices, "torch_tpu._internal.utils.hardware")
 
 
@@ -131,9 +133,28 @@ def _show_chips(tpu: Any) -> None:
     tpu.num_available_chips = _chips
 
 
-def _is_tpu_machine(init: Any) -> None:
-    """JAX lowers kernels for the libtpu that it sees only where it found chips on the PCI bus."""
-    init.running_in_cloud_tpu_vm = True
+def _is_tpu_machine(module: Any) -> None:
+    """Tell JAX that it runs beside a TPU, which it knows by the chips on the PCI bus.
+
+    It lowers kernels for the libtpu that it sees, and finds the processes of its job, only there.
+    Two modules have copied the answer, before a fork maybe.
+    """
+    module.running_in_cloud_tpu_vm = True
+
+
+def _count_slices(clusters: Any) -> None:
+    """Let JAX count the slices that are other processes, without asking a metadata server.
+
+    It multiplies the processes of a slice by the slices, but one process may have them all.
+    """
+    clusters.BaseTpuCluster._get_num_slices = staticmethod(lambda: _of_slices("NUM_SLICES", 1))
+    clusters.BaseTpuCluster._get_slice_id = staticmethod(lambda: _of_slices("SLICE_ID", 0))
+
+
+def _of_slices(name: str, alone: int) -> int:
+    """Return MegaScale's variable, or ``alone`` where this process has all slices."""
+    apart = os.environ.get("MEGASCALE_COORDINATOR_ADDRESS")
+    return int(os.environ.get(f"MEGASCALE_{name}") or alone) if apart else alone
 
 
 def _show_pci_devices(hardware: Any) -> None:

@@ -13,9 +13,9 @@ from typing import NoReturn
 import pytest
 
 from harness.isolation.ranks import RankError
-from harness.job.ports import free_port
 from harness.job.slices import run_slices
 from harness.lanes.events import EventLog
+from harness.messages.ports import free_port
 from harness.model.topology import Topology
 
 pytestmark = [
