@@ -11,6 +11,7 @@ from harness.lanes.virtual_tpu.executor.diagnosis import Diagnosis
 from harness.lanes.virtual_tpu.executor.history import History
 from harness.lanes.virtual_tpu.executor.launches import Launch, Launcher
 from harness.lanes.virtual_tpu.executor.matching import mismatch
+from harness.lanes.virtual_tpu.executor.processes import processes_without_rank
 from harness.lanes.virtual_tpu.executor.programs import Program
 from harness.lanes.virtual_tpu.executor.queues import Queues
 from harness.lanes.virtual_tpu.executor.ranks import Execution, Rank
@@ -155,8 +156,7 @@ class Job:
                 if set(rank.devices) & set(one.devices):
                     self._fail(self._diagnosis().left(rank, one))
                     return
-        running = {device for launch in self._running.values() for device in launch.devices}
-        if stuck := self._queues.stuck(running):
+        if stuck := self._queues.stuck(self._running_devices):
             self._fail(self._diagnosis().circle(stuck))
 
     def _start(self, executions: list[Execution]) -> None:
@@ -207,28 +207,53 @@ class Job:
         )
 
     def _look(self) -> None:
-        """End the job when nobody has done anything for as long as the deadline."""
+        """End the job when those that others wait for have done nothing for the deadline."""
         if not self._watch.is_due:
             return
-        waits = self._queues.waiting() or self.transfers.waiting()
-        busy = bool(waits or self._running or not self._is_complete)
-        busy = busy and bool(self.ranks) and not self._failed
-        self._watch.look(self.ranks.values(), busy=busy, complete=self._is_complete)
-        if not busy:
+        waits = bool(self._queues.waiting() or self.transfers.waiting()) or not self._is_complete
+        runs = bool(self._running)
+        if self._failed or not self.ranks:
+            waits = runs = False
+        self._watch.look(
+            self._awaited() if waits else {},
+            ranks={rank.pid for rank in self.ranks.values()},
+            waits=waits,
+            runs=runs,
+        )
+        if not waits and not runs:
             return
         for launch in self._running.values():
             if launch.error:  # the others may wait in a collective for the one that failed
                 self._fail(self._diagnosis().broken(launch.executions, launch.error))
-            elif self._watch.is_late:
-                self._fail(
-                    self._diagnosis().inside(launch.executions, launch.ended, self._watch.deadline)
-                )
-            if self._failed:
                 return
-        if self._watch.is_late and not self._is_complete:
-            self._fail(self._diagnosis().incomplete(self.missing, self._watch.deadline))
-        elif self._watch.is_late:
-            self._fail(self._diagnosis().absent(self._watch.deadline))
+        if self._watch.is_late:
+            self._fail(self._late())
+
+    def _awaited(self) -> dict[int, float]:
+        """Return the processes that others wait for, and when each last said something."""
+        if not self._is_complete:
+            pids = processes_without_rank({rank.pid for rank in self.ranks.values()})
+            return dict.fromkeys(pids, 0.0)
+        devices = self._queues.awaited(self._running_devices)
+        numbers = {self.owners[device] for device in devices if device in self.owners}
+        if receiving := {end.rank.number for end in self.transfers.waiting()}:
+            waiting = {one.rank.number for one in self._queues.waiting()}
+            numbers |= self.ranks.keys() - waiting - receiving  # any of them may be to send
+        return {self.ranks[number].pid: self.ranks[number].heard for number in numbers}
+
+    @property
+    def _running_devices(self) -> set[int]:
+        return {device for launch in self._running.values() for device in launch.devices}
+
+    def _late(self) -> Diagnosis:
+        """Return why a job is late."""
+        if not self._is_complete:
+            return self._diagnosis().incomplete(self.missing, self._watch.deadline)
+        if not self._watch.stopped and self._running:
+            launch = next(iter(self._running.values()))
+            executions, ended = launch.executions, launch.ended
+            return self._diagnosis().inside(executions, ended, self._watch.deadline)
+        return self._diagnosis().absent(self._watch.deadline)
 
     def _fail(self, why: Diagnosis) -> None:
         # Nothing else is a reason from here on. No rank is asked here, where one is being heard.

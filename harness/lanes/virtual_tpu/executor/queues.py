@@ -43,6 +43,11 @@ class Queues:
         """All that devices are before, each once."""
         return list(dict.fromkeys([queue[0] for queue in self._of.values() if queue]))
 
+    def awaited(self, running: Collection[int]) -> set[int]:
+        """Return the devices that others wait for though they have nothing to do."""
+        others = {device for one in self.waiting() for device in one.devices}
+        return {d for d in others if d not in running and self.first(d) is None}
+
     def ready(self) -> list[Execution]:
         """Executions of one program that all of its devices are before; [] if there is none."""
         for devices in dict.fromkeys([queue[0].devices for queue in self._of.values() if queue]):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import socket
+import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from harness.lanes.virtual_tpu.executor.activity import process_stat
 from harness.lanes.virtual_tpu.executor.programs import Program
 
-_TICK = os.sysconf("SC_CLK_TCK")
 MOST_MESSAGE = 1 << 17  # bytes; job.c has the same
 
 
@@ -33,6 +31,7 @@ class Rank:
     Attributes:
         number: its process index in the job.
         devices: the ids of its own devices.
+        heard: when it last said something.
     """
 
     connection: socket.socket
@@ -43,6 +42,7 @@ class Rank:
     memory: dict[int, Memory] = field(default_factory=dict)
     stacks: str | None = None
     unsent: deque[bytes] = field(default_factory=deque)
+    heard: float = field(default_factory=time.monotonic)
 
     def send(self, line: str, text: str = "") -> None:
         """Send a message, or keep it for ``flush`` as long as the rank takes none in."""
@@ -62,44 +62,10 @@ class Rank:
             self.unsent.popleft()
 
     @property
-    def seconds(self) -> float:
-        """CPU time that the process has used; what it had when it ended is 0."""
-        return cpu_seconds(self.pid)
-
-    @property
-    def is_runnable(self) -> bool:
-        """Whether a thread of it could use a CPU now, be there one for it or not."""
-        return is_runnable(self.pid)
-
-    @property
     def is_stopped(self) -> bool:
         """Whether a signal has stopped it."""
-        return _stat(self.pid)[:1] == ["T"]
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used; 0 of one that there is not."""
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / _TICK if fields else 0.0
-
-
-def is_runnable(pid: int, but: int = 0) -> bool:
-    """Whether any thread of a process could use a CPU now, except for thread ``but``."""
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with suppress(OSError):
-            text = stat.read_text(encoding="utf-8", errors="replace")
-            if int(stat.parent.name) != but and text.rpartition(") ")[2][:1] in ("R", "D"):
-                return True
-    return False
-
-
-def _stat(pid: int) -> list[str]:
-    """What /proc/PID/stat says behind the name of the program."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return text.rpartition(") ")[2].split()
+        stat = process_stat(self.pid)
+        return stat is not None and stat.state == "T"
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,6 +89,7 @@ class Server:
     def _learn(
         self, rank: Rank, word: str, words: Sequence[str], text: str, descriptors: Sequence[int]
     ) -> None:
+        rank.heard = time.monotonic()
         if word == "execute":
             self._queue(rank, words, text)
         elif word == "program":

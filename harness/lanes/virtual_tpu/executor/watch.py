@@ -1,85 +1,107 @@
-"""Whether a job still moves: a program that starts or ends does, and so does any use of a CPU.
-
-A process that a launcher has started imports its framework first, which takes a loaded machine
-longer than any deadline for the others. As long as ranks are missing, such processes count too.
-"""
+"""Who is late: each process that the others wait for is judged by what it does, apart from them."""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Collection, Iterator
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from harness.lanes.virtual_tpu.executor.ranks import Rank, cpu_seconds, is_runnable
+from harness.lanes.virtual_tpu.executor.activity import Activity, State, Threads
 
 LOOK = 0.5  # seconds between two looks
 _SECONDS = 20.0
-_IDLE = 0.02  # of a core: below it a process does nothing
+
+
+@dataclass
+class _Process:
+    """One that others wait for."""
+
+    activity: Activity
+    moved: float  # when it was last seen to work, or the others began to wait for it
+    stopped: float | None = None  # since when a signal has it stopped
 
 
 class Watch:
-    """Knows when a job last moved.
+    """Knows who has let others wait, and for how long.
 
     Attributes:
-        deadline: seconds without a move after which the job is late.
+        deadline: seconds without a move after which a job is late.
     """
 
     def __init__(self) -> None:
         self.deadline = float(os.environ.get("VIRTUAL_TPU_DEADLINE") or _SECONDS)
-        self._moved = self._looked = time.monotonic()
-        self._worked = 0.0
-        self._starting: dict[int, float] = {}  # CPU time of processes that are no ranks yet
+        self._looked = time.monotonic()
+        self._processes: dict[int, _Process] = {}
+        self._launches: Threads | None = None
+        self._launched = self._began = 0.0
 
     def moved(self) -> None:
-        """A program was queued, or has ended."""
-        self._moved = time.monotonic()
+        """Note that a program was queued, started or ended."""
+        self._launched = time.monotonic()
+        self._began = self._began and self._launched
 
     @property
     def is_due(self) -> bool:
         """Whether the last look is so long ago that there is something to see."""
         return time.monotonic() - self._looked >= LOOK
 
-    def look(self, ranks: Collection[Rank], *, busy: bool, complete: bool) -> None:
-        """See what the ranks and this process have done since the last look.
+    def look(
+        self, awaited: Mapping[int, float], *, ranks: Collection[int], waits: bool, runs: bool
+    ) -> None:
+        """See what those that others wait for have done since the last look.
 
-        Only a busy job can be late. It is complete when no rank is missing.
+        Args:
+            awaited: the processes, each with the time at which it last said something.
+            ranks: the processes of all ranks.
+            waits: whether anybody waits for anything.
+            runs: whether a program runs, for which they wait as well.
         """
         now = time.monotonic()
-        worked = sum(rank.seconds for rank in ranks) + time.process_time()
-        idle = _IDLE * (now - self._looked)
-        moves = not busy or worked - self._worked > idle or _waits(ranks)
-        if moves or (not complete and self._is_starting(ranks, idle)):
-            self._moved = now
-        self._worked, self._looked = worked, now
+        passed, self._looked = now - self._looked, now
+        self._processes = {
+            pid: self._processes.get(pid) or _Process(Activity(pid), now) for pid in awaited
+        }
+        for pid, process in self._processes.items():
+            process.moved = max(process.moved, awaited[pid])
+            state = process.activity.look({*ranks, os.getpid()})
+            if state in (State.WORKS, State.GONE):
+                process.moved = now
+            elif state == State.WAITS_FOR_MACHINE:
+                process.moved += passed
+            process.stopped = (process.stopped or now) if state == State.STOPPED else None
+        self._look_at_launches(now, runs=runs)
+        if not waits:
+            self._began = 0.0
+        elif not self._began:
+            self._began = now
 
-    def _is_starting(self, ranks: Collection[Rank], idle: float) -> bool:
-        """Whether a process of the job that is no rank yet has worked since the last look."""
-        before = self._starting
-        known = {rank.pid for rank in ranks}
-        self._starting = {pid: cpu_seconds(pid) for pid in _processes() if pid not in known}
-        return any(now - before.get(pid, 0.0) > idle for pid, now in self._starting.items())
+    def _look_at_launches(self, now: float, *, runs: bool) -> None:
+        """See whether the devices have computed, for which this process has threads."""
+        if not runs:
+            self._launches = None
+        elif self._launches is None:
+            self._launches, self._launched = Threads(os.getpid()), now
+        elif self._launches.work():
+            self._launched = now
+
+    @property
+    def stopped(self) -> list[int]:
+        """The processes that a signal has stopped for as long as the deadline."""
+        return [
+            pid
+            for pid, process in self._processes.items()
+            if process.stopped is not None and self._looked - process.stopped >= self.deadline
+        ]
 
     @property
     def is_late(self) -> bool:
-        """Whether it has not moved for as long as the deadline, at the last look."""
-        return self._looked - self._moved >= self.deadline
-
-
-def _waits(ranks: Collection[Rank]) -> bool:
-    """Whether a process of the job waits for nothing but a CPU."""
-    return any(rank.is_runnable for rank in ranks) or is_runnable(
-        os.getpid(), but=threading.get_native_id()
-    )
-
-
-def _processes() -> Iterator[int]:
-    """The other processes that were started with this one's job in their environment."""
-    job = f"XLA_HARNESS_JOB={os.environ.get('XLA_HARNESS_JOB')}".encode()
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        pid = int(environment.parent.name)
-        with suppress(OSError):
-            if pid != os.getpid() and job in environment.read_bytes().split(b"\0"):
-                yield pid
+        """Whether all that others wait for have done nothing for as long as the deadline."""
+        if self.stopped:
+            return True
+        moved = [process.moved for process in self._processes.values()]
+        if self._launches is not None:
+            moved.append(self._launched)
+        if not moved and self._began:
+            moved = [self._began]
+        return bool(moved) and self._looked - max(moved) >= self.deadline
