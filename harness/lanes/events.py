@@ -30,7 +30,7 @@ class Event:
     """One thing that a process asked of the plugin.
 
     ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``reuse`` (of what
-    another rank has compiled), ``option`` (of the TPU's compiler, left out of a compilation),
+    another rank has compiled), ``option`` (one that has no effect on the virtual TPU),
     ``kernel``, ``fault`` (of a kernel, while it ran), ``rewrite`` (of what the CPU's compiler
     lacks), ``plant`` (of a fault, for those who ask which tests see it), ``execute``, ``meet`` (a
     process's first program over several processes), ``failed`` (its job can't go on: ``stack`` is

@@ -50,6 +50,7 @@ def lines(
         return
     yield from _areas(records, width)
     yield from _interpreted(records, width)
+    yield from _left_out_options(records, width)
     yield from _compiled(records, width)
     yield from _rows(records, rows, width)
     yield from _expected([r for r in records if r.kind == Kind.EXPECTED_FAILURE], width)
@@ -143,6 +144,20 @@ def _interpreted(records: Sequence[Record], width: int) -> Iterator[Line]:
     if simulated:
         text = "of them with a TPU's memories, copies and semaphores simulated"
         yield from _counted(simulated, text, width)
+
+
+def _left_out_options(records: Sequence[Record], width: int) -> Iterator[Line]:
+    """Yield the options that had no effect on the virtual TPU, and in how many cases."""
+    options = Counter(
+        option
+        for record in records
+        for option in record.facts.get("options_left_out", "").split(", ")
+        if option
+    )
+    if options:
+        yield _title("options without effect on the virtual TPU", width)
+    for option, count in options.most_common():
+        yield from _counted(count, option, width)
 
 
 def _compiled(records: Sequence[Record], width: int) -> Iterator[Line]:

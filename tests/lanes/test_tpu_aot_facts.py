@@ -62,22 +62,27 @@ def test_a_started_collective_counts_once() -> None:
     assert program.collectives == (CompiledCollective("all-gather", ((0, 1, 2, 3),), 64),)
 
 
-LOOP = """
-body {
+def loop(step: str = "add(i, one)", until: str = "LT", end: int = 5) -> str:
+    """A loop's body and condition over (i, v); the body sums v over all devices."""
+    return f"""
+body {{
   s = (s32[], f32[8]) parameter(0)
   i = s32[] get-tuple-element(s), index=0
   v = f32[8] get-tuple-element(s), index=1
-  r = f32[8] all-reduce(v), replica_groups={}, to_apply=add
+  r = f32[8] all-reduce(v), replica_groups={{}}, to_apply=add
   one = s32[] constant(1)
-  n = s32[] add(i, one)
+  two = s32[] constant(2)
+  f = f32[] constant(2)
+  d = s32[] convert(f)
+  n = s32[] {step}
   ROOT t = (s32[], f32[8]) tuple(n, r)
-}
-cond {
+}}
+cond {{
   s = (s32[], f32[8]) parameter(0)
   i = s32[] get-tuple-element(s), index=0
-  k = s32[] constant(5)
-  ROOT c = pred[] compare(i, k), direction=LT
-}
+  k = s32[] constant({end})
+  ROOT c = pred[] compare(i, k), direction={until}
+}}
 """
 
 
@@ -90,10 +95,35 @@ def test_a_loop_executes_its_collectives_as_often_as_it_turns(
     program = facts(
         f"p = (s32[], f32[8]) parameter(0)\n"
         f"ROOT w = (s32[], f32[8]) while(p), condition=cond, body=body{config}",
-        LOOP,
+        loop(),
     )
     assert program.collectives == (CompiledCollective("all-reduce", (), 32, count),)
-    assert program.bytes_inside == 32 * (count or 1)
+    assert program.bytes_inside == 32 * (count or 1)  # an unknown number counts once
+
+
+@pytest.mark.parametrize(
+    ("start", "parts", "count"),
+    [
+        (0, loop(), 5),
+        (5, loop(), 0),
+        (0, loop(until="LE"), 6),
+        (10, loop("subtract(i, two)", "GT", 1), 5),
+        (1, loop("multiply(i, two)", "LT", 100), 7),
+        (0, loop("add(i, two)", "NE", 6), 3),
+        (0, loop("add(i, two)", "NE", 5), None),  # it never ends
+        (0, loop("copy(i)"), None),
+        (0, loop("add(i, d)"), None),  # what a float becomes is not looked at
+    ],
+)
+def test_a_loop_over_integers_is_counted(start: int, parts: str, count: int | None) -> None:
+    program = facts(
+        f"v = f32[8] parameter(0)\nz = s32[] constant({start})\ni = s32[] copy(z)\n"
+        "p = (s32[], f32[8]) tuple(i, v)\n"
+        "ROOT w = (s32[], f32[8]) while(p), condition=cond, body=body",
+        parts,
+    )
+    assert [c.count for c in program.collectives] == [count]
+    assert program.bytes_inside == 32 * (1 if count is None else count)
 
 
 def test_a_pair_of_host_transfers_is_one_exchange() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from harness.lanes.hlo import Module
 from harness.lanes.replica_groups import replica_groups
+from harness.lanes.tpu_aot.trip_counts import trip_count
 
 Groups = tuple[tuple[int, ...], ...]
 _COLLECTIVES = (
@@ -79,7 +80,7 @@ class Optimized:
     """A compiled program's facts; all bytes are of one device in one step.
 
     ``vmem`` is what the largest kernel allocates of VMEM. ``custom_calls``, which kernels are too,
-    is how many a step executes.
+    is how many there are in the program, wherever they stand.
     """
 
     collectives: tuple[CompiledCollective, ...]
@@ -96,12 +97,12 @@ class Optimized:
     @cached_property
     def bytes_inside(self) -> int:
         """Of the collectives inside a slice; a loop of unknown length counts once."""
-        return sum(c.bytes * (c.count or 1) for c in self.collectives)
+        return sum(c.bytes * _times(c.count) for c in self.collectives)
 
     @cached_property
     def bytes_across(self) -> int:
         """Sent to other slices; a loop of unknown length counts once."""
-        return sum(t.sent * (t.count or 1) for t in self.transfers)
+        return sum(t.sent * _times(t.count) for t in self.transfers)
 
     @property
     def kinds(self) -> Counter[str]:
@@ -135,7 +136,7 @@ def read(module: bytes, devices: int) -> Optimized:
                 half.update(attributes, count=count)
                 half[instruction.opcode] = _bytes(instruction.shape.tuple_shapes[0])
             elif instruction.opcode == "custom-call":
-                custom_calls += count or 1
+                custom_calls += 1
                 if instruction.custom_call_target == _KERNEL:
                     kernels.append(instruction.name)
                     vmem = max(vmem, _vmem(instruction))
@@ -159,7 +160,7 @@ def _executions(entry: int, computations: dict[int, Any]) -> dict[int, int | Non
         for instruction in computations[number].instructions:
             inner = times
             if instruction.opcode == "while":
-                trips = _trip_count(instruction)
+                trips = trip_count(instruction, computations[number], computations)
                 inner = None if times is None or trips is None else times * trips
             for called in instruction.called_computation_ids:
                 visit(called, inner)
@@ -168,11 +169,8 @@ def _executions(entry: int, computations: dict[int, Any]) -> dict[int, int | Non
     return counts
 
 
-def _trip_count(loop: Any) -> int | None:
-    try:
-        return int(json.loads(loop.backend_config)["known_trip_count"]["n"])
-    except (ValueError, KeyError):
-        return None
+def _times(count: int | None) -> int:
+    return 1 if count is None else count
 
 
 def _vmem(kernel: Any) -> int:

@@ -1,7 +1,26 @@
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "plugin.h"
+
+// libtpu reads options of its own from a variable when the first client is created. Nothing reads
+// them here: each is an event.
+static void write_init_args(const void *caller) {
+  static const char NAME[] = "LIBTPU_INIT_ARGS", SPACE[] = " \t\n";
+  static atomic_flag is_written = ATOMIC_FLAG_INIT;
+  const char *at = getenv(NAME);
+  if (at == NULL || atomic_flag_test_and_set(&is_written)) return;
+  while (*(at += strspn(at, SPACE)) != '\0') {
+    const size_t size = strcspn(at, SPACE);
+    char text[160], quoted[320];
+    snprintf(text, sizeof text, "%s %.*s", NAME, (int)(size < 128 ? size : 128), at);
+    event_write("option", caller, NULL, ", \"option\": %s",
+                event_quote(quoted, sizeof quoted, text));
+    at += size;
+  }
+}
 
 // A client is written down before it discovers: who hangs there must have been seen.
 static PJRT_Error *create(PJRT_Client_Create_Args *args) {
@@ -18,6 +37,7 @@ static PJRT_Error *create(PJRT_Client_Create_Args *args) {
               identity.first_slice, discovers ? "true" : "false",
               discovers && identity.slices_here < identity.slices ? "true" : "false");
   free(stack);
+  write_init_args(caller);
   if (discovers) {
     error = megascale_discover();
     event_write(error == NULL ? "discovered" : "undiscovered", caller, NULL, "%s", "");

@@ -27,7 +27,8 @@
 // lines.c     lines of bounded size from a socket
 // numbers.c   numbers out of text, within bounds
 // errors.c    errors of our own among the backend's
-// protos.c    what old and new XLA disagree on inside of programs and options
+// options.c   what a compilation may ask for, and which of it the CPU's compiler is given
+// protos.c    what old and new XLA disagree on inside of programs
 // wire.c      protocol buffers without their schema
 // events.c    one line an event, in a file that all processes of a case append to
 // profiler.c  a profiler that records nothing, for frameworks that start one unasked
@@ -280,19 +281,25 @@ int next_field(unsigned char **at, unsigned char *end, Field *field);
 unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned wanted,
                           unsigned char **found_end);
 
+// --- options.c
+// A CompileOptionsProto that compiles fast and is without the options of the TPU's own compiler, to
+// be freed, and its size.
+char *options_completed(const char *options, size_t *size);
+// A copy of a CompileOptionsProto, to be freed, that is equal for equal options: without that, the
+// entries of its maps have another order in each process.
+char *options_sorted(const char *options, size_t size);
+// Call `note` with the name of each option that a TPU's compiler heeds and the CPU's does not.
+typedef void (*OptionNote)(const char *name, size_t size, const void *context);
+void options_ignored(const char *options, size_t size, OptionNote note, const void *context);
+// Return an error for what can't be ignored, since results or their shardings depend on it.
+PJRT_Error *options_refused(const char *options, size_t size);
+// Return the error of a compilation, which may be NULL; of an unknown option it says what to do.
+PJRT_Error *options_explained(PJRT_Error *error);
+
 // --- protos.c
 // Give the instructions of an HloModuleProto, or of one in an HloModuleProtoWithConfig, ids that
 // fit in 32 bits, each in the bytes that it had.
 void renumber_instructions(char *program, size_t size, int with_config);
-// A CompileOptionsProto that compiles fast and is without the options of the TPU's own compiler, to
-// be freed, and its size.
-char *options_completed(const char *options, size_t *size);
-// The name of the next option of the TPU's own compiler from `*at` on, which is moved behind it;
-// NULL when there is no more.
-const char *options_of_tpu(const char *options, size_t size, size_t *at, size_t *name_size);
-// A copy of a CompileOptionsProto, to be freed, that is equal for equal options: without that, the
-// entries of its maps have another order in each process.
-char *options_sorted(const char *options, size_t size);
 // Where an HloModuleProto, or the one in an HloModuleProtoWithConfig, begins; NULL without one.
 unsigned char *find_module(const char *program, size_t size, int with_config, unsigned char **end);
 // Whether such a module says that it has donors.

@@ -260,16 +260,11 @@ static void write_names(const char *event, const void *caller, const Changed *ch
   }
 }
 
-// The CPU's compiler is not given them.
-static void write_options(const void *caller, const PJRT_Client_Compile_Args *args) {
-  size_t at = 0, size;
-  const char *found;
-  while ((found = options_of_tpu(args->compile_options, args->compile_options_size, &at, &size))) {
-    char name[128], quoted[256];
-    snprintf(name, sizeof name, "%.*s", (int)(size < sizeof name ? size : sizeof name - 1), found);
-    event_write("option", caller, NULL, ", \"option\": %s",
-                event_quote(quoted, sizeof quoted, name));
-  }
+// An option without effect is an event, whose caller is the context.
+static void write_option(const char *name, size_t size, const void *caller) {
+  char text[128], quoted[256];
+  snprintf(text, sizeof text, "%.*s", (int)(size < sizeof text ? size : sizeof text - 1), name);
+  event_write("option", caller, NULL, ", \"option\": %s", event_quote(quoted, sizeof quoted, text));
 }
 
 static unsigned number_of(const PJRT_LoadedExecutable *executable) {
@@ -395,8 +390,9 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   PJRT_Error *forked = devices_check_process();
   if (forked != NULL) return forked;
   event_compilation("compile", caller, args->program);
-  write_options(caller, args);
-  PJRT_Error *error = compile_submitted(args, caller);
+  options_ignored(args->compile_options, args->compile_options_size, write_option, caller);
+  PJRT_Error *error = options_refused(args->compile_options, args->compile_options_size);
+  if (error == NULL) error = options_explained(compile_submitted(args, caller));
   if (listener != NULL) {
     listener(args->program, args->compile_options, args->compile_options_size,
              error == NULL ? number_of(args->executable) : 0);

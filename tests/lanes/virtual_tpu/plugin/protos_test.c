@@ -94,6 +94,15 @@ static void renumber(const char *program, size_t size) {
   }
 }
 
+static const char *names[8];
+static size_t names_count, names_size;
+
+static void take_name(const char *name, size_t size, const void *context) {
+  (void)context;
+  names_size += size;
+  if (names_count < 8) names[names_count++] = name;
+}
+
 static void complete(const char *options, size_t size) {
   char *own = malloc(size + (size == 0));
   memcpy(own, options, size);
@@ -101,9 +110,9 @@ static void complete(const char *options, size_t size) {
   char *made = options_completed(own, &completed);
   EXPECT(completed >= QUICK_SIZE && completed <= QUICK_SIZE + size);
   free(made);
-  size_t at = 0, name_size = 0, total = 0;
-  while (options_of_tpu(own, size, &at, &name_size) != NULL) total += name_size;
-  EXPECT(total <= size);
+  names_size = names_count = 0;
+  options_ignored(own, size, take_name, NULL);
+  error_drop(options_refused(own, size));
   free(own);
 }
 
@@ -230,15 +239,45 @@ TEST(options_of_the_tpus_compiler_are_named) {
   memcpy(options + sizeof entry, OTHER, sizeof OTHER);
   entry[12] = 'b';
   memcpy(options + sizeof entry + sizeof OTHER, entry, sizeof entry);
-  size_t at = 0, size = 0;
-  const char *name = options_of_tpu(options, sizeof options, &at, &size);
-  EXPECT(name != NULL && size == 9 && memcmp(name, "xla_tpu_a", size) == 0);
-  name = options_of_tpu(options, sizeof options, &at, &size);
-  EXPECT(name != NULL && size == 9 && memcmp(name, "xla_tpu_b", size) == 0);
-  EXPECT(options_of_tpu(options, sizeof options, &at, &size) == NULL);
-  size = sizeof options;
+  options_ignored(options, sizeof options, take_name, NULL);
+  EXPECT(names_count == 2 && names_size == 18);
+  EXPECT(memcmp(names[0], "xla_tpu_a", 9) == 0 && memcmp(names[1], "xla_tpu_b", 9) == 0);
+  size_t size = sizeof options;
   char *made = options_completed(options, &size);
   EXPECT(size == QUICK_SIZE + sizeof OTHER);
   EXPECT(memcmp(made + QUICK_SIZE, OTHER, sizeof OTHER) == 0);
   free(made);
+}
+
+// Of the build options: what only a TPU heeds is named; sharding by itself is refused.
+TEST(build_options_without_effect_are_named_or_refused) {
+  // num_replicas: 1, use_auto_spmd_partitioning: false, fdo_profile: "x", the usual
+  // memory_fitting_level, exec_time_optimization_effort: 0.5
+  static const char BUILD[] = {3 << 3 | 2,
+                               16,
+                               4 << 3,
+                               1,
+                               7 << 3,
+                               0,
+                               14 << 3 | 2,
+                               1,
+                               'x',
+                               (char)(25 << 3 | 0x80),
+                               1,
+                               29,
+                               (char)(20 << 3 | 5 | 0x80),
+                               1,
+                               0,
+                               0,
+                               0,
+                               63};
+  static const char AUTO[] = {3 << 3 | 2, 2, 7 << 3, 1};
+  options_ignored(BUILD, sizeof BUILD, take_name, NULL);
+  EXPECT(names_count == 2);
+  EXPECT(strcmp(names[0], "fdo_profile") == 0);
+  EXPECT(strcmp(names[1], "exec_time_optimization_effort") == 0);
+  EXPECT(options_refused(BUILD, sizeof BUILD) == NULL);
+  PJRT_Error *error = options_refused(AUTO, sizeof AUTO);
+  EXPECT(error != NULL &&
+         strstr(text_of(error), "virtual TPU: the program is to be sharded") != NULL);
 }
