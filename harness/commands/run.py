@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from harness.errors import BadInputError
 from harness.job.command import run_command
 from harness.job.environment import JobEnvironment
 from harness.lanes import LANES, Lane, events, lane_can, lane_named
+from harness.lanes.event_file import EventFile
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
 
@@ -60,17 +60,19 @@ def _run(options: argparse.Namespace) -> int:
     topology = _topology(options, lane)
     deadline = _seconds(options.deadline)
     lane.preload()  # says what is missing
-    with tempfile.TemporaryDirectory() as folder:
-        named = os.environ.get(events.VARIABLE)
-        # A script may run for days, and only these are read here.
-        kinds = {} if named else {events.KINDS_VARIABLE: "client,meet,failed"}
-        log = EventLog(Path(named or Path(folder, "events")))
-        environments = [
-            {**each, **kinds, events.VARIABLE: str(log.path)}
-            for each in _environments(lane, topology)
-        ]
-        ended = run_command(options.arguments, environments, deadline)
-        found = log.read()
+    named = os.environ.get(events.VARIABLE)
+    own: Mapping[str, str] = {}
+    log: EventLog | EventFile
+    if named:
+        log = EventLog(Path(named))
+    else:  # a script may run for days, and only these are read here
+        log = EventFile()
+        own = {**log.environment, events.KINDS_VARIABLE: "client,meet,failed"}
+    environments = [{**each, **own} for each in _environments(lane, topology)]
+    ended = run_command(options.arguments, environments, deadline)
+    found = log.read()
+    if found.damage:
+        say(f"xla-harness: the log of the job's events is damaged: {found.damage}", style="red")
     if ended.why:
         say(f"xla-harness: {ended.why}", style="red")
     alone = found.of("client") and not found.of("meet")
@@ -78,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
         say(f"xla-harness: the reason, the same for all ranks:\n{failed[0].stack}", style="red")
     elif alone and ended.code == 0 and len(environments) > 1:
         say(f"xla-harness: {_ALONE.format(count=len(environments))}", style="yellow")
-    return ended.code
+    return ended.code or int(bool(found.damage))
 
 
 def _topology(options: argparse.Namespace, lane: Lane) -> Topology:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
-from harness.lanes.events import VARIABLE
 from harness.model.case import Case
 from harness.model.topology import Topology
-
-# Where torch.compile keeps what it has compiled, for all later processes of the user. The key has
-# no version of torch_tpu: programs of an older release would answer for a newer one.
-COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class LaneSetup(Protocol):
@@ -43,8 +37,3 @@ def full_environment(case: Case, lane: LaneSetup) -> dict[str, str | None]:
         adds = name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS") and value is not None
         merged[name] = f"{os.environ.get(name, '')} {value}".strip() if adds else value
     return merged
-
-
-def own_files(events: Path) -> dict[str, str | None]:
-    """The variables that name a case's own files: its events, and what it compiles beside them."""
-    return {VARIABLE: str(events), COMPILED: str(events.with_suffix(".compiled"))}

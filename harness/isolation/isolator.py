@@ -7,7 +7,6 @@ import faulthandler
 import importlib
 import inspect
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,14 +19,15 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.isolation import evidence, libc, pytest_child, reports
+from harness.isolation.case_files import CaseFiles
 from harness.isolation.child import Endpoints, Setup, Tell, run_child
-from harness.isolation.environment import LaneSetup, full_environment, own_files
+from harness.isolation.environment import LaneSetup, full_environment
 from harness.isolation.evidence import Death, KernelOomKills
 from harness.isolation.foreign import ForeignFile, FoundTest, found
 from harness.isolation.garbage import importing
 from harness.isolation.supervisor import GRACE, CaseProcess, CommandResult
 from harness.isolation.threads import ForkGuard, NotForkableError
-from harness.lanes.events import EventLog, Events
+from harness.lanes.events import Events
 from harness.messages.cases import (
     ItemDone,
     ListTests,
@@ -39,6 +39,7 @@ from harness.messages.cases import (
 )
 from harness.messages.typed import Message
 from harness.model.case import Case
+from harness.scratch import Scratch
 
 # To gather the memory of a process with torch and JAX in huge pages takes as long as they save in
 # the forks and exits of so many cases. The first results come before it.
@@ -114,8 +115,8 @@ class Isolator:
         self._index: dict[pytest.Item, int] = {}
         self._preloaded: set[str] = set()
         self._forks = 0
-        self._folder = tempfile.TemporaryDirectory(prefix="xla-harness-")
-        self._log = EventLog(Path(self._folder.name, "none"))  # then of the last child
+        self._scratch = Scratch()
+        self._files: CaseFiles | None = None  # of the child
         libc.adopt_orphans()
 
     def run(
@@ -129,9 +130,11 @@ class Isolator:
         stays = following is not None and case.may_share_with(following[1])
         try:
             child = self._child or self._fork(case)
+            files = self._files
+            assert files is not None
             if not self._index:
                 self._index = {item: number for number, item in enumerate(self._session.items)}
-            before = self._log.read()
+            before = files.log.read()
             command = RunItem(
                 index=self._index[item],
                 following=self._index[following[0]] if following and stays else None,
@@ -145,8 +148,10 @@ class Isolator:
             self.close(grace=0)
             raise
         run = self._interpret(item, result)
-        run.process = self._log.read()
+        run.process = files.log.read()
         run.events = run.process.after(before)
+        if self._child is None or run.process.damage:  # the next case gets a new log
+            self.close()
         run.wall = time.monotonic() - start
         return run
 
@@ -181,6 +186,20 @@ class Isolator:
         if self._child is not None:
             child, self._child = self._child, None
             child.close(grace)
+        if self._files is not None:
+            files, self._files = self._files, None
+            files.close()
+
+    def leave(self) -> None:
+        """Give up, in a forked process, the descriptors that are the parent's."""
+        self._scratch.leave()
+        if self._files is not None:
+            self._files.log.close()
+
+    def finish(self) -> None:
+        """Leave neither a process nor a file behind."""
+        self.close()
+        self._scratch.close()
 
     def _fork(self, case: Case, file: ForeignFile | None = None) -> CaseProcess:
         if not self._preloaded:  # the first one
@@ -193,13 +212,12 @@ class Isolator:
         if self._forks == _CASES_BEFORE and _cases_of_a_process(self._session) >= _CASES_THAT_PAY:
             libc.use_huge_pages()
         self._forks += 1
-        events = Path(self._folder.name) / f"{time.monotonic_ns()}.jsonl"
-        self._log = EventLog(events)
         faulthandler.cancel_dump_traceback_later()  # pytest's own, a thread: deadlines replace it
         self._guard.check()
+        self._files = CaseFiles.create(self._scratch)
         memory = self._limits.memory_bytes
         setup = Setup(
-            environment=own_files(events) | full_environment(case, lane),
+            environment={**self._files.environment, **full_environment(case, lane)},
             memory_bytes=None if memory is None else memory + _private_bytes(),
             parent=os.getpid(),
         )
@@ -294,6 +312,7 @@ def _child_main(
     isolator: Isolator, case: Case, setup: Setup, file: ForeignFile | None, ends: Endpoints
 ) -> NoReturn:
     reporter: pytest_child.Reporter
+    isolator.leave()
 
     def prepare() -> None:
         nonlocal reporter

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from harness import files
+from harness.lanes.event_file import FOLDER_VARIABLE
 
 REPORT, LOG, EVENTS, DONE, COLLECTED = "report.xml", "log.txt", "events", "done.json", "collected"
 _POLL = 0.2  # seconds
@@ -32,7 +33,9 @@ def work(arguments: Sequence[str], out: Path, wait: float) -> int:
     scratch.mkdir(parents=True, exist_ok=True)
     for old in (DONE, COLLECTED, REPORT):
         (out / old).unlink(missing_ok=True)
-    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
+    (out / EVENTS).mkdir(exist_ok=True)
+    own = {"TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1", FOLDER_VARIABLE: str(out / EVENTS)}
+    environment = {**os.environ, **own}
     command = [sys.executable, "-m", "pytest", *arguments, f"--junitxml={out / REPORT}"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
@@ -47,8 +50,9 @@ def work(arguments: Sequence[str], out: Path, wait: float) -> int:
     try:
         _copy_output(process, out / LOG)
         code = process.wait()
-        _keep_events(scratch, out / EVENTS)
         shutil.rmtree(scratch, ignore_errors=True)
+        if code >= 0:  # else they say what the cases of a killed pytest had done
+            shutil.rmtree(out / EVENTS, ignore_errors=True)
         files.write({out / DONE: json.dumps({"exit": code}) + "\n"})
         _await(out / COLLECTED, wait)
     finally:
@@ -75,13 +79,6 @@ def _copy_output(process: subprocess.Popen[bytes], log: Path) -> None:
     thread.start()
     process.wait()
     thread.join(timeout=5)
-
-
-def _keep_events(scratch: Path, events: Path) -> None:
-    """What a pytest that was killed left of its cases' events; one that ended has removed them."""
-    for path in scratch.glob("xla-harness-*/*.jsonl"):
-        events.mkdir(exist_ok=True)
-        shutil.copy(path, events / path.name)
 
 
 def _await(path: Path, seconds: float) -> None:

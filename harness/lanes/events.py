@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import mmap
 import os
+import stat
+import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, BinaryIO
 
 from harness.model.mismatch import DiscoveryError
 
 VARIABLE = "XLA_HARNESS_EVENTS"  # names the file that the plugin of a case's processes appends to
 KINDS_VARIABLE = "XLA_HARNESS_EVENT_KINDS"  # lists the kinds that it writes; all, if unset
+CASE_FOLDER = "XLA_HARNESS_CASE_FOLDER"  # a folder of the case's own, which ends with it
+# Names the memory, of the format LEDGER, in which all who write to the file count what they wrote.
+WRITTEN_VARIABLE = "XLA_HARNESS_EVENTS_WRITTEN"
+LEDGER = struct.Struct("=QQi")  # the file's inode, bytes written, errno of a failed write or 0
+_ERROR_OFFSET = 16
 
+_MOST_READ = 1 << 28  # bytes of a log
+_LONGEST_LINE = 1 << 20  # bytes; the plugin's have at most 40,000
+_MOST_STRAY = 1000  # lines that are no event: what follows them is not looked at
 
 _FAULTS = {
     "race": "data race in Pallas kernel {}",
@@ -66,6 +80,7 @@ class Events:
     """Events in the order in which they happened, over all processes."""
 
     all: tuple[Event, ...] = ()
+    damage: str = ""  # what of their log can't be read, or was never written; "" for nothing
 
     def of(self, kind: str, *, by: str | None = None) -> list[Event]:
         """The events of that kind, asked for by that library if one is named."""
@@ -73,7 +88,7 @@ class Events:
 
     def after(self, earlier: Events) -> Events:
         """What came after ``earlier`` was read from the same log."""
-        return Events(self.all[len(earlier.all) :])
+        return Events(self.all[len(earlier.all) :], self.damage)
 
     @property
     def kernel_fault(self) -> str:
@@ -128,7 +143,7 @@ class Events:
                     open_.pop(who, None)
                     discovered.add(event.process)
                 case "undiscovered":
-                    client = open_.pop(who)
+                    client = open_.pop(who, None)
                     if event.process in discovered:
                         hung = hung or client
         unfinished = (e for e in open_.values() if e.process in discovered)
@@ -143,39 +158,104 @@ class EventLog:
         self._start = path.stat().st_size if path.exists() else 0
 
     def read(self) -> Events:
-        """All events so far."""
-        return Events(tuple(self._lines()))
+        """Return all events so far."""
+        try:
+            # Neither a pipe nor a device of that name is waited for.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return Events()
+        except OSError as error:
+            return Events(damage=f"{self.path} can't be read: {error.strerror}")
+        try:
+            return read_events(descriptor, self._start)
+        finally:
+            os.close(descriptor)
 
     def expect_discoveries(self, count: int) -> None:
         """Raise DiscoveryError with each client's stack unless there were ``count``."""
-        found = self.read().discoveries
-        if len(found) == count:
+        discoveries = self.read().discoveries
+        if len(discoveries) == count:
             return
-        told = "\n".join(
+        listed = "\n".join(
             f"{number}. by {event.by} in process {event.process}, "
             f"SKIP_MEGASCALE_PJRT_CLIENT={event.guard}:\n{event.stack or '  (no Python stack)'}"
-            for number, event in enumerate(found, 1)
+            for number, event in enumerate(discoveries, 1)
         )
-        raise DiscoveryError(f"{len(found)} discoveries, expected {count}\n{told}")
-
-    def _lines(self) -> Iterator[Event]:
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._start)
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield _event(json.loads(line.decode(errors="replace")))
+        raise DiscoveryError(f"{len(discoveries)} discoveries, expected {count}\n{listed}")
 
 
-def _event(data: dict[str, object]) -> Event:
+def read_events(descriptor: int, start: int = 0) -> Events:
+    """Return the events of an open file from the offset ``start`` on, and what is damaged there.
+
+    A last line without an end is still being written. Raises nothing: whatever a case has done to
+    the file is damage.
+    """
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return Events(damage="it is no regular file any more")
+        # Opened anew, for an offset that no other process moves.
+        with Path(f"/proc/self/fd/{descriptor}").open("rb") as file:
+            file.seek(start)
+            return _parse(file)
+    except OSError as error:
+        return Events(damage=f"it can't be read: {error.strerror}")
+
+
+def _parse(file: BinaryIO) -> Events:
+    events, damage, number, stray, read = list[Event](), "", 0, 0, 0
+    while line := file.readline(_LONGEST_LINE):
+        number, read = number + 1, read + len(line)
+        if read > _MOST_READ:
+            damage = damage or f"it has more than {_MOST_READ:,} bytes"
+            break
+        if not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+            break
+        try:
+            events.append(_event(line))
+        except ValueError as error:
+            damage = damage or f"line {number} is no event: {error}"
+            stray += 1
+            if stray > _MOST_STRAY:
+                break
+    return Events(tuple(events), damage)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, NoneType),
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "Mapping[str, Any]": (dict,),
+}
+_MEMBERS = {each.name: _TYPES[str(each.type)] for each in fields(Event) if each.name != "kind"}
+_NEEDED = {"event"} | {
+    each.name
+    for each in fields(Event)
+    if each.default is MISSING and each.default_factory is MISSING and each.name != "kind"
+}
+
+
+def _event(line: bytes) -> Event:
+    """Return the event of a line; raise ValueError if it has none."""
+    try:
+        data = json.loads(line.decode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected JSON: {str(error)[:100]}") from None
+    if not isinstance(data, dict) or (missing := _NEEDED - data.keys()):
+        members = "an object" if not isinstance(data, dict) else ", ".join(sorted(missing))
+        raise ValueError(f"expected {members}")
     kind = data.pop("event")
-    known = {name: value for name, value in data.items() if name in Event.__dataclass_fields__}
-    return Event(kind=kind, **known)  # type: ignore[arg-type]
+    known = {name: value for name, value in data.items() if name in _MEMBERS}
+    wrong = [name for name, value in known.items() if not isinstance(value, _MEMBERS[name])]
+    if wrong or not isinstance(kind, str):
+        raise ValueError(f"wrong type of {', '.join(sorted(wrong)) or 'event'}")
+    return Event(kind=kind, **known)
 
 
 def write(kind: str, facts: Mapping[str, Any], *, stage: str = "") -> None:
-    """Append an event of this process to the file that the plugin's go to."""
+    """Append an event of this process to the file that the plugin's go to; raise OSError."""
     event = {
         "event": kind,
         "stage": stage,
@@ -186,6 +266,21 @@ def write(kind: str, facts: Mapping[str, Any], *, stage: str = "") -> None:
         "guard": None,
         "facts": facts,
     }
-    line = json.dumps(event, separators=(",", ":")) + "\n"
-    with Path(os.environ[VARIABLE]).open("ab", buffering=0) as file:
-        file.write(line.encode())
+    line = (json.dumps(event, separators=(",", ":")) + "\n").encode()
+    try:
+        with Path(os.environ[VARIABLE]).open("ab") as file:  # flushed with one write
+            file.write(line)
+    except OSError as error:
+        _note_loss(error.errno or errno.EIO)
+        raise
+
+
+def _note_loss(error: int) -> None:
+    """Have the reader know, though the caller of the framework may pass over the exception."""
+    with (
+        suppress(OSError, KeyError),
+        Path(os.environ[WRITTEN_VARIABLE]).open("r+b") as file,
+        # In memory: a limit of the size of files does not count there.
+        mmap.mmap(file.fileno(), LEDGER.size) as ledger,
+    ):
+        ledger[_ERROR_OFFSET : LEDGER.size] = struct.pack("=i", error)

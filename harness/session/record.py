@@ -84,14 +84,7 @@ def settle(
         run.reports.append(reports.without_result(item))
     subtests.absorb(item, run.reports)
     raw = reports.outcome_of(run.reports, run.death)
-    unproven = ""
-    if raw.kind in WORKS:
-        unproven = LANES[case.target.lane].unproven(run.process, run.events)
-    if unproven:
-        # A case that declares its lanes is about them. Any other test is only asked to run there,
-        # and many are about something else.
-        kind = Kind.FAILED if case.declared else Kind.SKIPPED
-        raw = reports.unproven(item, run.reports, kind, f"no evidence: {unproven}")
+    raw, unproven = _with_evidence(item, case, run, raw)
     raw = _with_cause(item, run, raw)
     outcome = judge(raw, expectation)
     layer = layer_of(raw, run.reports)
@@ -125,6 +118,25 @@ def settle(
         if report is last or report.failed:  # JUnit gets a second test case for a second failure
             report.user_properties.extend(record.properties())
     return run.reports
+
+
+def _with_evidence(
+    item: pytest.Item, case: Case, run: ItemResult, raw: Outcome
+) -> tuple[Outcome, str]:
+    """Return the outcome, and why a pass says nothing about the lane, and so is none; or ""."""
+    if raw.kind not in WORKS:
+        return raw, ""
+    if run.events.damage:  # what is missing may be the one event that says what went wrong
+        message = f"the log of its events is damaged: {run.events.damage}"
+        return reports.unproven(item, run.reports, Kind.FAILED, message), ""
+    unproven = LANES[case.target.lane].unproven(run.process, run.events)
+    if not unproven:
+        return raw, ""
+    # A case that declares its lanes is about them. Any other test is only asked to run there, and
+    # many are about something else.
+    kind = Kind.FAILED if case.declared else Kind.SKIPPED
+    message = f"no evidence: {unproven}"
+    return reports.unproven(item, run.reports, kind, message), unproven
 
 
 def _with_cause(item: pytest.Item, run: ItemResult, raw: Outcome) -> Outcome:

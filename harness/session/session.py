@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -22,8 +21,9 @@ from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations
 from harness.frameworks import FRAMEWORKS
 from harness.isolation import subtests
+from harness.isolation.case_files import CaseFiles
 from harness.isolation.child import set_environment
-from harness.isolation.environment import full_environment, own_files
+from harness.isolation.environment import full_environment
 from harness.isolation.evidence import Death
 from harness.isolation.foreign import ForeignFile, MainBlock
 from harness.isolation.garbage import importing
@@ -42,7 +42,6 @@ from harness.junit.names import (
     of_a_test,
 )
 from harness.lanes import LANES, hardware
-from harness.lanes.events import EventLog
 from harness.lanes.tpu_aot.compilation_record import PROPERTY, Summary
 from harness.model.case import Case
 from harness.model.fit import unfit_here, unlaunched
@@ -50,6 +49,7 @@ from harness.model.outcome import Kind
 from harness.model.provenance import modified_property
 from harness.model.topology import Target
 from harness.model.versions import stack_versions
+from harness.scratch import Scratch
 from harness.session.fixtures import CASE, GOLDEN
 from harness.session.markers import case_of, declared_targets
 from harness.session.options import Settings
@@ -86,9 +86,9 @@ class Cases:
         self._isolator: Isolator | None = None
         self._in_process: Target | None = None
         self._unlaunched = ""  # why a file's launcher can't start the job
-        self._folder = tempfile.TemporaryDirectory(prefix="xla-harness-")
         # Without isolation all cases are in this process, and what one created, others may use.
-        self._log = EventLog(Path(self._folder.name, "events.jsonl"))
+        self._scratch: Scratch | None = None
+        self._files: CaseFiles | None = None
         self._meetings: Meetings | None = None
         self._pid = os.getpid()
         self._collected = config.stash.setdefault(COLLECTED, Collected())
@@ -239,7 +239,9 @@ class Cases:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._isolator is not None:
-            self._isolator.close()
+            self._isolator.finish()
+        if self._scratch is not None:
+            self._scratch.close()
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[_OUTPUT_KEY] = {
                 "left_out": dict(self._collected.left_out),
@@ -397,13 +399,18 @@ class Cases:
             if self._in_process is None:
                 refuse_started_runtimes()
             self._in_process = case.target
-        start, before = time.monotonic(), self._log.read()
-        with _environment(case, self._log):
+        start = time.monotonic()
+        if self._files is None:
+            self._scratch = Scratch()
+            self._files = CaseFiles.create(self._scratch)
+        log = self._files.log
+        before = log.read()
+        with _environment(case, self._files):
             LANES[case.target.lane].preload()
             LANES[case.target.lane].prepare(case.target.topology)
             with subtests.held_back(self._config) as parts:
                 reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        process = self._log.read()
+        process = log.read()
         return ItemResult(
             reports=subtests.between(reports, parts),
             events=process.after(before),
@@ -445,9 +452,10 @@ def _tear_down_plain_fixtures(item: pytest.Item) -> pytest.TestReport | None:
 
 
 @contextmanager
-def _environment(case: Case, log: EventLog) -> Iterator[None]:
+def _environment(case: Case, own: CaseFiles) -> Iterator[None]:
     before = dict(os.environ)
-    set_environment(own_files(log.path) | full_environment(case, LANES[case.target.lane]))
+    lane = LANES[case.target.lane]
+    set_environment({**own.environment, **full_environment(case, lane)})
     try:
         yield
     finally:

@@ -29,7 +29,8 @@ def others_are_unharmed():
     assert mine - LANES <= {"XLA_A", "XLA_B", "XLA_FLAGS"}
 
 LANES = {"PJRT_DEVICE", "CPU_NUM_DEVICES", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES",
-         "PYTEST_CURRENT_TEST", "XLA_HARNESS_EVENTS", "TORCHINDUCTOR_CACHE_DIR"}
+         "PYTEST_CURRENT_TEST", "XLA_HARNESS_EVENTS", "XLA_HARNESS_EVENTS_WRITTEN",
+         "XLA_HARNESS_CASE_FOLDER", "TORCHINDUCTOR_CACHE_DIR"}
 
 @pytest.mark.environment(XLA_A="outer", XLA_B="outer")
 class TestClass:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from harness.lanes import events
+from harness.lanes.events import CASE_FOLDER
 
 _VARIABLE = "LIBTPU_INIT_ARGS"
 _TO = "--xla_jf_dump_to"
@@ -97,8 +97,8 @@ def read(kernels: Collection[str]) -> OnChip | None:
 
 @cache
 def _folder() -> Path | None:
-    own = os.environ.get(events.VARIABLE)
-    return Path(own).with_suffix(f".llo-{os.getpid()}") if own else None
+    own = os.environ.get(CASE_FOLDER)
+    return Path(own, f"llo-{os.getpid()}") if own else None
 
 
 def _smem(text: str) -> int:

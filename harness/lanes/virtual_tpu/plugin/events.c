@@ -1,11 +1,14 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -80,6 +83,52 @@ static int is_listed(const char *list, const char *event) {
   return 0;
 }
 
+// What was written to the log and what could not be, in memory that the reader of the log shares
+// with all processes that write it: neither a full disk nor closed descriptors keep it from them.
+typedef struct {
+  uint64_t file;          // the log's inode
+  atomic_ullong written;  // bytes
+  atomic_int error;       // errno of a write that failed; 0 if none did
+} Ledger;
+
+// The ledger of this process's log, or NULL if its reader keeps none.
+static Ledger *ledger_of_log(void) {
+  static _Atomic(Ledger *) mapped;
+  Ledger *ledger = atomic_load_explicit(&mapped, memory_order_acquire);
+  const char *path = getenv(EVENTS_VARIABLE "_WRITTEN");
+  if (ledger != NULL || path == NULL || *path == '\0') return ledger;
+  const int file = open(path, O_RDWR | O_CLOEXEC);
+  struct stat status;
+  if (file >= 0 && fstat(file, &status) == 0 && status.st_size >= (off_t)sizeof *ledger) {
+    void *memory = mmap(NULL, sizeof *ledger, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory != MAP_FAILED) ledger = memory;
+  }
+  if (file >= 0) close(file);
+  if (ledger == NULL) fprintf(stderr, "virtual TPU: %s can't be mapped: %m\n", path);
+  atomic_store_explicit(&mapped, ledger, memory_order_release);
+  return ledger;
+}
+
+// Append the line with one write, so that processes never mix lines. Opened each time: a case may
+// close every descriptor it finds. Returns 0, or the errno of what failed.
+static int append(const char *path, const char *line, size_t size, Ledger *ledger) {
+  const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+  if (file < 0) return errno;
+  struct stat status;
+  const int is_log = ledger != NULL && fstat(file, &status) == 0 && status.st_ino == ledger->file;
+  // After its reader has closed the log, a process that outlives its case finds another file here.
+  int error = strncmp(path, "/proc/", 6) == 0 && ledger != NULL && !is_log ? ESTALE : 0;
+  for (size_t done = 0; done < size && error == 0;) {
+    const ssize_t count = write(file, line + done, size - done);
+    if (count > 0) done += (size_t)count;
+    if (count == 0) error = ENOSPC;
+    if (count < 0 && errno != EINTR) error = errno;
+  }
+  close(file);
+  if (is_log && error == 0) atomic_fetch_add(&ledger->written, size);
+  return error;
+}
+
 int event_wants_stack(const char *event) { return is_listed(getenv("XLA_HARNESS_STACKS"), event); }
 
 void event_write(const char *event, const void *caller, const char *stack, const char *format,
@@ -109,14 +158,12 @@ void event_write(const char *event, const void *caller, const char *stack, const
       event_quote(quoted, room, stack), members);
   free(large);
   if (size < 0) return;
-  // Opened each time: a case may close every descriptor it finds. One write, so that processes
-  // never mix lines, and nothing that was written is lost in a crash.
-  const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  if (file >= 0) {
-    if (write(file, line, (size_t)size) != size) fprintf(stderr, "virtual TPU: %s is full\n", path);
-    close(file);
-  } else {
-    fprintf(stderr, "virtual TPU: XLA_HARNESS_EVENTS=%s can't be written: %m\n", path);
+  Ledger *ledger = ledger_of_log();
+  const int error = append(path, line, (size_t)size, ledger);
+  if (error != 0) {
+    if (ledger != NULL) atomic_store(&ledger->error, error);
+    fprintf(stderr, "virtual TPU: XLA_HARNESS_EVENTS=%s can't be written: %s\n", path,
+            strerror(error));
   }
   free(line);
 }
