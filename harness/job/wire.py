@@ -8,6 +8,7 @@ checked all the same. No thread waits here: the caller may fork.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import selectors
 import socket
@@ -33,6 +34,7 @@ _STRANGER_LINE = 1024  # bytes
 _BACKLOG = 128
 _ATTEMPT = 5.0  # seconds for one connection
 _RETRY = 0.05
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 def is_index(number: int, count: int) -> bool:
@@ -139,8 +141,14 @@ class Listener:
         for _ in range(STRANGERS):
             try:
                 accepted = self._server.accept()[0]
-            except OSError:  # all have been accepted, or that one has gone already
-                break
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR:  # all have been accepted, or it has gone
+                    break
+                if not self._strangers:
+                    time.sleep(_RETRY)  # whoever waits there would be reported again at once
+                    break
+                self._drop(next(iter(self._strangers)))
+                continue
             accepted.setblocking(False)
             if len(self._strangers) == STRANGERS:
                 self._drop(next(iter(self._strangers)))

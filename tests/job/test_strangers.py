@@ -7,10 +7,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -225,6 +227,26 @@ def test_connections_held_open_keep_no_worker_out(jobs: list[Job]) -> None:
         return met
 
     assert fork_ranks(rank, 2, deadline=60) == [[None] * 3] * 2
+
+
+def test_strangers_hold_no_descriptor_that_a_worker_needs(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "_STRANGER_SECONDS", LONG)
+
+    def rank(number: int) -> list[Death | None]:
+        if number:
+            with ExitStack() as held:
+                for _ in range(HELD // 2):
+                    held.enter_context(knock(jobs[0], b"{"))
+                return meet_all(other(jobs[1]))
+        first = rendezvous.First(jobs[0], CASES)
+        used = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+        tenth_free = [number for number in range(1000) if number not in used][9]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (tenth_free + 1, tenth_free + 1))
+        return meet_all(first)
+
+    assert fork_ranks(rank, 2, deadline=30) == [[None] * 3] * 2
 
 
 def test_a_stranger_has_little_time(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:

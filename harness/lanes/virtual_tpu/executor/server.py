@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
 import selectors
 import socket
-import struct
 import time
 import traceback
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ from functools import cache
 from harness.lanes.virtual_tpu.executor.job import Job
 from harness.lanes.virtual_tpu.executor.programs import Program
 from harness.lanes.virtual_tpu.executor.ranks import MOST_MESSAGE, Execution, Memory, Rank
+from harness.lanes.virtual_tpu.executor.strangers import Strangers
 from harness.lanes.virtual_tpu.executor.transfers import End
 from harness.lanes.virtual_tpu.executor.watch import LOOK
+from harness.messages import is_token
 
 _ALONE = 60.0  # seconds that an executor waits for its first rank
 
@@ -34,6 +36,7 @@ class Server:
     def __init__(self, listening: socket.socket, token: str, starter: int) -> None:
         self._listening, self._token, self._starter = listening, token, starter
         self._selector = selectors.DefaultSelector()
+        self._strangers = Strangers(listening, self._selector)
         self._ranks: dict[socket.socket, Rank] = {}  # by their connections
         self._job = Job(self._turn)
 
@@ -55,20 +58,30 @@ class Server:
         """Hear what ranks say, for that long at the most."""
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._listening:
-                connection, _ = self._listening.accept()
-                self._selector.register(connection, selectors.EVENT_READ)
+                for connection in self._strangers.accept():
+                    self._meet(connection)
             elif key.fileobj == self._job.ends:
                 self._job.hear_ends()
             elif isinstance(key.fileobj, socket.socket):
                 self._hear(key.fileobj)
+        self._strangers.drop_late()
         for rank in self._job.ranks.values():
             if rank.unsent:
                 rank.flush()
 
     def _hear(self, connection: socket.socket) -> None:
-        rank = self._ranks.get(connection)
+        """Hear a rank or a stranger; one that has been dropped since it spoke is neither."""
+        if connection in self._strangers:
+            self._meet(connection)
+        elif connection in self._ranks:
+            self._hear_rank(connection, self._ranks[connection])
+
+    def _hear_rank(self, connection: socket.socket, rank: Rank) -> None:
+        flags = 0
         try:
-            content, ancillary, _, _ = connection.recvmsg(MOST_MESSAGE, socket.CMSG_SPACE(4))
+            content, ancillary, flags, _ = connection.recvmsg(MOST_MESSAGE, socket.CMSG_SPACE(4))
+        except BlockingIOError:
+            return
         except OSError:
             content, ancillary = b"", []
         descriptors = _descriptors(ancillary) if ancillary else ()
@@ -76,12 +89,12 @@ class Server:
             if not content:
                 self._gone(connection, rank)
                 return
+            if flags & socket.MSG_CTRUNC:
+                why = f"the executor can open no more files for what rank {rank.number} shares"
+                raise OSError(errno.EMFILE, why)
             line, _, text = content.decode(errors="replace").partition("\n")
             word, *words = line.split(" ")
-            if rank is None:
-                self._welcome(connection, word, words)
-            else:
-                self._learn(rank, word, words, text, descriptors)
+            self._learn(rank, word, words, text, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -109,47 +122,56 @@ class Server:
         elif word == "stacks":
             rank.stacks = text
 
-    def _welcome(self, connection: socket.socket, word: str, words: Sequence[str]) -> None:
-        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, user, _ = struct.unpack("3i", peer)
+    def _meet(self, connection: socket.socket) -> None:
+        """Hear a stranger, without room for descriptors: the kernel closes those that it sends."""
         try:
-            token, number, total, listed = words if word == "hello" else ()
-            devices = _ids(listed)
-            rank, count = Rank(connection, int(number), pid, devices), int(total)
-        except ValueError:
-            self._refuse(connection, "it does not speak as a rank does")
+            content = connection.recv(MOST_MESSAGE)
+        except BlockingIOError:
             return
-        if user != os.getuid() or token != self._token:
+        except OSError:
+            content = b""
+        word, *words = content.decode(errors="replace").partition("\n")[0].split(" ")
+        if not content:
+            self._strangers.drop(connection)
+        elif word != "hello" or not words or not is_token(words[0], self._token):
             self._refuse(connection, "XLA_HARNESS_JOB_TOKEN is not that of this job")
-        elif rank.number in self._job.ranks:
-            other = self._job.ranks[rank.number].pid
-            self._refuse(connection, f"rank {rank.number} has come already, as process {other}")
-        elif taken := [one for one in devices if one in self._job.owners]:
-            other = self._job.owners[taken[0]]
-            self._refuse(connection, f"device {taken[0]} is that of rank {other} already")
-        elif not set(devices) <= set(range(count)):
-            self._refuse(connection, f"a job of {count} devices has none of number {max(devices)}")
-        elif why := self._job.expect(count):
+        elif why := self._welcome(connection, words[1:]):
             self._refuse(connection, why)
-        else:
-            self._ranks[connection] = rank
-            self._job.join(rank)
+
+    def _welcome(self, connection: socket.socket, words: Sequence[str]) -> str:
+        """Let in a rank that has shown the token; return why it can't take part, or ""."""
+        try:
+            number, count, listed = words
+            rank, total = int(number), int(count)
+            devices = _ids(listed)
+        except ValueError:
+            return "it does not speak as a rank does"
+        if rank in self._job.ranks:
+            return f"rank {rank} has come already, as process {self._job.ranks[rank].pid}"
+        if taken := [one for one in devices if one in self._job.owners]:
+            other = self._job.owners[taken[0]]
+            return f"device {taken[0]} is that of rank {other} already"
+        if not set(devices) <= set(range(total)):
+            return f"a job of {total} devices has none of number {max(devices)}"
+        if why := self._job.expect(total):
+            return why
+        pid = self._strangers.admit(connection)
+        self._ranks[connection] = Rank(connection, rank, pid, devices)
+        self._job.join(self._ranks[connection])
+        return ""
 
     def _refuse(self, connection: socket.socket, why: str) -> None:
-        self._selector.unregister(connection)
-        with connection:
+        with suppress(OSError):  # it has gone, or takes nothing in
             connection.send(f"refused {why}".encode(), socket.MSG_DONTWAIT)
+        self._strangers.drop(connection)
 
-    def _gone(self, connection: socket.socket, rank: Rank | None) -> None:
+    def _gone(self, connection: socket.socket, rank: Rank) -> None:
         self._selector.unregister(connection)
-        if rank is None:
-            connection.close()
-        else:
-            # Not closed: a launch may still answer there, and must not reach another rank.
-            del self._ranks[connection]
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-            self._job.leave(rank)
+        # Not closed: a launch may still answer there, and must not reach another rank.
+        del self._ranks[connection]
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        self._job.leave(rank)
 
     def _transfer(self, rank: Rank, numbers: list[int], site: str, descriptor: int) -> None:
         """A rank receives, or sends to a rank what has a number there."""

@@ -144,13 +144,19 @@ static int oldest_stranger(int *strangers) {
 static void accept_some(void) {
   for (int accepted = 0; accepted < MOST_ACCEPTED; ++accepted) {
     const int socket = accept4(job.listener, NULL, NULL, SOCK_CLOEXEC);
-    if (socket < 0) {
-      // Without descriptors the listener stays readable.
-      if (errno != EAGAIN && errno != EWOULDBLOCK) usleep(RETRY_MS * 1000);
-      return;
-    }
+    const int wrong = errno;
     int strangers;
     const int oldest = oldest_stranger(&strangers);
+    if (socket < 0) {
+      if (wrong == EAGAIN || wrong == EWOULDBLOCK) return;
+      if ((wrong == EMFILE || wrong == ENFILE) && oldest >= 0) {
+        drop(oldest);
+        continue;
+      }
+      // Without descriptors the listener stays readable.
+      usleep(RETRY_MS * 1000);
+      return;
+    }
     if (strangers == MOST_STRANGERS) drop(oldest);
     if (job.count == MOST_CONNECTIONS) {
       close(socket);

@@ -119,6 +119,13 @@ static int start_if_missing(const struct sockaddr_un *address, socklen_t size) {
   return wrong;
 }
 
+// Whether the other side was started by this user: anybody may take a name that nobody has.
+static int is_of_this_user(int made) {
+  struct ucred peer;
+  socklen_t size = sizeof peer;
+  return getsockopt(made, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid();
+}
+
 // A connection to the job's executor, started if there is none; -1, and errno says why.
 static int connect_to(const char *name) {
   struct sockaddr_un address;
@@ -127,7 +134,10 @@ static int connect_to(const char *name) {
   for (int tries = 0;; ++tries) {
     int wrong = start_if_missing(&address, size);
     const int made = wrong != 0 ? -1 : socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (made >= 0 && connect(made, (struct sockaddr *)&address, size) == 0) return made;
+    if (made >= 0 && connect(made, (struct sockaddr *)&address, size) == 0) {
+      if (is_of_this_user(made)) return made;
+      wrong = EPERM;
+    }
     if (wrong == 0) wrong = errno;
     if (made >= 0) close(made);
     if (wrong != ECONNREFUSED || tries == MOST_REFUSALS) {
