@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.commands.output import say
+from harness.commands.output import annotate, say
 from harness.commands.query import tell_of
 from harness.commands.step_outputs import print_outputs
 from harness.errors import PARTIAL
 from harness.history.names import SetAside
+from harness.render.github_markup import ANNOTATIONS, annotation
 
 if TYPE_CHECKING:
     from harness.history.branch import Branch
@@ -28,6 +30,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         action.add_argument("history", type=Path, metavar="DIR")
         action.add_argument("--remote", default="origin", help="an address, or a remote's name")
         action.add_argument("--branch", default="history", help="default: history")
+        action.add_argument(
+            "--annotations",
+            action="store_true",
+            help="print a GitHub ::warning line for each damaged run too, on standard error",
+        )
         action.set_defaults(run=run)
         action.epilog = f"The exit code is {PARTIAL} when some runs are damaged: they are named."
 
@@ -35,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _fetch(options: argparse.Namespace) -> int:
     done = _branch(options).fetch(options.history)
     print_outputs({"runs": done.runs})
-    return _partly(done.set_aside)
+    return _partly(options, done.set_aside)
 
 
 def _push(options: argparse.Namespace) -> int:
@@ -43,7 +50,7 @@ def _push(options: argparse.Namespace) -> int:
     for name in done.replaced:
         say(f"replaced, since the branch had it damaged: {name}")
     print_outputs({"pushed": len(done.new) + len(done.replaced)})
-    return _partly(done.set_aside)
+    return _partly(options, done.set_aside)
 
 
 def _branch(options: argparse.Namespace) -> Branch:
@@ -52,6 +59,12 @@ def _branch(options: argparse.Namespace) -> Branch:
     return Branch(options.remote, options.branch)
 
 
-def _partly(set_aside: Sequence[SetAside]) -> int:
+def _partly(options: argparse.Namespace, set_aside: Sequence[SetAside]) -> int:
     tell_of(set_aside)
+    if options.annotations:
+        lines = [
+            annotation("warning", "", f"damaged: {file.name}", file.cause)
+            for file in set_aside[:ANNOTATIONS]
+        ]
+        annotate(lines, sys.stderr)  # standard output is for $GITHUB_OUTPUT
     return PARTIAL if set_aside else 0

@@ -53,10 +53,10 @@ def answer(options: argparse.Namespace, data: Any, text: str) -> None:
         write({options.json: f"{json.dumps(data, indent=1)}\n"})
 
 
-def annotate(lines: Iterable[str]) -> None:
+def annotate(lines: Iterable[str], stream: TextIO | None = None) -> None:
     """Print lines for GitHub's runner, whose values harness.render.annotation has escaped."""
     for line in lines:
-        print(line)
+        print(line, file=stream)
 
 
 def as_json(data: Any, indent: int | None = None) -> str:
