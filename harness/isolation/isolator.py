@@ -27,6 +27,7 @@ from harness.isolation.foreign import ForeignFile, FoundTest, found
 from harness.isolation.garbage import importing
 from harness.isolation.supervisor import GRACE, CaseProcess, CommandResult
 from harness.isolation.threads import ForkGuard, NotForkableError
+from harness.isolation.watchdog import Watchdog
 from harness.lanes.events import Events
 from harness.messages.cases import (
     ItemDone,
@@ -116,6 +117,7 @@ class Isolator:
         self._preloaded: set[str] = set()
         self._forks = 0
         self._scratch = Scratch()
+        self._watchdog = Watchdog(self._scratch.path)
         self._files: CaseFiles | None = None  # of the child
         libc.adopt_orphans()
 
@@ -192,6 +194,7 @@ class Isolator:
 
     def leave(self) -> None:
         """Give up, in a forked process, the descriptors that are the parent's."""
+        self._watchdog.mark()
         self._scratch.leave()
         if self._files is not None:
             self._files.log.close()
@@ -200,6 +203,7 @@ class Isolator:
         """Leave neither a process nor a file behind."""
         self.close()
         self._scratch.close()
+        self._watchdog.close()
 
     def _fork(self, case: Case, file: ForeignFile | None = None) -> CaseProcess:
         if not self._preloaded:  # the first one
@@ -217,7 +221,11 @@ class Isolator:
         self._files = CaseFiles.create(self._scratch)
         memory = self._limits.memory_bytes
         setup = Setup(
-            environment={**self._files.environment, **full_environment(case, lane)},
+            environment={
+                **self._files.environment,
+                **self._watchdog.environment,
+                **full_environment(case, lane),
+            },
             memory_bytes=None if memory is None else memory + _private_bytes(),
             parent=os.getpid(),
         )

@@ -64,7 +64,7 @@ class CaseProcess:
         names, token = (*_READERS, "messages"), new_token().encode()
         command_reader, self._commands = os.pipe()
         self._others = children()
-        self.pid = _fork()
+        self.pid = fork()
         if self.pid == 0:
             for descriptor in (*readers, self._commands):
                 os.close(descriptor)
@@ -233,7 +233,8 @@ class CaseProcess:
             signal.pidfd_send_signal(self._pidfd, number)
 
 
-def _fork() -> int:
+def fork() -> int:
+    """Fork this process, with nothing in its buffers that both would write."""
     sys.stdout.flush()
     sys.stderr.flush()
     libc.flush_all()

@@ -14,6 +14,7 @@ from typing import NoReturn
 from harness.errors import BadInputError
 from harness.isolation import evidence, libc
 from harness.isolation.orphans import children, kill_orphans
+from harness.isolation.watchdog import Watchdog
 from harness.job.output import Output
 
 LATE = 124  # as timeout(1) says it
@@ -54,12 +55,13 @@ def run_command(
         BadInputError: there is no such program.
     """
     libc.adopt_orphans()
+    watchdog = Watchdog()
     others = children()
     handlers = {each: signal.signal(each, _leave) for each in (signal.SIGTERM, signal.SIGHUP)}
     job = _Processes()
     try:
         for environment in environments:
-            job.start(words, environment, len(environments))
+            job.start(words, {**environment, **watchdog.environment}, len(environments))
         return job.wait(deadline)
     except KeyboardInterrupt:
         return Ending(128 + signal.SIGINT)
@@ -68,6 +70,7 @@ def run_command(
             job.end()
         finally:
             kill_orphans(others)
+            watchdog.close()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from support.processes import assert_gone, is_alive
 from support.project import Project
+
+from harness.isolation.watchdog import Watchdog, kill_abandoned
 
 NOTE = """\
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.deadline(20)]
@@ -102,13 +108,100 @@ def test_ctrl_c_leaves_no_process(project: Project, xdist: tuple[str, ...]) -> N
     assert_gone(started)
 
 
+FORKS = """
+def fork():
+    "A mere fork that left the session: its environment is pytest's."
+    if os.fork() == 0:
+        os.setsid()
+        note(os.getpid())
+        time.sleep(60)
+        os._exit(0)
+
+def test_x(): start(); fork(); ctypes.PyDLL(None).sleep(60)
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_killing_pytest_ends_its_cases(project: Project, number: signal.Signals) -> None:
-    body = "def test_x(): note(os.getpid()); ctypes.PyDLL(None).sleep(60)"
-    project.write("test_inner.py", NOTE + body)
-    with project.start() as pytest_process:
-        started = pids(project, 1)
+@pytest.mark.parametrize("xdist", [(), ("-n1",)], ids=["alone", "xdist"])
+def test_killing_pytest_ends_what_its_cases_have_started(
+    project: Project, number: signal.Signals, xdist: tuple[str, ...]
+) -> None:
+    project.write("test_inner.py", NOTE + FORKS)
+    with project.start(*xdist, TMPDIR=str(project.path)) as pytest_process:
+        started = pids(project, 7)
+        assert all(map(is_alive, started))
         pytest_process.send_signal(number)
         pytest_process.communicate(timeout=100)
     assert pytest_process.returncode == -number
-    assert_gone(started)
+    assert_gone(started, seconds=10)
+    assert_gone(watchdogs(project), seconds=10)
+    assert list(project.path.glob("xla-harness*")) == []
+
+
+def watchdogs(project: Project) -> list[int]:
+    """The processes that run pytest, or watch over one, in the project's folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink() == project.path:
+                found.append(int(process.name))
+    return found
+
+
+def test_what_was_killed_with_its_watchdog_ends_at_the_next_start(project: Project) -> None:
+    project.write("test_inner.py", NOTE + "def test_x(): start(); time.sleep(60)")
+    with project.start(TMPDIR=str(project.path)) as pytest_process:
+        started = pids(project, 6)
+        parent = pytest_process.pid
+        own = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        (watchdog,) = set(map(int, own)) - set(started)
+        os.kill(watchdog, signal.SIGKILL)
+        pytest_process.kill()
+        pytest_process.communicate(timeout=100)
+    assert_gone(started[:1])  # the case itself
+    assert all(map(is_alive, started[1:]))
+    assert len(list(project.path.glob("xla-harness*"))) == 1
+    project.write("test_inner.py", "@pytest.mark.lanes('cpu')\ndef test_x(): pass")
+    assert project.run(TMPDIR=str(project.path)).outcomes == {"test_x": "passed"}
+    assert not any(map(is_alive, started))
+    assert list(project.path.glob("xla-harness*")) == []
+
+
+def test_nobody_else_is_hit(project: Project) -> None:
+    """Neither processes of a run that goes on, nor of what can't be judged from here."""
+    alive, stranger = Watchdog(), Path("/proc/self/ns/pid").stat().st_ino + 1
+    namespace, pid, _, chance = alive.token.split(".")
+    tokens = {
+        "of a run that goes on": alive.token,
+        "of another namespace": f"{stranger}.{pid}.1.{chance}",
+        "no number": f"{namespace}.x.1.{chance}",
+        "nonsense": "nonsense",
+        "empty": "",
+        "of a dead run": f"{namespace}.{pid}.1.{chance}",
+        "of a dead run, in one that goes on": f"{namespace}.{pid}.1.{chance},{alive.token}",
+    }
+    processes = {
+        name: subprocess.Popen(["sleep", "60"], env={**os.environ, "XLA_HARNESS_RUN": token})
+        for name, token in tokens.items()
+    }
+    time.sleep(0.2)  # until each has its own environment
+    kill_abandoned()
+    alive.close()
+    killed = {name for name, process in processes.items() if process.poll() is not None}
+    for process in processes.values():
+        process.kill()
+        process.wait()
+    assert killed == {"of a dead run", "of a dead run, in one that goes on"}
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "chip")], ids=["one", "chips"])
+def test_killing_run_ends_what_its_command_has_started(
+    tmp_path: Path, processes: tuple[str, ...]
+) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo $$ >> pids; setsid sleep 60 & echo $! >> pids; sleep 60")
+    command = [sys.executable, "-m", "harness", "run", "--topology", "2", *processes]
+    with subprocess.Popen([*command, "--", "sh", str(script)], cwd=tmp_path) as run:
+        started = pids(Project(tmp_path), 4 if processes else 2)
+        run.kill()
+    assert_gone(started, seconds=10)

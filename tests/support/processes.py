@@ -13,9 +13,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def assert_gone(started: list[int]) -> None:
+def assert_gone(started: list[int], seconds: float = 2) -> None:
     """Fail unless all are gone within two seconds: what the kernel ends, ends soon after."""
-    end = time.monotonic() + 2
+    end = time.monotonic() + seconds
     while any(map(is_alive, started)) and time.monotonic() < end:
         time.sleep(0.02)
     assert [pid for pid in started if is_alive(pid)] == []
