@@ -25,7 +25,7 @@ _HEADING = "---"  # as harness.render.terminal_lines.title begins and ends a lin
 # By what a heading is about, before its colon; other headings are bold.
 _OF_HEADING = {
     **dict.fromkeys(("regressed", "missing", "new failure", "crashed", "hung"), "red"),
-    **dict.fromkeys(("still failing", "flaky", "larger", "slower"), "yellow"),
+    **dict.fromkeys(("still failing", "flaky", "larger", "slower", "changed"), "yellow"),
     "fixed": "green",
 }
 

@@ -18,6 +18,7 @@ from harness.commands.query import tell
 from harness.errors import INTERRUPTED, BadInputError
 from harness.files import write
 from harness.junit.report import Report, read_all
+from harness.lanes import lane_named
 from harness.matrix import run
 from harness.matrix.cell import Cell
 from harness.matrix.decisive import decisive, settled
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 OUT = Path("reports/qualify")
 # The virtual TPU asks more than the frameworks' own CPU clients: clients, discoveries, kernels.
 ONCE = "virtual-tpu,cpu"
+# What libtpu compiles is another question, so the same test may run there too.
+COMPILED = "tpu-aot"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +53,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "base", metavar="BASE", help="a stack, a report, a folder of reports, or a recorded run"
     )
     parser.add_argument("candidate", metavar="CANDIDATE", help="the same")
-    add_run_options(parser, None, f"{ONCE}, each case on the first that it can run on")
+    add_run_options(
+        parser,
+        None,
+        f"{ONCE}, each case on the first that it can run on, and {COMPILED} where both have libtpu",
+    )
     parser.add_argument("--allow", type=Path, metavar="FILE", help="what was signed off")
     parser.add_argument(
         "--history", metavar="DIR", help="BASE is a run of it: a name, or latest of the same stack"
@@ -267,6 +274,9 @@ def _asked(options: argparse.Namespace) -> _Asked:
     options.lanes = options.lanes or (ONCE if once else LANES)
     ran = [stack for stack in stacks if stack]
     cells = cells_of(ran, options, options.reports, once=once)
+    if once and all(stack.pins.keys() >= set(lane_named(COMPILED).needs) for stack in ran):
+        options.lanes = COMPILED
+        cells += cells_of(ran, options, options.reports)
     if both and not options.arguments:
         cells = divided(cells, QUICK_LANE, project.quick_cases())
     return _Asked(given, stacks, cells, [fault for _, faults in read for fault in faults])

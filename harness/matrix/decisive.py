@@ -10,6 +10,7 @@ from harness.junit.report import Report, Result
 from harness.matrix.cell import Cell
 from harness.model.outcome import Answer
 from harness.verdicts.costs import has_costs
+from harness.verdicts.differences import compares_on_base
 
 DECISIVE = "decisive"  # the part of a lane's cases that the base is asked
 
@@ -19,12 +20,14 @@ def settled(candidate: Report, on_base: Expectations) -> list[Result]:
 
     They work, and no expectation says that they are broken on the base; or they fail as an
     expectation declares, and one declares the same cause on the base. There is nothing in them to
-    compare in numbers, as the calls of a step on the host.
+    compare, as the calls of a step on the host, or what libtpu compiled.
     """
     return [
         result
         for result in candidate.results.values()
-        if not has_costs(result) and _is_alike(result, on_base.find(result.id))
+        if not has_costs(result)
+        and not compares_on_base(result)
+        and _is_alike(result, on_base.find(result.id))
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.junit.report import Report, Result
+from harness.lanes import LANES
 from harness.matrix import reruns
 from harness.matrix.runner import Runner
 from harness.matrix.swaps import attribute, to_attribute
@@ -32,7 +33,8 @@ class Sides:
         """The comparison of the reports, and of those of reruns."""
         (base, candidate), (base_again, candidate_again) = self.reports, again
         compared = compare(base, candidate, base_again, candidate_again, self.rows)
-        return without_runs_on_base(compared, self.settled)
+        compared = without_runs_on_base(compared, self.settled)
+        return replace(compared, not_asked=not_asked(compared))
 
     @property
     def runnable(self) -> list[Stack]:
@@ -51,6 +53,19 @@ class Sides:
             if stack
         ]
         return set.intersection(*measured) if measured else set()
+
+
+def not_asked(compared: Comparison) -> tuple[str, ...]:
+    """Return the lanes that both stacks have the packages for and that measured no case.
+
+    The hardware's lane is among them: whether there is hardware somewhere, nobody here knows.
+    """
+    packages = compared.base.versions.keys() & compared.candidate.versions.keys()
+    return tuple(
+        lane.name
+        for lane in LANES.own()
+        if lane.name not in compared.lanes and packages >= set(lane.needs)
+    )
 
 
 @dataclass(frozen=True)

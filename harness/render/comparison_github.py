@@ -22,6 +22,7 @@ _LEVELS = {
     Verdict.FLAKY: "warning",
     Verdict.LARGER: "warning",
     Verdict.SLOWER: "warning",
+    Verdict.CHANGED: "warning",
 }
 
 

@@ -30,6 +30,8 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
         },
         "moved": _moved(comparison),
         "not_run_on_base": len(comparison.not_run_on_base),
+        "lanes": list(comparison.lanes),
+        "not_asked": list(comparison.not_asked),
         "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
         "cases": [
             _compared(case, allowed, comparison)
@@ -65,5 +67,6 @@ def _compared(case: ComparedCase, allowed: Allowed, comparison: Comparison) -> d
         "attributed_case": case.attributed_case or None,
         "note": case.note,
         "costs": [asdict(cost) for cost in case.costs],
+        "changes": [asdict(change) for change in case.changes],
         "signed_off_by": entry.signed_off_by if entry else None,
     }

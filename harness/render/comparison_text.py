@@ -125,7 +125,7 @@ def left_out(comparison: Comparison) -> str:
     base, candidate = comparison.base.name, comparison.candidate.name
     return (
         f"{named} were not run on {base}, where they are expected to do the same as on "
-        f"{candidate}: --every-case runs them."
+        f"{candidate}; what they compiled and executed is not compared: --every-case runs them."
     )
 
 

@@ -11,6 +11,7 @@ from harness.model.outcome import Answer
 from harness.verdicts.alignment import aligned
 from harness.verdicts.comparison import ComparedCase, Comparison, Side, Tally, side
 from harness.verdicts.costs import larger_programs, slower_steps
+from harness.verdicts.differences import differences
 from harness.verdicts.upstream import Row
 from harness.verdicts.words import REFUSALS, VERDICTS, Verdict, change, counted
 
@@ -19,6 +20,7 @@ _COSTS = {
     Verdict.LARGER: ("larger as compiled", larger_programs),
     Verdict.SLOWER: ("slower on the host", slower_steps),
 }
+_CHANGED, _WITH = "other facts", "with other facts"
 
 
 def compare(
@@ -91,10 +93,13 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     if comparison.open.cases:
         return Decision(2, "Can't tell yet: nothing regressed among the quick cases.")
     but = f", but for {len(allowed)} signed off" if allowed else ""
-    for verdict, (words, _) in _COSTS.items():
+    words = {verdict: text for verdict, (text, _) in _COSTS.items()} | {Verdict.CHANGED: _WITH}
+    for verdict, text in words.items():
         count = len(comparison.of(verdict))
-        but += f"; {count} {words}" if count else ""
-    return Decision(0, f"Qualified: nothing regressed, nothing is missing{but}.")
+        but += f"; {count} {text}" if count else ""
+    lanes = f" on {' and '.join(comparison.lanes)}" if comparison.lanes else ""
+    asked = f" Not asked: {', '.join(comparison.not_asked)}." if comparison.not_asked else ""
+    return Decision(0, f"Qualified{lanes}: nothing regressed, nothing is missing{but}.{asked}")
 
 
 def _counts(against: Sequence[ComparedCase]) -> Iterator[str]:
@@ -132,9 +137,26 @@ def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Compa
         return replace(found, layer="", note="", failure=_cause(candidate, after, base[0]))
     if found.verdict != Verdict.UNCHANGED:
         return found
+    # Two frameworks compile two programs for one case.
+    same = before.framework_of(key) == after.framework_of(key)
+    return _with_facts(found, base, candidate, same_framework=same)
+
+
+def _with_facts(
+    found: ComparedCase,
+    base: Sequence[Result],
+    candidate: Sequence[Result],
+    *,
+    same_framework: bool,
+) -> ComparedCase:
+    """Return a case that works on both sides with what its facts say of the difference."""
+    changes = differences(base, candidate) if same_framework else ()
+    notes = [f"{_CHANGED}: {', '.join(map(str, changes))}"] if changes else []
+    if changes:
+        found = replace(found, verdict=Verdict.CHANGED, changes=changes, note=notes[0])
     for verdict, (words, risen) in _COSTS.items():
         if costs := risen(base, candidate):
-            note = f"{words}: {', '.join(map(str, costs))}"
+            note = "; ".join([f"{words}: {', '.join(map(str, costs))}", *notes])
             return replace(found, verdict=verdict, costs=costs, note=note)
     return found
 

@@ -14,6 +14,7 @@ from harness.model.flakiness import is_flaky
 from harness.model.outcome import Answer
 from harness.model.versions import named_by
 from harness.verdicts.costs import Cost
+from harness.verdicts.differences import Difference
 from harness.verdicts.words import Verdict, counted
 
 # What works on one side only, and may prove flaky when it is rerun.
@@ -34,6 +35,10 @@ class Side:
     def measured(self) -> int:
         """How many cases ran to an answer at least once."""
         return sum(any(run.measured for run in runs) for runs in self.runs.values())
+
+    def framework_of(self, key: str) -> str:
+        """Return the framework that a case asks; "" where only one can be asked, or none ran."""
+        return next((run.framework for run in self.runs.get(key, ())), "")
 
     def why_missing(self, case: Result) -> str:
         """Why there is no run of a case that the other stack has."""
@@ -139,6 +144,7 @@ class ComparedCase:
     rerun_cases: tuple[str, ...] = ()
     attributed_case: str = ""
     costs: tuple[Cost, ...] = ()  # where the verdict is larger or slower: what rose
+    changes: tuple[Difference, ...] = ()  # where it works on both: what else its facts say
 
     @property
     def rerun_itself(self) -> bool:
@@ -213,6 +219,7 @@ class Comparison:
     open: Open = Open()
     move: Move | None = None
     not_run_on_base: frozenset[str] = frozenset()  # keys; expected to do the same there
+    not_asked: tuple[str, ...] = ()  # lanes on which both stacks could have been compared
 
     def of(self, *verdicts: Verdict) -> tuple[ComparedCase, ...]:
         """The cases with one of these verdicts."""
@@ -229,6 +236,12 @@ class Comparison:
         found = self.of(verdict)
         expected = sum(case.expected for case in found)
         return counted(len(found), expected, verdict) if found else ""
+
+    @cached_property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes on which the candidate has measured a case, by name."""
+        runs = (run for runs in self.candidate.runs.values() for run in runs)
+        return tuple(sorted({run.lane for run in runs if run.measured and run.lane}))
 
     @cached_property
     def counts(self) -> Mapping[Verdict, int]:

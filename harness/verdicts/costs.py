@@ -12,7 +12,9 @@ from harness.junit.names import HOST_CALLS
 from harness.junit.report import Result
 
 _MORE = 0.1  # of what it was: counts themselves vary by less than a hundredth
-_FEWEST = {"calls": 20, "spills": 20, "B": 4096}  # a step of five calls that takes six is no slower
+# A step of five calls that takes six is no slower.
+_FEWEST = {"calls": 20, "spills": 20, "B": 4096, "flops": 4096}
+_FEWEST |= {"clients": 1, "compilations": 5, "executions": 5}
 # What libtpu compiled a case's programs to, and its unit.
 _COMPILED = {
     "aot_peak_bytes": ("memory", "B"),
@@ -22,12 +24,20 @@ _COMPILED = {
     "aot_scalar_spills": ("scalar registers", "spills"),
     "aot_bytes_inside": ("exchanged inside a slice", "B"),
     "aot_bytes_across": ("exchanged between slices", "B"),
+    "aot_flops": ("computed on a device", "flops"),
 }
+# What a case asked of the plugin, and the least rise that is told.
+_ASKED = {
+    "clients": ("clients", "clients"),
+    "compilations": ("compilations", "compilations"),
+    "executions": ("executions", "executions"),
+}
+COSTS = frozenset(_COMPILED) | frozenset(_ASKED)  # and HOST_CALLS with any step
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Something of a case that costs more than it did, in ``calls``, ``B`` or ``spills``."""
+    """Something of a case that costs more than it did, in ``unit``: calls, B, spills, ..."""
 
     what: str
     was: int
@@ -40,30 +50,33 @@ class Cost:
 
 
 def slower_steps(base: Sequence[Result], candidate: Sequence[Result]) -> tuple[Cost, ...]:
-    """The steps that both sides counted and that rose by more than a tenth and 20 calls.
+    """Return the steps, clients, compilations and executions that rose by more than a tenth.
 
-    Another minor version of Python calls other functions for the same program, so nothing is
-    compared across one.
+    A step must have risen by 20 calls, and compilations and executions by 5. Another minor version
+    of Python calls other functions for the same program, so no step is compared across one.
     """
-    if _python(base) != _python(candidate):
-        return ()
     was, now = _least(base), _least(candidate)
     steps = {name: name.removeprefix(HOST_CALLS) for name in was if name.startswith(HOST_CALLS)}
-    return _risen(was, now, {name: (step, "calls") for name, step in steps.items()})
+    if _python(base) != _python(candidate):
+        steps = {}
+    return _risen(was, now, {**{n: (step, "calls") for n, step in steps.items()}, **_ASKED})
 
 
 def larger_programs(base: Sequence[Result], candidate: Sequence[Result]) -> tuple[Cost, ...]:
-    """What the programs that libtpu compiled need more of: a tenth, and 4 KiB or 20 spills."""
+    """Return what libtpu's programs need more of: a tenth, and 4096 bytes or flops or 20 spills."""
     return _risen(_least(base), _least(candidate), _COMPILED)
 
 
 def has_costs(result: Result) -> bool:
-    """Whether a comparison of this result with another one may say larger or slower."""
-    return any(_is_cost(name) for name in result.properties)
+    """Return whether larger or slower can be said only if the base has run the case, too.
+
+    What a case asked of the plugin is compared where it has, and does not decide whether it does.
+    """
+    return any(name.startswith(HOST_CALLS) or name in _COMPILED for name in result.properties)
 
 
 def _is_cost(name: str) -> bool:
-    return name.startswith(HOST_CALLS) or name in _COMPILED
+    return name.startswith(HOST_CALLS) or name in COSTS
 
 
 def _risen(

@@ -68,8 +68,8 @@ def causes(cases: Iterable[ComparedCase]) -> tuple[Group[ComparedCase], ...]:
 
 
 def _cause(case: ComparedCase) -> tuple[Hashable, ...]:
-    costs = tuple(cost.what for cost in case.costs)
-    return (case.issues, case.layer, generalised(case.failure), costs)
+    facts = (*(cost.what for cost in case.costs), *(change.what for change in case.changes))
+    return (case.issues, case.layer, generalised(case.failure), facts)
 
 
 def night_groups(found: Iterable[NightVerdict]) -> tuple[Group[NightVerdict], ...]:

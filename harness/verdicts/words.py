@@ -23,6 +23,7 @@ class Verdict(StrEnum):
     FLAKY = "flaky"
     LARGER = "larger"
     SLOWER = "slower"
+    CHANGED = "changed"
     FIXED = "fixed"
     STILL_FAILING = "still failing"
     NEWLY_MEASURED = "newly measured"
@@ -37,7 +38,9 @@ class Verdict(StrEnum):
 VERDICTS = list(Verdict)
 # The verdicts on a night. A case that is unchanged has none there.
 NIGHTLY: list[Verdict] = [
-    v for v in VERDICTS if v not in (Verdict.LARGER, Verdict.NEWLY_MEASURED, Verdict.UNCHANGED)
+    v
+    for v in VERDICTS
+    if v not in (Verdict.LARGER, Verdict.CHANGED, Verdict.NEWLY_MEASURED, Verdict.UNCHANGED)
 ]
 REFUSALS = (Verdict.REGRESSED, Verdict.MISSING)
 

@@ -72,6 +72,12 @@ def test_the_base_is_asked_of_a_failure_of_another_cause(cause: str) -> None:
     assert settled(report(fails), Expectations([entry], {})) == [fails] * (cause == "a/b#1")
 
 
+@pytest.mark.parametrize("fact", ["aot_programs_compiled", "aot_flops", "host_calls_step"])
+def test_the_base_is_asked_where_facts_are_compared(fact: str) -> None:
+    works = result("test_x", outcome=Kind.PASSED, properties={fact: "1"})
+    assert settled(report(works), Expectations([], {})) == []
+
+
 @pytest.fixture
 def stacks(drift: Drift) -> Drift:
     (drift.path / FILE).write_text(SUITE)
