@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.junitxml import xml_key
 
 from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.expectations.causes import read_findings
+from harness.junit.seal import seal
 from harness.lanes import at_import
 from harness.session import options
 from harness.session.fixtures import (
@@ -84,6 +87,15 @@ def _rows(path: Path | None) -> tuple[Row, ...]:
     from harness.verdicts.upstream_file import load
 
     return load(path)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    result = yield
+    junit = session.config.stash.get(xml_key, None)
+    if junit is not None:  # pytest has written it by now
+        seal(Path(junit.logfile))
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)

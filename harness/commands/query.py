@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from harness.commands.output import answer, say
 from harness.commands.parsers import add_json
-from harness.errors import BadInputError
+from harness.errors import PARTIAL, BadInputError
 from harness.history.names import SetAside
 from harness.printable import printable
 
@@ -30,6 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", action="store_true", help="as CSV, uncut; line breaks are escaped")
     add_json(parser)
     parser.set_defaults(run=_run)
+    parser.epilog = "The exit code is 3 when a file of the history is set aside."
 
 
 def tell(history: History) -> None:
@@ -67,16 +68,17 @@ def _run(options: argparse.Namespace) -> int:
         said = next(iter(str(error).splitlines()), type(error).__name__)
         raise BadInputError(f"SQL: {said}") from error
     tell(history)
+    left_out = PARTIAL if history.set_aside else 0
     if options.csv:
         writer = csv.writer(sys.stdout)
         writer.writerows([[_cell(value) for value in row] for row in (names, *rows)])
-        return 0
+        return left_out
     cells = [[_cell(value) for value in row] for row in (names, *rows)]
     widths = [min(max(map(len, column)), _WIDEST) for column in zip(*cells, strict=True)]
     fitted = [[_fitted(c, width) for c, width in zip(r, widths, strict=True)] for r in cells]
     data = [dict(zip(names, map(_plain, row), strict=True)) for row in rows]
     answer(options, data, "\n".join("  ".join(row).rstrip() for row in fitted))
-    return 0
+    return left_out
 
 
 def _plain(value: object) -> object:

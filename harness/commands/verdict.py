@@ -8,7 +8,7 @@ import dataclasses
 from harness.commands.output import annotate, answer
 from harness.commands.parsers import add_json, output_file
 from harness.commands.query import tell
-from harness.errors import BadInputError
+from harness.errors import PARTIAL, BadInputError
 from harness.render import nightly_github, nightly_text
 from harness.verdicts.nightly import judge
 from harness.verdicts.words import NIGHTLY
@@ -27,7 +27,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     parser.set_defaults(run=_run)
     parser.epilog = (
-        "The exit code is 1 when a case regressed and no expectation declares it, or is missing."
+        "The exit code is 1 when a case regressed and no expectation declares it, or is missing; "
+        "else 3 when a file of the history can't be read: it is named, and where it may say what "
+        "worked before, there is no verdict."
     )
 
 
@@ -36,7 +38,9 @@ def _run(options: argparse.Namespace) -> int:
 
     history = History(options.history)
     run, stacks = history.find(options.name)
-    verdicts = history.ask(lambda connection: judge(connection, [run]), stacks)
+    verdicts = history.ask(
+        lambda connection: judge(connection, [run], set_aside=history.set_aside), stacks
+    )
     tell(history)
     if not verdicts.runs:
         raise history.unreadable(run)
@@ -50,4 +54,4 @@ def _run(options: argparse.Namespace) -> int:
                 file.write(nightly_github.summary(verdicts))
         except OSError as error:
             raise BadInputError(f"{options.markdown}: {error.strerror}") from error
-    return verdicts.exit_code
+    return verdicts.exit_code or (PARTIAL if history.set_aside else 0)

@@ -95,9 +95,10 @@ class Folder:
 
     def listed(self) -> Listed:
         names, failed = list[str](), list[OSError]()
-        for folder, _, files in os.walk(self.path, onerror=failed.append):
+        for folder, folders, files in os.walk(self.path, onerror=failed.append):
             below = Path(folder).relative_to(self.path)
-            names += [(below / file).as_posix() for file in files]
+            # a folder in the place of a file can't be read, and is named like a damaged file
+            names += [(below / each).as_posix() for each in (*files, *folders)]
         unlisted = []
         for error in failed:
             if Path(error.filename) != self.path:

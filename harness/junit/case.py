@@ -13,7 +13,7 @@ from junitparser.junitparser import Error, Failure, FinalResult, Skipped
 from junitparser.xunit2 import FlakyError, FlakyFailure, InterimResult
 
 from harness.diagnosis.signature import first_line, generalised
-from harness.junit.names import LOST, OUTCOMES, VERSIONS, interpreted, readable
+from harness.junit.names import LOST, OF_A_CASE, OUTCOMES, VERSIONS, interpreted, readable
 from harness.junit.stream import Reported
 from harness.model.outcome import ACTUAL, Kind
 
@@ -65,7 +65,7 @@ class Place:
 
 def is_of_harness(reported: Reported, *, ours: bool) -> bool:
     """Whether this harness ran the case; in a report of ``ours`` there may be plain tests, too."""
-    return ours and "outcome" in reported.properties
+    return ours and not OF_A_CASE.isdisjoint(reported.properties)
 
 
 def place_of(reported: Reported, *, ours: bool) -> Place:
@@ -146,6 +146,8 @@ def _refuse_twice(reported: Reported, names: frozenset[str]) -> None:
 
 def _own(place: Place, reported: Reported) -> CaseRun:
     said = readable(reported.properties, ours=True)
+    if "outcome" not in said:
+        raise ValueError("property 'outcome' is missing")
     failure, outcome = said.get("failure", ""), Kind(said["outcome"])
     if outcome == Kind.PASSED and any(isinstance(e, Failure | Error) for e in reported.case):
         raise ValueError("property 'outcome': found 'passed' beside a failure")

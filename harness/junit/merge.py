@@ -18,6 +18,7 @@ from harness.errors import BadInputError
 from harness.junit.case import CaseRun, seconds, settled
 from harness.junit.names import FORMAT, FORMAT_PROPERTY, LOST, VERSIONS
 from harness.junit.reader import Element, Reader
+from harness.junit.seal import sealed
 from harness.junit.stream import Head
 from harness.model.outcome import Kind
 
@@ -108,7 +109,7 @@ def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> Me
     whole: Any = JUnitXml("pytest tests")
     whole.add_testsuite(suite)
     out.parent.mkdir(parents=True, exist_ok=True)
-    files.write({out: whole.tostring().decode()})
+    files.write({out: sealed(whole.tostring().decode())})
     faults = tuple(f"worker {name}: {text}" for name in workers for text in workers[name].faults)
     return Merged(len(reports), missing, faults, tuple(_skew(workers)), counts)
 

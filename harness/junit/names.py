@@ -41,6 +41,8 @@ _RECORD = frozenset(
         *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
     }
 )
+# A test case of a report of ours that has one of them is a case.
+OF_A_CASE = frozenset({"id", "isolation", "outcome"})
 _MERGED = frozenset({"workers", "skipped_on"})  # by harness.junit.merge
 # Never in a report: what readers say of a case in a history.
 OUTCOMES, LOST = "outcomes", "lost"

@@ -15,6 +15,7 @@ from xml.parsers import expat
 from junitparser.xunit2 import TestCase
 
 from harness.errors import BadInputError
+from harness.junit.seal import Seal
 
 MOST_TEXT = 1 << 16  # characters kept of each failure's text
 MOST_OUTPUT = 1 << 20  # and of either stream of what it printed, where that is kept at all
@@ -58,6 +59,7 @@ class Stream:
         self.path, self.head = path, Head()
         self._texts = _RESULTS | _OUTPUT if output else _RESULTS
         self._depth, self._cases, self._kept, self._room, self._fed = 0, 0, 0, 0, 0
+        self._seal: Seal | None = None
         self._case: Element | None = None
         self._inside = ""  # the result whose text is being read
         self._properties: dict[str, str] = {}
@@ -84,6 +86,11 @@ class Stream:
                     raise self._refused(f"a tag or comment of more than {_LARGEST_TAG:,} bytes")
                 yield from self._taken()
             self._parser.Parse(b"", True)
+            if self._seal is not None and self._seal.is_broken:
+                raise BadInputError(
+                    f"{self.path}: expected what its last line is a checksum of: "
+                    "the report is damaged, or was changed after it was written"
+                )
         except (OSError, expat.ExpatError, ValueError, LookupError) as error:
             if not self._cases:
                 raise BadInputError(f"{self.path}: expected a JUnit report: {error}") from error
@@ -94,7 +101,9 @@ class Stream:
         with self.path.open("rb") as file:
             if self.path.stat().st_size > _LARGEST:
                 raise self._too_large()
+            self._seal = Seal(file)
             while chunk := file.read(_CHUNK):
+                self._seal.update(chunk)
                 self._fed += len(chunk)
                 if self._fed > _LARGEST:  # a pipe has no size
                     raise self._too_large()

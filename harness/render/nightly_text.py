@@ -106,6 +106,13 @@ def answer(verdicts: Verdicts) -> str:
     lost = Counter(each.verdict for each in verdicts.refusals)
     if lost:
         return f"Refused: {', '.join(f'{lost[v]} {v}' for v in REFUSALS if lost[v])}."
+    if verdicts.unread:
+        named = verdicts.unread[0].name
+        more = f" and {len(verdicts.unread) - 1} more" if len(verdicts.unread) > 1 else ""
+        return (
+            f"Can't tell: {named}{more} can't be read, and may say what worked before: "
+            "record it again, or remove it."
+        )
     expected = len(verdicts.of(Verdict.REGRESSED))
     but = f" but for {expected} expected" if expected else ""
     return f"Nothing regressed{but}, nothing is missing."

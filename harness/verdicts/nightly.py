@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.errors import PARTIAL
+from harness.history.names import SetAside
 from harness.junit.names import VERSIONS
 from harness.model.outcome import Kind
 from harness.verdicts.case_since import CaseSince, cases_of
+from harness.verdicts.damage import deciding
 from harness.verdicts.rules import ask_about, statement
 from harness.verdicts.words import NIGHTLY, REFUSALS, Verdict, counted
 
@@ -63,6 +66,7 @@ class Verdicts:
     clusters: tuple[FailureCluster, ...]  # the largest first
     outcomes: Mapping[str, int]
     versions: Mapping[str, Mapping[str, str]]  # run to component to version, of all runs named
+    unread: tuple[SetAside, ...] = ()  # damaged files that may be a baseline
 
     def of(self, *verdicts: Verdict) -> tuple[NightVerdict, ...]:
         """Those with one of these verdicts."""
@@ -80,14 +84,22 @@ class Verdicts:
 
     @property
     def exit_code(self) -> int:
-        """1 for an unexpected regression or a missing case, else 0."""
-        return int(bool(self.refusals))
+        """1 for an unexpected regression or a missing case, 3 where nobody can tell, else 0."""
+        if self.refusals:
+            return 1
+        return PARTIAL if self.unread else 0
 
 
 def judge(
-    connection: duckdb.DuckDBPyConnection, runs: Sequence[str], days: int | None = None
+    connection: duckdb.DuckDBPyConnection,
+    runs: Sequence[str],
+    days: int | None = None,
+    set_aside: Iterable[SetAside] = (),
 ) -> Verdicts:
-    """Apply every rule to these runs, in view of at most ``days`` of history before them."""
+    """Apply every rule to these runs, in view of at most ``days`` of history before them.
+
+    ``set_aside`` are the history's files that can't be read.
+    """
     cursor = ask_about(connection, runs, days)
     by_rule = {verdict.rule: verdict for verdict in NIGHTLY}
     found = [
@@ -109,6 +121,7 @@ def judge(
         tuple(FailureCluster(*row) for row in clusters),
         dict(outcomes),
         versions_of(cursor, named),
+        deciding(cursor, set_aside),
     )
 
 

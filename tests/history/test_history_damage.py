@@ -176,6 +176,100 @@ def test_a_run_in_the_folder_of_another_stack_or_date(
         assert f"set aside: {target.relative_to(folder)}: " in err
 
 
+# The baseline
+
+
+def _flipped(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    _write(path, bytes(content))
+
+
+def _loop(path: Path, target: str = "") -> None:
+    path.unlink()
+    path.symlink_to(target or path.name)
+
+
+def _folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _old_name(path: Path) -> None:
+    path.rename(path.with_name("baseline.parquet"))
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: _write(path, path.read_bytes()[:-100]),
+    "empty": lambda path: _write(path, b""),
+    "of another kind": lambda path: _write(path, b"<testsuite/>"),
+    "of another run": lambda path: _write(path, _files(path.parents[2])[0].read_bytes()),
+    "link to itself": _loop,
+    "link to nothing": lambda path: _loop(path, "nowhere"),
+    "folder": _folder_instead,
+    "renamed": _old_name,
+}
+
+
+def _says_nothing_good(said: tuple[int, str, str], name: str) -> None:
+    code, out, err = said
+    assert code == 3
+    assert "Nothing regressed" not in out
+    assert "Can't tell: date=2026-11-11/stack=2.9.0/" in " ".join(out.split())
+    assert f"set aside: date=2026-11-11/stack=2.9.0/{name}" in err
+
+
+def test_a_flipped_bit_of_the_only_baseline(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it nothing shows that the case worked before."""
+    chance = random.Random(4)
+    _files(folder)[0].unlink()
+    path = _files(folder)[0]
+    whole = path.read_bytes()
+    assert "Refused: 1 regressed." in _verdict(folder, capsys)[1]
+    for _ in range(FLIPS):
+        _flipped(path, chance)
+        _says_nothing_good(_verdict(folder, capsys), path.name)
+        _write(path, whole)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_any_damage_of_the_only_baseline(
+    folder: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _files(folder)[1]
+    DAMAGE[damage](path)
+    _files(folder)[0].unlink()
+    _says_nothing_good(_verdict(folder, capsys), "baseline" if damage == "renamed" else path.name)
+    assert cli.main(["query", "SELECT 1", "--history", str(folder)]) == 3
+
+
+def test_damage_that_decides_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a later run measured every case, the verdict stands, and the file is named."""
+    again = _report(folder.parent / "13.xml", 13, "failed")
+    assert cli.main(["record", str(again), "--history", str(folder)]) == 0
+    path = _files(folder)[0]
+    _write(path, path.read_bytes()[:-1])
+    code, out, err = _verdict(folder, capsys)
+    assert (code, "Nothing regressed, nothing is missing." in out) == (3, True)
+    assert path.name in err
+    # Of a broken case nobody knows whether it ever worked, if only the damaged file had it.
+    broken = _report(folder.parent / "14.xml", 14, "failed")
+    text = broken.read_text(encoding="utf-8").replace("t.py::b", "t.py::c")
+    broken.write_text(text.replace('"b"', '"c"').replace("</testsuite>", _b() + "</testsuite>"))
+    assert cli.main(["record", str(broken), "--history", str(folder)]) == 0
+    code, out, _ = _verdict(folder, capsys)
+    assert (code, "Can't tell:" in out, "new failure" in out) == (3, True, True)
+
+
+def _b() -> str:
+    """Case b, which passes."""
+    said = {"id": "t.py::b", "lane": "cpu", "topology": "4", "outcome": "passed", "area": "x"}
+    own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in said.items())
+    return f'<testcase name="b" time="1"><properties>{own}</properties></testcase>'
+
+
 # A damaged run again
 
 
@@ -365,7 +459,7 @@ def _commands(folder: Path) -> dict[str, tuple[list[str], set[int]]]:
     qualify = ["--out", str(out / "q"), "--markdown", str(out / "m")]
     return {
         "verdict": (["verdict", "latest", *history], {1}),
-        "query": (["query", "SELECT count(*) FROM cases", *history], {0}),
+        "query": (["query", "SELECT count(*) FROM cases", *history], {3}),
         "dashboard": (["dashboard", "--out", str(out / "site"), *history], {3}),
         "issues": (["issues", "sync", "--repo", "owner/xla-harness", "--dry-run", *history], {0}),
         "qualify": (["qualify", "latest", report, *qualify, *history], {0}),
