@@ -17,6 +17,7 @@ from harness.lanes.events import EventLog
 from harness.model.topology import Topology
 
 _LANE = "virtual-tpu"
+_PRINTED = "XLA_HARNESS_PRINTS_REASON"  # tells the job that this process prints why it is stuck
 # Makes torch_xla tell the compiler where in the script each operation comes from, as JAX does.
 _LINES = {"XLA_IR_DEBUG": "1", "XLA_HLO_DEBUG": "1"}
 _ALONE = """\
@@ -68,8 +69,10 @@ def _run(options: argparse.Namespace) -> int:
     else:  # a script may run for days, and only these are read here
         log = EventFile()
         own = {**log.environment, events.KINDS_VARIABLE: "client,meet,failed"}
-    environments = [{**each, **own} for each in _environments(lane, topology)]
-    ended = run_command(options.arguments, environments, deadline)
+    environments = [{**each, **own, _PRINTED: "1"} for each in _environments(lane, topology)]
+    path = Path(environments[0][events.VARIABLE])
+    reason = _Reason(log, path)
+    ended = run_command(options.arguments, environments, deadline, reason.is_known)
     found = log.read()
     if found.damage:
         say(f"xla-harness: the log of the job's events is damaged: {found.damage}", style="red")
@@ -77,10 +80,29 @@ def _run(options: argparse.Namespace) -> int:
         say(f"xla-harness: {ended.why}", style="red")
     alone = found.of("client") and not found.of("meet")
     if failed := found.of("failed"):
-        say(f"xla-harness: the reason, the same for all ranks:\n{failed[0].stack}", style="red")
+        first = (failed[0].stack or "").partition("\n")[0]
+        say(f"xla-harness: the reason, the same for all ranks: {first}", style="red")
     elif alone and ended.code == 0 and len(environments) > 1:
         say(f"xla-harness: {_ALONE.format(count=len(environments))}", style="yellow")
     return ended.code or int(bool(found.damage))
+
+
+class _Reason:
+    """Says once, as soon as it is known, why the job can't go on."""
+
+    def __init__(self, log: EventLog | EventFile, path: Path) -> None:
+        self._log, self._path, self._read, self._known = log, path, 0, False
+
+    def is_known(self) -> bool:
+        """Return whether the job can't go on; the first time, say why."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if self._known or size == self._read:
+            return self._known
+        self._read = size
+        if failed := self._log.read().of("failed"):
+            self._known = True
+            say(f"xla-harness: {failed[0].stack}", style="red")
+        return self._known
 
 
 def _topology(options: argparse.Namespace, lane: Lane) -> Topology:

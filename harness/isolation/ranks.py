@@ -19,7 +19,15 @@ _STACK_GRACE = 1.0  # seconds a rank has to write its stack after SIGABRT
 
 
 class RankError(RuntimeError):
-    """A rank raised, died, or was still running at the deadline. The message names the rank."""
+    """A rank raised, died, or was still running at the deadline. The message names the rank.
+
+    Attributes:
+        process: the one that raised or died; 0 if ranks were late.
+    """
+
+    def __init__(self, message: str, process: int = 0) -> None:
+        super().__init__(message)
+        self.process = process
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ class _RankEnd:
     failure: str
     value: Any = None
     time: float = 0.0
+    process: int = 0
 
 
 def fork_ranks(fn: Callable[[int], Any], count: int, *, deadline: float) -> list[Any]:
@@ -125,7 +134,8 @@ def _results(ranks: list[_Rank], end: float, deadline: float) -> list[Any]:
             rank = running.pop(descriptor)
             outcomes[rank.number] = _outcome(rank, len(ranks))
         if failed := [outcome for outcome in outcomes.values() if outcome.failure]:
-            raise RankError(min(failed, key=lambda outcome: outcome.time).failure)
+            first = min(failed, key=lambda outcome: outcome.time)
+            raise RankError(first.failure, first.process)
     return [outcomes[rank.number].value for rank in ranks]
 
 
@@ -135,11 +145,13 @@ def _outcome(rank: _Rank, count: int) -> _RankEnd:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         name = signal.Signals(-code).name
-        return _RankEnd(f"{who} was killed by {name}\n{_content(rank.stack).decode()}")
+        stack = _content(rank.stack).decode()
+        return _RankEnd(f"{who} was killed by {name}\n{stack}", process=rank.pid)
     if not (message := _content(rank.result)):
-        return _RankEnd(f"{who} left with exit status {code} and no result")
+        return _RankEnd(f"{who} left with exit status {code} and no result", process=rank.pid)
     left: _Result = pickle.loads(message)  # noqa: S301  # of a process of our own
-    return _RankEnd(f"{who} raised {left.raised}" if left.raised else "", left.value, left.time)
+    failure = f"{who} raised {left.raised}" if left.raised else ""
+    return _RankEnd(failure, left.value, left.time, rank.pid)
 
 
 def _late(running: list[_Rank], count: int, deadline: float) -> str:

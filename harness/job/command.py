@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -38,7 +38,10 @@ class Ending:
 
 
 def run_command(
-    words: Sequence[str], environments: Sequence[Mapping[str, str]], deadline: float | None
+    words: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    deadline: float | None,
+    is_stuck: Callable[[], bool] = lambda: False,
 ) -> Ending:
     """Run the command with each of these environments, and wait for all of them.
 
@@ -50,6 +53,8 @@ def run_command(
         words: the program and its arguments.
         environments: all variables of each process.
         deadline: in seconds, for all together; None for none.
+        is_stuck: asked about once a second: whether the processes will never end, though each of
+            them may still run. They then end as if one had failed.
 
     Raises:
         BadInputError: there is no such program.
@@ -62,7 +67,7 @@ def run_command(
     try:
         for environment in environments:
             job.start(words, {**environment, **watchdog.environment}, len(environments))
-        return job.wait(deadline)
+        return job.wait(deadline, is_stuck)
     except KeyboardInterrupt:
         return Ending(128 + signal.SIGINT)
     finally:
@@ -108,18 +113,21 @@ class _Processes:
         self._output.wake_for(os.pidfd_open(started.pid))
         self._started.append(started)
 
-    def wait(self, deadline: float | None) -> Ending:
-        """Wait until all have ended, or one has failed."""
+    def wait(self, deadline: float | None, is_stuck: Callable[[], bool]) -> Ending:
+        """Wait until all have ended, or one has failed, or they are stuck."""
         end = time.monotonic() + deadline if deadline is not None else None
-        while self._running() and not self._failed():
+        stuck = False
+        while self._running() and not self._failed() and not (stuck := is_stuck()):
             left = _LOOK if end is None else end - time.monotonic()
             if left <= 0:
                 return self._late(deadline)
             self._output.copy(min(left, _LOOK))
+        stuck = stuck or is_stuck()  # says why before it is said who failed of it
+        if stuck or self._failed():
+            self._wait_for_all(_AFTER_FAILURE)
         failed = self._failed()
         if not failed:
-            return Ending(0)
-        self._wait_for_all(_AFTER_FAILURE)
+            return Ending(int(stuck))
         code = self._code(failed[0])
         assert code is not None
         alone = len(self._started) == 1  # it has said itself what it has to say

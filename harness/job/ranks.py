@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
-from harness.isolation.ranks import fork_ranks
+from harness.isolation.ranks import RankError, fork_ranks
 from harness.job.environment import JobEnvironment
+from harness.lanes import events
+from harness.lanes.events import EventLog, Events
 from harness.lanes.virtual_tpu import library
 from harness.model.topology import Topology
 
@@ -40,5 +43,28 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
         library.settle()
         return value
 
+    path = os.environ.get(events.VARIABLE)
+    log = EventLog(Path(path)) if path else None
     with library.shared_compilations():
-        return fork_ranks(rank, topology.process_count, deadline=deadline)
+        try:
+            return fork_ranks(rank, topology.process_count, deadline=deadline)
+        except RankError as error:
+            if log is None:
+                raise
+            raise RankError(_with_reason(error, log.read()), error.process) from None
+
+
+def _with_reason(error: RankError, found: Events) -> str:
+    """Return the error's message and the whole reason why the job can't go on, if there is one.
+
+    A rank that knew the reason when it ended is only a victim: then the reason comes first. The
+    runtime of JAX ends such ranks with messages of its own.
+    """
+    message, failed = str(error), found.of("failed")
+    reason = (failed[0].stack or "") if failed else ""
+    if not reason or reason in message:
+        return message
+    summary = reason.partition("\n")[0]
+    if summary in message or all(event.process != error.process for event in failed):
+        return f"{message}\n{reason}"
+    return f"{reason}\n{message}"

@@ -15,6 +15,7 @@ import pytest
 
 from harness import cli
 from harness.lanes.virtual_tpu import library
+from harness.messages.ports import free_port
 
 PLACE = """\
 import os
@@ -205,17 +206,58 @@ print(program(ones).addressable_data(0))
 """
 
 
-def test_the_reason_comes_last_and_once(run: Run, tmp_path: Path) -> None:
+def test_the_reason_comes_once_and_its_first_line_last(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     body = '    return lax.psum(x, "x") if rank == "0" else lax.pmax(x, "x")'
     script.write_text(OVER_BOTH.format(body=body), encoding="utf-8")
     ran = run("--topology=2@chip", command=(sys.executable, str(script)))
     assert ran.code == 1
-    _, _, reason = ran.stderr.rpartition("xla-harness: the reason, the same for all ranks:\n")
-    assert "rank 0, 1 run programs whose collectives do not match: at collective 1" in reason
-    assert re.search(rf"rank 0: all-reduce sum of f32\[1\] .*, {script}:\d+\)", reason)
-    assert re.search(rf"rank 1: all-reduce max of f32\[1\] .*, {script}:\d+\)", reason)
-    assert "Callback returned error" not in reason, "what the runtime prints comes before"
+    first = "ranks 0, 1 run programs whose collectives do not match, at collective 1 of program 1"
+    *_, last = ran.stderr.splitlines()
+    assert last.startswith("xla-harness: the reason, the same for all ranks: virtual TPU: ")
+    assert last.endswith(first)
+    _, _, report = ran.stderr.partition(f"xla-harness: virtual TPU: the job can't go on: {first}")
+    said = [rf"  rank {n}: all-reduce {kind} of " for n, kind in enumerate(("sum", "max"))]
+    for line in said:
+        assert ran.stderr.count(line) == 1
+        assert re.search(line + rf"f32\[1\] .*, {script}:\d+\)", report)
+
+
+HANGS_UNDER_JAX = """\
+import os, time
+import jax
+jax.distributed.initialize(os.environ["COORDINATOR"], 3, int(os.environ["RANK"]))
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()), "x")
+ones = jax.make_array_from_callback((3,), NamedSharding(mesh, P("x")), lambda i: np.ones(1))
+body = lambda x: lax.psum(x, "x")
+program = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P()))
+for step in range(4):
+    if step == 2 and jax.process_index() == 1:
+        time.sleep(600)
+    program(ones).block_until_ready()
+"""
+
+
+def test_jax_distributed_hangs_with_a_reason(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heartbeats are no work, and the ranks that failed would wait minutes for the others."""
+    script = tmp_path / "train.py"
+    script.write_text(HANGS_UNDER_JAX, encoding="utf-8")
+    monkeypatch.setenv("VIRTUAL_TPU_DEADLINE", "3")
+    monkeypatch.setenv("COORDINATOR", f"localhost:{free_port()}")
+    ran = run("--topology=3@chip", command=(sys.executable, str(script)))
+    assert ran.code
+    report = ran.stderr[ran.stderr.index("xla-harness: virtual TPU:") :]
+    first, *rest = report.splitlines()
+    assert "rank 1 does nothing, for 3 s, and ranks 0, 2 wait for it: psum" in first
+    assert "  rank 1: 2 programs over several ranks" in rest
+    assert "  ranks 0, 2: 3 programs over several ranks, of which the last one waits" in rest
+    assert "time.sleep(600)" in report
+    assert "Traceback" not in ran.stderr[: -len(report)]
 
 
 @pytest.mark.parametrize(("body", "alone"), [("x * 2", True), ('lax.psum(x, "x")', False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from harness.lanes.virtual_tpu.executor.matching import Mismatch, mismatch
 from harness.lanes.virtual_tpu.executor.programs import Groups, Program
 from harness.lanes.virtual_tpu.executor.queues import Queues
 from harness.lanes.virtual_tpu.executor.ranks import MOST_MESSAGE, Execution, Memory, Rank
+from harness.lanes.virtual_tpu.executor.report import MOST_LINES, report
 
 F32, BF16 = 11, 16
 
@@ -283,8 +285,12 @@ def test_groups_of_their_own_run_while_others_wait(ranks: list[Rank]) -> None:
 # --- What is said
 
 
-def said(ranks: list[Rank], waiting: Sequence[Execution], diverged: str = "") -> Diagnosis:
-    return Diagnosis({rank.number: rank for rank in ranks}, waiting, diverged)
+def said(ranks: list[Rank], waiting: Sequence[Execution]) -> Diagnosis:
+    return Diagnosis({rank.number: rank for rank in ranks}, {}, waiting, History())
+
+
+def whole(why: Diagnosis, ranks: list[Rank]) -> str:
+    return report(why, {rank.number: rank for rank in ranks}, History(), [])
 
 
 def test_a_mismatch_names_ranks_and_collectives(ranks: list[Rank]) -> None:
@@ -293,8 +299,8 @@ def test_a_mismatch_names_ranks_and_collectives(ranks: list[Rank]) -> None:
     found = mismatch([one, two])
     assert isinstance(found, Mismatch)
     ranks[0].stacks = "  in f\n"
-    text = said(ranks[:2], met).mismatch(met, found).text()
-    assert "rank 0, 1 run programs whose collectives do not match: at collective 1" in text
+    text = whole(said(ranks[:2], met).mismatch(met, found), ranks[:2])
+    assert "ranks 0, 1 run programs whose collectives do not match, at collective 1" in text
     assert "rank 1: all-reduce sum of f32[2] over {0, 1} (sum.1)" in text
     assert "rank 0: all-reduce max of f32[2] over {0, 1} (max.1)" in text
     assert "rank 0 came from b.py:2 f" in text
@@ -305,22 +311,38 @@ def test_a_mismatch_names_ranks_and_collectives(ranks: list[Rank]) -> None:
 def test_a_long_stack_leaves_room_for_the_others(ranks: list[Rank]) -> None:
     for rank in ranks:
         rank.stacks = f"  of {rank.number}" + "x" * MOST_MESSAGE
-    text = said(ranks, [execution(ranks[0], 0, 1)]).absent(3).text()
+    text = whole(said(ranks, [execution(ranks[0], 0, 1)]).absent([1], 3), ranks)
     assert len(text) < MOST_MESSAGE
     assert all(f"of {rank.number}" in text for rank in ranks)
 
 
-def test_who_never_came_is_named_by_device(ranks: list[Rank]) -> None:
-    text = said(ranks[:1], [execution(ranks[0], 0, 3)]).absent(3).reason
-    assert "the rank of device 3 has never come" in text
-    assert "rank 0 waits for it: all_reduce" in text
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_report_has_few_lines_and_the_culprit_first(ranks: list[Rank], *, alike: bool) -> None:
+    many = [replace(ranks[0], number=n, pid=1000 + n, devices=(n,)) for n in range(128)]
+    for rank in many:
+        frames = range(24 if alike else 24 + rank.number)
+        rank.stacks = "".join(f'  File "train.py", line {line}\n' for line in frames)
+    many[77].stacks = '  File "train.py", line 1000, in sleep\n'
+    waiting = [execution(rank, *range(128)) for rank in many if rank.number != 77]
+    text = whole(said(many, waiting).absent([77], 3), many)
+    first, *lines = text.splitlines()
+    assert "rank 77 does nothing, for 3 s, and ranks 0-76, 78-127 wait for it" in first
+    assert len(lines) < MOST_LINES
+    assert "rank 77 (process 1077):" in lines
+    assert lines[lines.index("rank 77 (process 1077):") + 1].endswith("line 1000, in sleep")
+
+
+def test_who_does_nothing_is_named(ranks: list[Rank]) -> None:
+    text = said(ranks, [execution(ranks[0], 0, 3)]).absent([3], 3).reason
+    assert "rank 3 does nothing, for 3 s, and rank 0 waits for it: all_reduce" in text
 
 
 def test_who_is_missing_before_all_have_come_is_named(ranks: list[Rank]) -> None:
-    text = said(ranks[:2], []).incomplete([2, 3], 20).reason
-    assert "the rank of device 2, 3 has never come, and rank 0, 1 waits for it in" in text
+    text = said(ranks[:2], []).incomplete([2, 3], [], 20).reason
+    assert "the rank of devices 2, 3 has never come, and ranks 0, 1 wait for it in" in text
+    assert "2 of 4 processes have created theirs" in text
     text = said(ranks[:2], []).unfinished(ranks[3]).reason
-    assert "rank 3 (process 1003) has ended before all ranks had come, and rank 0, 1" in text
+    assert "rank 3 (process 1003) has ended before all ranks had come, and ranks 0, 1" in text
 
 
 def test_a_type_has_its_name() -> None:
@@ -336,23 +358,39 @@ def test_ranks_diverge_at_the_program_that_one_left_out(ranks: list[Rank]) -> No
             [execution(rank, 0, site=left_out if rank.number == 3 else line) for rank in ranks]
         )
         if number == 1:
-            told = history.diverged
-    assert "at program 2 of 2" in told
-    assert "rank 0, 1, 2 from a.py:2; rank 3 from a.py:3" in told
-    assert history.diverged == ""  # they have come together again
+            (told,) = history.parted
+    assert "from program 2 of 2 on ranks came from different lines" in told
+    assert "rank 3: a.py:3; ranks 0-2: a.py:2" in told
+    assert history.parted == []  # they have come together again
 
 
 def test_ranks_that_are_only_near_a_line_do_not_diverge(ranks: list[Rank]) -> None:
     """torch_xla runs a program in a thread while the script goes on to other lines."""
     history = History()
     history.met([execution(rank, 0, 1, site=f"near a.py:{rank.number}") for rank in ranks[:2]])
-    assert history.diverged == ""
+    assert history.parted == []
 
 
 def test_a_rank_that_does_not_say_where_it_is_diverges_from_nobody(ranks: list[Rank]) -> None:
     history = History()
     history.met([execution(ranks[0], 0, site="a.py:1"), execution(ranks[1], 0, site="")])
-    assert history.diverged == ""
+    assert history.parted == []
+
+
+def test_ranks_part_where_they_run_different_programs(ranks: list[Rank]) -> None:
+    """Also when nobody knows which lines they come from."""
+    history = History()
+    for name in ("sum.1", "sum.2"):
+        of = program(thunk(name=name)), program(thunk(reduction="max", name="max.1"))
+        late = name == "sum.2"
+        met = [execution(r, 0, of=of[late and r.number == 3], site="") for r in ranks]
+        for one in met:
+            history.queued(one)
+        history.met(met)
+    assert history.parted == [
+        "  from program 2 of 2 on ranks ran different programs: rank 3: max.1; ranks 0-2: sum.2"
+    ]
+    assert [history.come(number) for number in range(4)] == [2] * 4
 
 
 def test_a_rank_that_takes_nothing_in_holds_nobody(ranks: list[Rank]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.lanes.virtual_tpu.executor.diagnosis import Diagnosis
+from harness.lanes.virtual_tpu.executor.history import History
 from harness.lanes.virtual_tpu.executor.ranks import Memory, Rank
 from harness.lanes.virtual_tpu.executor.transfers import End, Transfers
 
@@ -134,9 +135,10 @@ def test_nobody_waits_for_a_rank_that_has_ended(ranks: list[Told]) -> None:
 def test_a_late_receiver_is_named(ranks: list[Told]) -> None:
     waiting = [ranks[1].end(1, b"1234", "train.py:7"), ranks[2].end(1, b"1")]
     rank = {one.rank.number: one.rank for one in ranks}
-    assert Diagnosis(rank, [], "", waiting).absent(20).reason == (
+    assert Diagnosis(rank, {}, [], History(), waiting).absent([], 20).reason == (
         "virtual TPU: the job can't go on: "
-        "rank 1 receives 4 bytes that nobody has sent, for 20 seconds\n"
+        "ranks 1, 2 wait for what nobody has sent, for 20 s\n"
+        "rank 1 receives 4 bytes that nobody has sent\n"
         "  rank 1 came from train.py:7\n"
-        "rank 2 receives 1 bytes that nobody has sent, for 20 seconds"
+        "rank 2 receives 1 bytes that nobody has sent"
     )

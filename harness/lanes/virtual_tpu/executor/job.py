@@ -15,11 +15,15 @@ from harness.lanes.virtual_tpu.executor.processes import processes_without_rank
 from harness.lanes.virtual_tpu.executor.programs import Program
 from harness.lanes.virtual_tpu.executor.queues import Queues
 from harness.lanes.virtual_tpu.executor.ranks import Execution, Rank
+from harness.lanes.virtual_tpu.executor.report import report
 from harness.lanes.virtual_tpu.executor.transfers import End, Transfers
 from harness.lanes.virtual_tpu.executor.watch import Watch
 
 _ANSWER = 2.0  # seconds that a rank has to say where it is
+_DECIDE = 2.5  # seconds that ranks have to end, too, or to come, when one has ended
 _NUMBER = struct.Struct("q")
+_NOBODY = -1  # in place of the rank whose error is the whole text
+PRINTED_VARIABLE = "XLA_HARNESS_PRINTS_REASON"  # set by a command that prints the whole text
 
 
 class Job:
@@ -51,6 +55,7 @@ class Job:
         self._changed = False  # since ready programs were started
         self._failed = ""
         self._failing: Diagnosis | None = None  # of which the ranks have not been told
+        self._left_since = 0.0  # since when ranks wait for one that has ended; 0 if none does
         self._is_complete = False  # all ranks have come, be they gone again or not
         self._watch = Watch()
 
@@ -75,7 +80,7 @@ class Job:
         self.owners.update(dict.fromkeys(rank.devices, rank.number))
         rank.send("welcome")
         if self._failed:
-            rank.send("failed", self._failed)
+            rank.send(f"failed {_NOBODY}", self._failed)
         if self._is_complete:
             rank.send("complete")
         elif not self.missing:
@@ -108,6 +113,7 @@ class Job:
         if self._failed:
             return
         self._queues.add(execution)
+        self._history.queued(execution)
         self._changed = True
 
     def transfer(self, end: End, *to: int) -> None:
@@ -133,15 +139,25 @@ class Job:
         self._look()
         if self._failing is not None:
             self._ask_where()
-            self.tell(self._failing.text())
+            waiting = sorted({one.rank.number for one in self._queues.waiting()})
+            self.tell(report(self._failing, self.ranks, self._history, waiting), but=self._failing)
 
-    def tell(self, failed: str) -> None:
-        """The job can't go on: tell all ranks why."""
+    def tell(self, failed: str, but: Diagnosis | None = None) -> None:
+        """The job can't go on: tell all ranks why.
+
+        One of them has the whole text in its error, none of the culprits if possible: they may
+        not read it. The errors of the others have its first line; those of all, where a command
+        prints the whole text.
+        """
         self._failed, self._failing = failed, None
         self._queues.clear()
         self.transfers.clear()
+        culprits = but.culprits if but is not None else []
+        reporter = min(self.ranks, key=lambda number: (number in culprits, number), default=0)
+        if os.environ.get(PRINTED_VARIABLE):
+            reporter = _NOBODY
         for rank in self.ranks.values():
-            rank.send("failed", failed)
+            rank.send(f"failed {reporter}", failed)
 
     # --- Executions
 
@@ -151,13 +167,33 @@ class Job:
             self._start(executions)
         if self._failed:
             return
-        for rank in self.left.values():
-            for one in self._queues.waiting():
-                if set(rank.devices) & set(one.devices):
-                    self._fail(self._diagnosis().left(rank, one))
-                    return
+        if self._is_left():
+            return
         if stuck := self._queues.stuck(self._running_devices):
             self._fail(self._diagnosis().circle(stuck))
+
+    def _is_left(self) -> bool:
+        """End a job in which ranks wait for one that has ended, or look again soon.
+
+        Whether it ended too early, or the others wait for one program too many, those say that
+        still have to come to it or to end.
+        """
+        waiting = self._queues.waiting()
+        gone = {device for rank in self.left.values() for device in rank.devices} - set(self.owners)
+        execution = next((one for one in waiting if gone & set(one.devices)), None)
+        if execution is None:
+            self._left_since = 0.0
+            return False
+        now = time.monotonic()
+        self._left_since = self._left_since or now
+        waiters = {one.rank.number for one in waiting}
+        are_most = 2 * len(waiters) >= len(self.ranks) + len(self.left)
+        undecided = self.ranks.keys() - waiters and not are_most and len(self.left) == 1
+        if undecided and now - self._left_since < _DECIDE:
+            self._changed = True
+        else:
+            self._fail(self._diagnosis().left(execution))
+        return True
 
     def _start(self, executions: list[Execution]) -> None:
         devices = executions[0].devices
@@ -203,7 +239,11 @@ class Job:
 
     def _diagnosis(self) -> Diagnosis:
         return Diagnosis(
-            self.ranks, self._queues.waiting(), self._history.diverged, self.transfers.waiting()
+            self.ranks,
+            self.left,
+            self._queues.waiting(),
+            self._history,
+            self.transfers.waiting(),
         )
 
     def _look(self) -> None:
@@ -224,7 +264,8 @@ class Job:
             return
         for launch in self._running.values():
             if launch.error:  # the others may wait in a collective for the one that failed
-                self._fail(self._diagnosis().broken(launch.executions, launch.error))
+                device = launch.devices[launch.failed]
+                self._fail(self._diagnosis().broken(launch.executions, device, launch.error))
                 return
         if self._watch.is_late:
             self._fail(self._late())
@@ -248,12 +289,14 @@ class Job:
     def _late(self) -> Diagnosis:
         """Return why a job is late."""
         if not self._is_complete:
-            return self._diagnosis().incomplete(self.missing, self._watch.deadline)
+            processes = list(self._awaited())
+            return self._diagnosis().incomplete(self.missing, processes, self._watch.deadline)
         if not self._watch.stopped and self._running:
             launch = next(iter(self._running.values()))
             executions, ended = launch.executions, launch.ended
             return self._diagnosis().inside(executions, ended, self._watch.deadline)
-        return self._diagnosis().absent(self._watch.deadline)
+        devices = self._queues.awaited(self._running_devices)
+        return self._diagnosis().absent(devices, self._watch.deadline)
 
     def _fail(self, why: Diagnosis) -> None:
         # Nothing else is a reason from here on. No rank is asked here, where one is being heard.

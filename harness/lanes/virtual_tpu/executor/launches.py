@@ -33,8 +33,17 @@ class Launch:
     @property
     def error(self) -> str:
         """What went wrong on one of the devices that have ended; "" if nothing did."""
-        told = (part.error.decode(errors="replace") for part in self.parts if _has_ended(part))
-        return next((error for error in told if error), "")
+        return self._errors.get(self.failed, "")
+
+    @property
+    def failed(self) -> int:
+        """The place in ``devices`` of the first one that has ended with an error; -1 for none."""
+        return min(self._errors, default=-1)
+
+    @property
+    def _errors(self) -> dict[int, str]:
+        texts = (p.error.decode(errors="replace") if _has_ended(p) else "" for p in self.parts)
+        return {index: text for index, text in enumerate(texts) if text}
 
 
 class Launcher:

@@ -78,6 +78,17 @@ class Program:
         """In the order of the program; those of a loop's body and of branches stand there once."""
         return [self._collective(thunk) for thunk in self._thunks()]
 
+    @cached_property
+    def exchanges(self) -> tuple[object, ...]:
+        """What it exchanges: equal for ranks that compiled the same, whose digests may differ."""
+        return tuple((one.key, one.groups, one.pairs) for one in self.collectives)
+
+    @property
+    def summary(self) -> str:
+        """The names and lines of its collectives."""
+        names = dict.fromkeys(self.told(one) for one in self.collectives)
+        return ", ".join(names) or "no collective"
+
     def told(self, collective: Collective) -> str:
         """The name of one of its collectives, and the line that it was written in if known."""
         line = self._lines.get(collective.name)

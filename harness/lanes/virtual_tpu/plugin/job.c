@@ -187,6 +187,25 @@ static char *receive(char *room) {
   return room;
 }
 
+// The job can't go on. One rank's error is the whole report, so that a reader finds it once; those
+// of the others have its first line, which names the culprit. No rank has the number -1: then a
+// command prints the report.
+static void fail_of(const char *reporter, const char *report) {
+  event_write("failed", NULL, report, "%s", "");
+  if (atoi(reporter) == identity.process) {
+    job_fail(report);
+    return;
+  }
+  const char *after = atoi(reporter) < 0 ? "" : "\nthe whole report is in the error of rank ";
+  char *summary;
+  if (asprintf(&summary, "%.*s%s%s", (int)strcspn(report, "\n"), report, after,
+               *after == '\0' ? "" : reporter) < 0) {
+    abort();
+  }
+  job_fail(summary);
+  free(summary);
+}
+
 static void *read_messages(void *room) {
   char *line;
   while ((line = receive(room)) != NULL) {
@@ -195,16 +214,17 @@ static void *read_messages(void *room) {
       *end = '\0';
       text = end + 1;
     }
-    if (strcmp(line, "failed") == 0) {
-      event_write("failed", NULL, text, "%s", "");
-      job_fail(text);
+    const char *reporter = line_after(line, "failed");
+    if (reporter != NULL) {
+      fail_of(reporter, text);
+      reader("failed", "");
     } else if (strcmp(line, "complete") == 0) {
       pthread_mutex_lock(&lock);
       complete = 1;
       pthread_cond_broadcast(&changed);
       pthread_mutex_unlock(&lock);
     }
-    reader(line, text);
+    if (reporter == NULL) reader(line, text);
   }
   free(room);
   job_fail("virtual TPU: the process that runs the job's programs has ended");

@@ -49,6 +49,7 @@ typedef struct Ticket {
   size_t copied_count;
   // One a result, then one that only says when; NULL where nothing has been promised.
   PJRT_FulfillAliasBufferCallback **promises;
+  int has_summary;   // its error has only the first line of the reason
   char *own, *site;  // the devices as text, and the line of Python that it comes from
 } Ticket;
 

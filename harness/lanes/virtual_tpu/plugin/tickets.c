@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,9 +37,10 @@ void promise_keep(PJRT_Client *client, PJRT_FulfillAliasBufferCallback *promise,
 
 void ticket_fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char *why) {
   if (ticket->promises[index] == NULL) return;
-  // The backend prints each error that it is given: what only says when has the first line.
+  // The backend prints each error that it is given: all but the first one have the first line.
   const int is_result = (index + 1) % (ticket->program->results + 1) != 0;
-  const size_t size = why == NULL ? 0 : is_result ? strlen(why) : strcspn(why, "\n");
+  const int is_whole = is_result && index == 0 && !ticket->has_summary;
+  const size_t size = why == NULL ? 0 : is_whole ? strlen(why) : strcspn(why, "\n");
   promise_keep(ticket->client, ticket->promises[index], buffer, why, size);
 }
 
@@ -157,11 +159,20 @@ static void finish(Ticket *ticket, const char *why) {
   ticket_end(ticket);
 }
 
-// The ticket with that number, or any if it is 0, which nobody else will find then.
+// The job can't go on: the first execution to end has the whole reason, the others its first line.
+static void fail(Ticket *ticket, const char *why) {
+  static atomic_flag is_given = ATOMIC_FLAG_INIT;
+  ticket->has_summary = atomic_flag_test_and_set(&is_given);
+  finish(ticket, why);
+}
+
+// The ticket with that number, or the oldest one if it is 0, which nobody else will find then.
 static Ticket *take_ticket(int number) {
   pthread_mutex_lock(&meeting_lock);
   Ticket **link = &tickets;
-  while (*link != NULL && number != 0 && (*link)->number != number) link = &(*link)->next;
+  while (*link != NULL && (number == 0 ? (*link)->next != NULL : (*link)->number != number)) {
+    link = &(*link)->next;
+  }
   Ticket *found = *link;
   if (found != NULL) *link = found->next;
   pthread_mutex_unlock(&meeting_lock);
@@ -196,7 +207,7 @@ void tickets_hear(const char *line, const char *text) {
     detach(say_where, NULL);
   } else if (strcmp(line, "failed") == 0) {
     char *why = job_failure();
-    while ((ticket = take_ticket(0)) != NULL) finish(ticket, why);
+    while ((ticket = take_ticket(0)) != NULL) fail(ticket, why);
     free(why);
   }
   transfers_hear(line, text);
@@ -251,7 +262,7 @@ static void *post(void *argument) {
   } else if (!sent || (why = job_failure()) != NULL) {
     // The job may have failed while this was on its way; whoever takes it first finishes it.
     Ticket *own = take_ticket(number);
-    if (own != NULL) finish(own, why == NULL ? "virtual TPU: the job has ended" : why);
+    if (own != NULL) fail(own, why == NULL ? "virtual TPU: the job has ended" : why);
   }
   free(why);
   return NULL;
