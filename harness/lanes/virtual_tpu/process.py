@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import wrapt
 from packaging.version import Version
 
-from harness.lanes.virtual_tpu import callbacks, pallas
+from harness.lanes.virtual_tpu import callbacks, own_frames, pallas
 from harness.lanes.virtual_tpu.sites import NEAR, RUNNERS, is_runners, is_users
 
 _Frame = tuple[int, CodeType, int]  # thread, code, line: of each thread, innermost first
-_RUNNERS = (*RUNNERS, "/harness/lanes/virtual_tpu/")
+_RUNNERS = (*RUNNERS, f"{Path(__file__).parent}/")
 _DEEPEST = 12  # frames of a stack that are told
 _TAKES_THE_OLDER = Version("0.4.36")  # of its own StableHLO and of the one that a plugin reads
 
@@ -42,6 +43,7 @@ def _start() -> str:
     library = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
     atexit.register(library.virtual_tpu_settle)
     callbacks.attach(library)
+    own_frames.attach(library)
     pallas.record_kernels()
     prepare_frameworks()
     return ""
@@ -51,38 +53,44 @@ def _start() -> str:
 def prepare_frameworks() -> None:
     """Let frameworks find the chips of the virtual TPU when they are imported."""
     wrapt.register_post_import_hook(_show_chips, "torch_xla._internal.tpu")
+    wrapt.register_post_import_hook(_end_without_gil, "torch_xla")
     for name in ("cloud_tpu_init", "clusters.cluster", "clusters.cloud_tpu_cluster"):
         wrapt.register_post_import_hook(_is_tpu_machine, f"jax._src.{name}")
     wrapt.register_post_import_hook(_count_slices, "jax._src.clusters.cloud_tpu_cluster")
     wrapt.register_post_import_hook(_show_pci_devices, "torch_tpu._internal.utils.hardware")
 
 
-def stack() -> str:
-    """This thread's Python stack from the test on, the innermost call last."""
-    frames = traceback.extract_stack()[:-1]
-    own = [n for n, frame in enumerate(frames) if any(r in frame.filename for r in _RUNNERS)]
-    return "".join(traceback.format_list(frames[max(own, default=-1) + 1 :]))
+def stack(frames: Sequence[_Frame], thread: int) -> str:
+    """The thread's Python stack from the test on, the innermost call last."""
+    found = _summaries(frames, thread)
+    own = [n for n, frame in enumerate(found) if frame.filename.startswith(_RUNNERS)]
+    return "".join(traceback.format_list(found[max(own, default=-1) + 1 :]))
 
 
-def stacks(frames: Sequence[_Frame]) -> str:
+def _summaries(frames: Sequence[_Frame], thread: int) -> list[traceback.FrameSummary]:
+    """Return the frames of one thread, the innermost last."""
+    return [
+        traceback.FrameSummary(code.co_filename, line, code.co_name)
+        for ident, code, line in reversed(frames)
+        if ident == thread
+    ]
+
+
+def stacks(frames: Sequence[_Frame], thread: int) -> str:
     """Where the user's code is in each thread that runs some, the main thread first."""
+    del thread  # it is the plugin's own
     main = threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     told = []
     for ident in sorted({ident for ident, _, _ in frames}, key=lambda one: one != main):
-        stack = [(code, line) for thread, code, line in frames if thread == ident]
-        users = [
-            traceback.FrameSummary(code.co_filename, line, code.co_name)
-            for code, line in reversed(stack)
-            if is_users(code.co_filename)
-        ][-_DEEPEST:]
+        users = [f for f in _summaries(frames, ident) if is_users(f.filename)][-_DEEPEST:]
         if users and ident in names:
             told.append(f"  thread {names[ident]}:\n")
             told += traceback.format_list(users)
     return "".join(told)
 
 
-def stablehlo() -> str:
+def stablehlo(frames: Sequence[_Frame], thread: int) -> str:
     """The newest StableHLO that frameworks may write programs in, where it is not the backend's.
 
     That is what this process's jaxlib writes, if it does not write what it is asked for; and what
@@ -90,7 +98,8 @@ def stablehlo() -> str:
     itself would write then has replica groups in a form that the CPU's compiler does not know.
     """
     ours = "jaxlib" in sys.modules and Version(version("jaxlib")) < _TAKES_THE_OLDER
-    scans = "torch_tpu" in sys.modules and find_spec("jaxlib") is not None and not _is_jax_asking()
+    scans = "torch_tpu" in sys.modules and find_spec("jaxlib") is not None
+    scans = scans and not _is_jax_asking(frames, thread)
     if not ours and not scans:
         return ""
     from jaxlib.mlir.dialects import stablehlo as dialect
@@ -98,27 +107,25 @@ def stablehlo() -> str:
     return str(dialect.get_current_version())
 
 
-def _is_jax_asking() -> bool:
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_globals.get("__name__", "").startswith("jax."):
-            return True
-    return False
+def _is_jax_asking(frames: Sequence[_Frame], thread: int) -> bool:
+    jax = sys.modules.get("jax")
+    if jax is None or jax.__file__ is None:
+        return False
+    folder = f"{Path(jax.__file__).parent}/"
+    return any(ident == thread and code.co_filename.startswith(folder) for ident, code, _ in frames)
 
 
-def site(frames: Sequence[_Frame]) -> str:
+def site(frames: Sequence[_Frame], thread: int) -> str:
     """The user's lines that this call comes from, innermost first, one after the other.
 
     In a thread that has no Python, those that the main thread is at, which may be beyond: they
     begin with "near".
     """
-    here = threading.get_ident()
-    near = "" if any(thread == here for thread, _, _ in frames) else NEAR
-    asked = threading.main_thread().ident if near else here
+    near = "" if any(ident == thread for ident, _, _ in frames) else NEAR
+    asked = threading.main_thread().ident if near else thread
     found = []
-    for thread, code, line in frames:
-        if thread != asked:
+    for ident, code, line in frames:
+        if ident != asked:
             continue
         if is_runners(code.co_filename):
             break
@@ -131,6 +138,25 @@ def site(frames: Sequence[_Frame]) -> str:
 def _show_chips(tpu: Any) -> None:
     """torch_xla counts chips among the PCI devices, where a virtual TPU has none."""
     tpu.num_available_chips = _chips
+
+
+def _end_without_gil(torch_xla: Any) -> None:
+    """Make torch_xla's exit hook wait for its devices without the GIL.
+
+    It holds it, and a Pallas kernel that has not run yet is interpreted in Python.
+    """
+    extension = torch_xla._XLAC
+    theirs = getattr(extension, "_prepare_to_exit", None)
+    has_client = getattr(extension, "_xla_runtime_is_initialized", None)
+    if theirs is None or has_client is None:  # a release before 2.1
+        return
+
+    def prepare_to_exit() -> None:
+        if has_client():
+            extension._xla_wait_device_ops([])
+        theirs()
+
+    extension._prepare_to_exit = prepare_to_exit
 
 
 def _is_tpu_machine(module: Any) -> None:

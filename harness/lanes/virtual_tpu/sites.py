@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import sysconfig
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
+_HARNESS = Path(__file__).parents[2]
+
+
+def _folders(package: str) -> list[str]:
+    """Return the folders of a package, which may not be installed."""
+    spec = find_spec(package)
+    found = spec.submodule_search_locations if spec else None
+    return [f"{folder}/" for folder in found or ()]
+
+
 # Folders of what calls tests, and ranks of theirs: what is outside of it is never the user's.
-RUNNERS = ("/_pytest/", "/pluggy/", "/harness/isolation/")
+RUNNERS = (*_folders("_pytest"), *_folders("pluggy"), f"{_HARNESS}/isolation/")
 
 # Before a site that is not the call's own, but where the script was meanwhile.
 NEAR = "near "
 
-_FOLDERS = sysconfig.get_paths()
+_PATHS = sysconfig.get_paths()
 # Of what is no user's code: generated functions, Python's own, installed packages, and ours.
-_LIBRARIES = (
+LIBRARIES = (
     "<",
-    *(f"{Path(_FOLDERS[name])}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    f"{Path(__file__).parents[2]}/",
+    *(f"{Path(_PATHS[name])}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    f"{_HARNESS}/",
 )
 
 
 @cache  # asked of each frame at each program that ranks meet in
 def is_users(file: str) -> bool:
     """Whether a file's code is the user's."""
-    return not file.startswith(_LIBRARIES)
+    return not file.startswith(LIBRARIES)
 
 
 @cache
 def is_runners(file: str) -> bool:
     """Whether a file's code calls tests."""
-    return any(folder in file for folder in RUNNERS)
+    return file.startswith(RUNNERS)

@@ -35,7 +35,9 @@
 // extensions.c  host memory and the number of chips, which TorchTPU asks libtpu for
 // raw_buffers.c the bytes of a buffer, which TorchTPU's windows copy to and from
 // forward.c   instead of all that: another library's own table, with its calls counted
-// python.c    the Python half, when the process is a Python one
+// python.c    the Python half, when the process is a Python one; python.h
+//   questions.c   what is asked of it by threads that must not wait for the GIL
+//   frames.c      where a thread is in Python, without asking
 #ifndef XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
 #define XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
 
@@ -335,6 +337,12 @@ const PJRT_Api *forward_api(const char *path, char *wrong, size_t size);
 void python_find(void);
 // Import the Python half, once; does nothing in a process without Python.
 void python_start(void);
+// Whether the process's Python can still be asked: not while the interpreter ends.
+int python_runs(void);
+
+// --- questions.c
+// Each returns NULL, too, when Python does not answer soon: another thread may hold the GIL until
+// this one has done its work.
 // The Python stack of this thread, to be freed; NULL where there is none.
 char *python_stack(void);
 // Where each Python thread is, to be freed; NULL where there is none.

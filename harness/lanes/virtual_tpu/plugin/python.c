@@ -1,16 +1,18 @@
 #define _GNU_SOURCE
+#include "python.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "plugin.h"
-
 // The few calls of Python's stable ABI that are needed, found in the process: the plugin is one
 // file for every version of Python, and for programs that have none.
 static struct {
   int (*Py_IsInitialized)(void);
+  int (*Py_IsFinalizing)(void);  // public from Python 3.13 on
+  int (*PyGILState_Check)(void);
   int (*PyGILState_Ensure)(void);
   void (*PyGILState_Release)(int);
   void (*PyErr_Fetch)(void **, void **, void **);
@@ -35,6 +37,10 @@ static int find(void) {
 #define FIND(name) *(void **)&py.name = dlsym(RTLD_DEFAULT, #name)
   FIND(Py_IsInitialized);
   if (py.Py_IsInitialized == NULL || !py.Py_IsInitialized()) return 0;
+  FIND(Py_IsFinalizing);
+  if (py.Py_IsFinalizing == NULL)
+    *(void **)&py.Py_IsFinalizing = dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+  FIND(PyGILState_Check);
   FIND(PyGILState_Ensure);
   FIND(PyGILState_Release);
   FIND(PyErr_Fetch);
@@ -97,25 +103,24 @@ static void *frames(void) {
   return NULL;
 }
 
-static void *result_of(const char *method, int takes_frames) {
+// What `method` returns: of the frames of all threads and the number of one thread, if it is told
+// of a thread.
+static void *result_of(const char *method, unsigned long thread) {
   void *module = py.PyImport_ImportModule("harness.lanes.virtual_tpu.process");
-  void *list = takes_frames && module != NULL ? frames() : NULL, *result = NULL;
-  if (module != NULL && !takes_frames) result = py.PyObject_CallMethod(module, method, NULL);
-  if (list != NULL) result = py.PyObject_CallMethod(module, method, "O", list);
+  void *list = thread != 0 && module != NULL ? frames() : NULL, *result = NULL;
+  if (module != NULL && thread == 0) result = py.PyObject_CallMethod(module, method, NULL);
+  if (list != NULL) result = py.PyObject_CallMethod(module, method, "Ok", list, thread);
   if (list != NULL) py.Py_DecRef(list);
   if (module != NULL) py.Py_DecRef(module);
   return result;
 }
 
-// What `method` of the Python half returns, if that is a string; to be freed. An exception that
-// was on its way is left as it was. Garbage, in which there may be tensors, is kept for later.
-static char *call(const char *method, int takes_frames) {
+char *python_call(const char *method, unsigned long thread) {
   char *copy = NULL;
   void *type, *value, *traceback;
-  const int state = py.PyGILState_Ensure();
   const int collects = py.PyGC_Disable();
   py.PyErr_Fetch(&type, &value, &traceback);
-  void *result = result_of(method, takes_frames);
+  void *result = result_of(method, thread);
   if (result == NULL) {
     fprintf(stderr, "virtual TPU: its Python half failed in %s():\n", method);
     py.PyErr_Print();
@@ -130,9 +135,12 @@ static char *call(const char *method, int takes_frames) {
   }
   py.PyErr_Restore(type, value, traceback);
   if (collects) py.PyGC_Enable();
-  py.PyGILState_Release(state);
   return copy;
 }
+
+int python_enter(void) { return py.PyGILState_Ensure(); }
+
+void python_leave(int state) { py.PyGILState_Release(state); }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int available;
@@ -141,19 +149,20 @@ static void look(void) { available = find(); }
 
 void python_find(void) { pthread_once(&once, look); }
 
+int python_runs(void) {
+  if (!available || !py.Py_IsInitialized()) return 0;
+  return py.Py_IsFinalizing == NULL || !py.Py_IsFinalizing();
+}
+
+int python_is_held(void) { return py.PyGILState_Check(); }
+
 void python_start(void) {
   python_find();
   static _Thread_local int inside;  // the Python half may ask for this library's functions
-  if (!available || inside) return;
+  if (!python_runs() || inside) return;
   inside = 1;
-  free(call("start", 0));
+  const int state = python_enter();
+  free(python_call("start", 0));
+  python_leave(state);
   inside = 0;
 }
-
-char *python_stack(void) { return available ? call("stack", 0) : NULL; }
-
-char *python_stacks(void) { return available ? call("stacks", 1) : NULL; }
-
-char *python_stablehlo(void) { return available ? call("stablehlo", 0) : NULL; }
-
-char *python_site(void) { return available ? call("site", 1) : NULL; }
