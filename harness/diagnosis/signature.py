@@ -12,6 +12,7 @@ _GENERAL = (
     (re.compile(r"N,?(, N)+"), "N"),
     (re.compile(r"(\(N,?\)|\[N\])(, (\(N,?\)|\[N\]))*"), "(N)"),
 )
+_BARE = re.compile(r"[\w.]+:")
 
 
 def generalised(failure: str) -> str:
@@ -23,5 +24,11 @@ def generalised(failure: str) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, without a trailing blank."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    """Return the first line that says something, without a trailing blank.
+
+    After the bare name of an exception, as of NumPy's assertions, that is the next one.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()][:2]
+    if len(lines) > 1 and _BARE.fullmatch(lines[0]):
+        return " ".join(lines)
+    return lines[0] if lines else ""

@@ -6,7 +6,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from harness.errors import BadInputError
@@ -17,6 +17,7 @@ from harness.junit.reader import Reader
 from harness.junit.stream import Head, Reported
 
 NO_STACK = "unknown"
+_LONGEST = timedelta(days=7)  # that a run can take
 
 
 @dataclass(frozen=True)
@@ -137,14 +138,20 @@ def parse_time(text: str, where: str) -> datetime:
 
 
 def _time(path: Path, head: Head, said: Said) -> datetime:
-    """The earliest suite's."""
+    """Return the earliest suite's; raises BadInputError for suites that can't be of one run."""
     if said.time is not None:
         return parse_time(said.time.isoformat(), "--time")
     where = f"{path}: attribute 'timestamp'"
     stamps = [parse_time(text, where) for text in head.timestamps]
     if not stamps:
         raise BadInputError(f"{where}: no suite says when it ran: give --time")
-    return min(stamps)
+    first, last = min(stamps), max(stamps)
+    if last - first > _LONGEST:
+        raise BadInputError(
+            f"{where}: expected suites of one run, found {first.isoformat()} and "
+            f"{last.isoformat()}: give --time"
+        )
+    return first
 
 
 def _content(written: Reported) -> bytes:

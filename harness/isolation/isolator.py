@@ -306,7 +306,15 @@ def _act_on(done: ItemDone) -> None:
     if done.interrupted:
         raise KeyboardInterrupt
     if done.exit_reason is not None:
-        pytest.exit(done.exit_reason, done.exit_code)
+        pytest.exit(done.exit_reason, exit_code(done.exit_code))
+
+
+def exit_code(asked: int | None) -> int:
+    """Return the exit code of a run that a case ends, for the one that the case asks for.
+
+    The cases after it have not run, so it must be none with which a whole run ends.
+    """
+    return pytest.ExitCode.INTERRUPTED if asked in (None, 0, 1, 5) else asked
 
 
 def _private_bytes() -> int:

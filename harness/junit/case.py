@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,13 @@ _PLACE = frozenset({"id", "lane", "topology"})
 _TEST_MODULE = re.compile(r"test_\w*|\w*_test|conftest")
 _CRASHED = re.compile(r"worker '.*' crashed while running ")  # pytest-xdist
 _HUNG = re.compile(r"Failed: Timeout [(>]|Timeout [(>].* from pytest-timeout")
+# What other runners' attributes ``status`` and ``result`` say of a case that has no such element.
+_NOT_RUN = frozenset(
+    {"notrun", "not run", "not_run", "disabled", "skipped", "suppressed", "ignored"}
+)
+_BROKEN = frozenset(
+    {"fail", "failed", "failure", "error", "errored", "timeout", "crashed", "broken"}
+)
 _TEARDOWN = "failed on teardown"
 _UNCOLLECTED = ("collection failure", "collection skipped")
 
@@ -177,8 +184,10 @@ def _foreign(place: Place, reported: Reported) -> CaseRun:
     entries: list[Any] = list(reported.case)
     results = [entry for entry in entries if isinstance(entry, FinalResult)]
     again = [entry for entry in entries if isinstance(entry, InterimResult)]
-    outcome = _outcome(results)
-    message = next((_message(entry) for entry in (*results, *again)), "")
+    outcome, message = _outcome(results), ""
+    if outcome == Kind.PASSED:
+        outcome, message = _by_attributes(reported.case._elem.attrib)
+    message = next((_message(entry) for entry in (*results, *again)), message)
     properties = _others(said)
     if any(isinstance(entry, FlakyFailure | FlakyError) for entry in again):
         properties[OUTCOMES] = f"{Kind.FAILED}, {outcome}"
@@ -215,6 +224,18 @@ def _outcome(results: Sequence[FinalResult]) -> Kind:
         return Kind.PASSED
     expected = any(entry.type == "pytest.xfail" for entry in skipped)  # also one subtest's
     return Kind.EXPECTED_FAILURE if expected else Kind.SKIPPED
+
+
+def _by_attributes(attributes: Mapping[str, str]) -> tuple[Kind, str]:
+    """Return the outcome by the attributes of a case without a result, as of gtest and CTest."""
+    for name in ("status", "result"):
+        word = attributes.get(name, "").lower()
+        text = f"{name}={word!r}"
+        if word in _NOT_RUN:
+            return Kind.SKIPPED, text
+        if word in _BROKEN:
+            return Kind.FAILED, f"{text}, without a failure"
+    return Kind.PASSED, ""
 
 
 def _message(entry: Any) -> str:

@@ -111,3 +111,5 @@ class Reader:
             raise BadInputError(
                 f"{self.path}: property {name!r}: expected one value in a report, found several"
             )
+        for text in self.head.contradictions[:1]:
+            raise BadInputError(f"{self.path}: {text}: what failed is not known")

@@ -27,6 +27,7 @@ _MOST_CASES = 1_000_000
 _MOST_PROPERTIES = 1_000  # of one case
 _MOST_KEPT = 1 << 29  # characters of names, properties and failures in a report
 _OUTPUT = frozenset({"system-out", "system-err"})
+_BROKEN = frozenset({"failure", "error"})
 _RESULTS = frozenset(TestCase.ITER_TYPES) - _OUTPUT
 
 
@@ -48,7 +49,27 @@ class Head:
     attributes: dict[str, str] = field(default_factory=dict)  # of the first suite
     timestamps: list[str] = field(default_factory=list)  # as written, of all suites
     hostname: str = ""
+    contradictions: list[str] = field(default_factory=list)  # of suites and their cases
     cut: str = ""  # why what follows the last case can't be read; "" when all of it was
+
+
+@dataclass
+class _Suite:
+    """A suite that is being read: the failures and errors that it counts, and those in it."""
+
+    name: str
+    counted: int
+    broken: int = 0  # elements of its cases, and of suites in it
+    own: int = 0  # that are of no case
+
+    @property
+    def contradiction(self) -> str:
+        """Return what its count says that none of its cases does, or ""."""
+        if self.own and not self.broken:
+            return f"suite {self.name!r}: a failure that is of no case"
+        if self.counted and not self.broken:
+            return f"suite {self.name!r}: {self.counted} failures and errors, but no case has one"
+        return ""
 
 
 class Stream:
@@ -61,6 +82,7 @@ class Stream:
         self._depth, self._cases, self._kept, self._room, self._fed = 0, 0, 0, 0, 0
         self._seal: Seal | None = None
         self._case: Element | None = None
+        self._suites: list[_Suite] = []
         self._inside = ""  # the result whose text is being read
         self._properties: dict[str, str] = {}
         self._twice: set[str] = set()
@@ -137,12 +159,20 @@ class Stream:
         elif tag == "testcase":
             self._case, self._properties, self._twice = Element(tag, attributes), {}, set()
             self._keep(*attributes.values())
+        elif tag in _BROKEN and self._suites:
+            self._suites[-1].own += 1
         elif tag in ("testsuites", "testsuite"):
-            if stamp := attributes.get("timestamp"):
-                self.head.timestamps.append(stamp)
-            if tag == "testsuite":
-                self.head.attributes = self.head.attributes or attributes
-            self.head.hostname = self.head.hostname or attributes.get("hostname", "")
+            self._open(tag, attributes)
+
+    def _open(self, tag: str, attributes: dict[str, str]) -> None:
+        counts = (attributes.get(name, "") for name in ("failures", "errors"))
+        number = sum(int(text[:9]) for text in counts if text.isascii() and text.isdigit())
+        self._suites.append(_Suite(attributes.get("name", "")[:200], number))
+        if stamp := attributes.get("timestamp"):
+            self.head.timestamps.append(stamp)
+        if tag == "testsuite":
+            self.head.attributes = self.head.attributes or attributes
+        self.head.hostname = self.head.hostname or attributes.get("hostname", "")
 
     def _property(self, name: str, value: str) -> None:
         if self._case is not None:
@@ -170,6 +200,8 @@ class Stream:
     def _end(self, tag: str) -> None:
         self._depth -= 1
         if self._case is None:
+            if tag in ("testsuites", "testsuite"):
+                self._close(self._suites.pop())
             return
         if tag == self._inside:
             self._case[-1].text = "".join(self._text)
@@ -177,10 +209,18 @@ class Stream:
         elif tag == "testcase":
             case = TestCase.fromelem(self._case)  # type: ignore[no-untyped-call]
             self._ready.append(Reported(case, self._properties, frozenset(self._twice)))
+            if self._suites:
+                self._suites[-1].broken += sum(entry.tag in _BROKEN for entry in self._case)
             self._case = None
             self._cases += 1
             if self._cases > _MOST_CASES:
                 raise self._refused(f"more than {_MOST_CASES:,} test cases")
+
+    def _close(self, suite: _Suite) -> None:
+        if text := suite.contradiction:
+            self.head.contradictions.append(text)
+        if self._suites:
+            self._suites[-1].broken += suite.broken
 
     def _keep(self, *texts: str) -> None:
         self._kept += sum(map(len, texts))

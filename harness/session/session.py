@@ -27,7 +27,7 @@ from harness.isolation.environment import full_environment
 from harness.isolation.evidence import Death
 from harness.isolation.foreign import ForeignFile, MainBlock
 from harness.isolation.garbage import importing
-from harness.isolation.isolator import Isolator, ItemResult
+from harness.isolation.isolator import Isolator, ItemResult, exit_code
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.isolation.reports import keep_layer, of_death
 from harness.isolation.threads import NotForkableError, refuse_started_runtimes
@@ -53,7 +53,7 @@ from harness.scratch import Scratch
 from harness.session.fixtures import CASE, GOLDEN
 from harness.session.markers import case_of, declared_targets
 from harness.session.options import Settings
-from harness.session.record import is_declared, record_of, settle
+from harness.session.record import is_declared, is_ours, record_of, settle
 from harness.session.selection import Shard, shards
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class Cases:
         self._pid = os.getpid()
         self._collected = config.stash.setdefault(COLLECTED, Collected())
         self._compiled: dict[tuple[str, str, str], list[Summary]] = {}
-        self._measured = self._unproven = 0  # cases
+        self._cases = self._measured = 0
+        self._plain = 0  # tests that are no cases, and were not skipped
         # In a case's own process, too: what is to be rewritten is not compared.
         config.stash[GOLDEN] = None if settings.update_golden else settings.golden
 
@@ -229,9 +230,10 @@ class Cases:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         record = record_of(report)
         if record is None:
+            self._plain += report.when == "call" and not is_ours(report) and not report.skipped
             return
+        self._cases += 1
         self._measured += record.kind != Kind.SKIPPED
-        self._unproven += bool(record.unproven)
         compiled = record.facts.get(PROPERTY) if record.kind == Kind.PASSED else None
         if self._settings.update_golden and compiled:
             self._compiled[record.area, record.id, record.framework] = json.loads(compiled)
@@ -262,8 +264,9 @@ class Cases:
                 junit.add_global_property(name, value)
         if self._collected.unmatched and session.exitstatus in (0, 5):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if self._unproven and not self._measured and session.exitstatus == 0:
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED  # none that tests the lane
+        measured = self._measured or self._plain
+        if self._cases and not measured and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED  # none that says anything
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -409,7 +412,11 @@ class Cases:
             LANES[case.target.lane].preload()
             LANES[case.target.lane].prepare(case.target.topology)
             with subtests.held_back(self._config) as parts:
-                reports = runtestprotocol(item, log=False, nextitem=nextitem)
+                try:
+                    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+                except pytest.exit.Exception as error:
+                    error.returncode = exit_code(error.returncode)
+                    raise
         process = log.read()
         return ItemResult(
             reports=subtests.between(reports, parts),

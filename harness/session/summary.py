@@ -56,6 +56,9 @@ def lines(
     yield from _expected([r for r in records if r.kind == Kind.EXPECTED_FAILURE], width)
     yield from _skipped(records, collected, width)
     yield from _unproven(records, width)
+    if records and all(record.kind == Kind.SKIPPED for record in records):
+        text = "No case was measured: if no other test ran, the exit code is 5."
+        yield from ((line, {"red": True}) for line, _ in _wrapped(text, width, "", ""))
 
 
 def _title(text: str, width: int, **style: bool) -> Line:
@@ -223,8 +226,6 @@ def _unproven(records: Sequence[Record], width: int) -> Iterator[Line]:
     yield _title("passes without evidence", width, red=alone, bold=alone)
     text = f"of {len(records)} tests passed and did nothing on lane {found[0].lane}: not counted"
     yield from _counted(len(found), text, width)
-    if alone:
-        yield "No test says anything about the lane, so the exit code is 5.", {"red": True}
 
 
 def _counted(count: int, text: str, width: int) -> Iterator[Line]:

@@ -64,7 +64,7 @@ def test_plain_tests_without_a_client(project: Project, xdist: tuple[str, ...]) 
     }
     assert ran.properties("test_does_not")["outcome_detail"] == NO_CLIENT
     assert ran.shows("3 of 6 tests passed and did nothing on lane virtual-tpu")
-    assert "exit code is 5" not in ran.stdout
+    assert "exit code is 5" not in ran.stdout  # test_uses was measured
 
 
 @isolation
@@ -161,3 +161,34 @@ def test_a_topology_that_a_case_uses(project: Project) -> None:
         '@pytest.mark.lanes("cpu")\n@pytest.mark.topologies("2x4", 2)\ndef test_case(): pass\n',
     )
     assert project.run("--topology=2x4").code == 0
+
+
+@xdist
+def test_a_run_that_measured_nothing(project: Project, xdist: tuple[str, ...]) -> None:
+    project.write("test_inner.py", "def test_x(): pytest.skip('no chip')\ndef test_y(): test_x()\n")
+    ran = project.run("--lane=cpu", *xdist)
+    assert set(ran.outcomes.values()) == {"skipped"}
+    assert ran.shows("No case was measured: if no other test ran, the exit code is 5.")
+    assert ran.code == pytest.ExitCode.NO_TESTS_COLLECTED
+    # Another test, which is no case, is a measurement of its own; plain pytest keeps its rule.
+    project.write(
+        "test_case.py", "@pytest.mark.lanes('cpu')\ndef test_c(): pytest.skip('no chip')\n"
+    )
+    project.write("test_inner.py", "def test_plain(): pass\n")
+    assert project.run(*xdist).code == 0
+
+
+@isolation
+@pytest.mark.parametrize("code", [0, 1, 5, 7, None])
+def test_a_case_cannot_end_the_run_green(
+    project: Project, isolation: str, code: int | None
+) -> None:
+    """Nor with a code that a whole run can end with: the cases after it have not run."""
+    project.write(
+        "test_inner.py",
+        "pytestmark = pytest.mark.lanes('cpu')\n"
+        f"def test_x(): pytest.exit('enough', {code})\ndef test_after(): assert 0\n",
+    )
+    ran = project.run(f"--isolation={isolation}")
+    assert ran.code == (7 if code == 7 else pytest.ExitCode.INTERRUPTED)
+    assert ran.shows("enough")
