@@ -16,6 +16,8 @@ VERSIONS = ("python", *COMPONENTS)
 # Who expected a failure, in the property expected_by.
 EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST = "expectation", "pytest"
 
+# Of a pass that executed nothing on its lane: what it did there.
+NOT_EXECUTED = "not_executed"
 # Before the name of a step: how many functions the host called in it (harness.model.host_work).
 HOST_CALLS = "host_calls_"
 # What a test of any pytest may say of itself with record_property.
@@ -38,6 +40,7 @@ _RECORD = frozenset(
         *("id", "framework", "isolation", "deadline"),
         *("expectation", "expected", "expected_by", "actual"),
         *("outcome", "outcome_detail", "failure", "signal", "unproven", MODIFIED),
+        NOT_EXECUTED,
         *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
     }
 )

@@ -50,6 +50,7 @@ class Record(Message):
     failure: str  # the message of what went wrong, expected or not
     layer: str  # where it went wrong, one of harness.diagnosis.layers
     signal: str
+    not_executed: str  # of a pass that executed nothing on a lane that counts: what it did; or ""
     unproven: str  # why its pass says nothing about the lane, and so is none; or ""
     duration_setup: float
     duration_runtime_start: float | None
@@ -108,6 +109,7 @@ def settle(
         actual=str(raw.kind),
         expected_by=_expected_by(raw, expectation),
         signal=raw.signal,
+        not_executed=_not_executed(record),
         unproven=unproven,
         failure=_NATIVE_TRACE.sub("", failure)[:_MOST_OF_A_FAILURE],
         layer=layer,
@@ -118,6 +120,18 @@ def settle(
         if report is last or report.failed:  # JUnit gets a second test case for a second failure
             report.user_properties.extend(record.properties())
     return run.reports
+
+
+def _not_executed(record: Record) -> str:
+    """Return what a pass did instead of an execution on a lane that counts them, or ""."""
+    if record.kind not in WORKS or record.facts.get("executions") != "0":
+        return ""
+    compiled = int(record.facts["compilations"])
+    if compiled:
+        return f"compiled {compiled} program{'s' * (compiled > 1)} for the lane"
+    if record.facts["clients"] != "0":
+        return "only created a client of the lane"
+    return "did nothing on the lane; its process has a client of it"
 
 
 def _with_evidence(
@@ -255,6 +269,7 @@ def _record(
         failure="",
         layer="",
         signal="",
+        not_executed="",
         unproven="",
         duration_setup=own["setup"],
         duration_runtime_start=sum(starts.values()) if starts else None,

@@ -11,6 +11,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from harness.diagnosis.signature import generalised
 from harness.lanes import DEFAULT_LANE
 from harness.model.outcome import Kind
 from harness.model.script import becomes_script
@@ -56,6 +57,7 @@ def lines(
     yield from _expected([r for r in records if r.kind == Kind.EXPECTED_FAILURE], width)
     yield from _skipped(records, collected, width)
     yield from _unproven(records, width)
+    yield from _not_executed(records, width)
     if records and all(record.kind == Kind.SKIPPED for record in records):
         text = "No case was measured: if no other test ran, the exit code is 5."
         yield from ((line, {"red": True}) for line, _ in _wrapped(text, width, "", ""))
@@ -226,6 +228,24 @@ def _unproven(records: Sequence[Record], width: int) -> Iterator[Line]:
     yield _title("passes without evidence", width, red=alone, bold=alone)
     text = f"of {len(records)} tests passed and did nothing on lane {found[0].lane}: not counted"
     yield from _counted(len(found), text, width)
+
+
+def _not_executed(records: Sequence[Record], width: int) -> Iterator[Line]:
+    """Passes that show less than they seem to; JUnit has all, in a property."""
+    by_cause: dict[str, list[str]] = {}
+    for record in records:
+        if record.not_executed:
+            by_cause.setdefault(generalised(record.not_executed), []).append(record.id)
+    if not by_cause:
+        return
+    yield _title("passes that executed nothing on their lane", width)
+    for ids in by_cause.values():
+        first = next(record for record in records if record.id == ids[0])
+        yield from _counted(len(ids), first.not_executed, width)
+        for id_ in ids[:_CASES]:
+            yield f"  {id_}", {}
+        if len(ids) > _CASES:
+            yield f"  ... and {len(ids) - _CASES} more: property not_executed in JUnit", {}
 
 
 def _counted(count: int, text: str, width: int) -> Iterator[Line]:

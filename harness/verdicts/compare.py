@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.diagnosis.signature import first_line, generalised
+from harness.junit.names import NOT_EXECUTED
 from harness.junit.report import Report, Result
 from harness.model.outcome import Answer
 from harness.verdicts.alignment import aligned
@@ -97,6 +98,11 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     for verdict, text in words.items():
         count = len(comparison.of(verdict))
         but += f"; {count} {text}" if count else ""
+    idle = sum(
+        runs[0].works and NOT_EXECUTED in runs[0].properties
+        for runs in comparison.candidate.runs.values()
+    )
+    but += f"; {idle} passed without executing anything" if idle else ""
     lanes = f" on {' and '.join(comparison.lanes)}" if comparison.lanes else ""
     asked = f" Not asked: {', '.join(comparison.not_asked)}." if comparison.not_asked else ""
     return Decision(0, f"Qualified{lanes}: nothing regressed, nothing is missing{but}.{asked}")

@@ -39,6 +39,7 @@ _PLANTED = "it is there only while sensitivity is measured"
 _MERGED = "it is there only in reports of several workers, merged"
 NOT_COMPARED: Mapping[str, str] = {
     **dict.fromkeys(("expectation", "expected", "expected_by", "actual", "unproven"), _ANSWER),
+    "not_executed": "the answer counts the passes of the candidate that executed nothing",
     **dict.fromkeys(("outcome", "outcome_detail", "failure", "signal", "layer"), _ANSWER),
     **dict.fromkeys(("id", "area", "lane", "topology", "framework", "upstream"), _CASE),
     **dict.fromkeys(("isolation", "deadline", "modified"), _CASE),

@@ -192,3 +192,28 @@ def test_a_case_cannot_end_the_run_green(
     ran = project.run(f"--isolation={isolation}")
     assert ran.code == (7 if code == 7 else pytest.ExitCode.INTERRUPTED)
     assert ran.shows("enough")
+
+
+@xdist
+def test_passes_that_executed_nothing_are_named(project: Project, xdist: tuple[str, ...]) -> None:
+    """A client that was made at import is one for all tests of the file."""
+    project.write(
+        "test_inner.py",
+        JAX + "jax.devices()\n" + USES + DOES_NOT + "def test_compiles():\n"
+        "    shape = jax.ShapeDtypeStruct((4,), jnp.float32)\n"
+        "    jax.jit(lambda x: x * 3 + 1).lower(shape).compile()\n"
+        "def test_elsewhere():\n"
+        "    with jax.default_device(jax.devices('cpu')[0]): assert jnp.ones(4).sum() == 4\n",
+    )
+    ran = project.run("--lane=virtual-tpu", "--topology=4", *xdist, JAX_PLATFORMS="tpu,cpu")
+    said = {name: ran.properties(name).get("not_executed", "") for name in ran.cases}
+    assert said["test_uses"] == ""
+    assert said["test_compiles"] == "compiled 1 program for the lane"
+    assert {said["test_does_not"], said["test_elsewhere"]} <= {
+        "only created a client of the lane",
+        "did nothing on the lane; its process has a client of it",
+    }
+    assert ran.shows("passes that executed nothing on their lane")
+    assert ran.shows("test_inner.py::test_does_not")
+    assert set(ran.outcomes.values()) == {"passed"}
+    assert ran.code == 0
