@@ -11,9 +11,11 @@ from harness.commands.output import say
 from harness.errors import BadInputError
 from harness.job.command import run_command
 from harness.job.environment import JobEnvironment
+from harness.job.gathering import Gathering
 from harness.lanes import LANES, Lane, events, lane_can, lane_named
 from harness.lanes.event_file import EventFile
 from harness.lanes.events import EventLog
+from harness.lanes.virtual_tpu.executor.watch import deadline_of
 from harness.model.topology import Topology
 
 _LANE = "virtual-tpu"
@@ -82,27 +84,40 @@ def _run(options: argparse.Namespace) -> int:
     if failed := found.of("failed"):
         first = (failed[0].stack or "").partition("\n")[0]
         say(f"xla-harness: the reason, the same for all ranks: {first}", style="red")
+    elif reason.text:
+        say(f"xla-harness: the reason, the same for all ranks: {reason.text}", style="red")
     elif alone and ended.code == 0 and len(environments) > 1:
         say(f"xla-harness: {_ALONE.format(count=len(environments))}", style="yellow")
     return ended.code or int(bool(found.damage))
 
 
 class _Reason:
-    """Says once, as soon as it is known, why the job can't go on."""
+    """Says once, as soon as it is known, why the job can't go on.
+
+    Attributes:
+        text: why; "" as long as it may.
+    """
 
     def __init__(self, log: EventLog | EventFile, path: Path) -> None:
-        self._log, self._path, self._read, self._known = log, path, 0, False
+        self._log, self._path, self._read, self.text = log, path, 0, ""
+        self._gathering: Gathering | None = Gathering(deadline_of(os.environ))
 
-    def is_known(self) -> bool:
-        """Return whether the job can't go on; the first time, say why."""
+    def is_known(self, processes: Mapping[int, int]) -> bool:
+        """Return whether the job of these processes can't go on; the first time, say why."""
         size = self._path.stat().st_size if self._path.exists() else 0
-        if self._known or size == self._read:
-            return self._known
-        self._read = size
-        if failed := self._log.read().of("failed"):
-            self._known = True
-            say(f"xla-harness: {failed[0].stack}", style="red")
-        return self._known
+        if not self.text and size != self._read:
+            self._read, read = size, self._log.read()
+            if read.of("client"):
+                self._gathering = None  # from here on the lane judges
+            if failed := read.of("failed"):
+                self.text = failed[0].stack or "the job can't go on"
+        elif not self.text and self._gathering is not None and len(processes) > 1:
+            self.text = self._gathering.why_late(processes)
+        else:
+            return bool(self.text)
+        if self.text:
+            say(f"xla-harness: {self.text}", style="red")
+        return bool(self.text)
 
 
 def _topology(options: argparse.Namespace, lane: Lane) -> Topology:

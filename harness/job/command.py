@@ -41,7 +41,7 @@ def run_command(
     words: Sequence[str],
     environments: Sequence[Mapping[str, str]],
     deadline: float | None,
-    is_stuck: Callable[[], bool] = lambda: False,
+    is_stuck: Callable[[Mapping[int, int]], bool] = lambda _: False,
 ) -> Ending:
     """Run the command with each of these environments, and wait for all of them.
 
@@ -53,8 +53,9 @@ def run_command(
         words: the program and its arguments.
         environments: all variables of each process.
         deadline: in seconds, for all together; None for none.
-        is_stuck: asked about once a second: whether the processes will never end, though each of
-            them may still run. They then end as if one had failed.
+        is_stuck: asked about once a second, with the process ID of each rank that still runs:
+            whether the processes will never end, though each of them may still run. They then end
+            as if one had failed.
 
     Raises:
         BadInputError: there is no such program.
@@ -113,16 +114,16 @@ class _Processes:
         self._output.wake_for(os.pidfd_open(started.pid))
         self._started.append(started)
 
-    def wait(self, deadline: float | None, is_stuck: Callable[[], bool]) -> Ending:
+    def wait(self, deadline: float | None, is_stuck: Callable[[Mapping[int, int]], bool]) -> Ending:
         """Wait until all have ended, or one has failed, or they are stuck."""
         end = time.monotonic() + deadline if deadline is not None else None
         stuck = False
-        while self._running() and not self._failed() and not (stuck := is_stuck()):
+        while self._running() and not self._failed() and not (stuck := is_stuck(self._processes())):
             left = _LOOK if end is None else end - time.monotonic()
             if left <= 0:
                 return self._late(deadline)
             self._output.copy(min(left, _LOOK))
-        stuck = stuck or is_stuck()  # says why before it is said who failed of it
+        stuck = stuck or is_stuck({})  # says why before it is said who failed of it
         if stuck or self._failed():
             self._wait_for_all(_AFTER_FAILURE)
         failed = self._failed()
@@ -165,6 +166,9 @@ class _Processes:
         """Its exit code, as a shell says it; None while it runs."""
         code = self._started[rank].poll()
         return 128 - code if code is not None and code < 0 else code
+
+    def _processes(self) -> dict[int, int]:
+        return {rank: self._started[rank].pid for rank in self._running()}
 
     def _running(self) -> list[int]:
         return [rank for rank in range(len(self._started)) if self._code(rank) is None]

@@ -223,6 +223,33 @@ def test_the_reason_comes_once_and_its_first_line_last(run: Run, tmp_path: Path)
         assert re.search(line + rf"f32\[1\] .*, {script}:\d+\)", report)
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (
+            'jax.distributed.initialize(os.environ["COORDINATOR"], 5, int(os.environ["RANK"]))',
+            "2 processes were started, and ranks 0, 1 wait in jax.distributed.initialize for 5",
+        ),
+        (
+            (
+                'os.environ["RANK"] == "1" and time.sleep(600)\n'
+                'jax.distributed.initialize(os.environ["COORDINATOR"], 2, int(os.environ["RANK"]))'
+            ),
+            "rank 1 does nothing, for 3 s, and rank 0 waits in jax.distributed.initialize",
+        ),
+    ],
+    ids=["count", "absent"],
+)
+def test_processes_that_never_gather(
+    run: Run, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    monkeypatch.setenv("VIRTUAL_TPU_DEADLINE", "3")
+    monkeypatch.setenv("COORDINATOR", f"localhost:{free_port()}")
+    ran = run("--topology=2@chip", command=python(f"import os, time, jax\n{script}"))
+    assert ran.code
+    assert f"xla-harness: {said}" in ran.stderr
+
+
 HANGS_UNDER_JAX = """\
 import os, time
 import jax

@@ -177,9 +177,9 @@ class Diagnosis:
         stopped = [number for number, rank in sorted(self._ranks.items()) if rank.is_stopped]
         owners = {d: rank.number for rank in self._ranks.values() for d in rank.devices}
         idle = sorted({owners[device] for device in devices if device in owners} - set(stopped))
-        who = ranks_named(idle)
+        who, late = ranks_named(idle), list(idle)
         if set(idle) & set(waiters):  # some of its devices wait for others of them
-            who = f"{devices_named(devices)} of {who}"
+            who, late = f"{devices_named(devices)} of {who}", sorted(devices)
         waits = f"{ranks_named(waiters)} {verb(waiters, 'waits', 'wait')}"
         what = f": {_collectives(self._waiting)}" if self._waiting else ""
         if stopped:
@@ -191,13 +191,13 @@ class Diagnosis:
         elif idle and len(idle) <= len(waiters):
             self.culprits = idle
             self._lines.append(
-                f"{who} {verb(devices, 'does', 'do')} nothing, for {deadline:g} s, and "
+                f"{who} {verb(late, 'does', 'do')} nothing, for {deadline:g} s, and "
                 f"{waits} for {verb(idle, 'it', 'them')}{what}"
             )
         elif idle:
             self.culprits = waiters
             self._lines.append(
-                f"{waits} in a program that {who} {verb(devices, 'does', 'do')} not come "
+                f"{waits} in a program that {who} {verb(late, 'does', 'do')} not come "
                 f"to, for {deadline:g} s{what}"
             )
         else:

@@ -13,6 +13,11 @@ LOOK = 0.5  # seconds between two looks
 _SECONDS = 20.0
 
 
+def deadline_of(environment: Mapping[str, str]) -> float:
+    """Return the seconds that the others may be let wait."""
+    return float(environment.get("VIRTUAL_TPU_DEADLINE") or _SECONDS)
+
+
 @dataclass
 class _Process:
     """One that others wait for."""
@@ -30,7 +35,7 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self.deadline = float(os.environ.get("VIRTUAL_TPU_DEADLINE") or _SECONDS)
+        self.deadline = deadline_of(os.environ)
         self._looked = time.monotonic()
         self._processes: dict[int, _Process] = {}
         self._launches: Threads | None = None
