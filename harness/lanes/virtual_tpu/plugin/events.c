@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,9 @@ static const char *library_of(const void *caller) {
   const char *base = strrchr(path, '/');
   base = base == NULL ? path : base + 1;
   if (strncmp(base, "_XLAC", 5) == 0) base = "torch_xla";
-  if (strstr(path, "/jaxlib/") != NULL) base = "jax";
+  static const char JAXLIB[] = "/jaxlib/";
+  const ptrdiff_t folder = base - path - (ptrdiff_t)(sizeof JAXLIB - 1);
+  if (folder >= 0 && strncmp(path + folder, JAXLIB, sizeof JAXLIB - 1) == 0) base = "jax";
   if (strncmp(base, "libxla_base.", 12) == 0) base = "torch_tpu";
   snprintf(name, sizeof name, "%s", base);
   const size_t slot = atomic_fetch_add(&count, 1);

@@ -56,11 +56,7 @@ static PJRT_Error *send_program(Program *program, PJRT_LoadedExecutable *loaded,
   return error;
 }
 
-// By the names of HLO's instructions, which stand in the serialised program as they are.
 static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *found) {
-  static const char *const NAMES[] = {"all-reduce",         "all-gather",
-                                      "all-to-all",         "reduce-scatter",
-                                      "collective-permute", "collective-broadcast"};
   PJRT_LoadedExecutable_GetExecutable_Args get = {
       .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
       .loaded_executable = loaded};
@@ -68,12 +64,14 @@ static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *found) {
   PJRT_Executable_Serialize_Args bytes = {.struct_size = PJRT_Executable_Serialize_Args_STRUCT_SIZE,
                                           .executable = get.executable};
   PJRT_Error *error = compilations_serialize(loaded, &bytes);
-  *found = 0;
-  for (size_t i = 0; error == NULL && i < sizeof NAMES / sizeof *NAMES; ++i) {
-    *found |= memmem(bytes.serialized_bytes, bytes.serialized_bytes_size, NAMES[i],
-                     strlen(NAMES[i])) != NULL;
+  if (error == NULL) {
+    if (!executable_exchanges(bytes.serialized_bytes, bytes.serialized_bytes_size, found)) {
+      error = error_new(PJRT_Error_Code_INTERNAL,
+                        "virtual TPU: the executable does not have the program it was made of, "
+                        "which says what it exchanges with other devices");
+    }
+    bytes.serialized_executable_deleter(bytes.serialized_executable);
   }
-  if (error == NULL) bytes.serialized_executable_deleter(bytes.serialized_executable);
   PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
                                           .executable = get.executable};
   backend->PJRT_Executable_Destroy(&destroy);

@@ -310,6 +310,13 @@ int module_has_donors(const char *program, size_t size, int with_config);
 int64_t *donated_by_module(const char *program, size_t size, int with_config, size_t *count);
 // The same of a serialised CPU executable.
 int64_t *donated_parameters(const char *executable, size_t size, size_t *count);
+// Learn whether a serialised CPU executable exchanges anything between devices; 0 if it has no
+// program that says so.
+int executable_exchanges(const char *executable, size_t size, int *exchanges);
+// What a custom call that is a Pallas kernel has as its target.
+#define KERNEL_TARGET "tpu_custom_call"
+// Whether an HloModuleProto, or the one in an HloModuleProtoWithConfig, calls a Pallas kernel.
+int module_calls_kernel(const char *program, size_t size, int with_config);
 
 // --- profiler.c
 // Put a profiler before the extensions that `api` has.

@@ -34,8 +34,6 @@ static Listener listener;
 
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_listener(Listener function) { listener = function; }
 
-static const char KERNEL[] = "tpu_custom_call";
-
 // --- Equal programs are one executable.
 // Replicas in threads of one process each compile the same program, and XLA's CPU runtime lets only
 // runs of the same executable meet in a collective: as two they would wait for each other forever.
@@ -359,9 +357,19 @@ static PJRT_Error *plant_and_compile(PJRT_Client_Compile_Args *args, const PJRT_
   return compile_or_rewrite(args, submitted, caller);
 }
 
+// Whether a program may call a Pallas kernel. Of HLO that is certain. MLIR's bytecode has each text
+// once, with an end, be it a target or the name of a function: the interpreter knows.
+static int may_call_kernel(const PJRT_Program *program) {
+  if (program->format_size >= 3 && memcmp(program->format, "hlo", 3) == 0) {
+    return module_calls_kernel(program->code, program->code_size, program->format_size > 3);
+  }
+  static const char TARGET[] = KERNEL_TARGET;
+  return memmem(program->code, program->code_size, TARGET, sizeof TARGET) != NULL;
+}
+
 static PJRT_Error *compile_submitted(PJRT_Client_Compile_Args *args, const void *caller) {
   const PJRT_Program *submitted = args->program;
-  if (memmem(submitted->code, submitted->code_size, KERNEL, sizeof KERNEL - 1) == NULL) {
+  if (!may_call_kernel(submitted)) {
     return plant_and_compile(args, submitted, caller);
   }
   if (interpreter == NULL) {

@@ -192,11 +192,108 @@ int64_t *donated_by_module(const char *program, size_t size, int with_config, si
   return found;
 }
 
-int64_t *donated_parameters(const char *executable, size_t size, size_t *count) {
+// One field of a message.
+typedef struct {
+  unsigned number;
+  uint64_t value;  // of a varint
+  unsigned char *at, *end;
+} Part;
+
+// Read the field at `*at` and move behind it; 0 at the end of the message, or when it is broken.
+static int next_part(unsigned char **at, unsigned char *end, Part *part) {
+  if (*at >= end) return 0;
+  const uint64_t tag = read_varint(at, end);
+  *part = (Part){.number = (unsigned)(tag >> 3), .at = *at};
+  uint64_t size = (tag & 7) == 1 ? 8 : (tag & 7) == 5 ? 4 : 0;
+  if ((tag & 7) == 0) part->value = read_varint(at, end);
+  if ((tag & 7) == 2) {
+    size = read_varint(at, end);
+    part->at = *at;
+  }
+  if (size > (uint64_t)(end - *at)) return 0;
+  part->end = *at += size;
+  return 1;
+}
+
+static int is_text(const Part *part, const char *text) {
+  const size_t size = strlen(text);
+  return (size_t)(part->end - part->at) == size && memcmp(part->at, text, size) == 0;
+}
+
+// Whether any instruction of a module, be it in a fusion, a loop or a called computation, is what
+// `matches` looks for.
+static int any_instruction(unsigned char *at, unsigned char *end,
+                           int (*matches)(unsigned char *, unsigned char *)) {
+  enum { COMPUTATIONS = 3, INSTRUCTIONS = 2 };
+  Part computation, instruction;
+  while (next_part(&at, end, &computation)) {
+    if (computation.number != COMPUTATIONS) continue;
+    unsigned char *inside = computation.at;
+    while (next_part(&inside, computation.end, &instruction)) {
+      if (instruction.number == INSTRUCTIONS && matches(instruction.at, instruction.end)) return 1;
+    }
+  }
+  return 0;
+}
+
+enum { OPCODE = 2, TARGET = 28, IS_HOST_TRANSFER = 47 };
+
+// An instruction that starts a collective asynchronously has "-start" behind the usual opcode, or
+// calls a computation that has the usual one.
+static int is_collective(const Part *opcode) {
+  static const char *const OPCODES[] = {
+      "all-reduce",          "all-gather",       "all-to-all",
+      "ragged-all-to-all",   "reduce-scatter",   "collective-permute",
+      "all-reduce-start",    "all-gather-start", "collective-permute-start",
+      "collective-broadcast"};
+  for (size_t i = 0; i < sizeof OPCODES / sizeof *OPCODES; ++i) {
+    if (is_text(opcode, OPCODES[i])) return 1;
+  }
+  return 0;
+}
+
+static int is_exchange(unsigned char *at, unsigned char *end) {
+  Part part;
+  int sends = 0, is_of_host = 0;
+  while (next_part(&at, end, &part)) {
+    if (part.number == OPCODE && is_collective(&part)) return 1;
+    if (part.number == OPCODE) sends = is_text(&part, "send") || is_text(&part, "recv");
+    if (part.number == IS_HOST_TRANSFER) is_of_host = part.value != 0;
+  }
+  return sends && !is_of_host;
+}
+
+static int is_kernel(unsigned char *at, unsigned char *end) {
+  Part part;
+  while (next_part(&at, end, &part)) {
+    if (part.number == TARGET) return is_text(&part, KERNEL_TARGET);
+  }
+  return 0;
+}
+
+int module_calls_kernel(const char *program, size_t size, int with_config) {
+  unsigned char *end, *at = find_module(program, size, with_config, &end);
+  return at != NULL && any_instruction(at, end, is_kernel);
+}
+
+// The HloModuleProtoWithConfig of a serialised CPU executable; NULL without one.
+static unsigned char *find_program(const char *executable, size_t size, unsigned char **end) {
   enum { RESULT = 1, HLO = 1 };
-  unsigned char *at = (unsigned char *)executable, *end = at + size;
+  unsigned char *at = (unsigned char *)executable;
+  *end = at + size;
+  if ((at = find_field(at, *end, RESULT, end)) == NULL) return NULL;
+  return find_field(at, *end, HLO, end);
+}
+
+int executable_exchanges(const char *executable, size_t size, int *exchanges) {
+  unsigned char *end, *at = find_program(executable, size, &end);
+  if (at != NULL) at = find_field(at, end, MODULE_FIELD, &end);
+  if (at != NULL) *exchanges = any_instruction(at, end, is_exchange);
+  return at != NULL;
+}
+
+int64_t *donated_parameters(const char *executable, size_t size, size_t *count) {
+  unsigned char *end, *at = find_program(executable, size, &end);
   *count = 0;
-  if ((at = find_field(at, end, RESULT, &end)) == NULL) return NULL;
-  if ((at = find_field(at, end, HLO, &end)) == NULL) return NULL;
-  return donated_by_module((const char *)at, (size_t)(end - at), 1, count);
+  return at == NULL ? NULL : donated_by_module((const char *)at, (size_t)(end - at), 1, count);
 }
