@@ -15,6 +15,7 @@ from harness.job.gathering import Gathering
 from harness.lanes import LANES, Lane, events, lane_can, lane_named
 from harness.lanes.event_file import EventFile
 from harness.lanes.events import EventLog
+from harness.lanes.unseen import unseen_error
 from harness.lanes.virtual_tpu.executor.watch import deadline_of
 from harness.model.topology import Topology
 
@@ -70,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
         log = EventLog(Path(named))
     else:  # a script may run for days, and only these are read here
         log = EventFile()
-        own = {**log.environment, events.KINDS_VARIABLE: "client,meet,failed"}
+        own = {**log.environment, events.KINDS_VARIABLE: "client,meet,failed,error,seen"}
     environments = [{**each, **own, _PRINTED: "1"} for each in _environments(lane, topology)]
     path = Path(environments[0][events.VARIABLE])
     reason = _Reason(log, path)
@@ -81,14 +82,17 @@ def _run(options: argparse.Namespace) -> int:
     if ended.why:
         say(f"xla-harness: {ended.why}", style="red")
     alone = found.of("client") and not found.of("meet")
+    unseen = unseen_error(found)
     if failed := found.of("failed"):
         first = (failed[0].stack or "").partition("\n")[0]
         say(f"xla-harness: the reason, the same for all ranks: {first}", style="red")
     elif reason.text:
         say(f"xla-harness: the reason, the same for all ranks: {reason.text}", style="red")
+    elif unseen:
+        say(f"xla-harness: an error that the script was not given:\n{unseen}", style="red")
     elif alone and ended.code == 0 and len(environments) > 1:
         say(f"xla-harness: {_ALONE.format(count=len(environments))}", style="yellow")
-    return ended.code or int(bool(found.damage))
+    return ended.code or int(bool(found.damage or unseen))
 
 
 class _Reason:

@@ -65,6 +65,7 @@ class ItemResult:
     process: Events = field(default_factory=Events)  # of cases before it in its process, too
     runtime_start: dict[str, float] = field(default_factory=dict)  # seconds, by phase
     wall: float = 0.0
+    began: float = 0.0  # of the machine's monotonic clock
 
 
 def preload(modules: Sequence[str]) -> None:
@@ -154,7 +155,7 @@ class Isolator:
         run.events = run.process.after(before)
         if self._child is None or run.process.damage:  # the next case gets a new log
             self.close()
-        run.wall = time.monotonic() - start
+        run.began, run.wall = start, time.monotonic() - start
         return run
 
     def collect(self, file: ForeignFile) -> list[FoundTest]:

@@ -139,6 +139,23 @@ def unproven(
     return Outcome(kind, message)
 
 
+def unseen(
+    item: pytest.Item, before: Sequence[pytest.TestReport], raw: Outcome, text: str
+) -> Outcome:
+    """Make an error that the test was not given the outcome of a test that has not failed.
+
+    A marker of pytest's own that expects a failure gets one.
+    """
+    *_, last = (report for report in before if report.when == "call" or not report.passed)
+    if raw.xfail is not None:
+        last.outcome, last.longrepr, last.wasxfail = "skipped", None, raw.xfail
+        return Outcome(Kind.FAILED, xfail=raw.xfail)
+    title = "an error that the test was not given"
+    line = text.partition("\n")[0]
+    last.outcome, last.longrepr = "failed", longrepr(item, line, f"{title}: {text}\n")
+    return Outcome(Kind.FAILED, text, layer="execution")
+
+
 def skip_reason(report: pytest.TestReport) -> str:
     """Why a skipped report says it was skipped."""
     if isinstance(report.longrepr, tuple):

@@ -12,7 +12,7 @@ from harness.isolation.ranks import RankError, fork_ranks
 from harness.job.environment import JobEnvironment
 from harness.lanes import events
 from harness.lanes.events import EventLog, Events
-from harness.lanes.virtual_tpu import library
+from harness.lanes.virtual_tpu import library, process
 from harness.model.topology import Topology
 
 
@@ -40,7 +40,7 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
     def rank(number: int) -> Any:
         os.environ.update(environment.of(number))
         value = fn(number)
-        library.settle()
+        process.settle()
         return value
 
     path = os.environ.get(events.VARIABLE)

@@ -48,9 +48,11 @@ class Event:
     ``kernel``, ``fault`` (of a kernel, while it ran), ``rewrite`` (of what the CPU's compiler
     lacks), ``plant`` (of a fault, for those who ask which tests see it), ``execute``, ``meet`` (a
     process's first program over several processes), ``failed`` (its job can't go on: ``stack`` is
-    the whole diagnosis), ``aot`` or ``aot_refused``; ``by`` the library that asked: ``torch_xla``,
-    ``jax``, ``torch_tpu`` or a file's name; ``guard`` the value of ``SKIP_MEGASCALE_PJRT_CLIENT``
-    then, None if unset; ``time`` in seconds of the machine's monotonic clock.
+    the whole diagnosis), ``error`` (ended what was submitted at ``since``: ``stack`` is its text),
+    ``seen`` (an error that the test was given: ``stack`` is its text), ``aot`` or ``aot_refused``;
+    ``by`` the library that asked: ``torch_xla``, ``jax``, ``torch_tpu`` or a file's name; ``guard``
+    the value of ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the
+    machine's monotonic clock.
     """
 
     kind: str
@@ -72,6 +74,7 @@ class Event:
     stage: str = ""  # of a planted fault: "given" to the compiler, then "taken" or "refused" by it
     devices: int = 0  # of an execution
     program: int = 0  # of an execution: which its process has compiled, from 1; 0 if another did
+    since: float = 0.0  # of an error: when what it ended was submitted
     facts: Mapping[str, Any] = field(default_factory=dict)  # of a compilation ahead of time
 
 

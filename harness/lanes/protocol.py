@@ -50,6 +50,12 @@ class Lane(Protocol):
         """Set in this process what the environment no longer reaches."""
         ...
 
+    def settle(self) -> None:
+        """Wait until all that this process has queued on the lane has run; the default never waits.
+
+        An error that the test was not given is an event then.
+        """
+
     def unproven(self, process: Events, case: Events) -> str:
         """Why a pass would say nothing about the lane, or "".
 

@@ -14,6 +14,7 @@ from harness.isolation import reports, subtests
 from harness.isolation.isolator import ItemResult
 from harness.junit.names import EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST
 from harness.lanes import LANES
+from harness.lanes.unseen import unseen_error
 from harness.messages.typed import Message, Vocabulary, as_data
 from harness.model.case import Case
 from harness.model.outcome import ACTUAL, DECLARABLE, WORKS, Kind, Outcome
@@ -138,6 +139,11 @@ def _with_evidence(
     item: pytest.Item, case: Case, run: ItemResult, raw: Outcome
 ) -> tuple[Outcome, str]:
     """Return the outcome, and why a pass says nothing about the lane, and so is none; or ""."""
+    unseen = ""
+    if raw.kind in (Kind.PASSED, Kind.SKIPPED):
+        unseen = unseen_error(run.events, run.began)
+    if unseen:
+        return reports.unseen(item, run.reports, raw, unseen), ""
     if raw.kind not in WORKS:
         return raw, ""
     if run.events.damage:  # what is missing may be the one event that says what went wrong

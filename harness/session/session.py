@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import unittest
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -71,6 +72,7 @@ class Collected:
 
 
 _EXPECTATION = pytest.StashKey[Expectation | None]()
+_HAS_SETTLED = pytest.StashKey[bool]()  # the test itself has not failed, nor what it has queued
 COLLECTED = pytest.StashKey[Collected]()
 
 
@@ -213,10 +215,23 @@ class Cases:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
-        """Compile, or compare with golden compilations, if the test has found no fault itself."""
+        """End what the test has begun, if it has found no fault itself.
+
+        What it has queued has to run before it has passed. A lane that compiles only does that, or
+        compares with golden compilations.
+        """
         case = item.stash.get(CASE, None)
-        if case is None or not LANES[case.target.lane].compiles_only:
+        if case is None:
             return (yield)
+        if not LANES[case.target.lane].compiles_only:
+            try:
+                yield
+            except (pytest.skip.Exception, unittest.SkipTest):
+                LANES[case.target.lane].settle()
+                raise
+            LANES[case.target.lane].settle()
+            item.stash[_HAS_SETTLED] = True
+            return None
         from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler, compiling_what_is_submitted
 
         compiler = getattr(item, "funcargs", {}).get("tpu_compiler")
@@ -225,6 +240,13 @@ class Cases:
                 return (yield)
         yield
         compiler.compare()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
+        """Wait for what fixtures have queued, too."""
+        yield
+        if item.stash.get(_HAS_SETTLED, False):
+            LANES[item.stash[CASE].target.lane].settle()
 
     @pytest.hookimpl(tryfirst=True)  # it may change the report for all who come after it
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -424,6 +446,7 @@ class Cases:
             process=process,
             runtime_start=item.stash.get(RUNTIME_START, {}),
             wall=time.monotonic() - start,
+            began=start,
         )
 
 

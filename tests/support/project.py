@@ -69,6 +69,7 @@ class Project:
 
     path: Path
     preload: str = ""
+    limit: float = 300  # seconds
 
     def write(self, name: str, body: str) -> Path:
         """Write a file; a test module gets the usual imports."""
@@ -103,7 +104,7 @@ class Project:
         """
         with self.start(*args, **environment) as process:
             try:
-                stdout, stderr = process.communicate(typed, timeout=300)
+                stdout, stderr = process.communicate(typed, timeout=self.limit)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise

@@ -58,6 +58,11 @@ class VirtualTpuLane(Lane):
         process.start()
         frameworks.prepare("tpu", topology.total)
 
+    def settle(self) -> None:
+        from harness.lanes.virtual_tpu import process
+
+        process.settle()
+
     def unproven(self, process: Events, case: Events) -> str:
         del case
         return unless_client(self.name, process)

@@ -79,15 +79,6 @@ def load() -> ctypes.CDLL:
     return library
 
 
-def settle() -> None:
-    """Wait until all that this process has queued on its devices has run, or can't any more.
-
-    A process that ends before, others may wait for.
-    """
-    if PLUGIN.exists():
-        ctypes.CDLL(str(PLUGIN)).virtual_tpu_settle()
-
-
 @contextmanager
 def shared_compilations() -> Iterator[None]:
     """Within it, processes that are forked from this one compile equal programs once for all."""

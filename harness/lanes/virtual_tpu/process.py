@@ -19,7 +19,7 @@ from typing import Any
 import wrapt
 from packaging.version import Version
 
-from harness.lanes.virtual_tpu import callbacks, own_frames, pallas
+from harness.lanes.virtual_tpu import callbacks, library, own_frames, pallas
 from harness.lanes.virtual_tpu.sites import NEAR, RUNNERS, is_runners, is_users
 
 _Frame = tuple[int, CodeType, int]  # thread, code, line: of each thread, innermost first
@@ -40,10 +40,10 @@ def start() -> str:
 
 @cache
 def _start() -> str:
-    library = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
-    atexit.register(library.virtual_tpu_settle)
-    callbacks.attach(library)
-    own_frames.attach(library)
+    plugin = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
+    _settle_at_exit()
+    callbacks.attach(plugin)
+    own_frames.attach(plugin)
     pallas.record_kernels()
     prepare_frameworks()
     return ""
@@ -56,8 +56,50 @@ def prepare_frameworks() -> None:
     wrapt.register_post_import_hook(_end_without_gil, "torch_xla")
     for name in ("cloud_tpu_init", "clusters.cluster", "clusters.cloud_tpu_cluster"):
         wrapt.register_post_import_hook(_is_tpu_machine, f"jax._src.{name}")
+    wrapt.register_post_import_hook(_settle_before, "torch_xla")
+    wrapt.register_post_import_hook(_settle_children, "multiprocessing.util")
     wrapt.register_post_import_hook(_count_slices, "jax._src.clusters.cloud_tpu_cluster")
     wrapt.register_post_import_hook(_show_pci_devices, "torch_tpu._internal.utils.hardware")
+
+
+def settle() -> None:
+    """Wait until all that this process has queued on its devices has run, or can't any more.
+
+    Records the error that torch_xla keeps for a call that has not come. A process that ends before,
+    others may wait for.
+    """
+    if "VIRTUAL_TPU_TOPOLOGY" not in os.environ or not library.PLUGIN.exists():
+        return
+    plugin = ctypes.CDLL(str(library.PLUGIN))
+    runtime = getattr(sys.modules.get("torch_xla"), "_XLAC", None)
+    if plugin.virtual_tpu_has_client() and runtime and runtime._xla_runtime_is_initialized():
+        # torch_xla executes in a thread of its own, which may not have begun.
+        try:
+            runtime._xla_wait_device_ops([])
+        except RuntimeError as error:
+            plugin.virtual_tpu_record_error(str(error).encode())
+            plugin.virtual_tpu_raised(1)
+        else:
+            plugin.virtual_tpu_raised(0)
+    plugin.virtual_tpu_settle()
+
+
+def _settle_at_exit() -> None:
+    """Settle before the exit hooks of all that has been imported so far."""
+    atexit.unregister(settle)
+    atexit.register(settle)
+
+
+def _settle_before(framework: Any) -> None:
+    """torch_xla ends its client in an exit hook, which is registered while it is imported."""
+    del framework
+    if _start.cache_info().currsize:
+        _settle_at_exit()
+
+
+def _settle_children(util: Any) -> None:
+    """A process that multiprocessing forks leaves without the interpreter's exit hooks."""
+    util.register_after_fork(settle, lambda hook: util.Finalize(None, hook, exitpriority=0))
 
 
 def stack(frames: Sequence[_Frame], thread: int) -> str:

@@ -103,6 +103,9 @@ void devices_forget_executable(const PJRT_LoadedExecutable *executable) {
   free(one);
 }
 
+// Whether this very process has created a client.
+VIRTUAL_TPU_EXPORT int virtual_tpu_has_client(void) { return process == getpid(); }
+
 PJRT_Error *devices_check_process(void) {
   const pid_t here = getpid();
   if (process == 0 || process == here) return NULL;

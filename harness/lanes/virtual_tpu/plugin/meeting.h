@@ -6,6 +6,7 @@
 #define XLA_HARNESS_VIRTUAL_TPU_MEETING_H_
 
 #include <pthread.h>
+#include <time.h>
 
 #include "plugin.h"
 #include "segment.h"
@@ -49,8 +50,9 @@ typedef struct Ticket {
   size_t copied_count;
   // One a result, then one that only says when; NULL where nothing has been promised.
   PJRT_FulfillAliasBufferCallback **promises;
-  int has_summary;   // its error has only the first line of the reason
-  char *own, *site;  // the devices as text, and the line of Python that it comes from
+  int has_summary;        // its error has only the first line of the reason
+  struct timespec since;  // when it was queued
+  char *own, *site;       // the devices as text, and the line of Python that it comes from
 } Ticket;
 
 // Guards all programs, loans and tickets.

@@ -103,6 +103,7 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
       compilations_fill(own);
       memories_fill(own);
       tickets_fill(own);
+      unseen_fill(own);
       profiler_fill(own);
       transfers_fill(own);
       extensions_fill(own);

@@ -26,6 +26,7 @@
 // coordinator.c  slice 0's side of it: lets in who has the job's token
 // lines.c     lines of bounded size from a socket
 // numbers.c   numbers out of text, within bounds
+// unseen.c    executions that end in an error, and whether the user has been given it
 // errors.c    errors of our own among the backend's
 // options.c   what a compilation may ask for, and which of it the CPU's compiler is given
 // protos.c    what old and new XLA disagree on inside of programs
@@ -333,6 +334,22 @@ void raw_buffers_fill(PJRT_Api *api);
 // --- transfers.c
 // Put transfers between processes before the extensions that `api` has.
 void transfers_fill(PJRT_Api *api);
+
+// --- unseen.c
+struct timespec;
+// Execute in this process; an error in which that ends becomes an event.
+PJRT_Error *unseen_execute(PJRT_LoadedExecutable_Execute_Args *args, const void *caller);
+// Write an event for an error that ended what was submitted at `since`.
+void unseen_error(const void *caller, const struct timespec *since, const char *text);
+// The same of one that ended something now.
+VIRTUAL_TPU_EXPORT void virtual_tpu_record_error(const char *text);
+// A call that executes returns this error.
+void unseen_returned(PJRT_Error *error, const void *caller);
+// The user gets this event, and so the error that it may end in.
+void unseen_asked(PJRT_Event *event, const void *caller);
+// Wait until all that was executed in this process has ended.
+void unseen_settle(void);
+void unseen_fill(PJRT_Api *api);
 
 // --- forward.c
 // The table of the library at `path`, whose clients, compilations and executions are events; NULL,

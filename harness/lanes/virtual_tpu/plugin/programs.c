@@ -425,10 +425,11 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   int met = 0;
   error = meeting_execute(args, &met);
   if (error == NULL && !met) {
-    error = bridge_PJRT_LoadedExecutable_Execute(args);
+    error = unseen_execute(args, __builtin_return_address(0));
     if (error == NULL) error = donors_delete(args);
   }
   args->options = given;
+  if (error != NULL) unseen_returned(error, __builtin_return_address(0));
   return error;
 }
 

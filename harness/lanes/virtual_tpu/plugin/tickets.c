@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "meeting.h"
 
@@ -155,6 +156,7 @@ static void finish(Ticket *ticket, const char *why) {
       ticket_fulfil(ticket, at, why == NULL ? buffer : NULL, why);
     }
   }
+  if (why != NULL) unseen_error(NULL, &ticket->since, why);
   free(own);
   ticket_end(ticket);
 }
@@ -297,6 +299,7 @@ void ticket_queue(Ticket *ticket) {
   pthread_mutex_lock(&meeting_lock);
   while (is_full(ticket)) pthread_cond_wait(&finished, &meeting_lock);
   ticket->number = ++tickets_made;
+  clock_gettime(CLOCK_MONOTONIC, &ticket->since);
   for (size_t i = 0; i < count; ++i) {
     ticket->turns[i] = turns_given[device_id(ticket->devices[i])]++;
   }
@@ -400,4 +403,5 @@ void meeting_leave(const PJRT_Client *client) {
 VIRTUAL_TPU_EXPORT void virtual_tpu_settle(void) {
   wait_for(NULL);
   transfers_settle();
+  unseen_settle();
 }

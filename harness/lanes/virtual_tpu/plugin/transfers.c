@@ -118,6 +118,7 @@ void transfers_hear(const char *line, const char *text) {
   if ((rest = line_after(line, "transferred")) != NULL) {
     if ((transfer = take(atoi(rest), NULL)) != NULL) end(transfer, NULL);
   } else if ((rest = line_after(line, "untransferred")) != NULL) {
+    virtual_tpu_record_error(text);
     if ((transfer = take(atoi(rest), NULL)) != NULL) end(transfer, text);
   } else if (strcmp(line, "failed") == 0) {
     char *why = job_failure();

@@ -1,0 +1,107 @@
+"""A test passes only when all that it has queued has run, and it was given each error in it."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from support.project import Project
+from support.unread_jobs import HEADER, WORKER, UnreadJob, every_job
+
+# The launchers whose jobs are all run, separated by commas, or "all"; otherwise a few are run.
+EVERY = os.environ.get("XLA_HARNESS_UNREAD_JOBS", "").split(",")
+
+
+def jobs() -> list[UnreadJob]:
+    """The jobs that are run; without a wish, the same few each time."""
+    if EVERY != [""]:
+        return [job for job in every_job() if {job.launcher, "all"} & set(EVERY)]
+    # Of JAX, which needs no time to start: torch_xla takes a minute where much else runs.
+    found = [job for job in every_job() if job.framework == "jax"]
+    few = [UnreadJob("jax", "run one", "bounds", "exit")]
+    for launcher in ("process", "ranks", "fork"):
+        few += random.Random(7).sample([j for j in found if j.launcher == launcher], 3)
+    return few
+
+
+CHOSEN = jobs()
+
+
+@pytest.mark.parametrize("processes", sorted({j.processes_of for j in CHOSEN if j.is_test}))
+def test_tests(project: Project, processes: str) -> None:
+    """Each is green if and only if nothing goes wrong, or the test catches what does."""
+    chosen = [job for job in CHOSEN if job.is_test and job.processes_of == processes]
+    project.write("worker.py", WORKER)
+    for launcher in {job.launcher for job in chosen}:
+        tests = "".join(job.test for job in chosen if job.launcher == launcher)
+        project.write(f"test_{launcher}.py", HEADER[launcher] + tests)
+    divided = ["--topology=2", f"--processes={processes}"] if processes else []
+    options = ("--lane=virtual-tpu", "--deadline=250", *divided)
+    ran = replace(project, limit=3000).run(*options, PYTHONPATH=str(project.path))
+    outcomes = {name.partition("[")[0]: outcome for name, outcome in ran.outcomes.items()}
+    expected = {f"test_{job.name}": "passed" if job.is_right else "failed" for job in chosen}
+    assert outcomes == expected, ran.stdout
+
+
+@pytest.mark.parametrize("job", [j for j in CHOSEN if not j.is_test], ids=lambda job: job.name)
+def test_scripts(project: Project, job: UnreadJob) -> None:
+    """``xla-harness run`` says by its exit code what the script was not told."""
+    project.write("worker.py", WORKER)
+    each = ["--processes=chip"] if job.launcher == "run" else []
+    starts = [sys.executable]
+    if job.launcher == "torchrun":
+        starts += ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    run = [sys.executable, "-m", "harness", "run", "--topology=2", *each, "--"]
+    ran = subprocess.run(
+        [*run, *starts, "worker.py", *job.arguments],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert (ran.returncode == 0) == job.is_right, ran.stdout + ran.stderr
+
+
+def test_whose_outcome_it_is(project: Project) -> None:
+    """What a marker expects, what a fixture does, what skips; and never the next test's."""
+    project.write("worker.py", WORKER)
+    project.write(
+        "test_whose.py",
+        """\
+        from worker import *
+
+        def start(fault="bounds"):
+            return Jax().run_kernel(fault)
+
+        @pytest.fixture
+        def late():
+            yield
+            start()
+
+        @pytest.mark.xfail(strict=True)
+        def test_expected(): start()
+        def test_fixture(late): start("control")
+        def test_skipped(): start(); pytest.skip("after it")
+        class TestParts(unittest.TestCase):
+            def test_parts(self):
+                for part in range(2):
+                    with self.subTest(part=part): start("bounds" if part else "control")
+            def test_right(self): start("control")
+        """,
+    )
+    ran = project.run("--lane=virtual-tpu", PYTHONPATH=str(project.path))
+    outcomes = {name.rpartition(".")[2]: outcome for name, outcome in ran.outcomes.items()}
+    assert outcomes == {
+        "test_expected": "expected failure",
+        "test_fixture": "failed",
+        "test_skipped": "failed",
+        "test_parts": "failed",
+        "test_right": "passed",
+    }, ran.stdout
+    assert ran.properties("test_fixture")["layer"] == "execution"
+    assert ran.properties("test_fixture")["failure"].startswith("error in Pallas kernel shifted: ")
