@@ -8,6 +8,7 @@ them. If that was killed, too, the next run finds them by the token, which names
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import mmap
 import os
@@ -38,8 +39,10 @@ class Watchdog:
         kill_abandoned()
         owner = os.getpid()
         self.token = f"{_namespace()}.{owner}.{_start_time(owner)}.{secrets.token_hex(8)}"
-        self._memory = os.memfd_create(self._name, os.MFD_CLOEXEC)
+        self._memory = os.memfd_create(self._name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._memory, mmap.PAGESIZE)
+        # A case may cut every file that it has a descriptor of, and the next one maps this, too.
+        fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         handle = os.pidfd_open(owner)
         self._pid = fork()
         if self._pid == 0:
