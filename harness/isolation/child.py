@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from harness.isolation import libc
+from harness.isolation.shutdown import forget_hooks
 from harness.messages.cases import COMMANDS
 from harness.messages.framing import MOST_OF_A_READ, Lines, send_packets
 from harness.messages.typed import Message
@@ -70,7 +71,8 @@ Serve = Callable[[Message, Tell], None]
 def run_child(ends: Endpoints, setup: Setup, prepare: Callable[[], None], serve: Serve) -> NoReturn:
     """Set this process up for a case, call ``serve`` for each command, and exit.
 
-    The interpreter's shutdown is skipped: it takes a second and would run the parent's exit hooks.
+    The interpreter's own shutdown is skipped: it takes a second. ``shutdown`` does what a test can
+    see of it.
     """
     status = _EX_SOFTWARE
     try:
@@ -79,6 +81,7 @@ def run_child(ends: Endpoints, setup: Setup, prepare: Callable[[], None], serve:
         libc.allow_tracing_by(setup.parent)
         _redirect(ends)
         _catch_crashes(ends.crash)
+        forget_hooks()
         os.register_at_fork(after_in_child=_leave_crashes_to_the_case)
         _limit(setup.memory_bytes)
         set_environment(setup.environment)

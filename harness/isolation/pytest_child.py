@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from harness.isolation.child import ForkedCopyError, Tell
 from harness.isolation.foreign import ForeignFile, ForeignItem, describe, import_items, materialize
 from harness.isolation.reports import is_phase
+from harness.isolation.shutdown import shut_down
 from harness.isolation.subtests import DECLARED
 from harness.messages.cases import ItemDone, NotListed, PhaseReported, RunItem, TestsListed, Warned
 from harness.messages.typed import Message
@@ -61,6 +62,14 @@ class Reporter:
             if not getattr(each, DECLARED, False):
                 self._session.pytest_runtest_logreport(each)
         self._waiting.clear()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # when all fixtures have ended
+    def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> Generator[None]:
+        try:
+            return (yield)
+        finally:
+            if nextitem is None and os.getpid() == self._pid:  # the last test of this process
+                shut_down()
 
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str
