@@ -64,11 +64,11 @@ def run_command(
     watchdog = Watchdog()
     others = children()
     handlers = {each: signal.signal(each, _leave) for each in (signal.SIGTERM, signal.SIGHUP)}
-    job = _Processes()
+    job = _Processes(is_stuck)
     try:
         for environment in environments:
             job.start(words, {**environment, **watchdog.environment}, len(environments))
-        return job.wait(deadline, is_stuck)
+        return job.wait(deadline)
     except KeyboardInterrupt:
         return Ending(128 + signal.SIGINT)
     finally:
@@ -89,9 +89,10 @@ def _leave(number: int, frame: object) -> NoReturn:
 class _Processes:
     """The processes of one job, by their ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_stuck: Callable[[Mapping[int, int]], bool]) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
-        self._output = Output()
+        # Why the processes are stuck is said before what they say of it.
+        self._is_stuck, self._output = is_stuck, Output(lambda: is_stuck({}))
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], count: int) -> None:
         """Start the next of ``count`` processes."""
@@ -114,16 +115,18 @@ class _Processes:
         self._output.wake_for(os.pidfd_open(started.pid))
         self._started.append(started)
 
-    def wait(self, deadline: float | None, is_stuck: Callable[[Mapping[int, int]], bool]) -> Ending:
+    def wait(self, deadline: float | None) -> Ending:
         """Wait until all have ended, or one has failed, or they are stuck."""
         end = time.monotonic() + deadline if deadline is not None else None
         stuck = False
-        while self._running() and not self._failed() and not (stuck := is_stuck(self._processes())):
+        while self._running() and not self._failed():
+            if stuck := self._is_stuck(self._processes()):
+                break
             left = _LOOK if end is None else end - time.monotonic()
             if left <= 0:
                 return self._late(deadline)
             self._output.copy(min(left, _LOOK))
-        stuck = stuck or is_stuck({})  # says why before it is said who failed of it
+        stuck = stuck or self._is_stuck({})  # says why before it is said who failed of it
         if stuck or self._failed():
             self._wait_for_all(_AFTER_FAILURE)
         failed = self._failed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ class _Pipe:
     descriptor: int
     prefix: bytes
     out: BinaryIO
+    before: Callable[[], object]
     rest: bytes = b""
 
     def copy(self) -> int | None:
@@ -42,21 +44,27 @@ class _Pipe:
         self.rest = b""
 
     def _write(self, lines: list[bytes]) -> None:
+        self.before()
         self.out.write(b"".join(self.prefix + line + b"\n" for line in lines))
         self.out.flush()
 
 
 class Output:
-    """Copies from pipes while something is waited for."""
+    """Copies from pipes while something is waited for.
 
-    def __init__(self) -> None:
+    Args:
+        before: called when lines have come, before they are copied.
+    """
+
+    def __init__(self, before: Callable[[], object]) -> None:
+        self._before = before
         self._selector = selectors.DefaultSelector()
         self._pipes: list[_Pipe] = []
 
     def add(self, descriptor: int, prefix: bytes, out: BinaryIO) -> None:
         """Copy the lines of a pipe to ``out``, with ``prefix`` in front of each."""
         os.set_blocking(descriptor, False)
-        pipe = _Pipe(descriptor, prefix, out)
+        pipe = _Pipe(descriptor, prefix, out, self._before)
         self._pipes.append(pipe)
         self._selector.register(descriptor, selectors.EVENT_READ, pipe)
 

@@ -74,6 +74,7 @@ def shape(events: Events) -> list[tuple[object, ...]]:
     return [
         (e.kind, e.process, e.fingerprint, e.devices, e.discovery, e.waits, e.guard)
         for e in sorted(events.all, key=lambda e: (e.kind, e.time))
+        if e.kind != "option"  # the emulation lacks options that hardware heeds
     ]
 
 

@@ -53,7 +53,7 @@ def folder(shared_project: Project) -> Path:
     for bad in ("skip", "row watched", "", "row"):
         options = ("--expectations=expected",) if "watched" in bad else ()
         ran = shared_project.run(*options, "test_inner.py", BAD=bad)
-        said[bad] = ran.junit.read_text()
+        said[bad] = ran.junit.read_text().partition("<?xla-harness")[0]  # it is edited below
     for version, bad in STACKS.items():
         text = said[bad].replace('"torch_xla" value="2.9.0"', f'"torch_xla" value="{version}"')
         shared_project.write(f"reports/matrix/{version}/cpu.xml", "").write_text(text)

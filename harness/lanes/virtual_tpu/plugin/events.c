@@ -59,6 +59,9 @@ static const char *library_of(const void *caller) {
   static _Thread_local char name[NAME];
   Dl_info info;
   const char *path = dladdr(caller, &info) != 0 && info.dli_fname != NULL ? info.dli_fname : "?";
+  // jaxlib's extensions load its library as jaxlib/mlir/_mlir_libs/../../libjax_common.so.
+  char *resolved = realpath(path, NULL);
+  if (resolved != NULL) path = resolved;
   const char *base = strrchr(path, '/');
   base = base == NULL ? path : base + 1;
   if (strncmp(base, "_XLAC", 5) == 0) base = "torch_xla";
@@ -67,6 +70,7 @@ static const char *library_of(const void *caller) {
   if (folder >= 0 && strncmp(path + folder, JAXLIB, sizeof JAXLIB - 1) == 0) base = "jax";
   if (strncmp(base, "libxla_base.", 12) == 0) base = "torch_tpu";
   snprintf(name, sizeof name, "%s", base);
+  free(resolved);
   const size_t slot = atomic_fetch_add(&count, 1);
   if (slot < 64) {
     memcpy(known[slot].name, name, sizeof name);

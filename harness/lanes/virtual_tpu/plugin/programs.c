@@ -363,8 +363,9 @@ static int may_call_kernel(const PJRT_Program *program) {
   if (program->format_size >= 3 && memcmp(program->format, "hlo", 3) == 0) {
     return module_calls_kernel(program->code, program->code_size, program->format_size > 3);
   }
-  static const char TARGET[] = KERNEL_TARGET;
-  return memmem(program->code, program->code_size, TARGET, sizeof TARGET) != NULL;
+  static const char TARGET[] = KERNEL_TARGET, IN_TEXT[] = "custom_call @" KERNEL_TARGET "(";
+  return memmem(program->code, program->code_size, TARGET, sizeof TARGET) != NULL ||
+         memmem(program->code, program->code_size, IN_TEXT, sizeof IN_TEXT - 1) != NULL;
 }
 
 static PJRT_Error *compile_submitted(PJRT_Client_Compile_Args *args, const void *caller) {

@@ -153,10 +153,15 @@ TEST(threads_each_hear_that_their_program_is_none) {
   destroy_client(client);
 }
 
+#define KERNEL                                                                          \
+  "module { func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> { "              \
+  "%0 = stablehlo.custom_call @tpu_custom_call(%a) : (tensor<4xf32>) -> tensor<4xf32> " \
+  "return %0 : tensor<4xf32> } }"
+
 TEST(a_kernel_needs_the_python_half) {
   PJRT_Client *client = create_client();
   PJRT_LoadedExecutable *none;
-  PJRT_Error *error = try_compile(client, "module @tpu_custom_call {}", &none);
+  PJRT_Error *error = try_compile(client, KERNEL, &none);
   EXPECT(code_of(error) == PJRT_Error_Code_UNIMPLEMENTED);
   EXPECT(strstr(text_of(error), "no Python half of the virtual TPU to interpret it") != NULL);
   destroy_client(client);
