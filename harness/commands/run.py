@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
         log = EventLog(Path(named))
     else:  # a script may run for days, and only these are read here
         log = EventFile()
-        own = {**log.environment, events.KINDS_VARIABLE: "client,meet,failed,error,seen"}
+        own = {**log.environment, events.KINDS_VARIABLE: "client,meet"}
     environments = [{**each, **own, _PRINTED: "1"} for each in _environments(lane, topology)]
     path = Path(environments[0][events.VARIABLE])
     reason = _Reason(log, path)

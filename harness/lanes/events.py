@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 from harness.model.mismatch import DiscoveryError
 
 VARIABLE = "XLA_HARNESS_EVENTS"  # names the file that the plugin of a case's processes appends to
-KINDS_VARIABLE = "XLA_HARNESS_EVENT_KINDS"  # lists the kinds that it writes; all, if unset
+# Lists the kinds that are written besides those that decide an outcome. If unset, all are.
+KINDS_VARIABLE = "XLA_HARNESS_EVENT_KINDS"
 CASE_FOLDER = "XLA_HARNESS_CASE_FOLDER"  # a folder of the case's own, which ends with it
 # Names the memory, of the format LEDGER, in which all who write to the file count what they wrote.
 WRITTEN_VARIABLE = "XLA_HARNESS_EVENTS_WRITTEN"

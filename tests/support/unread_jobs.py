@@ -70,6 +70,15 @@ class Jax:
 
 
 class TorchXla:
+    def __init__(self):
+        # A process that torch_xla.launch has started is one of the job already. Without this,
+        # torch_xla takes each process for a job of its own, and its collectives do nothing.
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            import torch.distributed as dist
+            import torch_xla.distributed.xla_backend
+
+            dist.init_process_group("xla", init_method="xla://")
+
     def run_kernel(self, fault):
         import torch
         import torch_xla
@@ -157,11 +166,6 @@ def forked(name, fault, reading):
 
 if __name__ == "__main__":
     name, fault, reading, count = sys.argv[1:]
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        import torch.distributed as dist
-        import torch_xla.distributed.xla_backend
-
-        dist.init_process_group("xla", init_method="xla://")
     work(name, fault, reading, int(os.environ.get("RANK", 0)), int(count))
 '''
 _COUNT = 2  # processes of a job of several

@@ -67,6 +67,41 @@ def test_scripts(project: Project, job: UnreadJob) -> None:
     assert (ran.returncode == 0) == job.is_right, ran.stdout + ran.stderr
 
 
+def test_ranks_of_which_one_leaves_out_a_collective(project: Project) -> None:
+    """No rank reads a value, so that none is given the error; torch_xla's wait after each step."""
+    project.write("worker.py", WORKER)
+    project.write(
+        "test_ranks.py",
+        HEADER["ranks"]
+        + """\
+import multiprocessing
+pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies("4@chip")]
+
+def train(name, number, queued):
+    framework = FRAMEWORKS[name]()
+    for step in range(5):
+        if (number, step) != (3, 2):
+            value = framework.add(4, 2)
+        if name == "torch_xla":
+            framework.wait(value)
+    if name == "jax":  # a rank that is late would be given the error when it queues more
+        queued.wait()
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_train(topology, name):
+    __import__(name)  # once for all ranks
+    queued = multiprocessing.get_context("fork").Barrier(4)
+    run_ranks(lambda number: train(name, number, queued), topology)
+""",
+    )
+    ran = project.run("--lane=virtual-tpu", PYTHONPATH=str(project.path))
+    assert list(ran.outcomes.values()) == ["failed", "failed"], ran.stdout
+    for name in ran.cases:
+        properties = ran.properties(name)
+        assert properties["layer"] == "execution", ran.stdout
+        assert properties["failure"].startswith("virtual TPU: the job can't go on: rank 3 ")
+
+
 def test_whose_outcome_it_is(project: Project) -> None:
     """What a marker expects, what a fixture does, what skips; and never the next test's."""
     project.write("worker.py", WORKER)

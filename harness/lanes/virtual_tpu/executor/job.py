@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from harness.lanes.virtual_tpu.executor.diagnosis import Diagnosis
 from harness.lanes.virtual_tpu.executor.history import History
@@ -140,20 +140,25 @@ class Job:
         if self._failing is not None:
             self._ask_where()
             waiting = sorted({one.rank.number for one in self._queues.waiting()})
-            self.tell(report(self._failing, self.ranks, self._history, waiting), but=self._failing)
+            receiving = {end.rank.number for end in self.transfers.waiting()}
+            text = report(self._failing, self.ranks, self._history, waiting)
+            self.tell(text, self._failing.culprits, {*waiting, *receiving})
 
-    def tell(self, failed: str, but: Diagnosis | None = None) -> None:
+    def tell(
+        self, failed: str, culprits: Collection[int] = (), waiting: Collection[int] = ()
+    ) -> None:
         """The job can't go on: tell all ranks why.
 
-        One of them has the whole text in its error, none of the culprits if possible: they may
-        not read it. The errors of the others have its first line; those of all, where a command
-        prints the whole text.
+        One of them has the whole text in its error: none of the culprits if possible, and one of
+        those that are ``waiting``, since what another does next may never end in an error. The
+        errors of the others have its first line; those of all, where a command prints the text.
         """
         self._failed, self._failing = failed, None
         self._queues.clear()
         self.transfers.clear()
-        culprits = but.culprits if but is not None else []
-        reporter = min(self.ranks, key=lambda number: (number in culprits, number), default=0)
+        reporter = min(
+            self.ranks, key=lambda n: (n in culprits, n not in waiting, n), default=_NOBODY
+        )
         if os.environ.get(PRINTED_VARIABLE):
             reporter = _NOBODY
         for rank in self.ranks.values():

@@ -57,8 +57,9 @@ TEST(a_short_text_comes_back_as_it_was) {
 
 TEST(only_the_kinds_that_are_asked_for_are_written) {
   setenv("XLA_HARNESS_EVENTS", "kinds.jsonl", 1);
-  setenv("XLA_HARNESS_EVENT_KINDS", "meet,failed", 1);
-  static const char *const KINDS[] = {"client", "meet", "execute", "failed", "fail", "meet,failed"};
+  setenv("XLA_HARNESS_EVENT_KINDS", "meet,kernel", 1);
+  static const char *const KINDS[] = {"client", "meet",        "execute", "kernel", "fail",
+                                      "error",  "meet,kernel", "seen",    "failed"};
   for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; ++i) {
     event_write(KINDS[i], api, NULL, "%s", "");
   }
