@@ -51,7 +51,10 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
         except RankError as error:
             if log is None:
                 raise
-            raise RankError(_with_reason(error, log.read()), error.process) from None
+            found = log.read()
+            for event in found.of("failed")[:1]:  # the test is given the reason with this error
+                events.write("seen", {}, stack=event.stack)
+            raise RankError(_with_reason(error, found), error.process) from None
 
 
 def _with_reason(error: RankError, found: Events) -> str:

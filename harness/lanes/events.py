@@ -258,7 +258,9 @@ def _event(line: bytes) -> Event:
     return Event(kind=kind, **known)
 
 
-def write(kind: str, facts: Mapping[str, Any], *, stage: str = "") -> None:
+def write(
+    kind: str, facts: Mapping[str, Any], *, stage: str = "", stack: str | None = None
+) -> None:
     """Append an event of this process to the file that the plugin's go to; raise OSError."""
     event = {
         "event": kind,
@@ -268,6 +270,7 @@ def write(kind: str, facts: Mapping[str, Any], *, stage: str = "") -> None:
         "thread": threading.get_native_id(),
         "time": time.monotonic(),
         "guard": None,
+        "stack": stack,
         "facts": facts,
     }
     line = (json.dumps(event, separators=(",", ":")) + "\n").encode()
