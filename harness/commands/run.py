@@ -9,12 +9,19 @@ from pathlib import Path
 
 from harness.commands.output import say
 from harness.errors import BadInputError
-from harness.job.command import run_command
+from harness.job.command import Ending, run_command
 from harness.job.environment import JobEnvironment
 from harness.job.gathering import Gathering
-from harness.lanes import LANES, Lane, events, lane_can, lane_named
+from harness.lanes import (
+    LANES,
+    Lane,
+    check_named_platforms,
+    events,
+    lane_can,
+    lane_named,
+)
 from harness.lanes.event_file import EventFile
-from harness.lanes.events import EventLog
+from harness.lanes.events import EventLog, Events
 from harness.lanes.unseen import unseen_error
 from harness.lanes.virtual_tpu.executor.watch import deadline_of
 from harness.model.topology import Topology
@@ -64,6 +71,7 @@ def _run(options: argparse.Namespace) -> int:
     topology = _topology(options, lane)
     deadline = _seconds(options.deadline)
     lane.preload()  # says what is missing
+    check_named_platforms(lane, topology, os.environ, is_chosen=True)
     named = os.environ.get(events.VARIABLE)
     own: Mapping[str, str] = {}
     log: EventLog | EventFile
@@ -71,12 +79,16 @@ def _run(options: argparse.Namespace) -> int:
         log = EventLog(Path(named))
     else:  # a script may run for days, and only these are read here
         log = EventFile()
-        own = {**log.environment, events.KINDS_VARIABLE: "client,meet"}
+        own = {**log.environment, events.KINDS_VARIABLE: "client,clients,meet"}
     environments = [{**each, **own, _PRINTED: "1"} for each in _environments(lane, topology)]
     path = Path(environments[0][events.VARIABLE])
     reason = _Reason(log, path)
     ended = run_command(options.arguments, environments, deadline, reason.is_known)
-    found = log.read()
+    return _verdict(lane, ended, log.read(), reason, len(environments))
+
+
+def _verdict(lane: Lane, ended: Ending, found: Events, reason: _Reason, count: int) -> int:
+    """Say what is known of a command that has ended, and return the exit code."""
     if found.damage:
         say(f"xla-harness: the log of the job's events is damaged: {found.damage}", style="red")
     if ended.why:
@@ -90,9 +102,23 @@ def _run(options: argparse.Namespace) -> int:
         say(f"xla-harness: the reason, the same for all ranks: {reason.text}", style="red")
     elif unseen:
         say(f"xla-harness: an error that the script was not given:\n{unseen}", style="red")
-    elif alone and ended.code == 0 and len(environments) > 1:
-        say(f"xla-harness: {_ALONE.format(count=len(environments))}", style="yellow")
-    return ended.code or int(bool(found.damage or unseen))
+    elif alone and ended.code == 0 and count > 1:
+        say(f"xla-harness: {_ALONE.format(count=count)}", style="yellow")
+    if unused := "" if ended.code else _unused(lane, found):
+        say(f"xla-harness: {unused}", style="yellow")
+    return ended.code or int(bool(found.damage or unseen or unused))
+
+
+def _unused(lane: Lane, found: Events) -> str:
+    """Say where the command computed if it was nowhere on the lane; "" if it did, or nowhere."""
+    if not lane.counts_events or found.of("client"):
+        return ""
+    clients = {str(name) for one in found.of("clients") for name in one.facts.get("clients", ())}
+    others = ", ".join(sorted(clients))
+    return others and (
+        f"lane {lane.name} was not used: no process created a client of it, and there were other "
+        f"clients: {others}. Does the command choose a platform itself, as with JAX_PLATFORMS?"
+    )
 
 
 class _Reason:

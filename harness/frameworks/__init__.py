@@ -5,12 +5,23 @@ An installed package adds one with an entry point in the group ``xla_harness.fra
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 
+from harness.frameworks import named_platforms
 from harness.frameworks.protocol import Framework, Platform
 from harness.registry import Registry
 
-__all__ = ["FRAMEWORKS", "Framework", "Platform", "environment", "missing", "prepare"]
+__all__ = [
+    "FRAMEWORKS",
+    "Framework",
+    "Platform",
+    "conflict",
+    "environment",
+    "missing",
+    "prepare",
+    "without_lanes",
+]
 
 FRAMEWORKS: Registry[Framework] = Registry(
     "framework",
@@ -31,7 +42,26 @@ def missing(name: str) -> str:
 def environment(platform: Platform, devices: int) -> dict[str, str | None]:
     """The variables that make every framework take so many devices of the platform; None unsets."""
     every = (framework.environment(platform, devices) for framework in FRAMEWORKS.values())
-    return {name: value for variables in every for name, value in variables.items()}
+    found = {name: value for variables in every for name, value in variables.items()}
+    return found | {named_platforms.VARIABLE: platform}
+
+
+def conflict(
+    lane: str,
+    variables: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    *,
+    is_chosen: bool,
+) -> str:
+    """Describe what the user has named and a lane with these variables would replace, or ""."""
+    return named_platforms.conflict(
+        FRAMEWORKS.values(), lane, variables, environment, is_chosen=is_chosen
+    )
+
+
+def without_lanes(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that name only platforms that lanes can have."""
+    return named_platforms.without_lanes(FRAMEWORKS.values(), environment)
 
 
 def prepare(platform: Platform, devices: int) -> None:

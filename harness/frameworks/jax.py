@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.frameworks.protocol import Framework, Platform
+from harness.frameworks.protocol import Framework, NamedPlatforms, Platform
 
 # On a machine with a TPU JAX itself looks for these two. Without any platform it would look for a
 # TPU first.
@@ -39,6 +39,24 @@ class Jax(Framework):
         else:  # before JAX 0.5
             flag = f"--xla_force_host_platform_device_count={devices}"
             os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
+
+    def named_platforms(self, environment: Mapping[str, str]) -> Sequence[NamedPlatforms]:
+        """A configuration counts where it is not what JAX has read, or sets itself beside a TPU."""
+        variable = environment.get("JAX_PLATFORMS", "")
+        jax = sys.modules.get("jax")
+        configured = jax.config.jax_platforms or "" if jax is not None else ""
+        if configured in (variable, _PLATFORMS["tpu"]):
+            configured = ""
+        values = {
+            "JAX_PLATFORM_NAME": environment.get("JAX_PLATFORM_NAME", ""),
+            "jax.config.jax_platforms": configured,
+            "JAX_PLATFORMS": variable,
+            "PJRT_NAMES_AND_LIBRARY_PATHS": environment.get("PJRT_NAMES_AND_LIBRARY_PATHS", ""),
+        }
+        return [
+            NamedPlatforms(name, value, "JAX_PLATFORMS", wins=name == "JAX_PLATFORM_NAME")
+            for name, value in values.items()
+        ]
 
     def clients(self) -> Sequence[str]:
         bridge = sys.modules.get("jax._src.xla_bridge")

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Platform = Literal["cpu", "tpu"]
+
+
+@dataclass(frozen=True)
+class NamedPlatforms:
+    """What a user has named platforms with.
+
+    Attributes:
+        setting: a variable, or a setting of the framework's.
+        value: platforms with commas between, each perhaps with ``:`` and the path of its plugin.
+        variable: with which a lane names its own.
+        wins: holds in spite of that variable; the others are replaced by it.
+    """
+
+    setting: str
+    value: str
+    variable: str
+    wins: bool = False
 
 
 class Framework(Protocol):
@@ -39,6 +57,15 @@ class Framework(Protocol):
         """Set in this process what was read from the environment when the framework was imported.
 
         Does nothing if it is not imported, and starts nothing.
+        """
+        ...
+
+    def named_platforms(self, environment: Mapping[str, str]) -> Sequence[NamedPlatforms]:
+        """What names platforms here, the deciding first; "" names none.
+
+        ``environment`` are the user's variables: a framework may have set its default since.
+
+        Imports nothing. A setting that a lane leaves alone need not be here.
         """
         ...
 

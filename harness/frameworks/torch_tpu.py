@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.frameworks.protocol import Framework, Platform
+from harness.frameworks.protocol import Framework, NamedPlatforms, Platform
 
 
 class TorchTpu(Framework):
@@ -40,6 +40,10 @@ class TorchTpu(Framework):
         loader = sys.modules.get("torch_tpu._loader")
         if platform == "tpu" and loader is not None:
             loader.load()
+
+    def named_platforms(self, environment: Mapping[str, str]) -> Sequence[NamedPlatforms]:
+        del environment
+        return []  # its device is always ``tpu``
 
     def clients(self) -> Sequence[str]:
         backend = sys.modules.get("torch_tpu._internal.device._device_ops_backend")

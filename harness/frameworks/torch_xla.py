@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.frameworks.protocol import Framework, Platform
+from harness.frameworks.protocol import Framework, NamedPlatforms, Platform
 
 
 class TorchXla(Framework):
@@ -34,6 +34,9 @@ class TorchXla(Framework):
 
     def prepare(self, platform: Platform, devices: int) -> None:
         """It reads its variables when the runtime starts."""
+
+    def named_platforms(self, environment: Mapping[str, str]) -> Sequence[NamedPlatforms]:
+        return [NamedPlatforms("PJRT_DEVICE", environment.get("PJRT_DEVICE", ""), "PJRT_DEVICE")]
 
     def clients(self) -> Sequence[str]:
         started = getattr(sys.modules.get("_XLAC"), "_xla_runtime_is_initialized", None)

@@ -5,12 +5,15 @@ An installed package adds one with an entry point in the group ``xla_harness.lan
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes.protocol import Lane
 from harness.model.topology import Topology
 from harness.registry import Registry
 
-__all__ = ["DEFAULT_LANE", "LANES", "Lane", "lane_can", "lane_named"]
+__all__ = ["DEFAULT_LANE", "LANES", "Lane", "check_named_platforms", "lane_can", "lane_named"]
 
 DEFAULT_LANE = "cpu"  # needs nothing but the frameworks themselves
 
@@ -39,3 +42,15 @@ def lane_can(lane: Lane, topology: Topology) -> Topology:
     """``topology``, if the lane can have it; raises BadInputError otherwise."""
     lane.check(topology)
     return topology
+
+
+def check_named_platforms(
+    lane: Lane, topology: Topology, environment: Mapping[str, str], *, is_chosen: bool
+) -> None:
+    """Raise BadInputError if the user has named a platform that the lane would replace.
+
+    ``is_chosen`` says that the user has chosen this lane, and not only a case that declares it.
+    """
+    variables = lane.environment(topology)
+    if why := frameworks.conflict(lane.name, variables, environment, is_chosen=is_chosen):
+        raise BadInputError(why)

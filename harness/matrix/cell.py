@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import harness
+from harness import frameworks
 from harness.errors import BadInputError
 from harness.isolation import libc
 from harness.junit import report
@@ -203,7 +204,8 @@ def variables(stack: str, cache_folder: Path) -> Mapping[str, str]:
         report.STACK_VARIABLE: stack,
     }
     dropped = ("PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONHOME")
-    return {k: v for k, v in os.environ.items() if k not in dropped} | own
+    inherited = frameworks.without_lanes(os.environ)
+    return {k: v for k, v in inherited.items() if k not in dropped} | own
 
 
 @cache

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import frameworks
 from harness.errors import BadInputError
 from harness.junit import report
 from harness.lanes import DEFAULT_LANE
@@ -58,7 +59,14 @@ def of_case(case_id: str, root: Path) -> Ending:
         line = [sys.executable, "-m", "pytest", "-q", "--lane", DEFAULT_LANE, f"--junitxml={file}"]
         line += ["-p", "no:cacheprovider", f"--rootdir={root}", case_id]
         start = time.monotonic()
-        done = subprocess.run(line, cwd=root, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            line,
+            env=frameworks.without_lanes(os.environ),
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         seconds = time.monotonic() - start
         results = report.read(file).results.values() if file.exists() else ()
     for result in results:

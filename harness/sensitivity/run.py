@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from queue import Empty, Queue
 
+from harness import frameworks
 from harness.errors import BadInputError
 from harness.isolation import libc
 from harness.junit.report import Report, Result, read
@@ -137,7 +138,7 @@ def _session(request: Request, name: str, plan: Plan, total: int, say: Say) -> R
         *(("-n", str(request.jobs)) if request.jobs > 1 else ()),
     ]
     environment = {
-        **os.environ,
+        **frameworks.without_lanes(os.environ),
         PLANTER_VARIABLE: _PLANTER,
         PLAN_VARIABLE: str(folder / f"{name}.json"),
         PROGRESS: str(progress),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from harness.errors import BadInputError
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
 from harness.job import job
-from harness.lanes import lane_can, lane_named
+from harness.lanes import Lane, check_named_platforms, lane_can, lane_named
 from harness.model.topology import PROCESSES, Target, Topology
 from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, read_durations
 
@@ -147,6 +148,8 @@ class Settings:
     stacks: Path | None
     upstream: Path | None
     preload: tuple[str, ...]
+    environment: Mapping[str, str]  # before any test is imported, whose framework may change it
+    is_chosen: bool  # the lane, by the user: the one that all tests run on
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -191,6 +194,8 @@ class Settings:
             stacks=_from_root(config, config.getini("xla_stacks")),
             upstream=_from_root(config, config.getini("xla_upstream")),
             preload=_preload(config),
+            environment=dict(os.environ),
+            is_chosen=given is not None and len(lanes) == 1,
         )
 
     def why_not(self, target: Target, declared: Sequence[Target]) -> str:
@@ -222,6 +227,10 @@ class Settings:
     def place(self, target: Target) -> Target:
         """Where a case of that target runs: on the hardware, if that was asked for."""
         return target if self.hardware is None else replace(target, lane=self.lanes[0])
+
+    def check_named_platforms(self, lane: Lane, topology: Topology) -> None:
+        """Raise BadInputError if the user has named a platform that the lane would replace."""
+        check_named_platforms(lane, topology, self.environment, is_chosen=self.is_chosen)
 
     def plain_target(self) -> Target | None:
         """Where tests without ``lanes`` run: nowhere of ours unless ``--lane`` is given.

@@ -42,7 +42,7 @@ from harness.junit.names import (
     of_a_session,
     of_a_test,
 )
-from harness.lanes import LANES, hardware
+from harness.lanes import LANES, hardware, lane_named
 from harness.lanes.tpu_aot.compilation_record import PROPERTY, Summary
 from harness.model.case import Case
 from harness.model.fit import unfit_here, unlaunched
@@ -113,7 +113,10 @@ class Cases:
         if self._settings.lanes and os.getpid() == self._pid:
             try:
                 refuse_started_runtimes()
-            except NotForkableError as error:
+                if not session.config.option.collectonly:
+                    for lane in map(lane_named, self._settings.lanes):
+                        self._settings.check_named_platforms(lane, lane.default_topology)
+            except (BadInputError, NotForkableError) as error:
                 self._stop(session, str(error))
             if unfit := unfit_here():
                 self._stop(session, unfit)
@@ -175,6 +178,9 @@ class Cases:
         # After -k, -m and the like, so that only what they left is counted as left out.
         try:
             self._choose(items)
+            runs = () if session.config.option.collectonly else items
+            for target in {item.stash[CASE].target for item in runs if CASE in item.stash}:
+                self._settings.check_named_platforms(LANES[target.lane], target.topology)
         except BadInputError as error:
             items.clear()
             self._stop(session, str(error))

@@ -97,7 +97,7 @@ def test_a_log_of_its_own_has_only_what_is_read_of_it(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show = python("import os; print(os.environ.get('XLA_HARNESS_EVENT_KINDS'))")
-    assert run("--topology=2", command=show).stdout == "client,meet\n"
+    assert run("--topology=2", command=show).stdout == "client,clients,meet\n"
     monkeypatch.setenv("XLA_HARNESS_EVENTS", "/dev/null")
     assert run("--topology=2", command=show).stdout == "None\n"
 
@@ -297,6 +297,33 @@ def test_processes_that_never_meet_are_named(
     assert ran.code == 0, ran.stderr
     assert lines(ran.stdout) == ["rank 0 | [2.]", "rank 1 | [2.]"]
     assert ("each of the 2 processes worked alone" in ran.stderr) is alone
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("import jax; jax.config.update('jax_platforms', 'cpu'); jax.devices()", "JAX's cpu"),
+        ("import os; os.environ['PJRT_DEVICE'] = 'CPU'; import torch_xla; torch_xla.device()", "t"),
+        ("import jax, torch_xla", ""),
+    ],
+    ids=["JAX", "torch_xla", "none"],
+)
+def test_a_lane_that_was_not_used(run: Run, text: str, other: str) -> None:
+    """Who computes elsewhere learns nothing about the lane; who computes nothing asks nothing."""
+    ran = run("--topology=2", command=python(text))
+    assert ran.code == (1 if other else 0), ran.stderr
+    assert (
+        f"lane virtual-tpu was not used: no process created a client of it, and there were "
+        f"other clients: {other}" in ran.stderr
+    ) is bool(other)
+
+
+def test_a_platform_that_the_user_has_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_HARNESS_PLATFORM", raising=False)
+    monkeypatch.setenv("JAX_PLATFORMS", "mine")
+    ran = run("--lane=cpu", command=("true",))
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "JAX_PLATFORMS='mine' names a platform that lane cpu would replace" in ran.stderr
 
 
 @pytest.mark.parametrize(

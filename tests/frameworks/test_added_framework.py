@@ -7,6 +7,7 @@ from support.installed import install
 from support.project import Project
 
 FRAMEWORK = """
+import os
 import sys
 
 class Acme:
@@ -22,6 +23,12 @@ class Acme:
     def prepare(self, platform, devices):
         if "acme" in sys.modules:
             sys.modules["acme"].asked = platform, devices
+
+    def named_platforms(self, environment):
+        from harness.frameworks.protocol import NamedPlatforms
+
+        value = environment.get("ACME_PLATFORM", "")
+        return [NamedPlatforms("ACME_PLATFORM", value, "ACME_PLATFORM")]
 
     def clients(self):
         return [f"Acme's {name}" for name in getattr(sys.modules.get("acme"), "clients", ())]

@@ -19,6 +19,8 @@ from typing import Any
 import wrapt
 from packaging.version import Version
 
+from harness.frameworks import FRAMEWORKS
+from harness.lanes import events
 from harness.lanes.virtual_tpu import callbacks, library, own_frames, pallas
 from harness.lanes.virtual_tpu.sites import NEAR, RUNNERS, is_runners, is_users
 
@@ -59,6 +61,8 @@ def prepare_frameworks() -> None:
     wrapt.register_post_import_hook(_settle_before, "torch_xla")
     wrapt.register_post_import_hook(_settle_children, "multiprocessing.util")
     wrapt.register_post_import_hook(_count_slices, "jax._src.clusters.cloud_tpu_cluster")
+    for name in ("jax._src.api", "torch_xla.torch_xla"):  # imported after their own exit hooks
+        wrapt.register_post_import_hook(_note_clients_at_exit, name)
     wrapt.register_post_import_hook(_show_pci_devices, "torch_tpu._internal.utils.hardware")
 
 
@@ -175,6 +179,21 @@ def site(frames: Sequence[_Frame], thread: int) -> str:
             found.append(f"{code.co_filename}:{line} {code.co_name}")
     more = ", ..." if len(found) > _DEEPEST else ""
     return f"{near}{', called from '.join(found[:_DEEPEST])}{more}" if found else ""
+
+
+def _note_clients_at_exit(framework: Any) -> None:
+    """Note which clients there are when the process ends, before the framework ends them."""
+    del framework
+    atexit.unregister(_note_clients)
+    atexit.register(_note_clients)
+
+
+def _note_clients() -> None:
+    if events.VARIABLE not in os.environ:
+        return
+    found = [client for framework in FRAMEWORKS.values() for client in framework.clients()]
+    if found:
+        events.write("clients", {"clients": found})
 
 
 def _show_chips(tpu: Any) -> None:
