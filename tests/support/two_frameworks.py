@@ -24,6 +24,9 @@ class {title}:
     def prepare(self, platform, devices):
         pass
 
+    def named_platforms(self, environment):
+        return []
+
     def clients(self):
         return []
 
