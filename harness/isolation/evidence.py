@@ -10,6 +10,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.isolation import cgroups
 from harness.model.outcome import Kind
 
 _PY_SPY_SECONDS = 30
@@ -74,6 +75,8 @@ def native_stack(pid: int) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"(no native stack: py-spy took over {_PY_SPY_SECONDS} s)"
+    except OSError as error:  # the case may have taken all processes that there can be
+        return f"(no native stack: py-spy can't be started: {error.strerror})"
     if done.returncode != 0:
         return f"(no native stack: py-spy: {done.stderr.strip().partition(chr(10))[0]})"
     return done.stdout
@@ -123,15 +126,8 @@ class KernelOomKills:
     """Counts the kernel's out-of-memory kills in this process's memory cgroup."""
 
     def __init__(self) -> None:
-        self._files = [
-            Path("/sys/fs/cgroup/memory" + path, "memory.oom_control")
-            if controller == "memory"
-            else Path("/sys/fs/cgroup" + path, "memory.events")
-            for _, controller, path in (
-                line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()
-            )
-            if controller in ("", "memory")
-        ]
+        names = ("memory.oom_control", "memory.events")  # of the first and of the second version
+        self._files = [folder / name for folder in cgroups.folders("memory") for name in names]
         self.mark()
 
     def mark(self) -> None:

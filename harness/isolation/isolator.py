@@ -26,6 +26,7 @@ from harness.isolation.evidence import Death, KernelOomKills
 from harness.isolation.foreign import ForeignFile, FoundTest, found
 from harness.isolation.garbage import importing
 from harness.isolation.supervisor import GRACE, CaseProcess, CommandResult
+from harness.isolation.thread_limits import out_of_threads, out_of_threads_text
 from harness.isolation.threads import ForkGuard, NotForkableError
 from harness.isolation.watchdog import Watchdog
 from harness.lanes.events import Events
@@ -40,6 +41,7 @@ from harness.messages.cases import (
 )
 from harness.messages.typed import Message
 from harness.model.case import Case
+from harness.model.outcome import Kind
 from harness.scratch import Scratch
 
 # To gather the memory of a process with torch and JAX in huge pages takes as long as they save in
@@ -267,6 +269,8 @@ class Isolator:
         reason = evidence.fatal_line(stderr)
         if evidence.out_of_memory_text(stderr):
             reason = f"out of memory: {reason}" if reason else "out of memory"
+        elif death.kind == Kind.CRASHED and out_of_threads_text(stderr):
+            reason = f"{out_of_threads()}: {reason}" if reason else out_of_threads()
         if death.signal == "SIGKILL" and self._oom_kills.happened():
             reason = "out of memory: killed by the kernel at the cgroup's limit"
         return replace(death, message=f"{death.message}: {reason}") if reason else death

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from harness.isolation import libc
+from harness.isolation.thread_limits import out_of_threads
 
 _STACK_GRACE = 1.0  # seconds a rank has to write its stack after SIGABRT
 
@@ -23,11 +24,13 @@ class RankError(RuntimeError):
 
     Attributes:
         process: the one that raised or died; 0 if ranks were late.
+        died: by a signal.
     """
 
-    def __init__(self, message: str, process: int = 0) -> None:
+    def __init__(self, message: str, process: int = 0, *, died: bool = False) -> None:
         super().__init__(message)
         self.process = process
+        self.died = died
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class _RankEnd:
     value: Any = None
     time: float = 0.0
     process: int = 0
+    died: bool = False  # by a signal
 
 
 def fork_ranks(fn: Callable[[int], Any], count: int, *, deadline: float) -> list[Any]:
@@ -77,17 +81,22 @@ def fork_ranks(fn: Callable[[int], Any], count: int, *, deadline: float) -> list
     ranks: list[_Rank] = []
     try:
         for number in range(count):  # one by one: if a fork fails, the earlier ones must end
-            ranks.append(_fork(fn, number))  # noqa: PERF401
+            ranks.append(_fork(fn, number, count))  # noqa: PERF401
         return _results(ranks, end, deadline)
     finally:
         _kill(ranks)
 
 
-def _fork(fn: Callable[[int], Any], number: int) -> _Rank:
+def _fork(fn: Callable[[int], Any], number: int, count: int) -> _Rank:
     result = os.memfd_create(f"rank-{number}-result")
     stack = os.memfd_create(f"rank-{number}-stack")
     parent = os.getpid()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except BlockingIOError as error:
+        os.close(result)
+        os.close(stack)
+        raise RankError(f"rank {number} of {count} can't be started: {out_of_threads()}") from error
     if pid == 0:
         try:
             libc.die_with_parent(parent)
@@ -135,7 +144,7 @@ def _results(ranks: list[_Rank], end: float, deadline: float) -> list[Any]:
             outcomes[rank.number] = _outcome(rank, len(ranks))
         if failed := [outcome for outcome in outcomes.values() if outcome.failure]:
             first = min(failed, key=lambda outcome: outcome.time)
-            raise RankError(first.failure, first.process)
+            raise RankError(first.failure, first.process, died=first.died)
     return [outcomes[rank.number].value for rank in ranks]
 
 
@@ -146,7 +155,7 @@ def _outcome(rank: _Rank, count: int) -> _RankEnd:
     if code < 0:
         name = signal.Signals(-code).name
         stack = _content(rank.stack).decode()
-        return _RankEnd(f"{who} was killed by {name}\n{stack}", process=rank.pid)
+        return _RankEnd(f"{who} was killed by {name}\n{stack}", process=rank.pid, died=True)
     if not (message := _content(rank.result)):
         return _RankEnd(f"{who} left with exit status {code} and no result", process=rank.pid)
     left: _Result = pickle.loads(message)  # noqa: S301  # of a process of our own

@@ -15,6 +15,12 @@ from _pytest._code.code import (
 
 from harness.diagnosis.layers import message_of
 from harness.isolation.evidence import out_of_memory_text, without_runner
+from harness.isolation.ranks import RankError
+from harness.isolation.thread_limits import (
+    out_of_processes_traceback,
+    out_of_threads,
+    out_of_threads_text,
+)
 from harness.model.mismatch import DiscoveryError, layer_of_mismatch
 from harness.model.outcome import Kind, Outcome
 
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
 _NEXT_PHASE = {"": "setup", "setup": "call", "call": "teardown", "teardown": "teardown"}
 _STACK_LINES = 400
 _LAYER = "xla_layer"  # an attribute of a failed report, which also leaves the case's process
+_RANK_DIED = "xla_rank_died"  # one, too: its exception tells of a rank that a signal killed
 _STRICT = "[XPASS(strict)] "  # how pytest's longrepr of a pass begins that a marker forbids
 
 
@@ -54,7 +61,9 @@ def of_death(
 
 
 def keep_layer(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    """Have the report of a failed phase say the layer that its exception carries, if one does."""
+    """Have the report of a failed phase say what its exception carries: a layer, a rank's death."""
+    if call.excinfo and isinstance(call.excinfo.value, RankError) and call.excinfo.value.died:
+        setattr(report, _RANK_DIED, True)
     layer = layer_of_mismatch(call.excinfo.value) if call.excinfo and report.failed else ""
     if layer:
         setattr(report, _LAYER, layer)
@@ -106,7 +115,18 @@ def _failed(report: pytest.TestReport) -> Outcome:
         return Outcome(Kind.PASSED, xfail=message.removeprefix(_STRICT))
     if out_of_memory_text(message):
         message = f"out of memory: {message}"
+    elif _says_out_of_threads(report, message):
+        message = f"{out_of_threads()}: {message}"
     return Outcome(Kind.FAILED, message, layer=getattr(report, _LAYER, ""))
+
+
+def _says_out_of_threads(report: pytest.TestReport, message: str) -> bool:
+    """Return whether no thread or process could be started; a rank that died says it on stderr."""
+    return (
+        out_of_threads_text(message)
+        or out_of_processes_traceback(message, report.longreprtext)
+        or (hasattr(report, _RANK_DIED) and out_of_threads_text(report.capstderr))
+    )
 
 
 def hung_in_discovery(item: pytest.Item, before: list[pytest.TestReport], stack: str) -> Outcome:

@@ -15,11 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from harness.errors import BadInputError
 from harness.isolation import evidence, libc
 from harness.isolation.child import Endpoints
 from harness.isolation.evidence import Death
 from harness.isolation.orphans import children, kill_orphans
 from harness.isolation.streams import BoundedBuffer
+from harness.isolation.thread_limits import out_of_threads
 from harness.messages import new_token
 from harness.messages.cases import ANSWERS, LastAnswer, Taken
 from harness.messages.framing import MOST_OF_A_READ, Packets, send
@@ -234,14 +236,20 @@ class CaseProcess:
 
 
 def fork() -> int:
-    """Fork this process, with nothing in its buffers that both would write."""
+    """Fork this process, with nothing in its buffers that both would write.
+
+    Raises BadInputError when there can't be one more process.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     libc.flush_all()
     with warnings.catch_warnings():
         # Python 3.12 warns of any second thread; ForkGuard has checked which there are.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+        try:
+            return os.fork()
+        except BlockingIOError as error:
+            raise BadInputError(f"can't be started: {out_of_threads()}") from error
 
 
 def _kill_group(pid: int) -> None:

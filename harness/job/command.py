@@ -14,6 +14,7 @@ from typing import NoReturn
 from harness.errors import BadInputError
 from harness.isolation import evidence, libc
 from harness.isolation.orphans import children, kill_orphans
+from harness.isolation.thread_limits import out_of_threads
 from harness.isolation.watchdog import Watchdog
 from harness.job.output import Output
 
@@ -58,7 +59,7 @@ def run_command(
             as if one had failed.
 
     Raises:
-        BadInputError: there is no such program.
+        BadInputError: there is no such program, or it can't be started.
     """
     libc.adopt_orphans()
     watchdog = Watchdog()
@@ -106,6 +107,9 @@ class _Processes:
                 stderr=pipe,
                 preexec_fn=libc.DieWithParent(),  # noqa: PLW1509  # there is no other thread
             )
+        except BlockingIOError as error:
+            who = f"rank {len(self._started)} of {count}"
+            raise BadInputError(f"{who} can't be started: {out_of_threads()}") from error
         except OSError as error:
             raise BadInputError(f"{words[0]}: expected a program: {error.strerror}") from error
         prefix = b"rank %*d | " % (len(str(count - 1)), len(self._started))

@@ -54,7 +54,8 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
             found = log.read()
             for event in found.of("failed")[:1]:  # the test is given the reason with this error
                 events.write("seen", {}, stack=event.stack)
-            raise RankError(_with_reason(error, found), error.process) from None
+            message = _with_reason(error, found)
+            raise RankError(message, error.process, died=error.died) from None
 
 
 def _with_reason(error: RankError, found: Events) -> str:
