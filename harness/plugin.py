@@ -54,8 +54,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     # OpenMP's threads would wait in a loop, on the cores that other workers' cases need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    lanes = (getattr(early_config.known_args_namespace, "lane", None) or "").split(",")
-    os.environ.update(at_import.environment([name for name in lanes if name]))
+    given = (getattr(early_config.known_args_namespace, "lane", None) or "").split(",")
+    lanes = [name for name in given if name]
+    if lanes:
+        # A conftest that imports torch_xla names no platform; torch_xla would.
+        os.environ.setdefault("PJRT_SELECT_DEFAULT_DEVICE", "0")
+    os.environ.update(at_import.environment(lanes))
 
 
 def pytest_configure(config: pytest.Config) -> None:

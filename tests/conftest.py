@@ -19,6 +19,9 @@ from support.project import Project
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# torch_xla, imported for cases of this run, would name a platform to all that tests start.
+os.environ["PJRT_SELECT_DEFAULT_DEVICE"] = "0"
+
 # A shell's background job, as these tests may be, ignores SIGINT, and so would all that it starts.
 # A handler is not inherited, and costs no fork of this process, as preexec_fn would: 60 ms each.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

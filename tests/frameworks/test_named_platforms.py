@@ -138,6 +138,14 @@ def test_a_conftest_names_one(project: Project) -> None:
     assert ran.shows("jax.config.jax_platforms='mine' names a platform that lane cpu would replace")
 
 
+def test_an_import_names_none(project: Project) -> None:
+    """torch_xla chooses a platform when it is imported, unless it is told not to."""
+    project.write("conftest.py", "import torch_xla\n")
+    project.write("test_inner.py", PLAIN.replace("jax.numpy.ones(2).sum() == 2", "jax.devices()"))
+    ran = project.run("--lane=virtual-tpu")
+    assert ran.code == 0, ran.stdout
+
+
 def test_without_a_lane_nothing_is_replaced(project: Project) -> None:
     project.write("test_inner.py", "def test_x():\n    pass\n")
     assert project.run(JAX_PLATFORMS="mine").code == 0

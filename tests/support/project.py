@@ -22,8 +22,8 @@ import pytest
 """
 # What no inner test needs and takes longer to load than it runs.
 FASTER = ("-p", "no:cov", "-p", "no:hypothesispytest")
-# PYTHONUNBUFFERED would hide what is lost in C's buffers.
-OURS = ("PYTEST_", "PYTHONUNBUFFERED")
+# PYTHONUNBUFFERED would hide what is lost in C's buffers. The last is tests/conftest.py's.
+OURS = ("PYTEST_", "PYTHONUNBUFFERED", "PJRT_SELECT_DEFAULT_DEVICE")
 INI = "[pytest]\naddopts = --strict-markers\nxla_preload ={preload}\n"
 
 
