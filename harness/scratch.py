@@ -54,8 +54,11 @@ class Scratch:
     def _make(self) -> None:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-            self._lock = os.open(self.path, _FLAGS)
-            # Another process may have found it without a lock, and be removing it.
+            # Another process may have found it without a lock, and remove it or have done so.
+            try:
+                self._lock = os.open(self.path, _FLAGS)
+            except FileNotFoundError:
+                continue
             if _lock(self._lock) is not False and _is_at(self._lock, self.path):
                 return
             os.close(self._lock)

@@ -205,3 +205,13 @@ def test_killing_run_ends_what_its_command_has_started(
         started = pids(Project(tmp_path), 4 if processes else 2)
         run.kill()
     assert_gone(started, seconds=10)
+
+
+def test_processes_that_start_at_once_keep_their_folders(tmp_path: Path) -> None:
+    """Each removes what dead ones have left, and a folder is without a lock when it is made."""
+    code = "from harness.scratch import Scratch\nfor _ in range(400): Scratch().close()"
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    started = [subprocess.Popen(command, env=environment) for _ in range(4)]
+    assert [process.wait() for process in started] == [0] * 4
+    assert list(tmp_path.iterdir()) == []
