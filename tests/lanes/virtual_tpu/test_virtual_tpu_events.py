@@ -198,9 +198,13 @@ def test_forked_processes_add_up(tpu_events: EventLog) -> None:
     assert {client.process for client in clients} == set(children)
 
 
-def test_a_broken_line_is_no_event(tpu_events: EventLog) -> None:
+def test_half_a_line_is_no_event(tpu_events: EventLog) -> None:
     use_jax()
     whole = tpu_events.read()
-    with Path(os.environ["XLA_HARNESS_EVENTS"]).open("ab") as file:
-        file.write(b'{"event": "client", "proc')  # as it would be while it is written
-    assert tpu_events.read() == whole
+    path = Path(os.environ["XLA_HARNESS_EVENTS"])
+    line = path.read_bytes().splitlines(keepends=True)[-1]
+    with path.open("ab", buffering=0) as file:
+        file.write(line[:24])
+        assert tpu_events.read() == whole
+        file.write(line[24:])
+    assert len(tpu_events.read().all) == len(whole.all) + 1
