@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from _pytest.junitxml import xml_key
 
 from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.expectations.causes import read_findings
-from harness.junit.seal import seal
 from harness.lanes import at_import
-from harness.session import options
+from harness.session import options, written
 from harness.session.fixtures import (
     host_work,
     start_runtime,
@@ -75,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"xla-harness: {error}", returncode=2)
     config.pluginmanager.register(Cases(config, settings, expectations))
     config.pluginmanager.register(TraceFilter())
+    config.pluginmanager.register(written)
 
 
 def _known_versions(folder: Path | None) -> list[dict[str, str]]:
@@ -91,15 +89,6 @@ def _rows(path: Path | None) -> tuple[Row, ...]:
     from harness.verdicts.upstream_file import load
 
     return load(path)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
-    result = yield
-    junit = session.config.stash.get(xml_key, None)
-    if junit is not None:  # pytest has written it by now
-        seal(Path(junit.logfile))
-    return result
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -56,6 +56,7 @@ from harness.session.markers import case_of, declared_targets
 from harness.session.options import Settings
 from harness.session.record import is_declared, is_ours, record_of, settle
 from harness.session.selection import Shard, shards
+from harness.session.written import refuse
 
 if TYPE_CHECKING:
     from harness.job.rendezvous import Meetings
@@ -103,7 +104,11 @@ class Cases:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         # Before any test module is imported: what is started later can't be forked.
         if not self._settings.in_process:
-            self._isolator = Isolator(session, self._settings.limits, self._settings.preload, LANES)
+            limits, modules = self._settings.limits, self._settings.preload
+            try:
+                self._isolator = Isolator(session, limits, modules, LANES)
+            except OSError as error:  # no folder for temporary files
+                self._stop(session, f"{error.filename}: can't be made: {error.strerror}")
         elif len(self._settings.lanes) == 1:
             session.config.pluginmanager.register(MainBlock())
 
@@ -279,7 +284,10 @@ class Cases:
             }
             return
         if self._compiled and self._settings.golden is not None:
-            self._settings.golden.update(self._compiled)
+            try:
+                self._settings.golden.update(self._compiled)
+            except BadInputError as error:
+                refuse(session, str(error))
         junit = self._config.stash.get(xml_key, None)
         if junit is not None:
             own = {FORMAT_PROPERTY: FORMAT, STACK_PROPERTY: os.environ.get(STACK_VARIABLE, "")}

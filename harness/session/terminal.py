@@ -19,6 +19,7 @@ from harness.session.fixtures import CASE
 from harness.session.record import Record, is_ours, record_of
 from harness.session.session import COLLECTED
 from harness.session.tracebacks import Tracebacks
+from harness.session.written import UNWRITTEN
 from harness.verdicts import upstream
 
 _WORDS = ("passed", "failed", "crashed", "hung", "conflict", "skipped", "expected", "xpass")
@@ -105,6 +106,8 @@ class Terminal:
         found = summary.lines(self._records, self._rows, collected, self._width, full=self._full)
         for line, style in found:
             self._reporter.write_line(printable(line), **style)
+        for line in self._config.stash.get(UNWRITTEN, []):
+            self._reporter.write_line(printable(f"xla-harness: {line}"), red=True)
 
     @property
     def _full(self) -> bool:
