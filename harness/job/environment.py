@@ -59,6 +59,7 @@ class JobEnvironment:
             "TORCH_TPU_SLICEBUILDER_ADDRESSES": ",".join(self._builders[first : first + of_slice]),
             "TORCH_TPU_TOPOLOGY": ",".join(map(str, self._topology.bounds)),
             "XLA_HARNESS_JOB": self._job,
+            "XLA_HARNESS_JOB_RANKS": str(count),  # all of them are processes of this machine
             "XLA_HARNESS_JOB_TOKEN": self._token,
         }
         if self._topology.slices == 1:

@@ -136,6 +136,17 @@ def test_who_never_comes_is_named(tpu_events: EventLog, topology: Topology) -> N
     assert tpu_events.read().hung is None  # a first discovery
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_slice_that_still_computes_is_waited_for(topology: Topology, late: int) -> None:
+    def compute(number: int) -> list[int]:
+        end = time.monotonic() + 4
+        while number == late and time.monotonic() < end:
+            pass
+        return devices(number)
+
+    assert run_slices(compute, topology) == [[0, 0], [1, 1]]
+
+
 @pytest.mark.topologies("4x1")
 def test_all_who_never_come_are_named(topology: Topology) -> None:
     with pytest.raises(RankError, match=r"in its discovery for slice 1, 3 of 4"):

@@ -24,6 +24,7 @@
 
 #define JOB_VARIABLE "XLA_HARNESS_JOB"
 #define TOKEN_VARIABLE "XLA_HARNESS_JOB_TOKEN"
+#define RANKS_VARIABLE "XLA_HARNESS_JOB_RANKS"
 #define PYTHON_VARIABLE "VIRTUAL_TPU_PYTHON"
 
 enum { MOST_MESSAGE = 1 << 17, MOST_NAME = 64, BACKLOG = 512, TRIES = 5, MOST_REFUSALS = 1000 };
@@ -324,6 +325,21 @@ PJRT_Error *job_error(void) {
   PJRT_Error *error = why == NULL ? NULL : error_new(PJRT_Error_Code_ABORTED, "%s", why);
   free(why);
   return error;
+}
+
+int job_is_local(void) {
+  const char *ranks = getenv(RANKS_VARIABLE);
+  int count;
+  return job_is_given() && ranks != NULL &&
+         number_whole(ranks, identity.processes, identity.processes, &count);
+}
+
+JobState job_state(void) {
+  if (!job_is_here()) return JOB_NONE;
+  pthread_mutex_lock(&lock);
+  const JobState state = failure != NULL ? JOB_FAILED : complete ? JOB_COMPLETE : JOB_INCOMPLETE;
+  pthread_mutex_unlock(&lock);
+  return state;
 }
 
 PJRT_Error *job_await(void) {

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "meeting.h"
 #include "plugin.h"
 
 // Discovery as a multi-slice job does it: slice 0 coordinates, every slice joins once, and all go
@@ -30,6 +31,8 @@ enum {
   DEFAULT_PORT = 8080,
   DEFAULT_SECONDS = 20,
   MOST_SECONDS = 86400,
+  LOOK_SECONDS = 1,  // of two looks at the job, beyond the deadline
+  LAST_SECONDS = 3,  // when all processes have joined the job, which they do just before
   RETRY_MS = 10
 };
 
@@ -124,7 +127,7 @@ static int connect_by(const Address *address, int64_t end) {
 typedef struct {
   int64_t end;
   int seconds;
-  int welcome, again, complete;
+  int welcome, again, complete, all_are_here;
   char seen[MOST_MEMBERS];
 } Discovery;
 
@@ -186,6 +189,17 @@ static int learn(Discovery *found, const char *line, PJRT_Error **error) {
   return 1;
 }
 
+// Whether there is more time than the deadline: where all processes of the job are on this machine,
+// its executor sees whether those that have not come yet compute, and fails the job if they don't.
+static int has_more_time(Discovery *found) {
+  const JobState state = job_state();
+  if (found->again || found->all_are_here || state == JOB_NONE || state == JOB_FAILED) return 0;
+  found->all_are_here = state == JOB_COMPLETE;
+  const int seconds = found->all_are_here ? LAST_SECONDS : LOOK_SECONDS;
+  found->end = milliseconds() + (int64_t)seconds * 1000;
+  return 1;
+}
+
 // Read until all have come, an error, or the end of the connection, after which 0 is returned.
 static int follow(Discovery *found, int joined, PJRT_Error **error) {
   Lines lines = {.socket = joined};
@@ -197,6 +211,7 @@ static int follow(Discovery *found, int joined, PJRT_Error **error) {
     const int64_t rest = found->end - milliseconds();
     struct pollfd polled = {.fd = joined, .events = POLLIN};
     if (rest <= 0 || poll(&polled, 1, (int)rest) == 0) {
+      if (has_more_time(found)) continue;
       lines_send(joined, "leave\n");
       *error = late(found);
       return 1;
@@ -211,6 +226,7 @@ static PJRT_Error *discover(Discovery *found, const Address *address, const char
   for (;;) {
     const int joined = connect_by(address, found->end);
     if (joined < 0) {
+      if (has_more_time(found)) continue;
       return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
                        "virtual TPU: %s %d found no coordinator at "
                        "MEGASCALE_COORDINATOR_ADDRESS=%s in %d s: %s 0 has not started",
@@ -254,6 +270,10 @@ PJRT_Error *megascale_discover(void) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
                      "virtual TPU: " DEADLINE_VARIABLE "=%s: expected seconds from 1 to %d",
                      deadline, MOST_SECONDS);
+  }
+  if (job_is_local()) {
+    PJRT_Error *error = job_join(tickets_hear);
+    if (error != NULL) return error;
   }
   found.end = milliseconds() + (int64_t)found.seconds * 1000;
   const Address address = split(text);

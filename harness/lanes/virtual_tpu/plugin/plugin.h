@@ -240,6 +240,11 @@ typedef void (*JobReader)(const char *line, const char *text);
 PJRT_Error *job_join(JobReader reader);
 // Whether this process has a job to join.
 int job_is_given(void);
+// Whether all processes of this one's job are ranks that were started on this machine.
+int job_is_local(void);
+// JOB_NONE in a process that has not joined one; complete when all ranks have.
+typedef enum { JOB_NONE, JOB_INCOMPLETE, JOB_COMPLETE, JOB_FAILED } JobState;
+JobState job_state(void);
 // Wait until all ranks of the job have joined it; an error when that will never be.
 PJRT_Error *job_await(void);
 // Whether this process has joined it, and not one that it was forked from.
