@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.control_groups import control_group
 from support.project import Project
 
 CASES = """\
@@ -34,19 +34,10 @@ def test_memory_limit(project: Project, limit: str, outcome: str) -> None:
 
 @pytest.fixture
 def memory_cgroup() -> Iterator[Path]:
-    """A control group with 300 MiB of memory, of either version of control groups."""
-    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-    root, limit = (v1, "memory.limit_in_bytes") if v1.is_dir() else (v2, "memory.max")
-    folder = root / f"xla-harness-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-        (folder / limit).write_text(str(300 << 20), encoding="ascii")
-    except OSError as error:
-        if folder.is_dir():
-            folder.rmdir()
-        pytest.skip(f"this machine lets nobody make a memory cgroup: {error}")
-    yield folder
-    folder.rmdir()
+    """A control group with 300 MiB of memory."""
+    limits = ("memory.limit_in_bytes", "memory.max")
+    with control_group("memory", limits, 300 << 20) as folder:
+        yield folder
 
 
 def test_a_kill_by_the_kernel_is_out_of_memory(project: Project, memory_cgroup: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.control_groups import control_group
 from support.project import Project
 
 from harness.isolation import thread_limits
@@ -57,18 +57,9 @@ def test_frugal():
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group of a few threads and processes, of either version of control groups."""
-    v1 = Path("/sys/fs/cgroup/pids")
-    folder = (v1 if v1.is_dir() else v1.parent) / f"xla-harness-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-        (folder / "pids.max").write_text(str(LIMIT), encoding="ascii")
-    except OSError as error:
-        if folder.is_dir():
-            folder.rmdir()
-        pytest.skip(f"this machine lets nobody make a group of processes: {error}")
-    yield folder
-    folder.rmdir()
+    """A control group of a few threads and processes."""
+    with control_group("pids", ("pids.max", "pids.max"), LIMIT) as folder:
+        yield folder
 
 
 def label(group: Path) -> str:
