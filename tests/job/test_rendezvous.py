@@ -126,12 +126,12 @@ import harness.session.session as session
 _before = session.settle
 def slow(item, *rest):
     if WORKER == "{late}" and "test_2[" in item.nodeid:
-        time.sleep(2.5)
+        time.sleep(5)
     return _before(item, *rest)
 session.settle = slow
 """
     more = {"XLA_HARNESS_PATIENCE": "0.5"}
-    ended = end(start(hold + body, "--deadline=0.5", **more))
+    ended = end(start(hold + body, "--deadline=1.5", **more))
     outcomes = [said(ran) for ran in ended]
     for one in outcomes:
         assert len(one) == 20

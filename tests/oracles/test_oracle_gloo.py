@@ -75,8 +75,12 @@ def orphaned():
         run_ranks(fn, 2)
     os.wait()
     pids = os.read(notes[0], 100).split()
-    time.sleep(0.2)
-    return [state(int(pid)) for pid in pids]
+    patience = time.monotonic() + 10  # of the 60 s that they would live; a full core kills late
+    while True:
+        states = [state(int(pid)) for pid in pids]
+        if set(states) <= {"gone", "Z"} or time.monotonic() > patience:
+            return states
+        time.sleep(0.05)
 
 def state(pid):
     try:
