@@ -251,6 +251,6 @@ def test_a_worker_that_is_killed_is_named_and_nothing_is_lost(start: Any, tmp_pa
         assert "worker 1-0 has no result" in result.failure
     said = {result.properties["workers"] for result in whole.results.values()}
     assert "0-0 passed, 1-0 no report" in said
-    # What its cases had asked of the plugin: a file each, of one case or of more by then.
-    kept = list((died / "events").glob("*.jsonl"))
-    assert "client" in kept[0].read_text()
+    # What its cases had asked of the plugin: a file each, that of the last one perhaps empty yet.
+    kept = [log.read_text() for log in (died / "events").glob("*.jsonl")]
+    assert any("client" in text for text in kept)
