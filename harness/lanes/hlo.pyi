@@ -384,8 +384,12 @@ class Instruction(_message.Message):
     IS_HOST_TRANSFER_FIELD_NUMBER: _builtins.int
     REPLICA_GROUPS_FIELD_NUMBER: _builtins.int
     SOURCE_TARGET_PAIRS_FIELD_NUMBER: _builtins.int
+    CONSTRAIN_LAYOUT_FIELD_NUMBER: _builtins.int
+    OPERAND_SHAPES_WITH_LAYOUT_FIELD_NUMBER: _builtins.int
     COMPARISON_DIRECTION_FIELD_NUMBER: _builtins.int
+    CUSTOM_CALL_HAS_SIDE_EFFECT_FIELD_NUMBER: _builtins.int
     FRONTEND_ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    CUSTOM_CALL_API_VERSION_FIELD_NUMBER: _builtins.int
     DEVICE_LIST_FIELD_NUMBER: _builtins.int
     RAGGED_DOT_DIMENSIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -399,7 +403,10 @@ class Instruction(_message.Message):
     sharding: _builtins.bytes
     backend_config: _builtins.bytes
     is_host_transfer: _builtins.int
+    constrain_layout: _builtins.bool
     comparison_direction: _builtins.str
+    custom_call_has_side_effect: _builtins.bool
+    custom_call_api_version: _builtins.int
     @_builtins.property
     def shape(self) -> Global___Shape: ...
     @_builtins.property
@@ -420,6 +427,8 @@ class Instruction(_message.Message):
     def replica_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaGroup]: ...
     @_builtins.property
     def source_target_pairs(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceTarget]: ...
+    @_builtins.property
+    def operand_shapes_with_layout(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shape]: ...
     @_builtins.property
     def frontend_attributes(self) -> Global___Attributes: ...
     @_builtins.property
@@ -450,14 +459,18 @@ class Instruction(_message.Message):
         is_host_transfer: _builtins.int | None = ...,
         replica_groups: _abc.Iterable[Global___ReplicaGroup] | None = ...,
         source_target_pairs: _abc.Iterable[Global___SourceTarget] | None = ...,
+        constrain_layout: _builtins.bool | None = ...,
+        operand_shapes_with_layout: _abc.Iterable[Global___Shape] | None = ...,
         comparison_direction: _builtins.str | None = ...,
+        custom_call_has_side_effect: _builtins.bool | None = ...,
         frontend_attributes: Global___Attributes | None = ...,
+        custom_call_api_version: _builtins.int | None = ...,
         device_list: Global___DeviceList | None = ...,
         ragged_dot_dimensions: Global___RaggedDotDimensions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "operand_shapes_with_layout", b"operand_shapes_with_layout", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -642,6 +655,7 @@ class Module(_message.Message):
     ENTRY_COMPUTATION_ID_FIELD_NUMBER: _builtins.int
     DEVICE_ASSIGNMENT_FIELD_NUMBER: _builtins.int
     STACK_FRAME_INDEX_FIELD_NUMBER: _builtins.int
+    FRONTEND_ATTRIBUTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     entry_computation_id: _builtins.int
     @_builtins.property
@@ -650,6 +664,8 @@ class Module(_message.Message):
     def device_assignment(self) -> Global___DeviceAssignment: ...
     @_builtins.property
     def stack_frame_index(self) -> Global___StackFrames: ...
+    @_builtins.property
+    def frontend_attributes(self) -> Global___Attributes: ...
     def __init__(
         self,
         *,
@@ -658,10 +674,11 @@ class Module(_message.Message):
         entry_computation_id: _builtins.int | None = ...,
         device_assignment: Global___DeviceAssignment | None = ...,
         stack_frame_index: Global___StackFrames | None = ...,
+        frontend_attributes: Global___Attributes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "name", b"name", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "frontend_attributes", b"frontend_attributes", "name", b"name", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "name", b"name", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "device_assignment", b"device_assignment", "entry_computation_id", b"entry_computation_id", "frontend_attributes", b"frontend_attributes", "name", b"name", "stack_frame_index", b"stack_frame_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from google.protobuf.message import Message
@@ -72,6 +72,23 @@ class Inserted:
                 (instruction.called_computation_ids, computations),
             ):
                 field[:] = [renamed[number] for number in field]
+
+
+def leave_out(computation: Computation, same: Mapping[int, int]) -> None:
+    """Take out instructions, each of which has the value of another one, by their ids."""
+
+    def final(number: int) -> int:
+        while number in same:
+            number = same[number]
+        return number
+
+    kept = [i for i in computation.instructions if i.id not in same]
+    for instruction in kept:
+        for field in (instruction.operand_ids, instruction.control_predecessor_ids):
+            field[:] = map(final, field)
+    computation.root_id = final(computation.root_id)
+    del computation.instructions[:]
+    computation.instructions.extend(kept)
 
 
 def make_call(instruction: Instruction, computation: Computation) -> None:

@@ -70,6 +70,34 @@ def as_hlo(form: str, program: bytes) -> bytes:
     return hlo_of(module)
 
 
+def result_memories(program: bytes) -> list[str]:
+    """The memory kind of each result of a StableHLO portable artifact, ``device`` unless told."""
+    from jax._src.interpreters.mlir import make_ir_context
+    from jax._src.lib import xla_client
+    from jaxlib.mlir import ir
+
+    with make_ir_context():
+        module = xla_client._xla.mlir.deserialize_portable_artifact(program)
+        if isinstance(module, str | bytes):  # before JAX 0.10
+            module = ir.Module.parse(module)
+        (main,) = (o for o in module.body.operations if _symbol(o) == "main")
+        if "res_attrs" not in main.attributes:
+            return []
+        results = main.attributes["res_attrs"]
+        return [_memory(ir.DictAttr(result)) for result in results]
+
+
+def _memory(result: Any) -> str:
+    told = "mhlo.memory_kind" in result
+    return str(result["mhlo.memory_kind"].value) if told else "device"
+
+
+def _symbol(operation: Any) -> str:
+    """Its name; "" for one that has none."""
+    attributes = operation.operation.attributes
+    return str(attributes["sym_name"].value) if "sym_name" in attributes else ""
+
+
 def _decompose_scans(module: Any) -> None:
     """Call the function that means the same as a scan, in place of each.
 

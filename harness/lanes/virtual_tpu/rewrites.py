@@ -9,9 +9,11 @@ Each instruction of these becomes a call of what JAX lowers for the CPU:
   ``all-to-all``, which has the same groups, and takes its parts out of what it receives. A few
   rows at a time: operands of ranks with programs of their own need not have the same size.
 - ``ragged-dot``: JAX's own expansion for other platforms than the TPU.
+- a custom call of ``AllocateBuffer``, as ``jax.lax.empty`` has: NaN or the largest integer.
 
 A scan, as TorchTPU has for ``cumsum``, becomes a call of the loop that the framework wrote for
-compilers that have none.
+compilers that have none. What is sent to the host and received from it becomes calls that the
+plugin answers, and memory of the host becomes the device's.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ import numpy as np
 
 from harness.lanes.hlo import Computation, Instruction, Module, Shape
 from harness.lanes.replica_groups import replica_groups
+from harness.lanes.virtual_tpu.host_memory import leave_out_placements
+from harness.lanes.virtual_tpu.host_transfers import replace_host_transfers
 from harness.lanes.virtual_tpu.inserted import Inserted, make_call
-from harness.lanes.virtual_tpu.lowering import SCAN, as_hlo, lower_for_cpu
+from harness.lanes.virtual_tpu.lowering import SCAN, as_hlo, lower_for_cpu, result_memories
 
 # Of PrimitiveType in https://github.com/openxla/xla/blob/main/xla/xla_data.proto.
 DTYPES: Mapping[int, np.dtype[Any]] = {
@@ -100,9 +104,11 @@ def rewrite(form: str, program: bytes) -> tuple[bytes, list[str]]:
         ValueError: an instruction's form is not known here; the message says which.
     """
     module = Module.FromString(as_hlo(form, program))
+    names = ["scan"] if form == "mlir" and SCAN.encode() in program else []
+    names += replace_host_transfers(module)
+    names += leave_out_placements(module, result_memories(program) if form == "mlir" else ())
     computations = {computation.id: computation for computation in module.computations}
     inserted = Inserted(module)
-    names = ["scan"] if form == "mlir" and SCAN.encode() in program else []
     for computation in computations.values():
         shapes = {i.id: i.shape for i in computation.instructions}
         for instruction in computation.instructions:
@@ -125,6 +131,8 @@ def _rewrite_of(
             return _ragged_all_to_all(instruction)
         case "ragged-dot":
             return _ragged_dot(instruction)
+        case "custom-call" if instruction.custom_call_target == "AllocateBuffer":
+            return _uninitialized(instruction.shape)
     return None
 
 
@@ -177,6 +185,23 @@ def _exchange(values: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Seq
 
         found = ffi.ffi_call(_PLACE, of, *values)
     return [found] if len(results) == 1 else list(found)
+
+
+# --- Memory that nothing was written to
+
+
+def _uninitialized(shape: Shape) -> _Rewrite:
+    """As in JAX's TPU interpret mode, so that reading it is seen."""
+
+    def meaning() -> Array:
+        import jax.numpy as jnp
+
+        of = _struct(shape)
+        if jnp.issubdtype(of.dtype, jnp.inexact):
+            return jnp.full(of.shape, np.nan, of.dtype)
+        return jnp.full(of.shape, True if of.dtype == bool else jnp.iinfo(of.dtype).max, of.dtype)
+
+    return _Rewrite("allocation of a buffer", meaning)
 
 
 # --- Bitwise reductions

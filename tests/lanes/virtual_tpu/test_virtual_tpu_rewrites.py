@@ -99,3 +99,17 @@ def test_what_the_compiler_has_is_not_rewritten(tpu_events: EventLog) -> None:
     f = jax.jit(lambda v: jax.lax.reduce(v, np.int32(0), jax.lax.bitwise_or, (0,)))
     assert f(np.array([1, 6, 8], np.int32)) == 15
     assert rewritten(tpu_events) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_an_allocated_buffer(tpu_events: EventLog, dtype: str) -> None:
+    """What is written is there, and what is not is NaN or the largest number."""
+    import jax
+
+    shape = jax.ShapeDtypeStruct((4,), np.dtype(dtype))
+    allocate = jax.ffi.ffi_call("AllocateBuffer", shape, custom_call_api_version=1)
+    f = jax.jit(lambda x: allocate().at[1].set(x * 1))
+    rest = {"float32": np.nan, "int8": 127, "bool": True}[dtype]
+    want = np.array([rest, 0, rest, rest], dtype)
+    np.testing.assert_array_equal(f(np.zeros((), dtype)), want)
+    assert rewritten(tpu_events) == ["allocation of a buffer"]

@@ -240,9 +240,11 @@ class Diagnosis:
         of = {device: one for one in executions for device in one.mine}
         self.culprits = [of[device].rank.number]
         numbers = sorted({one.rank.number for one in executions})
+        cause, *more = _cause_first(error)
         self._lines.append(
-            f"{_who(of, [device])} failed in a program of {ranks_named(numbers)}: {error}"
+            f"{_who(of, [device])} failed in a program of {ranks_named(numbers)}: {cause}"
         )
+        self._lines += [f"  {line}" for line in more]
         return self._came_from(executions)
 
     @property
@@ -262,6 +264,12 @@ class Diagnosis:
             f"  {ranks_named(ranks)} came from {site}" for site, ranks in grouped(sites).items()
         ]
         return self
+
+
+def _cause_first(error: str) -> list[str]:
+    """Return an error's lines; one of Python, as of a callback, says at its end what is wrong."""
+    lines = error.rstrip().splitlines() or [""]
+    return [lines[-1], *lines] if "Traceback (most recent call last)" in error else lines
 
 
 def _who(of: Mapping[int, Execution], devices: Collection[int]) -> str:

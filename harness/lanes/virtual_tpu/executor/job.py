@@ -126,6 +126,12 @@ class Job:
         else:
             self.transfers.receive(end)
 
+    def hosted(self, number: int, error: str) -> None:
+        """A rank's host has taken or brought what a program waits for."""
+        self._watch.moved()
+        assert self._launcher is not None
+        self._launcher.hosted(number, error)
+
     def hear_ends(self) -> None:
         """Answer for launches that have ended."""
         for (number,) in _NUMBER.iter_unpack(os.read(self.ends, 512 * _NUMBER.size)):

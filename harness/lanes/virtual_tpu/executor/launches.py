@@ -60,12 +60,13 @@ class Launcher:
         """A launch of executions that have met; raises ValueError if XLA refuses a program."""
         devices = executions[0].devices
         of = {device: (one, index) for one in executions for device, index in one.parts()}
-        met = [of[device] for device in devices]
         self._launches += 1
-        parts = native.parts(
-            [(self._load(one.program), one.memory.address, index) for one, index in met],
-            self._launches,
-        )
+        parts = (native.Part * len(devices))()
+        for part, (one, index) in zip(parts, map(of.__getitem__, devices), strict=True):
+            part.executable, part.segment = self._load(one.program), one.memory.address
+            part.index, part.launch = index, self._launches
+            part.connection, part.ticket = one.rank.connection.fileno(), one.ticket
+            part.hosts = one.program.has_host_transfers
         answers = native.answers([(one.rank.connection.fileno(), one.ticket) for one in executions])
         return Launch(self._launches, executions, devices, parts, answers)
 
@@ -75,6 +76,10 @@ class Launcher:
         Then the launch's number is written to the descriptor ``ended``.
         """
         self._native.launch(launch.parts, launch.answers, ended)
+
+    def hosted(self, number: int, error: str) -> None:
+        """Hand on what a rank's host has answered to a device that waits for it."""
+        self._native.hosted(number, error)
 
     def _load(self, program: Program) -> int:
         if program.digest not in self._loaded:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 WAITS, RUNS, ENDED = range(3)
-_TEXT = 1024
+_TEXT = 4096
 
 
 class Part(ctypes.Structure):
@@ -18,6 +18,9 @@ class Part(ctypes.Structure):
         ("segment", ctypes.c_void_p),
         ("index", ctypes.c_int64),
         ("launch", ctypes.c_int64),
+        ("connection", ctypes.c_int64),
+        ("ticket", ctypes.c_int64),
+        ("hosts", ctypes.c_int64),
         ("state", ctypes.c_int64),
         ("error", ctypes.c_char * _TEXT),
     )
@@ -63,15 +66,11 @@ class Native:
         """
         self._library.virtual_tpu_executor_launch(parts, len(parts), answers, len(answers), ended)
 
+    def hosted(self, number: int, error: str) -> None:
+        """Hand on what a rank's host has answered; ``error`` is empty if all went well."""
+        self._library.virtual_tpu_executor_hosted(ctypes.c_int64(number), error.encode())
+
 
 def answers(of: Sequence[tuple[int, int]]) -> ctypes.Array[Answer]:
     """Answers to come, each of the descriptor of a connection and a ticket."""
     return (Answer * len(of))(*(Answer(connection, ticket) for connection, ticket in of))
-
-
-def parts(of: Sequence[tuple[int, int, int]], launch: int) -> ctypes.Array[Part]:
-    """A launch's parts, each of an executable, a segment's address and a device's index in it."""
-    made = (Part * len(of))()
-    for part, (executable, segment, index) in zip(made, of, strict=True):
-        part.executable, part.segment, part.index, part.launch = executable, segment, index, launch
-    return made

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from harness.lanes import hlo
 from harness.lanes.virtual_tpu.executor import executable
+from harness.lanes.virtual_tpu.host_transfers import TARGET
 from harness.lanes.virtual_tpu.sites import is_users
 
 Groups = tuple[tuple[int, ...], ...]
@@ -100,6 +101,11 @@ class Program:
         module = hlo.Module.FromString(self._parsed.result.hlo_module.module)
         instructions = [i for one in module.computations for i in one.instructions]
         return {one.name: _line(one, module.stack_frame_index) for one in instructions}
+
+    @cached_property
+    def has_host_transfers(self) -> bool:
+        """Whether it may send to its host or receive from it."""
+        return TARGET.encode() in self.content
 
     @cached_property
     def decides(self) -> bool:

@@ -119,6 +119,8 @@ class Server:
             self._transfer(rank, list(map(int, words)), text, descriptors[0])
         elif word == "unreceive":
             self._job.transfers.forget(rank, int(words[0]))
+        elif word == "hosted":
+            self._job.hosted(int(words[0]), text)
         elif word == "stacks":
             rank.stacks = text
 

@@ -296,6 +296,7 @@ static PJRT_Error *get_executable(PJRT_LoadedExecutable_GetExecutable_Args *args
   PJRT_Error *error = bridge_PJRT_LoadedExecutable_GetExecutable(args);
   const Reused *one = error == NULL ? find(args->loaded_executable) : NULL;
   if (one != NULL) remember(args->executable, one->bytes, one->size, one->copy);
+  if (error == NULL) memories_name(args->loaded_executable, args->executable);
   return error;
 }
 
@@ -307,6 +308,7 @@ static PJRT_Error *deserialize(PJRT_Executable_DeserializeAndLoad_Args *args) {
   const size_t size = args->serialized_executable_size;
   parameters_forget(args->loaded_executable);  // of another client's, at its address
   donors_learn_serialized(args->loaded_executable, args->serialized_executable, size);
+  memories_learn(args->loaded_executable, args->serialized_executable, size);
   if (identity.processes == 1) return NULL;
   Copy *copy = malloc(sizeof *copy + size);
   if (copy == NULL) abort();
@@ -318,6 +320,7 @@ static PJRT_Error *deserialize(PJRT_Executable_DeserializeAndLoad_Args *args) {
 
 static PJRT_Error *destroy(PJRT_Executable_Destroy_Args *args) {
   compilations_forget(args->executable);
+  memories_forget(args->executable);
   return bridge_PJRT_Executable_Destroy(args);
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,9 +23,30 @@ typedef struct {
   Segment *segment;
   int64_t index;  // of the device within its segment
   int64_t launch;
-  _Atomic int64_t state;  // 0 waits, 1 runs, 2 has ended
-  char error[1024];
+  int64_t connection, ticket;  // of its rank
+  int64_t hosts;               // whether it exchanges data with its host
+  _Atomic int64_t state;       // 0 waits, 1 runs, 2 has ended
+  char error[4096];
 } Part;
+
+// The host side of a part is its rank's.
+typedef struct {
+  HostSide side;
+  const Part *part;
+} RanksHost;
+
+// What a device waits for.
+typedef struct Asked {
+  struct Asked *next;
+  long long number;
+  int is_answered;
+  char *error;
+} Asked;
+
+static pthread_mutex_t asked_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t answered = PTHREAD_COND_INITIALIZER;
+static Asked *asked;
+static long long asked_made;
 
 // Who is told when a launch has ended: a rank, by its connection, of its own ticket.
 typedef struct {
@@ -85,6 +107,7 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t s
     return -1;
   }
   client = create.client;
+  host_transfers_register();
   PJRT_Client_Devices_Args found = {.struct_size = PJRT_Client_Devices_Args_STRUCT_SIZE,
                                     .client = client};
   backend->PJRT_Client_Devices(&found);
@@ -96,6 +119,65 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t s
     queues[i].last = &queues[i].first;
   }
   return 0;
+}
+
+// --- What a program exchanges with its host
+
+static char *await_answer(const Part *part, char way, int64_t channel, size_t size, int memory) {
+  Asked own = {0};
+  pthread_mutex_lock(&asked_lock);
+  own.number = ++asked_made;
+  own.next = asked;
+  asked = &own;
+  char text[160];
+  const int length =
+      snprintf(text, sizeof text, "host %lld %c %lld %lld %lld %zu", own.number, way,
+               (long long)part->ticket, (long long)part->index, (long long)channel, size);
+  const int sent = packet_send((int)part->connection, memory, text, (size_t)length);
+  while (sent && !own.is_answered) pthread_cond_wait(&answered, &asked_lock);
+  Asked **link = &asked;
+  while (*link != &own) link = &(*link)->next;
+  *link = own.next;
+  pthread_mutex_unlock(&asked_lock);
+  return sent ? own.error : strdup("virtual TPU: the program's host has ended");
+}
+
+static char *ask(HostSide *side, char way, int64_t channel, void *data, size_t size) {
+  int file;
+  void *memory;
+  PJRT_Error *error = memory_share(size + 1, &file, &memory);
+  if (error != NULL) return error_text(error);
+  if (way == '>') memcpy(memory, data, size);
+  char *why = await_answer(((RanksHost *)side)->part, way, channel, size, file);
+  if (way == '<' && why == NULL) memcpy(data, memory, size);
+  munmap(memory, size + 1);
+  close(file);
+  return why;
+}
+
+static char *send_to_host(HostSide *side, int ordinal, int64_t channel, const void *data,
+                          size_t size) {
+  (void)ordinal;
+  return ask(side, '>', channel, (void *)data, size);
+}
+
+static char *receive_from_host(HostSide *side, int ordinal, int64_t channel, void *data,
+                               size_t size) {
+  (void)ordinal;
+  return ask(side, '<', channel, data, size);
+}
+
+// A rank has answered what a device waits for: with an error's text, unless that is empty.
+VIRTUAL_TPU_EXPORT void virtual_tpu_executor_hosted(int64_t number, const char *error) {
+  pthread_mutex_lock(&asked_lock);
+  Asked *one = asked;
+  while (one != NULL && one->number != number) one = one->next;
+  if (one != NULL) {
+    one->is_answered = 1;
+    one->error = *error == '\0' ? NULL : strdup(error);
+  }
+  pthread_cond_broadcast(&answered);
+  pthread_mutex_unlock(&asked_lock);
 }
 
 // Load a serialised executable; NULL, and why.
@@ -187,8 +269,13 @@ static PJRT_Error *run(Part *part, PJRT_Buffer **arguments, PJRT_Buffer **result
       .device_complete_events = &done,
       .execute_device = device};
   part->state = 1;
-  TRY(PJRT_LoadedExecutable_Execute, execute);
-  PJRT_Error *error = event_await(done);
+  RanksHost host = {{send_to_host, receive_from_host}, part};
+  PJRT_ExecuteContext_Destroy_Args context = {.struct_size =
+                                                  PJRT_ExecuteContext_Destroy_Args_STRUCT_SIZE};
+  PJRT_Error *error = part->hosts ? host_side_attach(&host.side, &options, &context.context) : NULL;
+  if (error == NULL) error = backend->PJRT_LoadedExecutable_Execute(&execute);
+  if (error == NULL) error = event_await(done);
+  if (context.context != NULL) error_drop(backend->PJRT_ExecuteContext_Destroy(&context));
   for (int64_t i = 0; i < segment->results && error == NULL; ++i) {
     error = give_back(part, i, results[i]);
   }

@@ -149,15 +149,9 @@ static int connect_to(const char *name) {
   }
 }
 
-int job_send(int descriptor, const char *format, ...) {
-  char *message;
-  va_list arguments;
-  va_start(arguments, format);
-  const int size = vasprintf(&message, format, arguments);
-  va_end(arguments);
-  if (size < 0) abort();
-  struct iovec part = {.iov_base = message,
-                       .iov_len = (size_t)(size < MOST_MESSAGE ? size : MOST_MESSAGE)};
+int packet_send(int socket, int descriptor, const char *message, size_t size) {
+  struct iovec part = {.iov_base = (void *)message,
+                       .iov_len = size < MOST_MESSAGE ? size : MOST_MESSAGE};
   union {
     struct cmsghdr head;
     char room[CMSG_SPACE(sizeof(int))];
@@ -172,18 +166,42 @@ int job_send(int descriptor, const char *format, ...) {
     head->cmsg_len = CMSG_LEN(sizeof descriptor);
     memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
   }
-  const ssize_t sent = sendmsg(connection, &packet, MSG_NOSIGNAL);
-  free(message);
-  return sent >= 0;
+  return sendmsg(socket, &packet, MSG_NOSIGNAL) >= 0;
 }
 
-// The next message, with an end put to it; NULL when the executor has closed the connection.
-static char *receive(char *room) {
+int job_send(int descriptor, const char *format, ...) {
+  char *message;
+  va_list arguments;
+  va_start(arguments, format);
+  const int size = vasprintf(&message, format, arguments);
+  va_end(arguments);
+  if (size < 0) abort();
+  const int sent = packet_send(connection, descriptor, message, (size_t)size);
+  free(message);
+  return sent;
+}
+
+// The next message, with an end put to it, and the descriptor that came with it, or -1; NULL when
+// the executor has closed the connection.
+static char *receive(char *room, int *descriptor) {
+  struct iovec part = {.iov_base = room, .iov_len = MOST_MESSAGE};
+  union {
+    struct cmsghdr head;
+    char room[CMSG_SPACE(sizeof(int))];
+  } control;
+  struct msghdr packet;
   ssize_t size;
   do {
-    size = recv(connection, room, MOST_MESSAGE, 0);
+    packet = (struct msghdr){.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.room,
+                             .msg_controllen = sizeof control.room};
+    size = recvmsg(connection, &packet, MSG_CMSG_CLOEXEC);
   } while (size < 0 && errno == EINTR);
   if (size <= 0) return NULL;
+  const struct cmsghdr *head = CMSG_FIRSTHDR(&packet);
+  *descriptor = -1;
+  if (head != NULL) memcpy(descriptor, CMSG_DATA(head), sizeof *descriptor);
   room[size] = '\0';
   return room;
 }
@@ -209,7 +227,8 @@ static void fail_of(const char *reporter, const char *report) {
 
 static void *read_messages(void *room) {
   char *line;
-  while ((line = receive(room)) != NULL) {
+  int descriptor;
+  while ((line = receive(room, &descriptor)) != NULL) {
     char *end = strchr(line, '\n'), *text = "";
     if (end != NULL) {
       *end = '\0';
@@ -218,18 +237,18 @@ static void *read_messages(void *room) {
     const char *reporter = line_after(line, "failed");
     if (reporter != NULL) {
       fail_of(reporter, text);
-      reader("failed", "");
+      reader("failed", "", -1);
     } else if (strcmp(line, "complete") == 0) {
       pthread_mutex_lock(&lock);
       complete = 1;
       pthread_cond_broadcast(&changed);
       pthread_mutex_unlock(&lock);
     }
-    if (reporter == NULL) reader(line, text);
+    if (reporter == NULL) reader(line, text, descriptor);
   }
   free(room);
   job_fail("virtual TPU: the process that runs the job's programs has ended");
-  reader("failed", "");
+  reader("failed", "", -1);
   return NULL;
 }
 
@@ -255,7 +274,8 @@ static const char *introduce(char *room) {
   job_send(-1, "hello %s %d %d %s", token == NULL || *token == '\0' ? "-" : token, identity.process,
            identity_total(), devices);
   free(devices);
-  return receive(room);
+  int none;
+  return receive(room, &none);
 }
 
 static PJRT_Error *join(JobReader function) {

@@ -130,6 +130,7 @@ static PJRT_Error *new_ticket(const PJRT_LoadedExecutable_Execute_Args *args, Pr
                      .loan = loan,
                      .client = devices_client_of(devices[0]),
                      .own = devices_text(devices, args->num_devices)};
+  ticket->transfers = host_transfers_new(args->options, devices, args->num_devices);
   ticket->turns = calloc(args->num_devices, sizeof *ticket->turns);
   ticket->copied = calloc(args->num_devices * args->num_args + 1, sizeof *ticket->copied);
   ticket->promises = calloc(ticket_promises(ticket), sizeof *ticket->promises);
@@ -234,12 +235,6 @@ void meeting_note(const void *caller) {
 static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
                                 const PJRT_LoadedExecutable_AddressableDevices_Args *found,
                                 PJRT_Device **devices) {
-  if (args->options->num_send_ops > 0 || args->options->num_recv_ops > 0) {
-    free(devices);
-    return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                     "virtual TPU: a program over several processes sends to its host or receives "
-                     "from it: that works in a job of one process only");
-  }
   PJRT_Error *error = job_join(tickets_hear);
   if (error == NULL) error = job_error();
   Program *program;

@@ -52,7 +52,8 @@ typedef struct Ticket {
   PJRT_FulfillAliasBufferCallback **promises;
   int has_summary;        // its error has only the first line of the reason
   struct timespec since;  // when it was queued
-  char *own, *site;       // the devices as text, and the line of Python that it comes from
+  HostTransfers *transfers;
+  char *own, *site;  // the devices as text, and the line of Python that it comes from
 } Ticket;
 
 // Guards all programs, loans and tickets.
@@ -123,9 +124,15 @@ void ticket_queue(Ticket *ticket);
 // Give back what an execution had.
 void ticket_end(Ticket *ticket);
 // What the job's executor says, in the thread that reads it.
-void tickets_hear(const char *line, const char *text);
+void tickets_hear(const char *line, const char *text, int descriptor);
+// What the host gives for the ticket with that number, held; NULL for nothing.
+HostTransfers *ticket_transfers(int number);
 // Buffers of a rank are destroyed by a thread of the plugin.
 void tickets_fill(PJRT_Api *api);
+
+// --- asked.c
+// The executor asks for what the host takes or brings, in memory that it shares.
+void asked_hear(const char *request, int memory);
 
 // --- transfers.c
 // The same for what is sent and received.

@@ -108,6 +108,7 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
       transfers_fill(own);
       extensions_fill(own);
       raw_buffers_fill(own);
+      host_transfers_fill(own);
     }
   }
   pthread_mutex_unlock(&lock);

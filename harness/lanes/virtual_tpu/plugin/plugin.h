@@ -7,7 +7,9 @@
 // programs.c  compile and execute: kernels and what the CPU lacks replaced, equal programs shared,
 //             ids made small
 // stablehlo.c which StableHLO programs may be written in, and which the backend can't read
-// host_callbacks.c  what a running program asks of the Python half: JAX's TPU interpret mode
+// ffi.c       functions that a running program calls; ffi.h
+//   host_callbacks.c  what it asks of the Python half: JAX's TPU interpret mode
+//   host_transfers.c  what it sends to its host and receives: JAX's callbacks
 // parameters.c  arguments that are not what an executable's parameters are
 // donors.c    arguments that an executable takes though no result has their memory
 // compilations.c  what forked ranks compile once for all
@@ -21,6 +23,7 @@
 // segments.c    the memory that arguments and results are handed over in
 // tickets.c     executions on their way
 //   transfers.c   what one process sends to another
+//   asked.c       what a program that the executor runs asks this process's host for
 // executor.c  the same in the process that runs it
 // megascale.c the discovery of all slices by all slices
 // coordinator.c  slice 0's side of it: lets in who has the job's token
@@ -191,6 +194,37 @@ void programs_forget(const PJRT_Client *client);
 // What the backend's compiler has made of a program, whose code is to be freed.
 PJRT_Error *program_optimized(PJRT_LoadedExecutable *loaded, PJRT_Program *out);
 
+// --- host_transfers.c
+// Where what a program sends goes to, and what it receives comes from. Both return an error's text,
+// to be freed, or NULL. `ordinal` is the device's, within this process's client.
+typedef struct HostSide {
+  char *(*send)(struct HostSide *side, int ordinal, int64_t channel, const void *data, size_t size);
+  char *(*receive)(struct HostSide *side, int ordinal, int64_t channel, void *data, size_t size);
+} HostSide;
+// The functions that an execution's caller gives for each channel of each device.
+typedef struct HostTransfers HostTransfers;
+// NULL when the caller gives none.
+HostTransfers *host_transfers_new(const PJRT_ExecuteOptions *options, PJRT_Device *const *devices,
+                                  size_t count);
+// The same for an execution in this process, whose options are made to name them.
+PJRT_Error *host_transfers_begin(const PJRT_LoadedExecutable_Execute_Args *args,
+                                 HostTransfers **out);
+// Keep it for one call more, as one device.
+void host_transfers_hold(HostTransfers *transfers);
+// So many of the devices have ended; NULL is fine.
+void host_transfers_leave(HostTransfers *transfers, size_t count);
+// What one of the devices sends or receives: an error's text, to be freed, or NULL.
+char *host_transfers_send(HostTransfers *transfers, size_t index, int64_t channel, const void *data,
+                          size_t size);
+char *host_transfers_receive(HostTransfers *transfers, size_t index, int64_t channel, void *data,
+                             size_t size);
+// Have an execution's handlers find its host side. A context that is made for that is the caller's
+// to destroy when the execution has ended.
+PJRT_Error *host_side_attach(HostSide *side, PJRT_ExecuteOptions *options,
+                             PJRT_ExecuteContext **made);
+void host_transfers_register(void);
+void host_transfers_fill(PJRT_Api *api);
+
 // --- parameters.c
 // Return an error that names the first argument that is not of its parameter's type and dimensions:
 // the CPU's client compares sizes only, and would read one as the other.
@@ -220,6 +254,14 @@ void compilations_forget(const void *executable);
 void compilations_fill(PJRT_Api *api);
 
 // --- memories.c
+// Learn in which memories an executable's results are, from the program that it is compiled from or
+// its serialised form.
+void memories_learn(const PJRT_LoadedExecutable *loaded, const char *bytes, size_t size);
+// The same of another object that stands for it.
+void memories_name(const PJRT_LoadedExecutable *loaded, const PJRT_Executable *executable);
+void memories_forget(const void *executable);
+// Move the results of an execution to where they belong.
+PJRT_Error *memories_place(const PJRT_LoadedExecutable_Execute_Args *args);
 void memories_fill(PJRT_Api *api);
 
 // --- devices.c
@@ -235,7 +277,8 @@ PJRT_Error *devices_check_process(void);
 void devices_fill(PJRT_Api *api);
 
 // --- job.c
-typedef void (*JobReader)(const char *line, const char *text);
+// Is given each message, and a descriptor that came with it, to be closed, or -1.
+typedef void (*JobReader)(const char *line, const char *text, int descriptor);
 // Join the job, once; NULL, or why that is not possible.
 PJRT_Error *job_join(JobReader reader);
 // Whether this process has a job to join.
@@ -249,7 +292,9 @@ JobState job_state(void);
 PJRT_Error *job_await(void);
 // Whether this process has joined it, and not one that it was forked from.
 int job_is_here(void);
-// Send one message, with a descriptor if that is not -1; 0 when the job has ended.
+// Send one message over a socket, with a descriptor if that is not -1; 0 when that is not possible.
+int packet_send(int socket, int descriptor, const char *message, size_t size);
+// The same, printf-like, to the job's executor; 0 when the job has ended.
 int job_send(int descriptor, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Why the job has failed, to be freed; NULL as long as it has not.
 char *job_failure(void);

@@ -127,6 +127,8 @@ static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const void
   PJRT_Error *error = compilations_compile(&wide, &reused);
   args->executable = wide.executable;
   if (error == NULL) parameters_forget(args->executable);  // of another client's, at its address
+  if (error == NULL)
+    memories_learn(args->executable, args->program->code, args->program->code_size);
   if (reused) event_write("reuse", caller, NULL, "%s", "");
   args->compile_options = given;
   args->compile_options_size = given_size;
@@ -183,6 +185,7 @@ static PJRT_Error *destroy(PJRT_LoadedExecutable_Destroy_Args *args) {
     compilations_forget(args->executable);
     donors_forget(args->executable);
     parameters_forget(args->executable);
+    memories_forget(args->executable);
     devices_forget_executable(args->executable);
   }
   return last ? bridge_PJRT_LoadedExecutable_Destroy(args) : NULL;
@@ -290,29 +293,45 @@ static PJRT_Program copy_of(const Changed *changed, const PJRT_Program *from) {
   return program;
 }
 
+// Whether a program may need what the CPU's compiler drops, or refuses late or otherwise than as
+// unimplemented. It need not: the rewriter knows.
+static int may_need_rewriting(const PJRT_Program *program) {
+  static const char *const NAMES[] = {"_xla_host_transfer_handler_name",
+                                      "annotate_device_placement", "pinned_host", "AllocateBuffer"};
+  for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; ++i) {
+    if (memmem(program->code, program->code_size, NAMES[i], strlen(NAMES[i])) != NULL) return 1;
+  }
+  return 0;
+}
+
 // Compile the program of `args`, which has been made of the submitted one. What the CPU's compiler
 // refuses it is given again, rewritten, or as HLO if it is in a StableHLO that it can't read.
 static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
                                       const void *caller) {
-  PJRT_Error *error = compile_once(args, submitted, caller);
-  if (error == NULL || rewriter == NULL) return error;
-  const PJRT_Program *refused = args->program;
-  const int newer = stablehlo_is_newer(refused);
-  if (!newer && !error_is(error, PJRT_Error_Code_UNIMPLEMENTED)) return error;
+  const PJRT_Program *given = args->program;
+  const int may_need = rewriter != NULL && may_need_rewriting(given);
+  PJRT_Error *error = may_need ? NULL : compile_once(args, submitted, caller);
+  const int newer = stablehlo_is_newer(given);
+  const int refused = error != NULL && (newer || error_is(error, PJRT_Error_Code_UNIMPLEMENTED)) &&
+                      rewriter != NULL;
+  if (!may_need && !refused) return error;
   Changed out = {0};
   const int changed =
-      rewriter(refused->format, refused->format_size, refused->code, refused->code_size, &out);
+      rewriter(given->format, given->format_size, given->code, given->code_size, &out);
   if (changed || (newer && out.code != NULL)) {  // HLO has no such versions
     error_drop(error);
     write_names("rewrite", caller, &out);
-    PJRT_Program program = program_of(&out, refused);
+    PJRT_Program program = program_of(&out, given);
     args->program = &program;
     error = compile_once(args, submitted, caller);
-    args->program = refused;
+    args->program = given;
   } else if (out.error != NULL) {
-    char *text = error_text(error);
-    error = error_new(PJRT_Error_Code_UNIMPLEMENTED, "%s\nvirtual TPU: %s", text, out.error);
+    char *text = error == NULL ? NULL : error_text(error);
+    error = error_new(PJRT_Error_Code_UNIMPLEMENTED, "%s%svirtual TPU: %s",
+                      text == NULL ? "" : text, text == NULL ? "" : "\n", out.error);
     free(text);
+  } else if (may_need) {
+    error = compile_once(args, submitted, caller);
   }
   return error;
 }
@@ -429,6 +448,7 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
     error = unseen_execute(args, __builtin_return_address(0));
     if (error == NULL) error = donors_delete(args);
   }
+  if (error == NULL) error = memories_place(args);
   args->options = given;
   if (error != NULL) unseen_returned(error, __builtin_return_address(0));
   return error;
@@ -457,6 +477,7 @@ void programs_forget(const PJRT_Client *client) {
     compilations_forget(one->executable);
     donors_forget(one->executable);
     parameters_forget(one->executable);
+    memories_forget(one->executable);
     remove_program(one);
   }
   pthread_mutex_unlock(&lock);

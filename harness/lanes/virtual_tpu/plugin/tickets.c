@@ -119,6 +119,7 @@ void ticket_add(Ticket *ticket) {
 
 void ticket_end(Ticket *ticket) {
   const Segment *segment = ticket->loan->segment;
+  host_transfers_leave(ticket->transfers, (size_t)segment->devices);
   pthread_mutex_lock(&meeting_lock);
   for (size_t i = 0; ticket->number != 0 && i < (size_t)segment->devices; ++i) {
     ++turns_ended[segment_device(segment, (int64_t)i)->id];
@@ -198,13 +199,25 @@ void detach(void *(*function)(void *), void *argument) {
   }
 }
 
-void tickets_hear(const char *line, const char *text) {
+HostTransfers *ticket_transfers(int number) {
+  pthread_mutex_lock(&meeting_lock);
+  Ticket *one = tickets;
+  while (one != NULL && one->number != number) one = one->next;
+  HostTransfers *found = one == NULL ? NULL : one->transfers;
+  if (found != NULL) host_transfers_hold(found);
+  pthread_mutex_unlock(&meeting_lock);
+  return found;
+}
+
+void tickets_hear(const char *line, const char *text, int descriptor) {
   const char *rest;
   Ticket *ticket;
   if ((rest = line_after(line, "done")) != NULL) {
     if ((ticket = take_ticket(atoi(rest))) != NULL) finish(ticket, NULL);
   } else if ((rest = line_after(line, "error")) != NULL) {
     if ((ticket = take_ticket(atoi(rest))) != NULL) finish(ticket, text);
+  } else if ((rest = line_after(line, "host")) != NULL) {
+    asked_hear(rest, descriptor);
   } else if (strcmp(line, "stacks") == 0) {
     detach(say_where, NULL);
   } else if (strcmp(line, "failed") == 0) {

@@ -22,6 +22,7 @@ typedef struct {
   PJRT_Event *event;  // to be destroyed with this; NULL when it is the caller's
   const void *caller;
   struct timespec since;
+  HostTransfers *transfers;
 } Execution;
 
 void unseen_error(const void *caller, const struct timespec *since, const char *text) {
@@ -56,6 +57,7 @@ static void end(PJRT_Error *error, void *argument) {
     free(text);
   }
   if (execution->event != NULL) event_drop(execution->event);
+  host_transfers_leave(execution->transfers, 1);
   free(execution);
   less(&running);
 }
@@ -70,25 +72,30 @@ static void when_ready(PJRT_Event *event, PJRT_Event_OnReadyCallback function, v
   if (error != NULL) function(error, argument);
 }
 
-static void follow(PJRT_Event *event, int is_own, const void *caller) {
+static void follow(PJRT_Event *event, int is_own, const void *caller, HostTransfers *transfers) {
   Execution *execution = malloc(sizeof *execution);
   if (execution == NULL) abort();
-  *execution = (Execution){.event = is_own ? event : NULL, .caller = caller};
+  *execution =
+      (Execution){.event = is_own ? event : NULL, .caller = caller, .transfers = transfers};
   clock_gettime(CLOCK_MONOTONIC, &execution->since);
   more(&running);
   when_ready(event, end, execution);
 }
 
 PJRT_Error *unseen_execute(PJRT_LoadedExecutable_Execute_Args *args, const void *caller) {
+  HostTransfers *transfers;
+  PJRT_Error *error = host_transfers_begin(args, &transfers);
+  if (error != NULL) return error;
   PJRT_Event **given = args->device_complete_events;
   PJRT_Event **events = given != NULL ? given : calloc(args->num_devices + 1, sizeof *events);
   if (events == NULL) abort();
   args->device_complete_events = events;
-  PJRT_Error *error = bridge_PJRT_LoadedExecutable_Execute(args);
+  error = bridge_PJRT_LoadedExecutable_Execute(args);
   args->device_complete_events = given;
   for (size_t i = 0; error == NULL && i < args->num_devices; ++i) {
-    follow(events[i], given == NULL, caller);
+    follow(events[i], given == NULL, caller, transfers);
   }
+  if (error != NULL) host_transfers_leave(transfers, args->num_devices);
   if (given == NULL) free(events);
   return error;
 }
@@ -119,6 +126,7 @@ static PJRT_Error *to_host(PJRT_Buffer_ToHostBuffer_Args *args) {
   const int copies = args->dst != NULL;  // otherwise it is asked for the size
   PJRT_Error *error = bridge_PJRT_Buffer_ToHostBuffer(args);
   if (error == NULL && copies) unseen_asked(args->event, __builtin_return_address(0));
+  if (error != NULL && copies) unseen_returned(error, __builtin_return_address(0));
   return error;
 }
 
