@@ -39,13 +39,15 @@ class CannotInterpretError(RuntimeError):
 
 @dataclass(eq=False)
 class Kernel:
-    """One lowered ``pallas_call``: its name, parameters, and the operands' shapes and dtypes.
+    """One lowered ``pallas_call`` or ``mpmd_map``: its parameters, and its operands' types.
 
     Attributes:
+        call: JAX's primitive.
         mesh: that the kernel's program is divided over by hand, if it is.
     """
 
     name: str
+    call: Any
     parameters: dict[str, Any]
     operands: Sequence[Any]
     x64: bool
@@ -78,8 +80,11 @@ class Kernel:
         return "tpu" if tpu_interpret.mode() else "hlo"
 
     def _interpreted(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001
-        mode, jaxpr = tpu_interpret.mode(), self.parameters["jaxpr"]
-        reaches = self.mesh is not None and tpu_interpret.reaches_others(jaxpr)
+        mode, jaxprs = tpu_interpret.mode(), _jaxprs(self.parameters)
+        own = {axis for mesh in self.parameters.get("meshes", ()) for axis in mesh.shape}
+        reaches = self.mesh is not None and any(
+            tpu_interpret.reaches_others(jaxpr, own) for jaxpr in jaxprs
+        )
         axes = tuple(self.mesh.shape.items()) if reaches else ()
         if mode is None:
             function, given = self._with(True, shapes)
@@ -87,7 +92,8 @@ class Kernel:
                 if reaches and not divided:
                     return lower_by_hand(function, given, self.mesh, x64=self.x64)
                 return lower_for_cpu(function, given, x64=self.x64)
-        tpu_interpret.check(jaxpr)
+        for jaxpr in jaxprs:
+            tpu_interpret.check(jaxpr)
         function, given = self._with(mode, shapes)
         with tpu_interpret.lowering(self.name, axes) as kernel:
             return lower_for_cpu(kernel.between_ends(function), given, x64=self.x64)
@@ -99,15 +105,19 @@ class Kernel:
         from jax._src.pallas import pallas_call
 
         parameters = self.parameters | {"interpret": mode}
-        if "backend" in inspect.signature(pallas_call._pallas_call_lowering).parameters:
+        takes = inspect.signature(pallas_call._pallas_call_lowering).parameters
+        if self.call is pallas_call.pallas_call_p and "backend" in takes:
             parameters["backend"] = None
 
         def interpreted(*operands: Any) -> Any:
             operands = tuple(map(_fit, operands, self.operands))
-            results = pallas_call.pallas_call_p.bind(*operands, **parameters)
+            results = self.call.bind(*operands, **parameters)
             results = [r.astype(jnp.int32) if r.dtype == bool else r for r in results]
             return results[0] if len(results) == 1 else tuple(results)
 
+        taken = [*self.operands, *parameters.get("out_avals", ())]
+        if any(jnp.issubdtype(one.dtype, jax.dtypes.extended) for one in taken):
+            raise NotImplementedError("semaphores that go from one kernel to another")
         if len(given) != len(self.operands):
             raise ValueError(f"it takes {len(self.operands)} operands, the call gives {len(given)}")
         shapes = [
@@ -151,32 +161,60 @@ def record_kernels() -> None:
 
 
 def _record_by(module: Any) -> None:
-    from jax._src.pallas import core
+    from jax._src.pallas import core, pallas_call
 
-    rule = module.pallas_call_tpu_lowering_rule
-    wrapped = wrapt.FunctionWrapper(rule, _record)
-    module.pallas_call_tpu_lowering_rule = wrapped
+    _record_rule(module, "pallas_call_tpu_lowering_rule", pallas_call.pallas_call_p)
+    if hasattr(module, "mpmd_map_tpu_lowering_rule"):  # since JAX 0.10
+        from jax._src.pallas import mpmd
+
+        _record_rule(module, "mpmd_map_tpu_lowering_rule", mpmd.mpmd_map_p)
     # Since JAX 0.12 a call with compiler parameters finds the rule by their class.
     rules = getattr(core, "_backend_lowering_rules", {})
-    rules |= {of: (wrapped, platform) for of, (own, platform) in rules.items() if own is rule}
+    rule = module.pallas_call_tpu_lowering_rule
+    own = rule.__wrapped__
+    rules |= {of: (rule, platform) for of, (found, platform) in rules.items() if found is own}
 
 
-def _record(
-    rule: Callable[..., Any], _: object, arguments: tuple[Any, ...], parameters: dict[str, Any]
-) -> Any:
-    import jax
+def _record_rule(module: Any, name: str, call: Any) -> None:
+    def record(
+        rule: Callable[..., Any], _: object, arguments: tuple[Any, ...], parameters: dict[str, Any]
+    ) -> Any:
+        import jax
 
-    results, context = rule(*arguments, **parameters), arguments[0]
-    payload = _payload(results, context.module_context.module)
-    if payload is not None and payload not in _KERNELS:
-        _KERNELS[payload] = Kernel(
-            _name(parameters),
-            dict(parameters),
-            list(context.avals_in),
-            jax.config.jax_enable_x64,
-            tpu_interpret.mesh_of(context),
-        )
-    return results
+        results, context = rule(*arguments, **parameters), arguments[0]
+        payload = _payload(results, context.module_context.module)
+        if payload is not None and payload not in _KERNELS:
+            given, operands = _with_scalars_in_memory(module, parameters, context.avals_in)
+            _KERNELS[payload] = Kernel(
+                _name(parameters),
+                call,
+                given,
+                operands,
+                jax.config.jax_enable_x64,
+                tpu_interpret.mesh_of(context),
+            )
+        return results
+
+    setattr(module, name, wrapt.FunctionWrapper(getattr(module, name), record))
+
+
+def _with_scalars_in_memory(
+    module: Any, parameters: dict[str, Any], operands: Sequence[Any]
+) -> tuple[dict[str, Any], list[Any]]:
+    """What a lowered call is made of, and its operands.
+
+    JAX's rule for ``mpmd_map`` has a kernel read scalars from arrays of one element. Its
+    interpreter takes them for the numbers of buffers.
+    """
+    given = {name: value for name, value in parameters.items() if name != "num_scratch"}
+    if "jaxprs" not in given or all(operand.shape for operand in operands):
+        return given, list(operands)
+    meshes = (*given["meshes"], *given["external_meshes"])
+    given["jaxprs"] = tuple(
+        module._rewrite_jaxpr_for_lowering(jaxpr, mesh, meshes)
+        for jaxpr, mesh in zip(given["jaxprs"], given["meshes"], strict=True)
+    )
+    return given, [o if o.shape else o.update(shape=(1,)) for o in operands]
 
 
 def _payload(results: Any, module: Any) -> bytes | None:
@@ -207,7 +245,15 @@ def _name(parameters: dict[str, Any]) -> str:
         return str(info.name)
     if parameters.get("name") is not None:
         return str(parameters["name"])
-    jaxpr = parameters["jaxpr"]
+    return "_".join(map(_function_of, _jaxprs(parameters)))
+
+
+def _jaxprs(parameters: dict[str, Any]) -> Sequence[Any]:
+    """Those that a call runs: one of ``pallas_call``, one for each mesh of ``mpmd_map``."""
+    return parameters["jaxprs"] if "jaxprs" in parameters else [parameters["jaxpr"]]
+
+
+def _function_of(jaxpr: Any) -> str:
     debug = jaxpr.debug_info if hasattr(jaxpr, "debug_info") else jaxpr._debug_info
     return str(debug.func_name if hasattr(debug, "func_name") else debug)
 

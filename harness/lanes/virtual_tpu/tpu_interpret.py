@@ -13,7 +13,7 @@ import dataclasses
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -59,9 +59,16 @@ def check(jaxpr: Any) -> None:
         raise NotImplementedError("JAX's TPU interpret mode has no random numbers")
 
 
-def reaches_others(jaxpr: Any) -> bool:
-    """Whether a kernel copies to other devices, signals them, or asks which device it is on."""
-    return any(map(_names_device, _equations(jaxpr)))
+def reaches_others(jaxpr: Any, own: Collection[Any] = ()) -> bool:
+    """Whether a kernel copies to other devices, signals them, or asks which device it is on.
+
+    Args:
+        jaxpr: the kernel's.
+        own: axes of its own, as of a device's cores.
+    """
+    return any(
+        _names_device(one) for one in _equations(jaxpr) if one.params.get("axis_name") not in own
+    )
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

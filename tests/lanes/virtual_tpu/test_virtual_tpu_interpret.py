@@ -68,6 +68,36 @@ def test_a_copy_into_scratch() -> None:
     np.testing.assert_array_equal(jax.jit(after_a_copy(double))(X), 2 * X)
 
 
+def over_cores() -> Any:
+    """A kernel of ``pl.kernel``, which JAX lowers by a rule of its own."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(pallas, "kernel"):
+        pytest.skip("pallas.kernel was written since JAX 0.8")
+
+    def body(x: Any, out: Any) -> None:
+        def inner(scratch: Any, semaphore: Any) -> None:
+            tpu.async_copy(x, scratch, semaphore).wait()
+            scratch[...] *= 2
+            tpu.async_copy(scratch, out, semaphore).wait()
+
+        pallas.run_scoped(inner, tpu.VMEM(X.shape, X.dtype), tpu.SemaphoreType.DMA)
+
+    mesh = tpu.create_tensorcore_mesh("core")
+    return pallas.kernel(body, out_type=jax.ShapeDtypeStruct(X.shape, X.dtype), mesh=mesh)
+
+
+def test_a_kernel_over_cores(topology: Topology) -> None:
+    import jax
+
+    kernel = over_cores()
+    np.testing.assert_array_equal(jax.jit(kernel)(X), 2 * X)
+    found = np.asarray(over_devices(kernel, topology)).reshape(4, *X.shape)
+    np.testing.assert_allclose(found, [2 * (X + 100 * n) for n in range(4)], rtol=1e-6)
+
+
 def views() -> dict[str, tuple[Callable[[Any, Any], None], Callable[[Any], Any]]]:
     """What a kernel does with float32[8, 128] in VMEM and its result, and what NumPy does."""
     from jax.experimental.pallas import tpu
