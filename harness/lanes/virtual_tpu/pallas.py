@@ -118,6 +118,9 @@ class Kernel:
         taken = [*self.operands, *parameters.get("out_avals", ())]
         if any(jnp.issubdtype(one.dtype, jax.dtypes.extended) for one in taken):
             raise NotImplementedError("semaphores that go from one kernel to another")
+        if "jaxprs" in parameters and not all(o.shape for o in self.operands):
+            # JAX's interpreter takes them for the numbers of buffers, and reads what lies there.
+            raise NotImplementedError("scalars from outside of a kernel over cores")
         if len(given) != len(self.operands):
             raise ValueError(f"it takes {len(self.operands)} operands, the call gives {len(given)}")
         shapes = [
@@ -184,37 +187,17 @@ def _record_rule(module: Any, name: str, call: Any) -> None:
         results, context = rule(*arguments, **parameters), arguments[0]
         payload = _payload(results, context.module_context.module)
         if payload is not None and payload not in _KERNELS:
-            given, operands = _with_scalars_in_memory(module, parameters, context.avals_in)
             _KERNELS[payload] = Kernel(
                 _name(parameters),
                 call,
-                given,
-                operands,
+                {name: value for name, value in parameters.items() if name != "num_scratch"},
+                list(context.avals_in),
                 jax.config.jax_enable_x64,
                 tpu_interpret.mesh_of(context),
             )
         return results
 
     setattr(module, name, wrapt.FunctionWrapper(getattr(module, name), record))
-
-
-def _with_scalars_in_memory(
-    module: Any, parameters: dict[str, Any], operands: Sequence[Any]
-) -> tuple[dict[str, Any], list[Any]]:
-    """What a lowered call is made of, and its operands.
-
-    JAX's rule for ``mpmd_map`` has a kernel read scalars from arrays of one element. Its
-    interpreter takes them for the numbers of buffers.
-    """
-    given = {name: value for name, value in parameters.items() if name != "num_scratch"}
-    if "jaxprs" not in given or all(operand.shape for operand in operands):
-        return given, list(operands)
-    meshes = (*given["meshes"], *given["external_meshes"])
-    given["jaxprs"] = tuple(
-        module._rewrite_jaxpr_for_lowering(jaxpr, mesh, meshes)
-        for jaxpr, mesh in zip(given["jaxprs"], given["meshes"], strict=True)
-    )
-    return given, [o if o.shape else o.update(shape=(1,)) for o in operands]
 
 
 def _payload(results: Any, module: Any) -> bytes | None:
