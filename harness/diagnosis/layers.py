@@ -34,6 +34,8 @@ _PASS = "whoever called this"
 
 Rule = tuple[re.Pattern[str], str]
 
+# Of JAX, whose frames it leaves out: then the innermost one is the user's call.
+_XLA = re.compile(r"(\w+\.)*(Xla|Jax)RuntimeError: ")
 _NO_MODULE = re.compile(r"(ImportError|ModuleNotFoundError): ")
 _NO_NAME = re.compile(
     r"(AttributeError: .* has no attribute |TypeError: .* (unexpected|an invalid) keyword )"
@@ -118,7 +120,7 @@ def _of_exception(message: str, stack: Sequence[Frame]) -> str:
         return "import"
     if ours and _ASSERTION.match(message):
         return "numbers" if _of_values(message, stack) else "verification"
-    return _of_frames(stack) or "trace"
+    return _of_frames(stack) or (_RUN if _XLA.match(message) else "trace")
 
 
 def _of_values(message: str, stack: Sequence[Frame]) -> bool:

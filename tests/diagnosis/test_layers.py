@@ -177,3 +177,10 @@ def test_lanes_say_the_layer(tmp_path: Path) -> None:
     compiler._programs.append({})
     with pytest.raises(mismatch.CompilationError, match="has no golden compilation of test_sum"):
         compiler.compare()
+
+
+@pytest.mark.parametrize("error", ["jaxlib._jax.XlaRuntimeError", "jax.errors.JaxRuntimeError"])
+def test_jax_leaves_its_frames_out(error: str) -> None:
+    """The innermost one is the user's call, which both compiles and executes."""
+    assert classify(Kind.FAILED, f"{error}: UNIMPLEMENTED: no such", "") == "compile"
+    assert classify(Kind.FAILED, f"{error}: INTERNAL: CpuCallback error: a", "") == "execution"
