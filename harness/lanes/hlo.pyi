@@ -28,27 +28,51 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class Layout(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MINOR_TO_MAJOR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def minor_to_major(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        minor_to_major: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["minor_to_major", b"minor_to_major"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Layout: _TypeAlias = Layout  # noqa: Y015
+
+@_typing.final
 class Shape(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ELEMENT_TYPE_FIELD_NUMBER: _builtins.int
     DIMENSIONS_FIELD_NUMBER: _builtins.int
     TUPLE_SHAPES_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
     element_type: _builtins.int
     @_builtins.property
     def dimensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def tuple_shapes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shape]: ...
+    @_builtins.property
+    def layout(self) -> Global___Layout: ...
     def __init__(
         self,
         *,
         element_type: _builtins.int | None = ...,
         dimensions: _abc.Iterable[_builtins.int] | None = ...,
         tuple_shapes: _abc.Iterable[Global___Shape] | None = ...,
+        layout: Global___Layout | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["element_type", b"element_type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["element_type", b"element_type", "layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimensions", b"dimensions", "element_type", b"element_type", "tuple_shapes", b"tuple_shapes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimensions", b"dimensions", "element_type", b"element_type", "layout", b"layout", "tuple_shapes", b"tuple_shapes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ from harness.lanes.events import Events
 from harness.lanes.libtpu_file import library
 from harness.lanes.tpu_aot import libtpu
 from harness.lanes.tpu_aot.compilation_record import EVENT, REFUSED, facts
+from harness.lanes.virtual_tpu.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual_tpu.lane import VirtualTpuLane
 from harness.model.topology import Topology
 
@@ -37,7 +38,8 @@ class TpuAotLane(VirtualTpuLane):
         libtpu.preload()
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        return {**libtpu.ENVIRONMENT, **super().environment(topology)}
+        own = {STAND_IN_VARIABLE: "1"}
+        return {**libtpu.ENVIRONMENT, **super().environment(topology), **own}
 
     def unproven(self, process: Events, case: Events) -> str:
         # A test may run what an earlier one of its process has submitted.

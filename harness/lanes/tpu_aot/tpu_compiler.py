@@ -11,6 +11,7 @@ from harness.lanes.tpu_aot import compiler, libtpu
 from harness.lanes.tpu_aot.compilation_record import EVENT, REFUSED, Summary, summary
 from harness.lanes.tpu_aot.compiler import Compilation
 from harness.lanes.tpu_aot.golden import Golden
+from harness.lanes.virtual_tpu.stand_in import NOT_RUN
 from harness.lanes.virtual_tpu.submitted import Submitted, submissions
 from harness.model.case import Case
 from harness.model.mismatch import CompilationError
@@ -87,10 +88,20 @@ class TpuCompiler:
 def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
     """Compile each program that this process submits within it, at the end if nothing failed.
 
-    Raises RefusedError at the first that libtpu does not compile.
+    What the virtual TPU can't run is compiled as well. Raises RefusedError at the first that libtpu
+    does not compile.
     """
     with submissions() as programs:
-        yield
+        try:
+            yield
+        except Exception as error:
+            if NOT_RUN in str(error):
+                _compile_all(compiler, programs)
+            raise
+    _compile_all(compiler, programs)
+
+
+def _compile_all(compiler: TpuCompiler, programs: Sequence[Submitted]) -> None:
     for program in programs:
         compiler.submitted(program)
 

@@ -17,6 +17,7 @@ from harness.lanes.virtual_tpu.pallas import CannotInterpretError, interpret
 
 # Names a module whose ``plant`` changes programs; in the environment, for processes started later.
 PLANTER_VARIABLE = "XLA_HARNESS_PLANTER"
+STAND_IN_VARIABLE = "VIRTUAL_TPU_STAND_IN"  # set where libtpu is asked as well
 
 
 class _Changed(ctypes.Structure):
@@ -100,8 +101,16 @@ def rewrite(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
     return changed, [(name, "") for name in names]
 
 
+def stand_in(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
+    """As ``stand_in.stand_in``, which needs JAX."""
+    from harness.lanes.virtual_tpu import stand_in
+
+    return stand_in.stand_in(form, program)
+
+
 _interpret = _callback(interpret)
 _rewrite = _callback(rewrite)
+_stand_in = _callback(stand_in)
 
 
 @cache
@@ -114,5 +123,7 @@ def attach(library: ctypes.CDLL) -> None:
     library.virtual_tpu_set_interpreter(_interpret)
     library.virtual_tpu_set_rewriter(_rewrite)
     host_callbacks.attach(library)
+    if os.environ.get(STAND_IN_VARIABLE):
+        library.virtual_tpu_set_stand_in(_stand_in)
     if named := os.environ.get(PLANTER_VARIABLE):
         library.virtual_tpu_set_planter(_planter(named))

@@ -19,12 +19,15 @@ typedef int (*Change)(const char *format, size_t format_size, const char *code, 
 static Change interpreter;  // of programs that call Pallas kernels
 static Change rewriter;     // of programs that the CPU's compiler refuses
 static Change planter;      // of a fault, for those who ask which tests see it
+static Change stand_in;  // of what can't be compiled here, where another compiler is asked as well
 
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_interpreter(Change function) { interpreter = function; }
 
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_rewriter(Change function) { rewriter = function; }
 
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_planter(Change function) { planter = function; }
+
+VIRTUAL_TPU_EXPORT void virtual_tpu_set_stand_in(Change function) { stand_in = function; }
 
 // Is told of every program that is submitted and its options, before anything is changed in them,
 // and the number that its executions have in the event log; 0 if it did not compile.
@@ -46,6 +49,7 @@ typedef struct Shared {
   int users, deleted;
   unsigned number;  // from 1, in the order of their compilation
   int planted;      // it has a fault in it, and was not executed
+  char *refusal;    // why the program was refused that this one stands in for
 } Shared;
 
 static Shared *shared;
@@ -83,6 +87,7 @@ static void remove_program(Shared *one) {
   Shared **link = &shared;
   while (*link != one) link = &(*link)->next;
   *link = one->next;
+  free(one->refusal);
   free(one->code);
   free(one);
 }
@@ -413,6 +418,51 @@ static PJRT_Error *compile_submitted(PJRT_Client_Compile_Args *args, const void 
   return error;
 }
 
+// Where a program was refused, give the caller one that takes and returns the same and is not to
+// run: whoever only compiles goes on, and the other compiler decides.
+static PJRT_Error *compile_stand_in(PJRT_Client_Compile_Args *args, const void *caller,
+                                    PJRT_Error *refused) {
+  const PJRT_Program *submitted = args->program;
+  Changed out = {0};
+  if (!stand_in(submitted->format, submitted->format_size, submitted->code, submitted->code_size,
+                &out)) {
+    return refused;
+  }
+  PJRT_Program program = copy_of(&out, submitted);
+  args->program = &program;
+  PJRT_Error *error = compile_once(args, submitted, caller);
+  args->program = submitted;
+  free(program.code);
+  if (error != NULL) {
+    error_drop(error);
+    return refused;
+  }
+  char *why = error_text(refused);
+  pthread_mutex_lock(&lock);
+  Shared *one = find_executable(args->executable);
+  if (one->refusal == NULL) {
+    one->refusal = why;
+    why = NULL;
+  }
+  pthread_mutex_unlock(&lock);
+  free(why);
+  return NULL;
+}
+
+// An error for an execution of one that stands in for another.
+static PJRT_Error *stand_in_refused(const PJRT_LoadedExecutable *executable) {
+  pthread_mutex_lock(&lock);
+  const Shared *one = find_executable(executable);
+  PJRT_Error *error =
+      one == NULL || one->refusal == NULL
+          ? NULL
+          : error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                      "virtual TPU: this program can only be compiled by libtpu, not run here: %s",
+                      one->refusal);
+  pthread_mutex_unlock(&lock);
+  return error;
+}
+
 static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   const void *caller = __builtin_return_address(0);
   PJRT_Error *forked = devices_check_process();
@@ -421,9 +471,11 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   options_ignored(args->compile_options, args->compile_options_size, write_option, caller);
   PJRT_Error *error = options_refused(args->compile_options, args->compile_options_size);
   if (error == NULL) error = options_explained(compile_submitted(args, caller));
+  const int compiles = error == NULL;
+  if (!compiles && stand_in != NULL) error = compile_stand_in(args, caller, error);
   if (listener != NULL) {
     listener(args->program, args->compile_options, args->compile_options_size,
-             error == NULL ? number_of(args->executable) : 0);
+             compiles ? number_of(args->executable) : 0);
   }
   return error;
 }
@@ -431,6 +483,11 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
 static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *forked = devices_check_process();
   if (forked != NULL) return forked;
+  PJRT_Error *refused = stand_in_refused(args->executable);
+  if (refused != NULL) {
+    unseen_returned(refused, __builtin_return_address(0));
+    return refused;
+  }
   char *stack = event_wants_stack("execute") ? python_stack() : NULL;
   event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu, \"program\": %u",
               args->num_devices, number_of(args->executable));
