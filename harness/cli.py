@@ -13,7 +13,7 @@ from itertools import pairwise
 from harness import __version__
 from harness.commands.output import say, show
 from harness.commands.parsers import add_former_name
-from harness.errors import BadInputError
+from harness.errors import INTERRUPTED, BadInputError, nearest
 from harness.model.versions import stack_versions
 
 # Each command is a module of harness.commands. The help shows them in this order.
@@ -61,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _flush()
     except BrokenPipeError:  # as of `xla-harness query ... | head`
         return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        say("xla-harness: interrupted")
+        return INTERRUPTED
     except (BadInputError, OSError) as error:  # OSError: a full disk, a folder that is not readable
         say(f"xla-harness: {error}", style="red")
         return 2
@@ -81,6 +84,8 @@ def _flush() -> None:
 def _run(arguments: list[str]) -> int:
     _refuse_undecodable(arguments)
     own, pytest_arguments = _split(arguments)
+    if own and not own[0].startswith("-") and own[0] not in {*_COMMANDS, *_FORMER}:
+        raise BadInputError(f"command {own[0]!r}: {nearest(own[0], _COMMANDS)}")
     parser = _parser(own[0] if own else "")
     options = parser.parse_args(own)
     if pytest_arguments and "arguments" not in options:

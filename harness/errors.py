@@ -1,5 +1,10 @@
 """The one error that a user caused and can correct."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 PARTIAL = 3  # the exit code of a command that did a part of its work and named the rest
 
 
@@ -12,3 +17,10 @@ class BadInputError(Exception):
 
 PARTIAL = 3  # the exit code of a command that was done in part; what it left out is named
 INTERRUPTED = 130  # of one that Ctrl-C ended, as a shell says it of SIGINT
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """What a message adds on a name that is not known: those that are like it, or else all."""
+    names = list(known)
+    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
+    return f"did you mean {', '.join(close)}?" if close else f"expected one of {', '.join(names)}"

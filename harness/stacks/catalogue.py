@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, nearest
 from harness.model.versions import ABSENT, COMPONENTS, LEADING
 from harness.stacks import constraints
 from harness.stacks.stack import TOGETHER, Stack, together
@@ -90,7 +89,7 @@ class Catalogue:
 
         path = Path(name)
         if path.suffix != ".toml":
-            raise BadInputError(f"stack {name!r}: {_nearest(name, self._stacks)} ({self._folder})")
+            raise BadInputError(f"stack {name!r}: {nearest(name, self._stacks)} ({self._folder})")
 
         def base_of(base: str) -> Stack | None:
             if base in (*below, name):
@@ -108,7 +107,7 @@ class Catalogue:
 
         def base_of(base: str) -> Stack:
             if base not in self._paths:
-                near = _nearest(base, self._paths)
+                near = nearest(base, self._paths)
                 raise BadInputError(f"{path}: key 'extends': {base!r}: {near}")
             if base in (*below, name):
                 raise BadInputError(f"{path}: key 'extends': {base!r} extends this one")
@@ -138,12 +137,6 @@ def _but_torch(stack: Stack) -> tuple[str, dict[str, str]]:
     return stack.python, {name: pin for name, pin in stack.pins.items() if name != "torch"}
 
 
-def _nearest(name: object, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
-    return f"did you mean {', '.join(close)}?" if close else f"expected one of {', '.join(names)}"
-
-
 def _swapped(stack: Stack, swaps: Mapping[str, str]) -> dict[str, str | None]:
     """The pins to set, those that go together included."""
     known = {canonicalize_name(pin): pin for pin in (*stack.pins, *sum(TOGETHER, ()))}
@@ -152,7 +145,7 @@ def _swapped(stack: Stack, swaps: Mapping[str, str]) -> dict[str, str | None]:
     for name, text in swaps.items():
         pin = known.get(canonicalize_name(name))
         if pin is None:
-            raise BadInputError(f"stack {stack.name}: pin {name!r}: {_nearest(name, known)}")
+            raise BadInputError(f"stack {stack.name}: pin {name!r}: {nearest(name, known)}")
         value = None if text == "none" else text
         group = next((group for group in groups if pin in group), (pin,))
         pins |= {member: value for member in group if member not in swaps}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,5 +66,22 @@ def test_version_names_the_stack(tmp_path: Path) -> None:
     assert all(f"{component} " in text for component in COMPONENTS)
 
 
-def test_unknown_command(tmp_path: Path) -> None:
-    assert command(tmp_path, "lsit").returncode == 2
+@pytest.mark.parametrize(
+    ("typo", "hint"), [("lsit", "did you mean list"), ("xyz", "expected one of list, known")]
+)
+def test_unknown_command(tmp_path: Path, typo: str, hint: str) -> None:
+    done = command(tmp_path, typo)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"xla-harness: command '{typo}': {hint}")
+
+
+def test_an_interrupt_is_no_bug(tmp_path: Path) -> None:
+    """Ctrl-C before a command has anything to say: here while it reads a report."""
+    report = tmp_path / "report.xml"
+    os.mkfifo(report)
+    line = [sys.executable, "-m", "harness", "record", str(report), "--history", "history"]
+    process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    with report.open("w"):  # it has opened the other end
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "xla-harness: interrupted\n")
