@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-PARTIAL = 3  # the exit code of a command that did a part of its work and named the rest
-
 
 class BadInputError(Exception):
     """A file, option or marker that can't be used; the message names it and what was expected.

@@ -70,18 +70,16 @@ FfiError *ffi_error(const FfiCall *call, const char *text) {
   return call->api->error_create(&args);
 }
 
-int ffi_register(const char *target, FfiHandler handler) {
+void ffi_register(const char *target, FfiHandler handler) {
   const Extension *ffi = extension();
-  if (ffi == NULL) return 0;
+  if (ffi == NULL) return;
   RegisterArgs args = {.struct_size = sizeof args,
                        .target = target,
                        .target_size = strlen(target),
                        .handler = (void *)handler,
                        .platform = "Host",
                        .platform_size = strlen("Host")};
-  PJRT_Error *error = ffi->handler_register(&args);
-  error_drop(error);
-  return error == NULL;
+  error_drop(ffi->handler_register(&args));
 }
 
 // --- What a handler finds

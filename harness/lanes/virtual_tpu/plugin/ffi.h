@@ -130,10 +130,10 @@ int ffi_asks_version(const FfiCall *call);
 uint64_t ffi_attribute(const FfiCall *call, const char *name);
 // An error of a call; NULL text is none.
 FfiError *ffi_error(const FfiCall *call, const char *text);
-// Have programs of the backend's call `handler` by that name; 0 when it takes no handlers. Then a
-// program with such a call fails to compile, by the target's name.
+// Have programs of the backend's call `handler` by that name. Where it takes no handlers, a program
+// with such a call fails to compile, by the target's name.
 typedef FfiError *(*FfiHandler)(FfiCall *call);
-int ffi_register(const char *target, FfiHandler handler);
+void ffi_register(const char *target, FfiHandler handler);
 // Have the handlers that an execution calls find `data`; needs a context of the execution.
 PJRT_Error *ffi_add_user_data(PJRT_ExecuteContext *context, void *data);
 // That data, in a handler; NULL without. The execution must have a context.

@@ -18,7 +18,7 @@ struct HostTransfers {
   size_t users;                  // devices that may still call
   PJRT_ExecuteContext *context;  // NULL when it is the caller's
   PJRT_Client *client;
-  size_t devices, sends, receives;
+  size_t sends, receives;
   PJRT_Device **device;
   int *ordinals;  // by which a handler knows the device that it is on
   PJRT_SendCallbackInfo *send;
@@ -179,19 +179,21 @@ static PJRT_Error *current_bytes(PJRT_CopyToDeviceStream_CurrentBytes_Args *args
 
 // --- An execution
 
+static size_t index_of(const HostTransfers *transfers, int ordinal) {
+  size_t index = 0;
+  while (transfers->ordinals[index] != ordinal) ++index;
+  return index;
+}
+
 static char *send_here(HostSide *side, int ordinal, int64_t channel, const void *data,
                        size_t size) {
   HostTransfers *transfers = (HostTransfers *)side;
-  size_t index = 0;
-  while (transfers->ordinals[index] != ordinal) ++index;
-  return host_transfers_send(transfers, index, channel, data, size);
+  return host_transfers_send(transfers, index_of(transfers, ordinal), channel, data, size);
 }
 
 static char *receive_here(HostSide *side, int ordinal, int64_t channel, void *data, size_t size) {
   HostTransfers *transfers = (HostTransfers *)side;
-  size_t index = 0;
-  while (transfers->ordinals[index] != ordinal) ++index;
-  return host_transfers_receive(transfers, index, channel, data, size);
+  return host_transfers_receive(transfers, index_of(transfers, ordinal), channel, data, size);
 }
 
 void host_transfers_hold(HostTransfers *transfers) {
@@ -235,7 +237,6 @@ HostTransfers *host_transfers_new(const PJRT_ExecuteOptions *options, PJRT_Devic
   *made = (HostTransfers){.side = {send_here, receive_here},
                           .users = count,
                           .client = devices_client_of(devices[0]),
-                          .devices = count,
                           .sends = options->num_send_ops,
                           .receives = options->num_recv_ops,
                           .device = calloc(count, sizeof *made->device),
