@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from jax import lax
+from jax._src.lax import parallel
 from jax.sharding import Mesh
 from packaging.version import Version
 
@@ -65,6 +66,20 @@ def test_numbers(topology: Topology, subtests: pytest.Subtests, name: str) -> No
             result = on_each_device(over(name, axes), mesh, ROWS)(_whole(inputs, mesh))
             with subtests.test(axes=axes, dtype=dtype):
                 check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
+
+
+@pytest.mark.skipif(
+    not hasattr(parallel, "psum_start"), reason="this release of JAX has no collective in two parts"
+)
+@pytest.mark.parametrize("name", ["psum", "all_gather", "psum_scatter", "all_to_all", "ppermute"])
+def test_started_and_done(topology: Topology, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """What is started and then waited for, in a program of its own, is what happens at once."""
+    start = getattr(parallel, f"{name}_start")
+    monkeypatch.setattr(lax, name, lambda *args, **of: start(*args, **of).done())
+    mesh, inputs = mesh_of(2, topology.total // 2), ranks_of(topology.total, SHAPE)
+    result = on_each_device(over(name, ("y",)), mesh, ROWS)(_whole(inputs, mesh))
+    groups = groups_of(("y",), topology.total)
+    check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
 
 
 @named

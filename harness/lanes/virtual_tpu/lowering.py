@@ -106,8 +106,8 @@ def _decompose_scans(module: Any) -> None:
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
 
-    operations = [*_operations(module.operation)]
-    for scan in (o for o in operations if o.name == "stablehlo.composite"):
+    composites = [o for o in operations(module.operation) if o.name == "stablehlo.composite"]
+    for scan in composites:
         if ir.StringAttr(scan.attributes["name"]).value != SCAN:
             continue
         with ir.InsertionPoint(scan), scan.location:
@@ -118,13 +118,13 @@ def _decompose_scans(module: Any) -> None:
         scan.erase()
 
 
-def _operations(operation: Any) -> Iterator[Any]:
+def operations(operation: Any) -> Iterator[Any]:
     """All operations within one."""
     for region in operation.regions:
         for block in region:
             for each in block.operations:
                 yield each.operation
-                yield from _operations(each.operation)
+                yield from operations(each.operation)
 
 
 def hlo_of(bytecode: str | bytes) -> bytes:

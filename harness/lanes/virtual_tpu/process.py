@@ -21,7 +21,7 @@ from packaging.version import Version
 
 from harness.frameworks import FRAMEWORKS
 from harness.lanes import events
-from harness.lanes.virtual_tpu import callbacks, library, own_frames, pallas
+from harness.lanes.virtual_tpu import async_collectives, callbacks, library, own_frames, pallas
 from harness.lanes.virtual_tpu.sites import NEAR, RUNNERS, is_runners, is_users
 
 _Frame = tuple[int, CodeType, int]  # thread, code, line: of each thread, innermost first
@@ -58,6 +58,7 @@ def prepare_frameworks() -> None:
     wrapt.register_post_import_hook(_end_without_gil, "torch_xla")
     for name in ("cloud_tpu_init", "clusters.cluster", "clusters.cloud_tpu_cluster"):
         wrapt.register_post_import_hook(_is_tpu_machine, f"jax._src.{name}")
+    wrapt.register_post_import_hook(async_collectives.accept, "jax._src.compiler")
     wrapt.register_post_import_hook(_settle_before, "torch_xla")
     wrapt.register_post_import_hook(_settle_children, "multiprocessing.util")
     wrapt.register_post_import_hook(_count_slices, "jax._src.clusters.cloud_tpu_cluster")

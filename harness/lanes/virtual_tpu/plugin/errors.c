@@ -61,11 +61,11 @@ PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args) {
   return NULL;
 }
 
-int error_is(const PJRT_Error *error, PJRT_Error_Code code) {
+PJRT_Error_Code error_code(const PJRT_Error *error) {
   PJRT_Error_GetCode_Args get = {.struct_size = PJRT_Error_GetCode_Args_STRUCT_SIZE,
                                  .error = error};
   error_drop(error_get_code(&get));
-  return get.code == code;
+  return get.code;
 }
 
 char *error_text(PJRT_Error *error) {

@@ -98,19 +98,6 @@ PJRT_Error *options_refused(const char *options, size_t size) {
                    "on a TPU");
 }
 
-PJRT_Error *options_explained(PJRT_Error *error) {
-  if (error == NULL || !error_is(error, PJRT_Error_Code_INVALID_ARGUMENT)) return error;
-  char *text = error_text(error);
-  const int unknown = strstr(text, "No such compile option") != NULL;
-  error = error_new(PJRT_Error_Code_INVALID_ARGUMENT, "%s%s", text,
-                    unknown ? "\nvirtual TPU: XLA's CPU compiler has no such option, and it is not "
-                              "named as an option of libtpu is. Lane tpu-aot asks libtpu; leave it "
-                              "out here"
-                            : "");
-  free(text);
-  return error;
-}
-
 // Copy the options without those that only the TPU's compiler knows: the CPU's refuses them.
 static size_t copy_of_cpu(char *copy, const char *options, size_t size) {
   unsigned char *at = (unsigned char *)options, *end = at + size, *first = at;

@@ -32,6 +32,7 @@
 // unseen.c    executions that end in an error, and whether the user has been given it
 // errors.c    errors of our own among the backend's
 // options.c   what a compilation may ask for, and which of it the CPU's compiler is given
+// refusals.c  what the CPU's compiler refuses, in words for whoever submitted the program
 // protos.c    what old and new XLA disagree on inside of programs
 // wire.c      protocol buffers without their schema
 // events.c    one line an event, in a file that all processes of a case append to
@@ -71,7 +72,7 @@ PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...)
 void error_destroy(PJRT_Error_Destroy_Args *args);
 void error_message(PJRT_Error_Message_Args *args);
 PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
-int error_is(const PJRT_Error *error, PJRT_Error_Code code);
+PJRT_Error_Code error_code(const PJRT_Error *error);
 // An error's text, to be freed; the error is.
 char *error_text(PJRT_Error *error);
 // Of an error that changes nothing; NULL is none.
@@ -346,8 +347,11 @@ typedef void (*OptionNote)(const char *name, size_t size, const void *context);
 void options_ignored(const char *options, size_t size, OptionNote note, const void *context);
 // Return an error for what can't be ignored, since results or their shardings depend on it.
 PJRT_Error *options_refused(const char *options, size_t size);
-// Return the error of a compilation, which may be NULL; of an unknown option it says what to do.
-PJRT_Error *options_explained(PJRT_Error *error);
+
+// --- refusals.c
+// Return the error of a compilation, which may be NULL, with what the virtual TPU lacks and what to
+// do instead, where the compiler's own message speaks of the CPU.
+PJRT_Error *refusal_explained(PJRT_Error *error);
 
 // --- protos.c
 // Give the instructions of an HloModuleProto, or of one in an HloModuleProtoWithConfig, ids that

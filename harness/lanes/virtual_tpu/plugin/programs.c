@@ -317,7 +317,8 @@ static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT
   const int may_need = rewriter != NULL && may_need_rewriting(given);
   PJRT_Error *error = may_need ? NULL : compile_once(args, submitted, caller);
   const int newer = stablehlo_is_newer(given);
-  const int refused = error != NULL && (newer || error_is(error, PJRT_Error_Code_UNIMPLEMENTED)) &&
+  const int refused = error != NULL &&
+                      (newer || error_code(error) == PJRT_Error_Code_UNIMPLEMENTED) &&
                       rewriter != NULL;
   if (!may_need && !refused) return error;
   Changed out = {0};
@@ -470,7 +471,7 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
   event_compilation("compile", caller, args->program);
   options_ignored(args->compile_options, args->compile_options_size, write_option, caller);
   PJRT_Error *error = options_refused(args->compile_options, args->compile_options_size);
-  if (error == NULL) error = options_explained(compile_submitted(args, caller));
+  if (error == NULL) error = refusal_explained(compile_submitted(args, caller));
   const int compiles = error == NULL;
   if (!compiles && stand_in != NULL) error = compile_stand_in(args, caller, error);
   if (listener != NULL) {
