@@ -113,17 +113,21 @@ static size_t copy_of_cpu(char *copy, const char *options, size_t size) {
 }
 
 // What compiles fastest, as most programs run once: LLVM does not optimize, fusions are emitted
-// without MLIR, and a program is one module of LLVM's. That last option is 0, which XLA refuses, in
-// debug options of a framework that does not know it.
+// without MLIR, a program is one module of LLVM's, and no fusion is handed to a library. The split
+// count is 0, which XLA refuses, in debug options of a framework that does not know it; and the
+// library fusions that a newer framework asks for are not all known to this XLA, which would log an
+// error about them for each program.
 typedef struct {
   const char *name;
-  unsigned char type, value;
+  unsigned char type, value;  // of a text the size, which is 0
 } Option;
-enum { BOOLEAN = 2, INTEGER = 3 };  // fields of OptionOverrideProto
+// The first byte of fields 1, 2 and 3 of OptionOverrideProto.
+enum { TEXT = 1 << 3 | 2, BOOLEAN = 2 << 3, INTEGER = 3 << 3 };
 static const Option QUICK[] = {
     {"xla_backend_optimization_level", INTEGER, 0},
     {"xla_cpu_use_fusion_emitters", BOOLEAN, 0},
     {"xla_cpu_parallel_codegen_split_count", INTEGER, 1},
+    {"xla_cpu_experimental_ynn_fusion_type", TEXT, 0},
 };
 enum { QUICK_COUNT = sizeof QUICK / sizeof *QUICK, QUICK_MOST = 64 };  // bytes of one override
 
@@ -137,7 +141,7 @@ static size_t write_quick(char *to) {
     // An entry of a map: its key is field 1, its value, a message, field 2.
     written +=
         (size_t)snprintf(to + written, QUICK_MOST, "%c%c\x0a%c%s\x12\x02%c%c", OVERRIDES << 3 | 2,
-                         length + 6, length, option->name, option->type << 3, option->value);
+                         length + 6, length, option->name, option->type, option->value);
   }
   return written;
 }

@@ -1,8 +1,10 @@
 // Protos changed on the wire: real ones right, broken ones without a look beyond their end.
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "caller.h"
 
@@ -82,7 +84,8 @@ static uint32_t next_random(void) {
 #define LEVEL "\x3a\x24\x0a\x1exla_backend_optimization_level\x12\x02\x18\x00"
 #define EMITTERS "\x3a\x21\x0a\x1bxla_cpu_use_fusion_emitters\x12\x02\x10\x00"
 #define SPLIT "\x3a\x2a\x0a\x24xla_cpu_parallel_codegen_split_count\x12\x02\x18\x01"
-static const char QUICK[] = LEVEL EMITTERS SPLIT;
+#define LIBRARY "\x3a\x2a\x0a\x24xla_cpu_experimental_ynn_fusion_type\x12\x02\x0a\x00"
+static const char QUICK[] = LEVEL EMITTERS SPLIT LIBRARY;
 enum { QUICK_SIZE = sizeof QUICK - 1 };
 
 static void renumber(const char *program, size_t size) {
@@ -178,9 +181,38 @@ TEST(a_program_of_an_old_caller_compiles) {
   destroy_client(client);
 }
 
+// Of the library fusions that newer frameworks ask of a CPU some are unknown to this XLA, which
+// would write a line about each of them for every program.
+TEST(a_program_of_a_new_caller_compiles_without_a_word) {
+  static const char NEW[] = {26, 12, 26, 6, (char)0xb2, 0x1a, 3, 4, 5, 3, 32, 1, 40, 1};
+  PJRT_Client *client = create_client();
+  const PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE,
+                                .code = (char *)DOUBLE,
+                                .code_size = strlen(DOUBLE),
+                                .format = "mlir",
+                                .format_size = 4};
+  PJRT_Client_Compile_Args args = {.client = client,
+                                   .program = &program,
+                                   .compile_options = NEW,
+                                   .compile_options_size = sizeof NEW};
+  const int usual = dup(STDERR_FILENO);
+  const int log = open("log.txt", O_CREAT | O_TRUNC | O_WRONLY, 0600);
+  EXPECT(usual >= 0 && log >= 0 && dup2(log, STDERR_FILENO) == STDERR_FILENO);
+  CALL(PJRT_Client_Compile, &args);
+  EXPECT(dup2(usual, STDERR_FILENO) == STDERR_FILENO);
+  close(usual);
+  close(log);
+  size_t size;
+  char *text = read_file("log.txt", &size);
+  if (strstr(text, "fusion") != NULL) fail("the compiler wrote: %s", text);
+  free(text);
+  destroy_executable(args.executable);
+  destroy_client(client);
+}
+
 // Who names one in XLA_FLAGS has it in the options that the framework makes.
 TEST(an_option_of_the_user_stays) {
-  static const char GIVEN[] = {26, 2, 32, 1}, OTHERS[] = LEVEL SPLIT;
+  static const char GIVEN[] = {26, 2, 32, 1}, OTHERS[] = LEVEL SPLIT LIBRARY;
   enum { OTHERS_SIZE = sizeof OTHERS - 1 };
   setenv("XLA_FLAGS", "--a=b --xla_cpu_use_fusion_emitters=true", 1);
   size_t size = sizeof GIVEN;
