@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.commands import project
 from harness.commands.output import answer, say
 from harness.commands.parsers import add_folder, add_json, output_folder
 from harness.errors import BadInputError
@@ -20,7 +21,6 @@ from harness.matrix.attribution import differing
 from harness.matrix.bisect import StackState, TurningPoint, bisect
 from harness.matrix.cell import Cell, collected
 from harness.stacks import wheels
-from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
@@ -91,7 +91,7 @@ class _Asker:
 
 def _stacks(options: argparse.Namespace) -> tuple[list[Stack], bool]:
     """From the good one to the bad one, and whether the bad one is the later."""
-    catalogue = Catalogue(options.folder)
+    catalogue = project.catalogue(options.folder)
     if options.wheels is not None:
         newest = catalogue.newest_for(options.component)
         base = catalogue.find(options.base) if options.base else newest

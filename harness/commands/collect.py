@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.commands import project
 from harness.commands.output import show
 from harness.commands.parsers import add_folder, names
 from harness.commands.partial import told
@@ -20,7 +21,6 @@ from harness.matrix.cells import Cells, agreeing
 from harness.matrix.lost import Lost, completed, known_cases
 from harness.matrix.plan import Planned, cells
 from harness.printable import printable
-from harness.stacks.catalogue import Catalogue
 from harness.stacks.stack import Stack
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _planned(options: argparse.Namespace) -> list[tuple[Stack, bool, list[Planned]]]:
     """Each stack of the night, whether it got wheels, and its cells."""
-    catalogue, found = Catalogue(options.folder), []
+    catalogue, found = project.catalogue(options.folder), []
     for name, wheels in _night(options.night):
         stack = catalogue.find(name)
         stack = with_wheels(stack) if wheels else stack

@@ -10,9 +10,8 @@ from typing import Any
 from harness.commands import project
 from harness.commands.output import answer, columns
 from harness.commands.parsers import add_folder, add_json
-from harness.errors import BadInputError
-from harness.expectations import Expectation, Expectations
-from harness.stacks.catalogue import Catalogue, versions_of
+from harness.expectations import Expectation
+from harness.stacks.catalogue import versions_of
 from harness.verdicts.upstream import Row
 
 Stacks = Mapping[str, Mapping[str, str]]  # name to component to version
@@ -28,29 +27,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    stacks = _stacks(options)
-    known = list(stacks.values())
-    folder = project.folder_of_expectations()
-    entries = Expectations.load(folder, known, project.findings()).entries
+    catalogue = project.catalogue(options.folder)
+    stacks = {stack.name: versions_of(stack) for stack in catalogue.stacks}
+    entries = project.declared(options.folder).entries
     if options.stack:
-        stacks = {options.stack: versions_of(Catalogue(options.folder).find(options.stack))}
+        stacks = {options.stack: versions_of(catalogue.find(options.stack))}
         entries = tuple(e for e in entries if e.condition.holds(stacks[options.stack]))
     if options.cause:
         entries = tuple(e for e in entries if options.cause in e.cause)
     data = as_data(entries, stacks, project.upstream_rows())
     answer(options, data, "\n".join(lines(data, columns())))
     return 0
-
-
-def _stacks(options: argparse.Namespace) -> Stacks:
-    """The stacks of the project; none without a folder of them, unless one is asked for."""
-    if options.folder == project.folder_of_stacks() and not options.folder.is_dir():
-        if options.stack:
-            raise BadInputError(
-                f"--stack {options.stack}: there are no stacks: no {options.folder}"
-            )
-        return {}
-    return {stack.name: versions_of(stack) for stack in Catalogue(options.folder).stacks}
 
 
 def as_data(

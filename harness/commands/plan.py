@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from harness.commands import project
 from harness.commands.output import as_json
 from harness.commands.parsers import add_folder, names
 from harness.commands.step_outputs import print_outputs
@@ -51,7 +52,7 @@ def with_wheels(stack: Stack) -> Stack:
 
 
 def _night(options: argparse.Namespace) -> int:
-    catalogue = Catalogue(options.folder)
+    catalogue = project.catalogue(options.folder)
     stacks = [{"stack": s.name, "wheels": ""} for s in chosen(catalogue, options.stacks)]
     if options.nightly:
         stacks.append({"stack": catalogue.find(options.nightly).name, "wheels": "wheels"})
@@ -62,7 +63,7 @@ def _night(options: argparse.Namespace) -> int:
 
 
 def _cells(options: argparse.Namespace) -> int:
-    stack = Catalogue(options.folder).find(options.stack)
+    stack = project.catalogue(options.folder).find(options.stack)
     found = cells(
         with_wheels(stack) if options.wheels else stack, names(options.lanes), options.shard
     )

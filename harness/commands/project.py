@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from harness.errors import BadInputError
 from harness.expectations.causes import read_findings
 from harness.session.selection import read_cases
+from harness.shipped import shipped
 from harness.verdicts.upstream import Row
 
 if TYPE_CHECKING:
     from harness.expectations import Expectations
+    from harness.stacks.catalogue import Catalogue
     from harness.stacks.stack import Stack
 
 # What a project has that sets nothing.
@@ -28,6 +30,18 @@ _USUAL = {
 def folder_of_stacks() -> Path:
     """Setting ``xla_stacks``; the folder may be missing."""
     return _path("xla_stacks")
+
+
+def catalogue(folder: Path) -> Catalogue:
+    """Return the project's stacks; ``folder`` is the one that an option names, or the default.
+
+    A project that has no folder and sets none has the stacks that came with xla-harness. Raises
+    BadInputError for a folder that is named and missing.
+    """
+    from harness.stacks.catalogue import Catalogue
+
+    is_named = "xla_stacks" in _settings(Path.cwd())[1] or folder != folder_of_stacks()
+    return Catalogue(folder if is_named or folder.is_dir() else None)
 
 
 def folder_of_expectations() -> Path:
@@ -70,6 +84,24 @@ def expected_on(stack: Stack) -> Expectations | None:
         return None
     entries = Expectations.load(folder, findings=findings()).entries
     return Expectations(entries, versions_of(stack))
+
+
+def declared(stacks: Path) -> Expectations:
+    """Return the project's expectations, checked against those of its folder of stacks.
+
+    A project that has none and sets none has those that came with xla-harness, of its suites.
+    Raises BadInputError.
+    """
+    from harness.expectations import Expectations
+    from harness.stacks.catalogue import known_versions
+
+    folder = folder_of_expectations()
+    came = shipped("expectations")
+    if came and not folder.is_dir() and "xla_expectations" not in _settings(Path.cwd())[1]:
+        return Expectations.load(came)
+    return Expectations.load(
+        folder, known_versions(stacks if stacks.is_dir() else None), findings()
+    )
 
 
 def findings() -> frozenset[str] | None:

@@ -28,7 +28,6 @@ from harness.matrix.runner import Runner
 from harness.render import comparison_github, comparison_text
 from harness.render.comparison_json import as_data
 from harness.session.selection import QUICK_LANE
-from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 from harness.verdicts import allow
@@ -265,7 +264,7 @@ def _asked(options: argparse.Namespace) -> _Asked:
         given.insert(0, [recorded(history, options.base, stack)])
         tell(history)
     stacks = [
-        None if reports else Catalogue(options.folder).find(name)
+        None if reports else project.catalogue(options.folder).find(name)
         for reports, name in zip(given, named, strict=True)
     ]
     # A report or a recorded run has cases on more lanes than one, so the other side needs them too.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.commands.output import say
 from harness.commands.parsers import output_file
-from harness.commands.project import folder_of_stacks
+from harness.commands.project import catalogue, folder_of_stacks
 from harness.files import write as write_files
 from harness.repro.pins import pins_of
 
@@ -41,7 +41,8 @@ def _run(options: argparse.Namespace) -> int:
     from harness.repro import cases, check
     from harness.repro.write import write
 
-    pins, python = pins_of(options.stack, folder_of_stacks()) if options.stack else ({}, "")
+    stacks = catalogue(folder_of_stacks()) if options.stack else None
+    pins, python = pins_of(options.stack, stacks) if stacks else ({}, "")
     found = cases.find(options.case)
     ending = None
     write(found, None, pins, python)  # a case that can't be a script need not run

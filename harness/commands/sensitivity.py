@@ -148,13 +148,12 @@ def _continue_in(name: str, options: argparse.Namespace) -> NoReturn:
 
     Raises BadInputError for a stack that can't be created, or that can't compare programs.
     """
-    from harness.commands.project import folder_of_stacks
+    from harness.commands.project import catalogue, folder_of_stacks
     from harness.matrix.cell import variables
-    from harness.stacks.catalogue import Catalogue
     from harness.stacks.constraints import read
     from harness.stacks.environments import Environments
 
-    stack = Catalogue(folder_of_stacks()).find(name)
+    stack = catalogue(folder_of_stacks()).find(name)
     environments = Environments()
     if "jaxlib" not in read(environments.constraints(stack)):
         raise BadInputError(

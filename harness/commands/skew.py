@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from harness.commands import project
 from harness.commands.matrix import add_cell_options, with_paths
 from harness.commands.output import answer, say
 from harness.commands.parsers import add_json, names, output_folder
 from harness.files import write
 from harness.matrix import run
 from harness.matrix.cell import Cell
-from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.verdicts import skew
 
@@ -32,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    catalogue = Catalogue(options.folder)
+    catalogue = project.catalogue(options.folder)
     rows, columns = names(options.libtpu), names(options.jax)
     stacks = {
         (libtpu, jax): catalogue.find(f"{options.stack}+jax={jax}+libtpu={libtpu}")

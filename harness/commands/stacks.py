@@ -11,8 +11,8 @@ from dataclasses import asdict
 from harness.commands import project
 from harness.commands.output import answer, say, show
 from harness.commands.parsers import add_folder, add_json
+from harness.errors import BadInputError
 from harness.stacks import constraints, doctor, wheels
-from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
@@ -43,7 +43,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    stacks, environments = Catalogue(options.folder).stacks, Environments()
+    catalogue, environments = project.catalogue(options.folder), Environments()
+    stacks = catalogue.stacks
     rows: list[tuple[str, ...]] = [("stack", "python", *_SHOWN, "installed")]
     data = []
     for stack in stacks:
@@ -54,12 +55,18 @@ def _list(options: argparse.Namespace) -> int:
         data.append({**own, "installed": installed})
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if others := [stack.name for stack in catalogue.every if stack not in stacks]:
+        lines += textwrap.wrap(
+            f"Those that came with xla-harness can be named and extended too: {', '.join(others)}",
+            80,
+            break_on_hyphens=False,
+        )
     answer(options, data, "\n".join(lines))
     return 0
 
 
 def _show(options: argparse.Namespace) -> int:
-    catalogue, environments = Catalogue(options.folder), Environments()
+    catalogue, environments = project.catalogue(options.folder), Environments()
     for stack in [catalogue.find(name) for name in options.stacks]:
         show("\n".join(_described(stack, environments)))
     return 0
@@ -83,8 +90,15 @@ def _described(stack: Stack, environments: Environments) -> Iterable[str]:
 
 
 def _lock(options: argparse.Namespace) -> int:
-    catalogue, cache = Catalogue(options.folder), Environments().cache
-    for stack in [catalogue.find(name) for name in options.stacks]:
+    catalogue, cache = project.catalogue(options.folder), Environments().cache
+    stacks = [catalogue.find(name) for name in options.stacks]
+    for stack in stacks:
+        if stack.shipped and stack.where is not None:
+            raise BadInputError(
+                f"stack {stack.name}: it came with xla-harness, resolved: write a stack of your "
+                f"own that extends it, as {options.folder / 'mine.toml'}"
+            )
+    for stack in stacks:
         say(f"{stack.name}: resolving")
         path = constraints.resolve(stack, constraints.path_of(stack, cache))
         show(f"{path}: {len(constraints.read(path))} packages")
@@ -92,14 +106,14 @@ def _lock(options: argparse.Namespace) -> int:
 
 
 def _create(options: argparse.Namespace) -> int:
-    catalogue, environments = Catalogue(options.folder), Environments()
+    catalogue, environments = project.catalogue(options.folder), Environments()
     for stack in [catalogue.find(name) for name in options.stacks]:
         show(str(environments.create(wheels.given(stack, options.wheels), say).python))
     return 0
 
 
 def _remove(options: argparse.Namespace) -> int:
-    catalogue, environments = Catalogue(options.folder), Environments()
+    catalogue, environments = project.catalogue(options.folder), Environments()
     before = shutil.disk_usage("/").free
     for name in options.stacks:
         known = {str(environment.manifest["stack"]) for environment in environments.all()}
@@ -114,7 +128,8 @@ def _doctor(options: argparse.Namespace) -> int:
     usual = project.folder_of_stacks()
     # A wheel is installed without the stacks of a clone: their disk and Pythons are not asked for.
     without = options.folder == usual and not usual.is_dir()
-    stacks, environments = [] if without else Catalogue(options.folder).stacks, Environments()
+    stacks = [] if without else project.catalogue(options.folder).stacks
+    environments = Environments()
     found = {"this machine": list(doctor.machine(stacks, environments))}
     found["this environment"] = list(doctor.here())
     for environment in environments.all():

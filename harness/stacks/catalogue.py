@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from harness.errors import BadInputError, nearest
 from harness.model.versions import ABSENT, COMPONENTS, LEADING
+from harness.shipped import shipped
 from harness.stacks import constraints
 from harness.stacks.stack import TOGETHER, Stack, together
 
@@ -17,25 +19,42 @@ _SWAP = re.compile(r"\+([A-Za-z][\w.-]*)=([^+]+(?:\+(?![A-Za-z][\w.-]*=)[^+]+)*)
 
 
 class Catalogue:
-    """All ``*.toml`` of a folder, ordered by framework, its version and torch's."""
+    """The ``*.toml`` of a project's folder, and behind them those that came with xla-harness.
 
-    def __init__(self, folder: Path) -> None:
-        """Read them.
+    A stack of the project takes the place of one of the same name that came along; those that
+    came along extend only each other.
+
+    Attributes:
+        stacks: those of the project, or where it has no folder those that came along; by
+            framework, its version and torch's.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        """Read the project's; None for a project that has no folder of stacks.
 
         Raises:
             BadInputError: there is no such folder, or a file of it can't be used.
         """
-        if not folder.is_dir():
+        if folder is not None and not folder.is_dir():
             raise BadInputError(
                 f"{folder}: expected a folder of stacks, one TOML file each, "
                 "as a clone of the project has"
             )
-        self._folder = folder
-        self._paths = {path.stem: path for path in sorted(folder.glob("*.toml"))}
-        self._stacks: dict[str, Stack] = {}
-        for name in self._paths:
-            self._read(name, ())
-        self.stacks = sorted(self._stacks.values(), key=lambda s: s.order)
+        came = shipped("stacks")
+        if came is not None and folder is not None and came.samefile(folder):
+            came = None  # a clone's own folder
+        self._shipped = None if came is None else _Folder(came, is_shipped=True)
+        self._own = None if folder is None else _Folder(folder, self._shipped)
+        first = self._own or self._shipped
+        self.stacks = [] if first is None else first.stacks
+
+    @property
+    def every(self) -> list[Stack]:
+        """The project's stacks, and those that came along under other names."""
+        found: dict[str, Stack] = {}
+        for folder in (self._shipped, self._own):
+            found |= {} if folder is None else {stack.name: stack for stack in folder.stacks}
+        return sorted(found.values(), key=lambda stack: stack.order)
 
     def find(self, text: str) -> Stack:
         """The stack of that name, a file's path, or either with pins swapped: ``2.9.0+jax=0.8.0``.
@@ -62,12 +81,13 @@ class Catalogue:
         """
         low, high = sorted([self.find(one), self.find(other)], key=lambda s: s.order)
         if low.framework == high.framework == "jax":
-            known = [stack for stack in self.stacks if stack.framework == "jax"]
+            known = [stack for stack in self.every if stack.framework == "jax"]
             return [low, *(s for s in known if low.version < s.version < high.version), high]
         if low.framework == high.framework == "torch_tpu" and _but_torch(low) == _but_torch(high):
-            known = [stack for stack in self.stacks if _but_torch(stack) == _but_torch(low)]
+            known = [stack for stack in self.every if _but_torch(stack) == _but_torch(low)]
             return [low, *(s for s in known if low.order[:3] < s.order[:3] < high.order[:3]), high]
-        inner = [stack for stack in self.releases if low.version < stack.version < high.version]
+        alone = [stack for stack in self.every if stack.extends is None]
+        inner = [stack for stack in alone if low.version < stack.version < high.version]
         same = [stack for stack in inner if {stack.framework} == {low.framework, high.framework}]
         return [low, *same, high]
 
@@ -79,49 +99,78 @@ class Catalogue:
     def newest_for(self, component: str) -> Stack:
         """The last stack of the framework that the component is, or else of torch_xla."""
         leader = component if component in LEADING else LEADING[0]
-        own = [stack for stack in self.stacks if stack.framework == leader]
-        return max(own or self.stacks, key=lambda s: (*s.order[:3], s.extends is None, s.name))
+        own = [stack for stack in self.every if stack.framework == leader]
+        return max(own or self.every, key=lambda s: (*s.order[:3], s.extends is None, s.name))
 
     def _named(self, name: str, below: tuple[str, ...] = ()) -> Stack:
-        if name in self._stacks:
-            return self._stacks[name]
-        from harness.stacks.stack_file import read
-
+        for folder in (self._own, self._shipped):
+            if folder is not None and name in folder.paths:
+                return folder.named(name)
         path = Path(name)
         if path.suffix != ".toml":
-            raise BadInputError(f"stack {name!r}: {nearest(name, self._stacks)} ({self._folder})")
+            raise BadInputError(f"stack {name!r}: {_places(name, self._own, self._shipped)}")
 
         def base_of(base: str) -> Stack | None:
             if base in (*below, name):
                 raise BadInputError(f"{path}: key 'extends': {base!r} extends this one")
             return self._named(base, (*below, name)) if base else None
 
-        return read(path, base_of)
-
-    def _read(self, name: str, below: tuple[str, ...]) -> Stack:
-        if name in self._stacks:
-            return self._stacks[name]
         from harness.stacks.stack_file import read
 
-        path = self._paths[name]
+        return read(path, base_of)
+
+
+class _Folder:
+    """The stacks of one folder, which may extend those of another one, its ``base``."""
+
+    def __init__(
+        self, folder: Path, base: _Folder | None = None, *, is_shipped: bool = False
+    ) -> None:
+        self.folder = folder
+        self.paths = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+        self._base, self._is_shipped = base, is_shipped
+        self._read: dict[str, Stack] = {}
+
+    @cached_property
+    def stacks(self) -> list[Stack]:
+        """All of the folder, by framework, its version and torch's. Raises BadInputError."""
+        return sorted(map(self.named, self.paths), key=lambda stack: stack.order)
+
+    def named(self, name: str, below: tuple[str, ...] = ()) -> Stack:
+        """Return the stack of that name, which the folder has. Raises BadInputError."""
+        if name in self._read:
+            return self._read[name]
+        path = self.paths[name]
 
         def base_of(base: str) -> Stack:
-            if base not in self._paths:
-                near = nearest(base, self._paths)
-                raise BadInputError(f"{path}: key 'extends': {base!r}: {near}")
             if base in (*below, name):
                 raise BadInputError(f"{path}: key 'extends': {base!r} extends this one")
-            return self._read(base, (*below, name))
+            if base in self.paths:
+                return self.named(base, (*below, name))
+            if self._base is not None and base in self._base.paths:
+                return self._base.named(base)
+            near = _places(base, self, self._base)
+            raise BadInputError(f"{path}: key 'extends': {base!r}: {near}")
 
-        self._stacks[name] = read(path, base_of)
-        return self._stacks[name]
+        from harness.stacks.stack_file import read
+
+        self._read[name] = read(path, base_of, shipped=self._is_shipped)
+        return self._read[name]
+
+
+def _places(name: str, *folders: _Folder | None) -> str:
+    """Say what a name that none of the folders has may stand for, and which folders they are."""
+    present = [folder for folder in folders if folder is not None]
+    known = dict.fromkeys(known for folder in present for known in folder.paths)
+    places = " and ".join(str(folder.folder) for folder in present)
+    return f"{nearest(name, known)} ({places or 'there are no stacks'})"
 
 
 def known_versions(folder: Path | None) -> list[dict[str, str]]:
-    """Component to version of every stack in the folder; [] without one."""
+    """Component to version of every stack of a project with this folder; [] without one."""
     if folder is None:
         return []
-    return [versions_of(stack) for stack in Catalogue(folder).stacks]
+    return [versions_of(stack) for stack in Catalogue(folder).every]
 
 
 def versions_of(stack: Stack) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
@@ -25,9 +26,15 @@ _SUITES = ("hypothesis", "ml_dtypes")
 
 
 def path_of(stack: Stack, cache: Path) -> Path:
-    """Where the file is: beside the stack's own, or in the cache for one that has no file."""
+    """Return its place: next to the stack's own file, or in the cache for one that has no file.
+
+    For a stack that came along without one, such as nightly, it is in the cache too: nothing is
+    written where xla-harness is installed.
+    """
     if stack.where is not None:
-        return stack.where.with_suffix(".txt")
+        path = stack.where.with_suffix(".txt")
+        if not stack.shipped or path.exists():
+            return path
     return cache / "constraints" / f"{stack.slug}.txt"
 
 
@@ -71,6 +78,7 @@ def resolve(stack: Stack, path: Path) -> Path:
             f"stack {stack.name}: {' '.join(stack.requirements)}",
             *("pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
             *("--python-version", stack.python, "--output-file", str(new), str(wanted)),
+            *(("--python", sys.executable) if uv.is_running(stack.python) else ()),
             *sources(stack),
         )
         text = new.read_text(encoding="utf-8")

@@ -35,6 +35,7 @@ class Stack:
     disk: float = DISK  # GB that the first environment of it takes
     where: Path | None = field(default=None, compare=False)
     extends: str | None = field(default=None, compare=False)  # the name of another stack
+    shipped: bool = field(default=False, compare=False)  # its file came with xla-harness
 
     @property
     def slug(self) -> str:

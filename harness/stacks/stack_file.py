@@ -32,8 +32,10 @@ class _File(Table):
     disk: float | None = Field(None, description="a number of GB, as 8", ge=0, allow_inf_nan=False)
 
 
-def read(path: Path, base_of: Callable[[str], Stack | None]) -> Stack:
+def read(path: Path, base_of: Callable[[str], Stack | None], *, shipped: bool = False) -> Stack:
     """Read one stack's file; ``base_of`` gives the stack that it extends, by its name there.
+
+    ``shipped`` says that the file came with xla-harness.
 
     Raises BadInputError naming the file, the key and what was expected.
     """
@@ -57,6 +59,7 @@ def read(path: Path, base_of: Callable[[str], Stack | None]) -> Stack:
         disk=said.disk if said.disk is not None else base.disk if base else DISK,
         where=path,
         extends=said.extends,
+        shipped=shipped,
     )
     if not stack.pins:
         raise BadInputError(f"{path}: key 'pins' is missing: expected a table of versions")

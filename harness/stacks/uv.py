@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -76,10 +79,12 @@ def run(doing: str, *arguments: str, show: bool = False, errors: bool = False) -
 
 
 def python(version: str) -> str:
-    """The path of an interpreter that uv finds on this machine, of its own or on PATH.
+    """Return the path of an interpreter of that version: this one, uv's own, or one on PATH.
 
     Raises BadInputError when there is none.
     """
+    if is_running(version):
+        return sys.executable
     return run("python", "python", "find", "--no-project", "--system", version).strip()
 
 
@@ -90,13 +95,20 @@ def make_environment(doing: str, version: str, folder: Path) -> None:
     about a Python that is missing.
     """
     try:
-        run(doing, "venv", "--quiet", "--relocatable", "--python", version, str(folder))
+        own = sys.executable if is_running(version) else version
+        run(doing, "venv", "--quiet", "--relocatable", "--python", own, str(folder))
     except BadInputError as error:
         try:
             python(version)
         except BadInputError:
             raise BadInputError(f"{error}\n{remedy(version)}") from None
         raise
+
+
+def is_running(version: str) -> bool:
+    """Return whether this process's interpreter is of that version, CPython with a GIL."""
+    usual = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    return usual and f"{platform.python_version()}.".startswith(f"{version}.")
 
 
 def remedy(version: str) -> str:

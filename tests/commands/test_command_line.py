@@ -120,9 +120,11 @@ def test_without_settings_the_usual_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["stacks", "list"]) == 2
-    assert "fixtures/stacks: expected a folder of stacks" in capsys.readouterr().err
-    cli.main(["stacks", "doctor"])  # as of a wheel, where there is no such folder
+    assert cli.main(["stacks", "list"]) == 0
+    assert "\njax-0.12.0.1 " in capsys.readouterr().out  # one that came along
+    assert cli.main(["stacks", "--folder", "mine", "list"]) == 2
+    assert "mine: expected a folder of stacks" in capsys.readouterr().err
+    cli.main(["stacks", "doctor"])
     shown = capsys.readouterr()
     assert "this machine\n  " in shown.out
     assert "expected a folder" not in shown.err

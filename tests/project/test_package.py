@@ -25,6 +25,7 @@ from harness import __version__
 SITE = Path(pytest.__file__).parent.parent
 NAME = f"xla_harness-{__version__}"
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+SHIPPED = ("fixtures/stacks", "fixtures/expectations", "fixtures/upstream.toml")
 # A file that knows nothing of this project, and one that needs no accelerator at all.
 THEIRS = """\
 import unittest
@@ -97,7 +98,8 @@ def in_git(*folders: str) -> set[str]:
 def test_the_wheel_holds_the_product_and_nothing_else(built: Built) -> None:
     names = set(zipfile.ZipFile(built.wheel).namelist())
     about = {name for name in names if name.startswith(f"{NAME}.dist-info/")}
-    assert names - about == in_git("harness") | {"harness/lanes/virtual_tpu/libvirtual_tpu.so"}
+    ours = in_git("harness") | {f"harness/{name}" for name in in_git(*SHIPPED)}
+    assert names - about == ours | {"harness/lanes/virtual_tpu/libvirtual_tpu.so"}
     assert {name.partition("/")[2] for name in about} == {
         "METADATA",
         "RECORD",
@@ -111,7 +113,7 @@ def test_the_sdist_holds_what_a_wheel_is_made_from(built: Built) -> None:
     with open_tar(built.sdist) as tar:
         names = {name.removeprefix(f"{NAME}/") for name in tar.getnames()}
     beside = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
-    assert names - {".gitignore", "PKG-INFO"} == in_git("harness") | beside
+    assert names - {".gitignore", "PKG-INFO"} == in_git("harness", *SHIPPED) | beside
 
 
 def test_the_metadata_is_valid(built: Built) -> None:
@@ -263,15 +265,30 @@ def test_a_project_without_lanes_sees_no_difference(theirs: Installed, how: list
     assert plain(theirs, *how) == plain(theirs, *how, "-p", "no:xla-harness")
 
 
+def test_stacks_come_along_and_their_own_extend_them(theirs: Installed, tmp_path: Path) -> None:
+    own = Installed(tmp_path, theirs.python)
+    code, said = own.fails("stacks", "list")
+    assert code == 0
+    assert re.search(r"^jax-0\.12\.0\.1 +3\.12 ", said, re.MULTILINE)
+    (tmp_path / "fixtures/stacks").mkdir(parents=True)
+    mine = 'extends = "jax-0.12.0.1"\n[pins]\nflax = "0.12.1"\n'
+    (tmp_path / "fixtures/stacks/mine.toml").write_text(mine)
+    code, said = own.fails("stacks", "show", "mine", "jax-0.10.2")
+    assert code == 0
+    assert re.search(r"^  jax +0\.12\.0\.1\n", said, re.MULTILINE)
+    assert re.search(r"^  flax +0\.12\.1\n", said, re.MULTILINE)
+    assert re.search(r"\d\d packages in /.*/harness/fixtures/stacks/jax-0.10.2.txt\n", said)
+    assert own.fails("known")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("command", "missing"),
     [
         ("list", "suites"),
-        ("stacks list", "fixtures/stacks"),
-        ("matrix --stacks all", "fixtures/stacks"),
-        ("qualify 2.8.0 2.9.0", "fixtures/stacks"),
-        ("bisect suites/a.py::test_a --good 2.6.0 --bad 2.5.1", "fixtures/stacks"),
-        ("skew --jax 0.7.1 --libtpu 0.0.23", "fixtures/stacks"),
+        ("stacks --folder theirs list", "theirs"),
+        ("matrix --stacks all", "suites"),
+        ("qualify 2.8.0 2.9.0", "suites"),
+        ("skew --jax 0.7.1 --libtpu 0.0.23", "suites"),
         ("since pytorch/xla#8854", "reports/matrix"),
         ("expectations update a.xml", "fixtures/expectations"),
         ("repro suites/a.py::test_a", "suites/a.py"),

@@ -40,7 +40,10 @@ def test_one_file_adds_a_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str
         line = said("plan", "night").splitlines()[0].removeprefix("stacks=")
         return [stack["stack"] for stack in json.loads(line)]
 
-    assert "new" not in said("stacks", "list")
+    def listed() -> list[str]:
+        return [stack["name"] for stack in json.loads(said("stacks", "list", "--json"))]
+
+    assert listed() == ["old"]
     assert planned() == ["old"]
     with pytest.raises(BadInputError, match=r"area\.toml.*jax"):
         Expectations.load(entries, known_versions(stacks))

@@ -12,7 +12,9 @@ from harness import cli
 from harness.errors import BadInputError
 from harness.matrix.attribution import differing
 from harness.model.versions import ABSENT, named_by
+from harness.stacks import catalogue as catalogue_module
 from harness.stacks.catalogue import Catalogue, known_versions
+from harness.stacks.constraints import path_of
 from harness.stacks.constraints import read as read_constraints
 from harness.stacks.wheels import named, stacks_of
 
@@ -288,3 +290,57 @@ def test_nightly_wheels_without_their_partner(tmp_path: Path) -> None:
         stacks_of(tmp_path, base, "jax")
     with pytest.raises(BadInputError, match="expected a folder of wheels"):
         stacks_of(tmp_path / "none", base)
+
+
+@pytest.fixture
+def came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of stacks that stands for the one that comes with xla-harness."""
+    folder = tmp_path / "came"
+    folder.mkdir()
+    (folder / "base.toml").write_text(BASE)
+    (folder / "newer.toml").write_text('extends = "base"\n[pins]\njax = "0.8.0"\n')
+    monkeypatch.setattr(catalogue_module, "shipped", lambda name: tmp_path / "came")
+    return folder
+
+
+def test_a_project_without_stacks_has_those_that_came_along(came: Path) -> None:
+    assert [stack.name for stack in Catalogue(None).stacks] == ["base", "newer"]
+    assert all(stack.shipped for stack in Catalogue(None).stacks)
+    assert not any(stack.shipped for stack in Catalogue(came).stacks)  # a clone's own folder
+
+
+def test_stacks_of_a_project_extend_and_replace_those_that_came_along(
+    tmp_path: Path, came: Path
+) -> None:
+    del came
+    own = tmp_path / "own"
+    own.mkdir()
+    found = catalogue(own, mine='extends = "newer"\n[pins]\nlibtpu = "0.0.23"\n')
+    assert dict(found.find("mine").pins) == {**found.find("newer").pins, "libtpu": "0.0.23"}
+    assert [stack.name for stack in found.stacks] == ["mine"]
+    assert {stack.name for stack in found.every} == {"mine", "newer", "base"}
+    found = catalogue(own, base=BASE.replace("0.7.1", "0.1.0"))
+    assert found.find("base").pins["jax"] == "0.1.0"
+    assert found.find("mine").pins["jax"] == found.find("newer").pins["jax"] == "0.8.0"
+
+
+def test_an_unknown_name_says_where_it_was_looked_for(tmp_path: Path, came: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    both = rf"'newr': did you mean newer, .*\? \({own} and {came}\)"
+    with pytest.raises(BadInputError, match=f"stack {both}"):
+        catalogue(own, mine='extends = "newer"').find("newr")
+    with pytest.raises(BadInputError, match=f"mine.toml: key 'extends': {both}"):
+        catalogue(own, mine='extends = "newr"')
+
+
+def test_what_came_along_is_not_written_to(
+    tmp_path: Path, came: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["stacks", "lock", "newer"]) == 2
+    assert "stack newer: it came with xla-harness" in capsys.readouterr().err
+    cache = tmp_path / "cache"
+    assert path_of(Catalogue(None).find("newer"), cache) == cache / "constraints" / "newer.txt"
+    (came / "newer.txt").touch()
+    assert path_of(Catalogue(None).find("newer"), cache) == came / "newer.txt"

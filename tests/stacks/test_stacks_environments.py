@@ -7,12 +7,14 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from datetime import date
 from pathlib import Path
 
 import pytest
 from support.drift import GOOD, NO_DOUBLE, Drift, wheel
+from uv import find_uv_bin
 
 from harness.stacks import uv
 
@@ -190,6 +192,20 @@ def test_no_python_of_that_version(alone: Drift) -> None:
     asked = alone.run("stacks", "doctor", **settings)
     assert asked.returncode == 1
     assert remedy in " ".join(asked.stdout.split())
+
+
+def test_the_running_python_is_one(alone: Drift, tmp_path: Path) -> None:
+    """Whatever is on PATH, and whatever uv has installed."""
+    alone.stack("1", GOOD)
+    nothing = {"PATH": str(tmp_path), "UV_PYTHON_INSTALL_DIR": str(tmp_path / "none")}
+    settings = {"UV": str(find_uv_bin()), "UV_PYTHON_DOWNLOADS": "never", **nothing}
+    made = alone.run("stacks", "create", "1", **settings)
+    assert made.returncode == 0, made.stderr
+    asked = json.loads(alone.run("stacks", "doctor", "--json", "-", **settings).stdout)
+    version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    assert [(c["found"], c["remedy"]) for c in asked if c["subject"] == version] == [
+        (sys.executable, "")
+    ]
 
 
 def test_python_that_pyenv_alone_has(alone: Drift, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compiles the plugin when the package is built, called by hatchling.
+"""Compiles the plugin when the package is built, and adds recorded inputs; called by hatchling.
 
 ``python build.py TARGET [FLAG...]`` compiles it with further flags.
 """
@@ -22,6 +22,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[3]
 _LIBRARY = Path("harness/lanes/virtual_tpu/libvirtual_tpu.so")
+_SHIPPED = ("stacks", "expectations", "upstream.toml")  # of fixtures/, for harness.shipped
 _FLAGS = ["-std=c17", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden"]
 
 
@@ -29,12 +30,16 @@ class VirtualTpuBuild(BuildHookInterface):  # type: ignore[type-arg]
     """Puts the compiled plugin beside its Python face."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile; in an editable install too, where ``version`` says so.
+        """Compile; in an editable install too, which reads ``fixtures/`` where it is.
 
         Raises:
             SystemExit: there is no C compiler or no header, or the compiler failed.
         """
-        del version
+        if version == "standard":
+            for name in _SHIPPED:
+                build_data["force_include"][str(_ROOT / "fixtures" / name)] = (
+                    f"harness/fixtures/{name}"
+                )
         compile_plugin(_ROOT / _LIBRARY, ["-shared"])
         build_data["artifacts"].append(str(_LIBRARY))
         build_data["pure_python"] = False
