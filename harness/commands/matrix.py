@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.commands import project
 from harness.commands.output import answer, say
 from harness.commands.parsers import (
     add_folder,
@@ -17,16 +18,15 @@ from harness.commands.parsers import (
     whole_number,
 )
 from harness.commands.partial import told
-from harness.commands.project import upstream_rows
 from harness.files import write
 from harness.junit.report import Report
 from harness.lanes import lane_named
 from harness.matrix import run
-from harness.matrix.cell import Cell, is_path
+from harness.matrix.cell import Cell
+from harness.matrix.home import paths_in
 from harness.render import overview
 from harness.session.selection import Shard
 from harness.stacks import wheels
-from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
@@ -103,7 +103,7 @@ def cells_of(
 
 def with_paths(arguments: Sequence[str]) -> tuple[str, ...]:
     """The arguments for pytest; the suites when none of them is a path."""
-    if any(map(is_path, arguments)):
+    if paths_in(arguments):
         return tuple(arguments)
     return ("suites", *arguments)
 
@@ -128,7 +128,7 @@ def _data(
 
 
 def _run(options: argparse.Namespace) -> int:
-    catalogue = Catalogue(options.folder)
+    catalogue = project.catalogue(options.folder)
     wanted = names(options.stacks)
     stacks = catalogue.releases if wanted == ("all",) else [catalogue.find(name) for name in wanted]
     stacks = [wheels.given(stack, options.wheels) for stack in stacks]
@@ -145,7 +145,7 @@ def _run(options: argparse.Namespace) -> int:
         (stack.name, [cell.read() for cell in done.finished if cell.stack == stack])
         for stack in stacks
     ]
-    rows = upstream_rows()
+    rows = project.upstream_rows()
     answer(options, _data(columns, done.died), "\n".join(overview.text(columns, rows)))
     write({options.out / "overview.md": overview.markdown(columns, rows)})
     for cell in done.cells:

@@ -19,12 +19,20 @@ from harness.isolation import libc
 from harness.junit import report
 from harness.junit.report import Report
 from harness.lanes import LANES
+from harness.matrix.home import (
+    home_of,
+    is_path,
+    paths_in,
+    project_of,
+    python_path,
+    seen_from,
+    sources,
+)
 from harness.session.selection import Shard
 from harness.stacks.environments import Environment, plugin_path
 from harness.stacks.stack import Stack
 
 Question = Mapping[str, object]
-_SOURCES = ("*.py", "*.toml", "*.c", "*.h", "*.so")
 # A run that has these codes has an answer: passed, failed, nothing to run.
 _ANSWERS = (0, 1, 5)
 _TAIL = 12
@@ -69,6 +77,7 @@ class Cell:
         return {
             "environment": environment.folder.name,
             "arguments": list(self.arguments),
+            "python_path": python_path(os.environ),
             "cases": None if self.cases is None else sorted(self.cases),
             "unless_cases": sorted(self.unless_cases),
             "shard": str(self.shard or ""),
@@ -84,6 +93,14 @@ class Cell:
             return False
         return self.report.exists() and said == question
 
+    def check(self) -> None:
+        """Raise BadInputError if none of its arguments is a file or folder of tests."""
+        if not paths_in(self.arguments):
+            raise BadInputError(
+                f"{' '.join(self.arguments)}: expected a folder or file of tests: name your own "
+                "behind --, as -- tests/"
+            )
+
     def start(self, environment: Environment, cache_folder: Path) -> subprocess.Popen[bytes]:
         """Start its pytest, which dies with this thread."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -95,6 +112,7 @@ class Cell:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                cwd=self._home,
                 env={**variables(self.stack.name, cache_folder), "COLUMNS": "80"},
                 start_new_session=True,
                 preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
@@ -112,6 +130,10 @@ class Cell:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise BadInputError(f"{self}: no answer ({how}), {self.log} ends:\n{self._tail()}")
         said = report.read(self._new)
+        if wrong := self.stack.contradiction(said.versions):
+            raise BadInputError(
+                f"{self}: not what the stack pins was imported: {wrong}: does PYTHONPATH name it?"
+            )
         self._new.replace(self.report)
         part = self._question.with_suffix(".part")
         part.write_text(json.dumps(question, indent=1), encoding="utf-8")
@@ -121,6 +143,10 @@ class Cell:
     def read(self) -> Report:
         """Its report."""
         return report.read(self.report)
+
+    @property
+    def _home(self) -> Path:
+        return home_of(self.arguments, Path.cwd())
 
     @property
     def _name(self) -> str:
@@ -138,12 +164,12 @@ class Cell:
 
     def _command(self, environment: Environment) -> list[str]:
         command = [str(environment.python), "-m", "pytest", "--lane", self.lane]
-        command += ["--color=no", "-p", "no:cacheprovider", f"--junitxml={self._new}"]
+        command += ["--color=no", "-p", "no:cacheprovider", f"--junitxml={self._new.absolute()}"]
         if self.cases is not None:
             # In one word: pytest takes a path alone for an argument when it looks for its rootdir.
-            command.append(f"--cases={self._written(self.cases)}")
+            command.append(f"--cases={self._written(self.cases).absolute()}")
         if self.unless_cases:
-            command.append(f"--unless-cases={self._written(self.unless_cases)}")
+            command.append(f"--unless-cases={self._written(self.unless_cases).absolute()}")
         if self.elsewhere:
             command += ["--unless-lane", ",".join(self.elsewhere)]
         if self.shard is not None:
@@ -159,19 +185,17 @@ class Cell:
 
     def _places(self) -> Sequence[str]:
         """Its arguments; of chosen cases only their files: collecting all takes seconds."""
+        home, here = self._home, Path.cwd()
+        given = seen_from(home, self.arguments, here)
         files = sorted({case.partition("::")[0] for case in self.cases or ()})
-        if not files or not all(map(is_path, files)):  # ids are relative to pytest's rootdir
-            return self.arguments
-        return [*files, *(text for text in self.arguments if not is_path(text))]
+        # ids are relative to pytest's rootdir
+        if not files or not all(is_path(file, home) for file in files):
+            return given
+        return [*files, *(text for text in given if not is_path(text, home))]
 
     def _tail(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(f"  {line}" for line in lines[-_TAIL:])
-
-
-def is_path(argument: str) -> bool:
-    """Whether an argument for pytest is a file, a folder or a test's id here."""
-    return Path(argument.partition("::")[0]).exists()
 
 
 def collected(
@@ -198,9 +222,12 @@ def collected(
 
 
 def variables(stack: str, cache_folder: Path) -> Mapping[str, str]:
-    """The environment variables of a process that runs the harness with a stack's Python."""
+    """The environment variables of a process that runs the harness with a stack's Python.
+
+    Modules of a project that the caller's PYTHONPATH names can be imported there, too.
+    """
     own = {
-        "PYTHONPATH": str(plugin_path(cache_folder)),
+        "PYTHONPATH": os.pathsep.join([str(plugin_path(cache_folder)), *python_path(os.environ)]),
         report.STACK_VARIABLE: stack,
     }
     dropped = ("PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONHOME")
@@ -210,7 +237,7 @@ def variables(stack: str, cache_folder: Path) -> Mapping[str, str]:
 
 @cache
 def sources_digest(arguments: Sequence[str]) -> str:
-    """A digest of all that decides a run besides its stack: harness, suites, fixtures, settings."""
+    """A digest of all that decides a run besides its stack: the harness, and the project."""
     digest = hashlib.sha256()
     for path in _sources(arguments):
         digest.update(f"{path.name}\0".encode() + path.read_bytes())
@@ -218,11 +245,9 @@ def sources_digest(arguments: Sequence[str]) -> str:
 
 
 def _sources(arguments: Sequence[str]) -> Iterable[Path]:
-    given = [Path(text.partition("::")[0]) for text in arguments if is_path(text)]
-    folders = [Path(harness.__file__).parent, *given, Path("fixtures")]
-    for folder in folders:
-        if folder.is_file():
-            yield folder
-        found = {path for pattern in _SOURCES for path in folder.rglob(pattern)}
-        yield from sorted(path for path in found if "stacks" not in path.parent.parts[-1:])
-    yield from (path for path in map(Path, ("pyproject.toml", "pytest.ini")) if path.exists())
+    given = [Path(text.partition("::")[0]) for text in paths_in(arguments)]
+    project = project_of(arguments, Path.cwd())
+    places = [Path(harness.__file__).parent, project, *map(Path, python_path(os.environ))]
+    places += [path for path in given if not path.resolve().is_relative_to(project)]
+    for place in places:
+        yield from [place] if place.is_file() else sources(place)

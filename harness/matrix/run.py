@@ -61,9 +61,11 @@ def run(
 ) -> Done:
     """Run all cells, ``jobs`` at a time (default: one a core); keep what is answered already.
 
-    A cell that dies does not keep the others from running. Raises BadInputError when an
-    environment can't be made or another command works in the same folder.
+    A cell that dies does not keep the others from running. Raises BadInputError when the tests
+    are missing, an environment can't be made or another command works in the same folder.
     """
+    for cell in cells:
+        cell.check()
     jobs = jobs or os.cpu_count() or 1
     spare = max(1, jobs // max(len(cells), 1))
     cells = [replace(cell, workers=spare) for cell in cells]

@@ -1,0 +1,131 @@
+"""The project under test: where its pytest is started, and what of it decides an answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from harness.errors import BadInputError
+
+_SOURCES = (".py", ".toml", ".ini", ".cfg", ".c", ".h", ".so")
+_ENVIRONMENT = "pyvenv.cfg"  # marks a folder with somebody's packages
+_PACKAGES = ("site-packages", "dist-packages", "node_modules", "__pycache__")
+
+
+def is_path(argument: str, folder: Path | None = None) -> bool:
+    """Whether an argument for pytest is a file, a folder or a test's id, seen from the folder.
+
+    The folder is the current one by default.
+    """
+    path = Path(argument.partition("::")[0])
+    return (path if folder is None else folder / path).exists()
+
+
+def paths_in(arguments: Sequence[str], folder: Path | None = None) -> list[str]:
+    """Return the arguments that are paths; the value of an option, as in ``-k tests``, is none."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return [each for before, each in pairs if _is_place(each, before, folder)]
+
+
+def home_of(arguments: Sequence[str], here: Path) -> Path:
+    """Return the folder in which pytest imports the tests that ``arguments`` name in ``here``.
+
+    It is ``here`` within the tests' project. From elsewhere it is the project's root as pytest
+    finds it (a configuration file, pyproject.toml or setup.py), or else that of its repository, or
+    the folder that has the tests' folder. Raises BadInputError for a configuration file that
+    can't be read.
+    """
+    top, here = _top(arguments, here), here.resolve()
+    root = _configured(top)
+    if root is None:
+        root = here if top.is_relative_to(here) else _unconfigured(top)
+    return here if here.is_relative_to(root) else root
+
+
+def project_of(arguments: Sequence[str], here: Path) -> Path:
+    """Return the root of the tests' project, whose sources decide what they say.
+
+    Raises BadInputError for a configuration file that can't be read.
+    """
+    top = _top(arguments, here)
+    return _configured(top) or _unconfigured(top)
+
+
+def seen_from(home: Path, arguments: Sequence[str], here: Path) -> tuple[str, ...]:
+    """Return the arguments with the paths in ``here`` absolute, for a pytest in ``home``."""
+    if home == here.resolve():
+        return tuple(arguments)
+    return tuple(
+        _absolute(argument, "" if index == 0 else arguments[index - 1], here)
+        for index, argument in enumerate(arguments)
+    )
+
+
+def python_path(environment: Mapping[str, str]) -> list[str]:
+    """Return the absolute folders that the caller's PYTHONPATH names."""
+    texts = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return [str(Path(text).absolute()) for text in texts if text]
+
+
+def sources(folder: Path) -> Iterator[Path]:
+    """Yield the source files of a project, in order: none of its hidden folders or environments."""
+    for place, names, files in os.walk(folder):
+        names[:] = sorted(
+            name
+            for name in names
+            if not name.startswith(".")
+            and name not in _PACKAGES
+            and not Path(place, name, _ENVIRONMENT).exists()
+        )
+        paths = (Path(place, name) for name in sorted(files) if name.endswith(_SOURCES))
+        yield from (path for path in paths if not _is_stack(path))
+
+
+def _is_stack(path: Path) -> bool:
+    """Whether it is a stack's file, which a cell's environment stands for."""
+    return path.suffix == ".toml" and path.parent.name == "stacks"
+
+
+def _top(arguments: Sequence[str], here: Path) -> Path:
+    """The folder or file that has all the tests; ``here`` where no argument is a path."""
+    paths = [here / text.partition("::")[0] for text in paths_in(arguments, here)]
+    return Path(os.path.commonpath([path.resolve() for path in paths or [here]]))
+
+
+def _is_place(argument: str, before: str, folder: Path | None) -> bool:
+    return is_path(argument, folder) and ("/" in argument or not before.startswith("-"))
+
+
+def _configured(top: Path) -> Path | None:
+    """The root that pytest finds from a file of its configuration, or from setup.py."""
+    import pytest
+    from _pytest.config.findpaths import locate_config
+
+    try:
+        root, *_ = locate_config(top, [top])
+    except pytest.UsageError as error:
+        raise BadInputError(str(error)) from error
+    setup = (folder for folder in (top, *top.parents) if (folder / "setup.py").is_file())
+    return root or next(setup, None)
+
+
+def _unconfigured(top: Path) -> Path:
+    base = top if top.is_dir() else top.parent
+    for folder in (base, *base.parents):
+        if (folder / ".git").exists():
+            return folder
+    if not (base / "__init__.py").exists():
+        return base.parent
+    while (base / "__init__.py").exists():
+        base = base.parent
+    return base
+
+
+def _absolute(argument: str, before: str, here: Path) -> str:
+    """The argument, absolute if it is a path, as in ``--ignore=a/b`` too."""
+    option, equal, value = argument.partition("=") if argument.startswith("--") else ("", "", "")
+    if equal:
+        is_place = "/" in value and is_path(value, here)
+        return f"{option}={here.absolute() / value}" if is_place else argument
+    return str(here.absolute() / argument) if _is_place(argument, before, here) else argument
