@@ -17,18 +17,31 @@ _RESULTS = "xla_harness_results"  # the plugin looks for this text and a colon
 _LETTERS = {"device": "d", "pinned_host": "p", "unpinned_host": "u"}
 
 
-def leave_out_placements(program: Module, results: Sequence[str]) -> list[str]:
-    """Take the annotations out of a program, in place, and note where its results are.
+def note_memories(program: Module, kinds: Sequence[str]) -> None:
+    """Note where the results of a program are, in place.
 
     Args:
-        program: is changed.
-        results: the memory kind of each result; none if they are not known.
-
-    Returns:
-        The name of what was taken out or noted, each time.
+        program: is changed, if a result is not in the device's memory.
+        kinds: the memory of each result.
 
     Raises:
         ValueError: a memory kind is not known here.
+    """
+    if all(kind == "device" for kind in kinds):
+        return
+    if unknown := set(kinds) - set(_LETTERS):
+        raise ValueError(f"memory kinds {sorted(unknown)}, expected one of {list(_LETTERS)}")
+    letters = "".join(map(_LETTERS.__getitem__, kinds))
+    attribute = Attribute(key=_RESULTS, value=f"{_RESULTS}:{letters};")
+    program.frontend_attributes.map.append(attribute)
+
+
+def leave_out_placements(program: Module) -> list[str]:
+    """Take the annotations out of a program, in place.
+
+    Returns:
+        The name of each thing that has to do with the host's memory: what was taken out, and the
+        note where results are.
     """
     names = []
     for computation in program.computations:
@@ -40,11 +53,6 @@ def leave_out_placements(program: Module, results: Sequence[str]) -> list[str]:
         if same:
             leave_out(computation, same)
         names += ["placement in a memory"] * len(same)
-    if any(kind != "device" for kind in results):
-        if unknown := set(results) - set(_LETTERS):
-            raise ValueError(f"memory kinds {sorted(unknown)}, expected one of {list(_LETTERS)}")
-        letters = "".join(map(_LETTERS.__getitem__, results))
-        attribute = Attribute(key=_RESULTS, value=f"{_RESULTS}:{letters};")
-        program.frontend_attributes.map.append(attribute)
+    if any(attribute.key == _RESULTS for attribute in program.frontend_attributes.map):
         names.append("results in the host's memory")
     return names

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from harness.lanes.hlo import Module
+from harness.lanes.virtual_tpu.host_memory import note_memories
 
 SCAN = "chlo.scan"  # the name of a composite operation
 _MESH = re.compile(r"<@\w+, ")
@@ -53,43 +54,43 @@ def as_hlo(form: str, program: bytes) -> bytes:
     """What a framework submits to PJRT's compiler, as a serialised HloModuleProto.
 
     Args:
-        form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact.
+        form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact,
+            of whose results it is noted in which memory they are.
         program: in that form.
     """
     if form != "mlir":
         return program
     from jax._src.interpreters.mlir import make_ir_context, module_to_bytecode
     from jax._src.lib import xla_client
+    from jaxlib.mlir import ir
 
     mlir = xla_client._xla.mlir
     with make_ir_context():
         module = mlir.deserialize_portable_artifact(program)
-        if not isinstance(module, str | bytes):  # since JAX 0.10
+        if isinstance(module, str | bytes):  # before JAX 0.10
+            bytecode = module
+        else:
             _decompose_scans(module)
-            module = module_to_bytecode(module)
-    return hlo_of(module)
+            bytecode = module_to_bytecode(module)
+        if b"pinned_host" not in program:
+            return hlo_of(bytecode)
+        memories = _result_memories(ir.Module.parse(bytecode))
+    hlo = Module.FromString(hlo_of(bytecode))
+    note_memories(hlo, memories)
+    serialized: bytes = hlo.SerializeToString()
+    return serialized
 
 
-def result_memories(program: bytes) -> list[str]:
-    """The memory kind of each result of a StableHLO portable artifact, ``device`` unless told."""
-    from jax._src.interpreters.mlir import make_ir_context
-    from jax._src.lib import xla_client
+def _result_memories(module: Any) -> list[str]:
+    """The memory kind of each result, ``device`` where none is named."""
     from jaxlib.mlir import ir
 
-    with make_ir_context():
-        module = xla_client._xla.mlir.deserialize_portable_artifact(program)
-        if isinstance(module, str | bytes):  # before JAX 0.10
-            module = ir.Module.parse(module)
-        (main,) = (o for o in module.body.operations if _symbol(o) == "main")
-        if "res_attrs" not in main.attributes:
-            return []
-        results = main.attributes["res_attrs"]
-        return [_memory(ir.DictAttr(result)) for result in results]
-
-
-def _memory(result: Any) -> str:
-    told = "mhlo.memory_kind" in result
-    return str(result["mhlo.memory_kind"].value) if told else "device"
+    (main,) = (o for o in module.body.operations if _symbol(o) == "main")
+    if "res_attrs" not in main.attributes:
+        return []
+    kind = "mhlo.memory_kind"
+    each = map(ir.DictAttr, main.attributes["res_attrs"])
+    return [str(of[kind].value) if kind in of else "device" for of in each]
 
 
 def _symbol(operation: Any) -> str:

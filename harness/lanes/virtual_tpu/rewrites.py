@@ -31,7 +31,7 @@ from harness.lanes.replica_groups import replica_groups
 from harness.lanes.virtual_tpu.host_memory import leave_out_placements
 from harness.lanes.virtual_tpu.host_transfers import replace_host_transfers
 from harness.lanes.virtual_tpu.inserted import Inserted, make_call
-from harness.lanes.virtual_tpu.lowering import SCAN, as_hlo, lower_for_cpu, result_memories
+from harness.lanes.virtual_tpu.lowering import SCAN, as_hlo, lower_for_cpu
 
 # Of PrimitiveType in https://github.com/openxla/xla/blob/main/xla/xla_data.proto.
 DTYPES: Mapping[int, np.dtype[Any]] = {
@@ -106,7 +106,7 @@ def rewrite(form: str, program: bytes) -> tuple[bytes, list[str]]:
     module = Module.FromString(as_hlo(form, program))
     names = ["scan"] if form == "mlir" and SCAN.encode() in program else []
     names += replace_host_transfers(module)
-    names += leave_out_placements(module, result_memories(program) if form == "mlir" else ())
+    names += leave_out_placements(module)
     computations = {computation.id: computation for computation in module.computations}
     inserted = Inserted(module)
     for computation in computations.values():

@@ -63,6 +63,23 @@ def test_one_device(kind: str) -> None:
     np.testing.assert_array_equal(y, [1, 2, 3])
 
 
+def test_results_of_a_kernel_on_the_host() -> None:
+    """A program that calls a kernel is interpreted as HLO, where no result's memory is named."""
+    import jax
+    from jax.experimental import pallas as pl
+    from jax.sharding import SingleDeviceSharding
+
+    def add_one(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + 1
+
+    x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+    kernel = pl.pallas_call(add_one, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))
+    on_host = SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+    y = jax.jit(kernel, out_shardings=on_host)(x)
+    assert kinds(y) == ["pinned_host"]
+    np.testing.assert_array_equal(y, x + 1)
+
+
 def test_optimizer_state_on_the_host() -> None:
     """A step takes it from there, computes on the device, and leaves it there again."""
     import jax
