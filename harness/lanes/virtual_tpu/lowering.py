@@ -89,7 +89,7 @@ def _result_memories(module: Any) -> list[str]:
     if "res_attrs" not in main.attributes:
         return []
     kind = "mhlo.memory_kind"
-    each = map(ir.DictAttr, main.attributes["res_attrs"])
+    each: list[Any] = [ir.DictAttr(one) for one in main.attributes["res_attrs"]]
     return [str(of[kind].value) if kind in of else "device" for of in each]
 
 
