@@ -13,6 +13,7 @@ from typing import Any
 from harness.commands import project
 from harness.commands.output import answer, say
 from harness.commands.parsers import add_folder, add_json, output_folder
+from harness.diagnosis.signature import headline
 from harness.errors import BadInputError
 from harness.junit.report import Result
 from harness.lanes import DEFAULT_LANE, LANES
@@ -153,7 +154,7 @@ def _told(
     for name in names:
         result = asker.results.get(name)
         answer = found.answers.get(name)
-        first = (result.failure.splitlines() or [""])[0] if result else ""
+        first = headline(result.failure) if result else ""
         lines.append(f"  {name:<{width}}{answer or 'not run':<13}{first}"[:80].rstrip())
     if broke:
         lines.append(f"broke in {found.bad}: {found.good} is the last good one")

@@ -11,7 +11,7 @@ from harness.dashboard.page_names import ordered
 from harness.dashboard.rows import BROKEN, StackLine, Start
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import day, number, seconds
-from harness.diagnosis.signature import first_line
+from harness.diagnosis.signature import headline
 from harness.verdicts.nightly import NightVerdict, judge
 from harness.verdicts.words import Verdict
 
@@ -143,7 +143,7 @@ def of(changes: Sequence[Change], verdict: str) -> list[Change]:
 
 
 def _change(verdict: NightVerdict, facts: Facts) -> Change:
-    text = first_line(verdict.message)
+    text = headline(verdict.message)
     signature = verdict.signature
     if verdict.verdict == Verdict.SLOWER:
         text, signature = _rise(verdict), verdict.number

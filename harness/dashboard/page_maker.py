@@ -20,6 +20,7 @@ from harness.dashboard.changes import Change
 from harness.dashboard.page_names import natural
 from harness.dashboard.site import Site
 from harness.dashboard.site_facts import Facts
+from harness.diagnosis.signature import headline
 from harness.history.names import SetAside
 from harness.model.issues import ISSUE, page
 from harness.verdicts.upstream import Row
@@ -109,6 +110,7 @@ class Renderer:
             seconds=units.seconds,
             number=units.number,
             plural=units.plural,
+            headline=headline,
             named=lambda text: text or "none",
         )
 

@@ -47,6 +47,7 @@ _REFUSED = re.compile(
 )
 # A statement that compares values, unless torch.testing found the types to differ.
 _COMPARES = re.compile(r"\b(all_?close|(array_)?equal|assert_\w+)\(|\.(item|tolist)\(\)")
+_DIFFERS = re.compile(r"^Mismatched elements: \d| location mismatch:", re.MULTILINE)  # of arrays
 _TYPES = re.compile(r"The values for attribute 'dtype' do not match")
 
 # Where a frame is (``file::function``) or what its statement calls; the first that fits.
@@ -116,6 +117,8 @@ def classify(kind: Kind, message: str, text: str) -> str:
 
 def _of_exception(message: str, stack: Sequence[Frame]) -> str:
     ours = not (stack and stack[0].is_upstream)
+    if _ASSERTION.match(message) and _DIFFERS.search(message):
+        return "numbers"
     if _NO_MODULE.match(message) or (ours and _NO_NAME.match(message)):
         return "import"
     if ours and _ASSERTION.match(message):

@@ -1,8 +1,10 @@
-"""What two failures of one cause have in common: the text without what differs by chance."""
+"""A failure's text in few words: what people read, and what two failures of one cause share."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 
 _GENERAL = (
     (re.compile(r"0x[0-9a-fA-F]+"), "ADDRESS"),
@@ -12,7 +14,12 @@ _GENERAL = (
     (re.compile(r"N,?(, N)+"), "N"),
     (re.compile(r"(\(N,?\)|\[N\])(, (\(N,?\)|\[N\]))*"), "(N)"),
 )
-_BARE = re.compile(r"[\w.]+:")
+_BARE = re.compile(r"[\w.]+:|.*\b\w*(Error|Exception):")
+_ASSERTS = re.compile(r"(.*\W)?AssertionError\b|assert ")
+_TRACEBACK = "Traceback (most recent call last):"
+# What pytest and unittest add that repeats the statement, draws, or advises.
+_NEEDLESS = re.compile(r"\+\s+(where|and)\s|\?[\s^+-]*$|assert (False|None|0)$|Use -v |Full diff:")
+_MOST_DETAILS = 400  # characters: the figures that NumPy and torch.testing give before the arrays
 
 
 def generalised(failure: str) -> str:
@@ -26,9 +33,50 @@ def generalised(failure: str) -> str:
 def first_line(text: str) -> str:
     """Return the first line that says something, without a trailing blank.
 
-    After the bare name of an exception, as of NumPy's assertions, that is the next one.
+    After the bare name of an exception, as of NumPy's assertions, that is the next one. Signatures
+    are made of it; people read ``headline``.
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()][:2]
-    if len(lines) > 1 and _BARE.fullmatch(lines[0]):
-        return " ".join(lines)
-    return lines[0] if lines else ""
+    return " ".join(leading_lines(text))
+
+
+def leading_lines(text: str) -> list[str]:
+    """Return the lines that ``first_line`` is made of: two after a bare name, else at most one."""
+    lines = _lines(text)
+    leading = list(islice(lines, 1))
+    if leading and _BARE.fullmatch(leading[0]):
+        leading += islice(lines, 1)
+    return leading
+
+
+def headline(text: str) -> str:
+    """Return the failure in one line, for people.
+
+    That is its first line, and of an assertion also what differs, which NumPy, torch.testing and
+    chex write into the lines below it.
+    """
+    leading = leading_lines(text)
+    line = " ".join(leading)
+    if not _ASSERTS.match(line):
+        return line
+    most = len(line) + _MOST_DETAILS
+    for detail in islice(_lines(text), len(leading), None):
+        if detail == _TRACEBACK:
+            break
+        if _NEEDLESS.match(detail):
+            continue
+        separator = " " if line[-1] in ".:,;!?" else "; "
+        if len(line) + len(separator) + len(detail) > most:
+            return f"{line}{separator}{detail}"[:most].rpartition(" ")[0] + " ..."
+        line += separator + detail
+    return line
+
+
+def with_name_joined(text: str) -> str:
+    """Return the text with the bare name of an exception in front of what it says, in one line."""
+    first, _, rest = text.partition("\n")
+    return f"{first.rstrip()} {rest.lstrip()}" if _BARE.fullmatch(first.rstrip()) else text
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Return the lines that say something."""
+    return (line.strip() for line in text.splitlines() if line.strip())

@@ -11,6 +11,9 @@ from functools import cache
 
 import re2
 
+from harness.diagnosis.signature import first_line as whole_first_line
+from harness.diagnosis.signature import leading_lines
+
 _LONGEST = 100  # characters of the message: enough to tell failures apart, little to read
 # What differs from run to run, from machine to machine or from case to case.
 _VARYING = re.compile(
@@ -21,6 +24,7 @@ _VARYING = re.compile(
 )
 _PATTERNS = {"address": "0x[0-9a-fA-F]+", "path": r"\S+", "number": r"-?[\d.]+(?:e[+-]?\d+)?"}
 _BLANK = (r"^\s*$", r"^[\pZ\pC]*$")  # the second has the blanks beyond ASCII, too
+_BETWEEN = (r"\s+", r"[\pZ\pC]+")
 _NEEDLESS = re.compile(r"\\([ #&~-])")  # re.escape escapes what is special in other modes only
 
 
@@ -59,22 +63,34 @@ def _utf8(text: str) -> str:
 def signature_of(message: str) -> str:
     r"""A regular expression for the message's first line; ``^\s*$`` for most blank messages.
 
-    Addresses, paths and numbers match any other; a long line is cut at the end of a word.
+    Addresses, paths and numbers match any other; a long line is cut at the end of a word. After the
+    bare name of an exception the next line belongs to it.
     """
-    line = first_line(_utf8(message))
+    message = _utf8(message)
+    line = first_line(message)
     if not line:
         return next(blank for blank in _BLANK if describes(blank, message))
+    name, *rest = leading_lines(message)
+    if not rest or len(line) <= len(name):
+        return _pattern(line)
+    start, end = _pattern(name), _pattern(line[len(name) + 1 :])
+    return next(
+        pattern for blank in _BETWEEN if describes(pattern := f"{start}{blank}{end}", message)
+    )
+
+
+def first_line(message: str) -> str:
+    """The message's first line that says something, cut at the end of a word if it is long."""
+    line = whole_first_line(message)
+    return line if len(line) <= _LONGEST else line[:_LONGEST].rpartition(" ")[0] or line[:_LONGEST]
+
+
+def _pattern(line: str) -> str:
     pattern, end = "", 0
     for match in _VARYING.finditer(line):
         pattern += _escape(line[end : match.start()]) + _PATTERNS[match.lastgroup or ""]
         end = match.end()
     return pattern + _escape(line[end:])
-
-
-def first_line(message: str) -> str:
-    """The message's first line that says something, cut at the end of a word if it is long."""
-    line = next((line.strip() for line in message.splitlines() if line.strip()), "")
-    return line if len(line) <= _LONGEST else line[:_LONGEST].rpartition(" ")[0] or line[:_LONGEST]
 
 
 def _escape(text: str) -> str:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from harness.diagnosis.signature import with_name_joined
 from harness.isolation import libc
 from harness.isolation.thread_limits import out_of_threads
 
@@ -116,8 +117,8 @@ def _report(descriptor: int, call: Callable[[], Any]) -> NoReturn:
         value = call()
         message = pickle.dumps(_Result(time.monotonic(), value))
     except BaseException as error:
-        # What it is comes first: that line alone stands in a summary.
-        why = "".join(traceback.format_exception_only(error)).partition("\n")[0]
+        # What it is comes first: a summary shows no more.
+        why = with_name_joined("".join(traceback.format_exception_only(error)).rstrip())
         raised = f"{why}\n{traceback.format_exc()}"
         message = pickle.dumps(_Result(time.monotonic(), raised=raised))
     with open(descriptor, "wb", closefd=False) as file:

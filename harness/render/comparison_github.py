@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.diagnosis.signature import first_line
+from harness.diagnosis.signature import headline
 from harness.render.comparison_text import counts, left_out, rested, versions
 from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.allow import Allowed
@@ -65,7 +65,7 @@ def _rows(found: Sequence[Group[ComparedCase]]) -> Iterator[tuple[str, ...]]:
     """A row of cells for each group, under _COLUMNS."""
     for group in found:
         first = group.first
-        known = (code(first.failure), plain(first.note), plain(basis(group.members)))
+        known = (code(headline(first.failure)), plain(first.note), plain(basis(group.members)))
         yield (
             plain(group.name),
             str(len(group)),
@@ -125,7 +125,7 @@ def annotation_lines(comparison: Comparison, allowed: Allowed | None) -> Iterato
     for group in found[:ANNOTATIONS]:
         first = group.first
         more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
-        parts = (first.layer, *first.issues, first_line(first.failure), first.note)
+        parts = (first.layer, *first.issues, headline(first.failure), first.note)
         text = "; ".join(part for part in parts if part) or group.name
         title = f"{group.name}: {first.key}{more}"
         yield annotation(_LEVELS[first.verdict], first.key, title, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from harness.diagnosis.signature import headline
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
 from harness.verdicts.comparison import ComparedCase, Comparison
@@ -60,7 +61,7 @@ def _compared(case: ComparedCase, allowed: Allowed, comparison: Comparison) -> d
         "effect": effect_on(case) if comparison.move else None,
         "expected": case.expected,
         "layer": case.layer,
-        "failure": case.failure,
+        "failure": headline(case.failure),
         "issues": list(case.issues),
         "rerun_cases": list(case.rerun_cases),
         "component": case.component,

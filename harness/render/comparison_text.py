@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+from harness.diagnosis.signature import headline
 from harness.printable import printable
 from harness.render.terminal_lines import WIDTH, heading, title, wrapped
 from harness.verdicts.allow import Allowed
@@ -57,7 +58,7 @@ def section(found: Sequence[Group[ComparedCase]], shown: int = _SHOWN) -> Iterat
         head += " (expected)" if group.expected else ""
         yield from wrapped(head, 7, f"{len(group):>5}  ")
         yield from wrapped(first.key, 2)
-        yield from wrapped(first.failure, 9)
+        yield from wrapped(headline(first.failure), 9)
         yield from wrapped(first.note, 9)
         yield from wrapped(basis(group.members), 9)
     if len(found) > shown:

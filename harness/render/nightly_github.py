@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.diagnosis.signature import first_line
+from harness.diagnosis.signature import headline
 from harness.render import nightly_text as words
 from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.groups import Group, night_groups
@@ -76,7 +76,7 @@ def _clusters(verdicts: Verdicts) -> Iterator[str]:
             str(each.results),
             str(each.cases),
             code(each.first),
-            code(first_line(each.message)),
+            code(headline(each.message)),
         )
         for each in verdicts.clusters[:_ROWS]
     ]

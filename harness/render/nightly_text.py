@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from harness.diagnosis.signature import first_line
+from harness.diagnosis.signature import headline
 from harness.printable import printable
 from harness.render.terminal_lines import heading, title, wrapped
 from harness.verdicts.groups import Group, night_groups
@@ -61,7 +61,7 @@ def _clusters(verdicts: Verdicts) -> Iterator[str]:
     for cluster in verdicts.clusters[:_SHOWN]:
         where = f"{cluster.cases} cases, first in {cluster.first}"
         yield from wrapped(where, 7, f"{cluster.results:>5}  ")
-        yield from wrapped(first_line(cluster.message), 9)
+        yield from wrapped(headline(cluster.message), 9)
     if len(verdicts.clusters) > _SHOWN:
         yield f"       ... and {len(verdicts.clusters) - _SHOWN} more"
 
@@ -78,8 +78,8 @@ def head(verdict: NightVerdict) -> str:
 
 
 def failure(verdict: NightVerdict) -> str:
-    """The first line of its message."""
-    return first_line(verdict.message)
+    """What went wrong, in one line."""
+    return headline(verdict.message)
 
 
 def since(verdict: NightVerdict, verdicts: Verdicts) -> str:

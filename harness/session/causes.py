@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.diagnosis.signature import first_line, generalised
+from harness.diagnosis.signature import generalised, headline
 from harness.model.outcome import Kind
 from harness.session.record import Record
 
@@ -46,14 +46,18 @@ def key_of(record: Record) -> Key:
     The text of a bare assertion is its expression, and unrelated tests have the same one: it tells
     failures of one test function only.
     """
-    text = message_of(record)
+    text = _text(record)
     bare = text.startswith(("assert ", "AssertionError: assert "))
     function = record.id.partition("[")[0] if bare else ""
     return record.outcome, record.layer, record.expectation, generalised(text), function
 
 
 def message_of(record: Record) -> str:
-    """The first line of what went wrong; of an unexpected pass, which entry can go."""
+    """What went wrong, in one line; of an unexpected pass, which entry can go."""
+    return headline(_text(record))
+
+
+def _text(record: Record) -> str:
     if record.kind == Kind.UNEXPECTED_PASS:
-        return first_line(record.outcome_detail)
-    return first_line(record.failure or record.outcome_detail)
+        return record.outcome_detail
+    return record.failure or record.outcome_detail

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from harness.diagnosis.layers import layer_of
+from harness.diagnosis.signature import with_name_joined
 from harness.expectations import Expectation, judge
 from harness.isolation import reports, subtests
 from harness.isolation.isolator import ItemResult
@@ -117,10 +118,18 @@ def settle(
     )
     last = run.reports[-1]
     for report in run.reports:
+        _join_name(report)
         setattr(report, _ATTRIBUTE, as_data(record) if report is last else None)
         if report is last or report.failed:  # JUnit gets a second test case for a second failure
             report.user_properties.extend(record.properties())
     return run.reports
+
+
+def _join_name(report: pytest.TestReport) -> None:
+    """Put what NumPy's assertions say behind the exception's name: pytest shows one line of it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        crash.message = with_name_joined(crash.message)
 
 
 def _not_executed(record: Record) -> str:

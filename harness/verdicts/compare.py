@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness.diagnosis.signature import first_line, generalised
+from harness.diagnosis.signature import first_line, generalised, headline
 from harness.junit.names import NOT_EXECUTED
 from harness.junit.report import Report, Result
 from harness.model.outcome import Answer
@@ -135,7 +135,7 @@ def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Compa
         base=_tally(base),
         candidate=_tally(candidate),
         layer=broken.layer if broken else "",
-        failure=first_line(broken.failure) if broken else "",
+        failure=broken.failure if broken else "",
         issues=_issues(broken, every, row),
         note=_note(base, candidate, row),
     )
@@ -203,9 +203,9 @@ def _note(base: Sequence[Result], candidate: Sequence[Result], row: Row | None) 
     was, is_ = _broken(base), _broken(candidate)
     notes = []
     if was and is_ and was.layer != is_.layer:
-        notes.append(f"the base broke at {was.layer}: {first_line(was.failure)}")
+        notes.append(f"the base broke at {was.layer}: {headline(was.failure)}")
     elif was and is_ and generalised(was.failure) != generalised(is_.failure):
-        notes.append(f"the base failed otherwise: {first_line(was.failure)}")
+        notes.append(f"the base failed otherwise: {headline(was.failure)}")
     last = is_ or was
     if last and row and row.is_before(last.layer):
         notes.append(f"broke at {last.layer}, before the {row.layer} that it is about")

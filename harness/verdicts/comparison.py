@@ -119,7 +119,7 @@ class ComparedCase:
     """One case on the base and on the candidate.
 
     ``layer`` and ``failure`` are those of the side where it broke, the candidate's if both did;
-    ``failure`` is the first line of the message, and, for a missing case, why it is missing.
+    ``failure`` is the message, and, for a missing case, why it is missing.
     ``component`` is the pin that carries the difference, once that is known.
 
     ``rerun_cases`` are the keys of the cases whose reruns say that the verdict is stable: its own

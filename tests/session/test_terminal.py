@@ -190,6 +190,28 @@ def test_plain_tests_keep_their_tracebacks(project: Project) -> None:
     assert failures.count("def test_x(n): assert 0") == 2
 
 
+@pytest.mark.parametrize("how", ["", "-q"])
+def test_numpys_differing_values_are_shown(project: Project, how: str) -> None:
+    project.write(
+        "test_inner.py",
+        """\
+        import numpy as np
+        @pytest.mark.lanes("cpu")
+        @pytest.mark.parametrize("n", [1, 2])
+        def test_values(n): np.testing.assert_allclose(np.ones(4) + [0, 0, 0, n / 2], np.ones(4))
+        """,
+    )
+    ran = project.run("-o", "console_output_style=classic", *how.split())
+    summary, _, short = ran.stdout.partition("short test summary")
+    summary = " ".join(summary.rpartition("unexpected: 2 ")[2].split())
+    assert "2 failed at numbers: AssertionError: Not equal to tolerance" in summary
+    assert "Mismatched elements: 1 / 4 (25%)" in summary
+    assert "Max absolute difference among violations: 0.5" in summary
+    assert "AssertionError: \n" not in short
+    messages = re.findall('<failure message="([^&]*)&#10;', ran.junit.read_text())
+    assert [text.startswith("AssertionError: Not equal to") for text in messages] == [True, True]
+
+
 def test_torchs_trace_is_no_log(project: Project) -> None:
     project.write(
         "test_inner.py",
