@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import frameworks
+from harness.diagnosis.signature import headline
 from harness.errors import BadInputError
 from harness.junit import report
 from harness.lanes import DEFAULT_LANE
@@ -28,19 +29,20 @@ _TEMPORARY = re.compile(r"/\S+|0x[0-9a-fA-F]+|\b\w+(\.\w+)*\.(?=[A-Za-z_]\w*'>)"
 
 @dataclass(frozen=True)
 class Ending:
-    """How a case or a script ended: ``kind``, the signal of a crash, a failure's first line."""
+    """How a case or a script ended: ``kind``, the signal of a crash, a failure's message."""
 
     kind: Kind
     message: str = ""
     signal: str = ""
     seconds: float = 0.0  # with the start of Python and its imports
+    layer: str = ""  # of a case
 
     @property
     def first_line(self) -> str:
         return self.message.strip().partition("\n")[0]
 
     def __str__(self) -> str:
-        said = self.signal or self.first_line
+        said = self.signal or headline(self.message)
         return f"{self.kind}: {said}" if said else str(self.kind)
 
     def is_like(self, other: Ending) -> bool:
@@ -72,7 +74,7 @@ def of_case(case_id: str, root: Path) -> Ending:
     for result in results:
         if result.id == case_id:
             signal_ = result.properties.get("signal", "")
-            return Ending(result.actual, result.failure, signal_, seconds)
+            return Ending(result.actual, result.failure, signal_, seconds, result.layer)
     tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
     raise BadInputError(f"{case_id}: running it gave no result:\n{tail}")
 

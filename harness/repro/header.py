@@ -31,7 +31,8 @@ class About:
 
     case: Case
     expected: str
-    today: str
+    observed: str
+    where: str  # lane, topology and versions
     upstream: Sequence[str]  # issues, as owner/repo#1
     modified: Sequence[Modified] = ()  # what the case ran with, and no index of packages has
 
@@ -57,12 +58,13 @@ def _distributions(modules: Iterable[str]) -> list[str]:
 
 
 def comment(about: About) -> str:
-    """The case, its issues, what is expected and what happens."""
+    """Return the comment: the case, its issues, what is expected, what was observed and where."""
     fields = {
         "Case": about.case.id,
         "Upstream": "\n".join(map(_link, about.upstream)),
         "Expected": about.expected,
-        "Today": about.today,
+        "Observed": about.observed,
+        "Where": about.where,
         "Modified": _modified(about.modified),
         "Run": _RUN_MODIFIED if about.modified else _RUN,
     }

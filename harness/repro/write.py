@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from packaging.utils import canonicalize_name
 
 from harness.model.outcome import Kind
 from harness.model.provenance import modified_components
-from harness.model.versions import installed
+from harness.model.versions import ABSENT, installed
 from harness.repro.bundle import Bundle
 from harness.repro.cases import Found
 from harness.repro.check import Ending
@@ -17,7 +19,9 @@ from harness.repro.script import text
 from harness.repro.source import Sources
 from harness.repro.steps import Steps
 
-_MOST = 400  # characters of a failure's first line
+_MOST = 600  # characters of a failure's message
+_MOST_ITEMS = 8  # of a parameter that is shown
+_COMPONENTS = ("torch", "torch_xla", "jax", "jaxlib")
 
 
 def write(
@@ -37,34 +41,65 @@ def write(
     steps.plan()
     cause = found.expectation.cause if found.expectation else ""
     issues = [cause] if "#" in cause else []
+    python = python or platform.python_version()
     about = About(
         case=found.case,
         expected=_expected(found),
-        today=_today(found, ending, pins or {}),
+        observed=_observed(found, ending),
+        where=_where(found, pins or {}, python),
         upstream=list(dict.fromkeys([*issues, *found.case.upstream])),
         modified=() if pins else modified_components(),
     )
-    python = python or platform.python_version()
     return text(about, steps, pins or {}, python)
 
 
 def _expected(found: Found) -> str:
-    """The test's own words, or its name as words."""
-    said = inspect.getdoc(found.item.function) or ""
+    """Return what passes: the test's own words, or its name as words, and its parameters."""
+    said = (inspect.getdoc(found.item.function) or "").partition("\n\n")[0]
     name = found.item.originalname.removeprefix("test_").replace("_", " ")
-    return f"{name}: {said.partition(chr(10) * 2)[0]}".rstrip(": ").replace("\n", " ")
+    values = [f"{key} {value!r}" for key, value in _parameters(found) if _is_plain(value)]
+    asked = ", ".join(filter(None, (f"{name}: {said}".rstrip(": "), *values)))
+    return f"it passes ({asked})".replace("\n", " ")
 
 
-def _today(found: Found, ending: Ending | None, pins: Mapping[str, str]) -> str:
+def _parameters(found: Found) -> Iterable[tuple[str, object]]:
+    callspec = getattr(found.item, "callspec", None)
+    own = inspect.signature(found.item.function).parameters
+    return [(k, v) for k, v in callspec.params.items() if k in own] if callspec else []
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether the value's text says what it is, in few words."""
+    if isinstance(value, tuple | list):
+        return len(value) <= _MOST_ITEMS and all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float)
+
+
+def _observed(found: Found, ending: Ending | None) -> str:
+    """Return how the case ended; of one that was not run, what its expectation declares."""
     entry = found.expectation
-    reason = f"\n{entry.reason}" if entry else ""
+    if ending is not None and ending.kind == Kind.PASSED:
+        return "it passes"
     if ending is not None:
-        changed = {one.name: str(one) for one in modified_components()}
-        version = changed.get("torch_xla", f"torch_xla {installed('torch_xla')}")
-        if ending.kind == Kind.PASSED:
-            return f"passes on {version}"
-        return f"{str(ending)[:_MOST]} ({version}){reason}"
-    version = f"torch_xla {pins.get('torch-xla') or installed('torch_xla')}"
+        at = f" at {ending.layer}" if ending.layer else ""
+        said = str(ending).replace(str(ending.kind), f"{ending.kind}{at}", 1)
+        return "\n".join(filter(None, (said[:_MOST], entry.reason if entry else "")))
     if entry is None:
-        return f"not run on {version}"
-    return f"{entry.reason}\n{entry.outcome}, expected to match {entry.signature}"
+        return "not run"
+    return f"not run; declared: {entry.outcome}, matching {entry.signature}\n{entry.reason}"
+
+
+def _where(found: Found, pins: Mapping[str, str], python: str) -> str:
+    """Return the lane, the topology and the versions that the script pins."""
+    target, total = found.case.target, found.case.target.topology.total
+    modified = {} if pins else {one.name: str(one) for one in modified_components()}
+    versions = []
+    for name in _COMPONENTS:
+        version = pins.get(canonicalize_name(name)) or installed(name)
+        if version != ABSENT:
+            versions.append(modified.get(name, f"{name} {version}"))
+    devices = f"{total} device{'s' * (total != 1)}"
+    return (
+        f"lane {target.lane}, topology {target.topology} ({devices})\n"
+        f"{', '.join(versions)}, Python {python}"
+    )

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -327,16 +328,21 @@ def test_header(tiny: Path) -> None:
         "# Case:     suites/tiny/test_tiny.py::test_sum[cpu-4-high]",
         "# Upstream: https://github.com/pytorch/xla/issues/12",
         "#           https://github.com/pytorch/xla/issues/11",
-        "# Expected: sum: Adds up.",
-        "# Today:    failed: AssertionError: sum is 12 below 12 not 3",
+        "# Expected: it passes (sum: Adds up., values (7, 8))",
+        "# Observed: failed at verification: AssertionError: sum is 12 below 12 not 3",
         "#           sums are rounded",
+        "# Where:    lane cpu, topology 4 (4 devices)",
+        f"#           torch {version('torch')}, torch_xla {version('torch_xla')}, jax ",
         '    CPU_NUM_DEVICES="4",',
     ):
         assert line in text
 
 
 def test_header_of_a_case_that_was_not_run(scripts: dict[str, str]) -> None:
-    assert "#           failed, expected to match sum is 12\n" in scripts["test_sum[cpu-4-high]"]
+    assert (
+        "# Observed: not run; declared: failed, matching sum is 12\n"
+        in scripts["test_sum[cpu-4-high]"]
+    )
 
 
 def test_environment_stands_before_the_imports(scripts: dict[str, str]) -> None:
