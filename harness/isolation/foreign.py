@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import marshal
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -100,13 +102,28 @@ def import_items(file: ForeignFile) -> list[pytest.Item]:
     be collected: CollectError, or Skipped.
     """
     module = pytest.Module.from_parent(file.parent, path=file.path)
-    report = collect_one_node(module)
+    try:
+        report = collect_one_node(module)
+    except SystemExit as error:
+        raise pytest.Collector.CollectError(_exit_text(error, file.path)) from error
     if report.failed:
         raise pytest.Collector.CollectError(str(report.longrepr))
     if report.skipped:
         assert isinstance(report.longrepr, tuple)
         pytest.skip(report.longrepr[2].removeprefix("Skipped: "), allow_module_level=True)
     return list(file.session.genitems(module))
+
+
+def _exit_text(error: SystemExit, path: Path) -> str:
+    """Describe where the import of ``path`` ended its process, as a script does that parses its
+    arguments.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = dropwhile(lambda frame: frame.filename != str(path), frames)
+    return (
+        f"its import ended the process by sys.exit({error.code!r}); run a script without tests by "
+        f"'xla-harness run'\n{''.join(traceback.format_list(list(own)))}"
+    )
 
 
 def describe(items: Sequence[pytest.Item]) -> str:

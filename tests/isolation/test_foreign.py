@@ -180,7 +180,7 @@ BROKEN_IMPORTS = {
     "assertion": ("assert 1 == 2", "assert 1 == 2"),
     "crash": ("os.abort()", "crashed in its import"),
     "hang": ("time.sleep(60)", "hung in its import: no result after 1 s"),
-    "exit": ("sys.exit(3)", "in its import"),
+    "exit": ("sys.exit(3)", "its import ended the process by sys.exit(3)"),
     "skip": ("pytest.skip('not allowed')", "Using pytest.skip outside of a test"),
 }
 SKIPPED_IMPORTS = {
