@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -195,12 +196,18 @@ def test_each_process_is_asked_for_its_devices(topology: Topology) -> None:
         (shard,) = jax.jit(both)(x).addressable_shards
         once: Seen = []
         jax.jit(lambda x: jax.debug.callback(lambda v: once.append(np.array(v)), x.sum()))(x)
+        alone = jax.shard_map(
+            functools.partial(print_it, keep), mesh=mesh, in_specs=spec, out_specs=spec
+        )
+        (doubled,) = jax.jit(alone)(x).addressable_shards  # exchanges nothing between processes
         jax.effects_barrier()
+        assert np.asarray(doubled.data).tolist() == [4.0 * rank, 4.0 * rank + 2]
         return np.asarray(shard.data).tolist(), [v.tolist() for v in (*seen, *once)]
 
     found = run_ranks(work, topology)
     assert [total for total, _ in found] == [[24.0, 32.0]] * 4
-    parts: list[list[Any]] = [[[2.0 * n, 2.0 * n + 1], [24.0, 32.0]] for n in range(4)]
+    own = [[2.0 * n, 2.0 * n + 1] for n in range(4)]
+    parts: list[list[Any]] = [[part, [24.0, 32.0], part] for part in own]
     parts[0].append(28.0)  # of what is not divided, the first process is asked
     assert [seen for _, seen in found] == parts
 

@@ -297,12 +297,14 @@ PJRT_Error *host_transfers_begin(const PJRT_LoadedExecutable_Execute_Args *args,
   HostTransfers *made = host_transfers_new(args->options, devices, args->num_devices);
   if (made == NULL) return NULL;  // of no device
   PJRT_Error *error = host_side_attach(&made->side, args->options, &made->context);
-  if (error == NULL) {
-    *out = made;
-  } else {
+  if (error != NULL) {
     host_transfers_leave(made, made->users);
+    return error;
   }
-  return error;
+  // The CPU's client never calls them, and refuses them for a program on a chosen device.
+  args->options->num_send_ops = args->options->num_recv_ops = 0;
+  *out = made;
+  return NULL;
 }
 
 // --- What the program calls
