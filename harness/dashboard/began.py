@@ -24,6 +24,7 @@ class Began:
     stack: str
     before: ShownRun | None
     changed: Sequence[str]  # such as ``jax 0.7.1 -> 0.8.0``
+    unchanged: str  # if nothing changed: what is known to be the same, in words
     is_shown: bool  # whether the run is among the nights that the site shows
 
     @property
@@ -79,6 +80,7 @@ def began(facts: Facts, start: Start, before: Mapping[Start, str]) -> Began:
         stack=start.stack,
         before=earlier if after else None,
         changed=steps(earlier, after) if earlier and after else (),
+        unchanged=unchanged(earlier, after) if earlier and after else "",
         is_shown=after is not None,
     )
 
@@ -94,6 +96,25 @@ def steps(before: ShownRun, after: ShownRun) -> list[str]:
         for name, was, is_ in was_is
         if was != is_
     ]
+
+
+def unchanged(before: ShownRun, after: ShownRun) -> str:
+    """Say of two runs without a difference what is the same, and what nobody recorded."""
+    recorded = {
+        "version": before.versions and after.versions,
+        "commit": before.revision and after.revision,
+        "machine": before.machine and after.machine,
+    }
+    same = [name for name, is_recorded in recorded.items() if is_recorded]
+    unknown = [name for name, is_recorded in recorded.items() if not is_recorded]
+    parts = [f"no {_either(same)} changed"] if same else []
+    parts += [f"no {_either(unknown)} was recorded"] if unknown else []
+    return "; ".join(parts)
+
+
+def _either(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _stack_before(facts: Facts, line: StackLine) -> ShownRun | None:

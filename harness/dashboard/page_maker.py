@@ -7,7 +7,8 @@ site's own files.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+import re
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
@@ -23,26 +24,32 @@ from harness.dashboard.site_facts import Facts
 from harness.diagnosis.signature import headline
 from harness.history.names import SetAside
 from harness.model.issues import ISSUE, page
+from harness.sensitivity.score import PERCENT
 from harness.verdicts.upstream import Row
 
+MOST_CASES = 5_000  # with more, those that always pass or are always skipped have no page
 STATIC = ("site.css", "tables.js", "compare.js", "icon.svg")
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'"
 )
 # Pages in the menu, in the order of a morning: what broke, why, and then the rest.
-MENU = (
+_ISSUES, _SENSITIVITY = "issues.html", "sensitivity.html"
+_MENU = (
     ("index.html", "Tonight"),
     ("failures.html", "Failures"),
-    ("issues.html", "Upstream issues"),
+    (_ISSUES, "Upstream issues"),
     ("cases.html", "Cases"),
     ("flaky.html", "Flaky"),
     ("slow.html", "Slow"),
     ("coverage.html", "Coverage"),
-    ("sensitivity.html", "Sensitivity"),
+    (_SENSITIVITY, "Sensitivity"),
     ("runs.html", "Runs"),
     ("compare.html", "Compare"),
 )
+
+
+_NAME = re.compile(r"\[.*", re.DOTALL)
 
 
 @dataclass
@@ -59,7 +66,37 @@ class Build:
     @cached_property
     def render(self) -> Renderer:
         """The templates."""
-        return Renderer(self.facts.run, self.example)
+        return Renderer(
+            runs=self.facts.run,
+            example=self.example,
+            menu=[entry for entry in _MENU if entry[0] not in self._empty],
+            placed=self.facts.is_placed,
+            has_page=self.has_page,
+        )
+
+    @cached_property
+    def _empty(self) -> set[str]:
+        """The pages that this history has nothing for: they exist, and stand in no menu."""
+        rows = self.facts.latest
+        empty = set()
+        if not any(row.upstream or ISSUE.fullmatch(row.expectation or "") for row in rows) and (
+            not any(any(row.select(rows)) for row in self.rows)
+        ):
+            empty.add(_ISSUES)
+        if all(n.property != PERCENT for each in self.facts.numbers.values() for n in each):
+            empty.add(_SENSITIVITY)
+        return empty
+
+    def has_page(self, case: str) -> bool:
+        """Return whether the case has a page: in a small history all do, else those with news."""
+        return self._with_page is None or case in self._with_page
+
+    @cached_property
+    def _with_page(self) -> set[str] | None:
+        if len(self.facts.areas) <= MOST_CASES:
+            return None
+        changed = {change.name for change in self.changes}
+        return self.facts.eventful | changed
 
     def page(self, template: str, path: str, key: str = "", **values: object) -> None:
         """Publish a page; ``key`` as for ``Site.write``."""
@@ -67,18 +104,31 @@ class Build:
 
     @cached_property
     def example(self) -> str:
-        """What the search box offers: an issue of this history; a stack if there is none."""
+        """What the search box offers: an issue of this history; a case's name if there is none."""
         rows = self.facts.latest
         named = {issue for row in rows for issue in (*(row.upstream or ()), row.expectation or "")}
         issues = [issue for issue in named if ISSUE.fullmatch(issue)]
-        return min(issues, key=natural, default=next(iter(self.facts.stacks), ""))
+        names = (_NAME.sub("", row.name.rpartition("::")[2]) for row in rows)
+        return min(issues, key=natural, default=next(filter(None, names), ""))
 
 
 class Renderer:
     """The Jinja2 environment of one site."""
 
-    def __init__(self, runs: Container[str], example: str) -> None:
-        """``runs`` are those that have a page; ``example`` stands in the search box."""
+    def __init__(
+        self,
+        *,
+        runs: Container[str],
+        example: str,
+        menu: Sequence[tuple[str, str]],
+        placed: bool,
+        has_page: Callable[[str], bool],
+    ) -> None:
+        """``runs`` and ``has_page`` say what has a page; ``example`` stands in the search box.
+
+        ``placed`` is whether any case names a lane or a topology: without one, tables have no
+        column for it.
+        """
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
         self._environment = Environment(
@@ -92,9 +142,11 @@ class Renderer:
         )
         self._environment.globals.update(
             policy=POLICY,
-            menu=MENU,
-            runs=runs,
+            menu=menu,
+            shown_runs=runs,
             example=example,
+            placed=placed,
+            has_page=has_page,
             seconds=units.seconds,
             number=units.number,
             stamp=units.stamp,

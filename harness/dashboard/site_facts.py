@@ -101,6 +101,16 @@ class Facts:
         return {line: list(runs.values()) for line, runs in found.items()}
 
     @cached_property
+    def is_placed(self) -> bool:
+        """Whether any case names a lane or a topology, as tests of other projects may not."""
+        return any(line.lane or line.topology for line in self.lines)
+
+    @cached_property
+    def eventful(self) -> set[str]:
+        """The cases that were broken, turned or passed unexpectedly in the nights shown."""
+        return {name for (name,) in self._rows("eventful")}
+
+    @cached_property
     def areas(self) -> Mapping[str, str]:
         """Each case's area."""
         rows = self._connection.execute("SELECT name, max(area) FROM recent GROUP BY name")

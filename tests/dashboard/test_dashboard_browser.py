@@ -173,7 +173,7 @@ def test_filters_make_an_address_that_can_be_shared(address: str, page: playwrig
     page.get_by_label("Search").fill("test_sum[")
     page.get_by_text("12 of 30 shown").wait_for()
     page.get_by_label("Area").select_option("spmd")
-    page.get_by_text("0 of 30 shown").wait_for()
+    page.get_by_text("0 of 30 shown: none has all of this").wait_for()
     page.get_by_label("Search").fill("")
     page.get_by_text("6 of 30 shown").wait_for()
     page.get_by_role("button", name="Case").click()
@@ -218,6 +218,13 @@ def test_any_two_runs_are_compared(address: str, page: playwright.Page) -> None:
     page.goto(page.url)  # the address says which two
     page.locator("#answer tbody tr").first.wait_for()
     assert page.locator("#answer tbody tr").count() == len(rows)
+    page.locator("#answer a", has_text="test_regressed").click()  # a row leads to its case
+    page.locator("#cases tbody a:visible", has_text="test_regressed").click()
+    assert page.locator("h1").inner_text().endswith("::test_regressed[cpu-4]")
+    page.goto(address + "compare.html")
+    same = page.locator("[name=one] option").first.get_attribute("value")
+    page.goto(f"{address}compare.html?one={same}&other={same}")
+    page.get_by_text(" outcomes are the same.").wait_for()
 
 
 def test_runs_of_two_frameworks_show_what_moving_does(

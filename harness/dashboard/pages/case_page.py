@@ -60,6 +60,8 @@ def publish(build: Build) -> list[Flaky]:
         lines = _by_line(facts, points)
         found = (listed(facts, line, tonight.get((name, place(line[0])))) for line in lines)
         flaky += [each for each in found if each]
+        if not build.has_page(name):
+            continue
         build.page(
             "case.html",
             case_page(name),

@@ -10,6 +10,8 @@ from harness.dashboard.page_names import cell_page
 from harness.dashboard.rows import Latest, cost
 from harness.dashboard.units import urgency
 
+_LISTED = 5_000  # rows of a page; those of one that has more are in the data
+
 
 @dataclass(frozen=True)
 class CaseRow:
@@ -47,10 +49,14 @@ def _every_case(build: Build) -> None:
             by_stack[stack].outcome if stack in by_stack else "" for stack in facts.stacks
         )
         rows.append(CaseRow(name, area, lane, topology, outcomes))
+    shown = [row for row in rows if build.has_page(row.name)]
     build.page(
         "cases.html",
         "cases.html",
-        rows=rows,
+        rows=shown[:_LISTED],
+        size=len(rows),
+        quiet=len({row.name for row in rows}) - len({row.name for row in shown}),
+        more=max(len(shown) - _LISTED, 0),
         stacks=facts.stacks,
         areas=sorted({row.area for row in rows}),
         lanes=facts.lanes,
@@ -77,13 +83,15 @@ def _each_cell(build: Build) -> None:
 
     for (area, stack, lane), members in groupby(sorted(build.facts.latest, key=place), place):
         rows = sorted(members, key=lambda row: (urgency(row.outcome), row.name, row.topology))
+        listed = rows[:_LISTED]
         build.page(
             "cell.html",
             cell_page(area, stack, lane),
             area=area,
             stack=stack,
             lane=lane,
-            rows=rows,
+            rows=listed,
+            more=len(rows) - len(listed),
             outcomes=sorted({row.outcome for row in rows}, key=urgency),
             topologies=sorted({row.topology for row in rows}),
         )

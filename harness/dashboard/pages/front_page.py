@@ -173,7 +173,7 @@ def _totals(facts: Facts) -> dict[str, int]:
         "cases": len({row.name for row in facts.latest}),
         "outcomes": len(facts.latest),
         "stacks": len(facts.stacks),
-        "works": sum(row.outcome in WORKS for row in facts.latest),
+        "works": sum(row.outcome in WORKS and row.outcome not in BAD for row in facts.latest),
         "expected": sum(row.outcome == "expected failure" for row in facts.latest),
         "unexpected": sum(row.outcome in BAD for row in facts.latest),
         "skipped": sum(row.outcome == "skipped" for row in facts.latest),

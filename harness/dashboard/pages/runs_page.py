@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import pairwise
 
 from harness import __version__
-from harness.dashboard.began import steps
+from harness.dashboard.began import steps, unchanged
 from harness.dashboard.page_maker import Build
 from harness.dashboard.page_names import run_page, slug
 from harness.dashboard.rows import BAD, WORKS, Changed, OutcomeCount, ShownRun
@@ -30,8 +30,18 @@ class Summary:
 
     @property
     def works(self) -> int:
-        """How many of its cases work."""
-        return sum(self.counts.get(outcome, 0) for outcome in WORKS)
+        """How many of its cases work, without those that are unexpected."""
+        return sum(self.counts.get(outcome, 0) for outcome in WORKS if outcome not in BAD)
+
+    @property
+    def expected(self) -> int:
+        """How many fail as expected."""
+        return self.counts.get("expected failure", 0)
+
+    @property
+    def skipped(self) -> int:
+        """How many are neither of these nor unexpected: what remains of its cases."""
+        return self.run.size - self.works - self.expected - self.unexpected
 
     @property
     def unexpected(self) -> int:
@@ -119,6 +129,7 @@ def _page(
         outcomes=sorted(each.counts, key=urgency),
         older=older,
         components=steps(older, run) if older else [],
+        unchanged=unchanged(older, run) if older else "",
         rows=rows[:_LISTED],
         more=max(len(rows) - _LISTED, 0),
         data=f"data/run/{slug(run.run)}.json",

@@ -37,8 +37,10 @@ class SearchRow:
 def publish(build: Build, issues: Sequence[IssueRow], causes: Sequence[FailureCause]) -> None:
     """The page."""
     facts = build.facts
-    found = [*_stacks(facts), *_issues(issues), *_signatures(facts, causes), *_cases(facts)]
-    build.page("search.html", "search.html", rows=found, kinds=KINDS)
+    found = [*_stacks(facts), *_issues(issues), *_signatures(facts, causes), *_cases(build)]
+    names = {row.name for row in facts.latest}
+    quiet = sum(not build.has_page(name) for name in names)
+    build.page("search.html", "search.html", rows=found, kinds=KINDS, quiet=quiet)
 
 
 def _stacks(facts: Facts) -> Iterator[SearchRow]:
@@ -85,9 +87,11 @@ def _seen(failures: Sequence[Failure], last: Failure) -> str:
     return f"{cases}{at}, first seen {day(failures[0].first)}, last {day(last.last)}{example}"
 
 
-def _cases(facts: Facts) -> Iterator[SearchRow]:
-    """Each case with its area, its issues, and its outcomes by stack; leads to its page."""
-    for name, members in groupby(facts.latest, attrgetter("name")):
+def _cases(build: Build) -> Iterator[SearchRow]:
+    """Each case that has a page, with its area, its issues, and its outcomes by stack."""
+    for name, members in groupby(build.facts.latest, attrgetter("name")):
+        if not build.has_page(name):
+            continue
         rows = list(members)
         stacks: dict[str, dict[str, None]] = {}
         for row in rows:

@@ -75,7 +75,7 @@ function showEffects(keys, one, other, moved) {
   const areas = [...sizes.keys()].sort((a, b) => last(a) - last(b) || (a < b ? -1 : 1));
   const rows = areas.map((area) => {
     const row = document.createElement("tr");
-    row.append(cell(area, "th"), ...columns.map((name) => cell(sizes.get(area).get(name) ?? "")));
+    row.append(area === "all" ? cell(area, "th") : leading(area, "cases.html?area="), ...columns.map((name) => cell(sizes.get(area).get(name) ?? "")));
     return row;
   });
   table.querySelector("tbody").replaceChildren(...rows);
@@ -85,6 +85,17 @@ function cell(text, tag = "td") {
   const made = document.createElement(tag);
   made.textContent = text;
   if (tag === "th") made.scope = "row";
+  return made;
+}
+
+// A row's head that leads to what the list of cases says of it.
+function leading(text, address) {
+  const made = cell("", "th");
+  const link = document.createElement("a");
+  link.href = address + encodeURIComponent(text);
+  link.textContent = text;
+  link.className = "case";
+  made.append(link);
   return made;
 }
 
@@ -102,7 +113,7 @@ async function compare(form) {
       const [name, lane, topology] = JSON.parse(key);
       const row = document.createElement("tr");
       const said = (found) => (found ? OUTCOMES[found.letter] ?? "other" : "not run");
-      row.append(cell(name, "th"), cell(`${lane} ${topology}`), cell(said(one.get(key))), cell(said(other.get(key))));
+      row.append(leading(name, "cases.html?q="), cell(`${lane} ${topology}`), cell(said(one.get(key))), cell(said(other.get(key))));
       if (move) row.append(cell(effectOn(one.get(key), other.get(key))));
       return row;
     });
@@ -111,7 +122,9 @@ async function compare(form) {
     answer.querySelector(".effect").hidden = !move;
     answer.querySelector("tbody").replaceChildren(...rows);
     const from = move ? `, moving from ${move.from} to ${move.to}` : "";
-    status.textContent = `${differ.length} of ${keys.length} differ${from}`;
+    status.textContent = differ.length
+      ? `${differ.length} of ${keys.length} differ${from}` + (differ.length > MOST ? `, the first ${MOST} below` : "")
+      : `All ${keys.length} outcomes are the same${from}.`;
   } catch (error) {
     status.textContent = `The data can't be read (${error.message}). Pages opened as files can't fetch; use a server.`;
   }

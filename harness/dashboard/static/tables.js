@@ -98,7 +98,8 @@ class View {
       shown += has;
     });
     const note = this.form?.querySelector(".shown");
-    if (note) note.textContent = `${shown} of ${this.rows.length} shown`;
+    if (note) note.textContent = `${shown} of ${this.rows.length} shown`
+      + (shown || !this.rows.length ? "" : ": none has all of this. Change the search, or clear it.");
   }
 
   sort(column, down) {
