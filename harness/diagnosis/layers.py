@@ -60,6 +60,7 @@ _FRAMES = (
         re.compile(r"jax/_src/compiler\.py::|\.(compile_and_load|compile|backend_compile)\("),
         "compile",
     ),
+    (re.compile(r"jaxlib/mlir/|jax/_src/interpreters/mlir\.py::"), "trace"),
     (re.compile(r"harness/oracles/replicas\.py::|::(sync|mark_step|wait_device_ops)\b"), _RUN),
     (re.compile(r"_xla_(step_marker|sync_multi|warm_up_cache)\(|execute_sharded\("), _RUN),
     (re.compile(r"\.(cpu|item|tolist|numpy)\(\)|\b(as_numpy|sync|settle)\("), _RUN),

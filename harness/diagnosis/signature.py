@@ -19,6 +19,7 @@ _ASSERTS = re.compile(r"(.*\W)?AssertionError\b|assert ")
 _TRACEBACK = "Traceback (most recent call last):"
 # What pytest and unittest add that repeats the statement, draws, or advises.
 _NEEDLESS = re.compile(r"\+\s+(where|and)\s|\?[\s^+-]*$|assert (False|None|0)$|Use -v |Full diff:")
+_MOST_LEADING = 3  # lines that announce each other
 _MOST_DETAILS = 400  # characters: the figures that NumPy and torch.testing give before the arrays
 
 
@@ -33,18 +34,20 @@ def generalised(failure: str) -> str:
 def first_line(text: str) -> str:
     """Return the first line that says something, without a trailing blank.
 
-    After the bare name of an exception, as of NumPy's assertions, that is the next one. Signatures
-    are made of it; people read ``headline``.
+    A line that ends with a colon, as the bare name of an exception does in NumPy's assertions,
+    announces the next, and a traceback its last line. Signatures are made of it; people read
+    ``headline``.
     """
     return " ".join(leading_lines(text))
 
 
 def leading_lines(text: str) -> list[str]:
-    """Return the lines that ``first_line`` is made of: two after a bare name, else at most one."""
-    lines = _lines(text)
-    leading = list(islice(lines, 1))
-    if leading and _BARE.fullmatch(leading[0]):
-        leading += islice(lines, 1)
+    """Return the lines that ``first_line`` is made of: up to the first that announces no other."""
+    leading: list[str] = []
+    for line in islice(_lines(text), _MOST_LEADING):
+        leading.append(line)
+        if not line.endswith(":"):
+            break
     return leading
 
 
@@ -78,5 +81,11 @@ def with_name_joined(text: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Return the lines that say something."""
-    return (line.strip() for line in text.splitlines() if line.strip())
+    """Yield the lines that say something; of a traceback that a line begins, only its last."""
+    in_traceback = False
+    for line in text.splitlines():
+        if not line.strip() or (in_traceback and line[0].isspace()):
+            continue
+        before = line.strip().removesuffix(_TRACEBACK).rstrip()
+        in_traceback = before != "" and before != line.strip()
+        yield before or _TRACEBACK

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.diagnosis.layers import classify
-from harness.diagnosis.signature import generalised, headline, with_name_joined
+from harness.diagnosis.signature import first_line, generalised, headline, with_name_joined
 from harness.expectations.signature import describes, signature_of
 from harness.model.outcome import Kind
 
@@ -88,3 +88,41 @@ def test_a_declared_signature_needs_more_than_the_exception() -> None:
 def test_arrays_that_differ_are_numbers(message: str) -> None:
     frames = "/x/site-packages/jax/_src/public_test_util.py:141: in _assert_numpy_allclose\n    f()"
     assert classify(Kind.FAILED, message, f"{frames}\nE   {message}") == "numbers"
+
+
+REASON = "'stablehlo.reduce_scatter' op attribute 'scatter_dimension' failed to satisfy constraint"
+VERIFIER = f"""\
+ValueError: Cannot lower jaxpr with verifier errors:
+\t{REASON}
+\t\tat loc("reduce_scatter"(callsite("f"("test_step.py":19:0)))
+"""
+CALLBACK = """\
+jaxlib._jax.XlaRuntimeError: INTERNAL: CpuCallback error: Traceback (most recent call last):
+  File "site-packages/jax/_src/callback.py", line 784, in _wrapped_callback
+  File "test_step.py", line 9, in check
+ValueError: no fives
+--------------------
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("ValueError: too late\nmore", "ValueError: too late"),
+        ("", ""),
+        ("ValueError:\n", "ValueError:"),
+        (VERIFIER, f"ValueError: Cannot lower jaxpr with verifier errors: {REASON}"),
+        (
+            CALLBACK,
+            "jaxlib._jax.XlaRuntimeError: INTERNAL: CpuCallback error: ValueError: no fives",
+        ),
+    ],
+    ids=["one", "none", "bare", "verifier", "callback"],
+)
+def test_first_line_has_the_reason_that_it_announces(message: str, line: str) -> None:
+    assert first_line(message) == line
+    assert headline(message) == line
+
+
+def test_failures_for_different_reasons_are_not_grouped() -> None:
+    assert generalised(VERIFIER) != generalised(VERIFIER.replace("reduce_scatter", "all_to_all"))
