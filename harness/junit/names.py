@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.model.provenance import PROPERTY as MODIFIED
 from harness.model.versions import COMPONENTS
+from harness.model.wheels import PROPERTY as WHEELS
 
 # Properties of the whole report. The format changes when a reader of the last one would be wrong.
 FORMAT_PROPERTY = "xla_harness_report"
@@ -61,9 +62,8 @@ def of_a_test(name: str) -> str:
 
 def of_a_session(name: str) -> str:
     """The same for a property of the whole report."""
-    own = name in (FORMAT_PROPERTY, STACK_PROPERTY, MODIFIED, *VERSIONS) or name.startswith(
-        LEFT_OUT
-    )
+    own = name in (FORMAT_PROPERTY, STACK_PROPERTY, MODIFIED, WHEELS, *VERSIONS)
+    own = own or name.startswith(LEFT_OUT)
     return f"test:{name}" if own else name
 
 

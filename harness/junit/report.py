@@ -26,6 +26,8 @@ from harness.junit.names import (
 )
 from harness.junit.reader import Element, Reader
 from harness.model.outcome import Answer, Kind
+from harness.model.wheels import PROPERTY as WHEELS
+from harness.model.wheels import read_property
 
 __all__ = [
     "FORMAT",
@@ -115,6 +117,7 @@ class Report:
     left_out: Mapping[str, int]  # by cause
     uncollected: Mapping[str, str] = field(default_factory=dict)  # file to why, in a line
     faults: tuple[str, ...] = ()
+    wheels: Mapping[str, str] = field(default_factory=dict)  # package to SHA-256 of its own wheel
 
 
 def read(path: Path) -> Report:
@@ -146,6 +149,7 @@ def read(path: Path) -> Report:
         left_out=left_out,
         uncollected=uncollected,
         faults=(*reader.faults, *(f"{path}: {fault}" for fault in faults)),
+        wheels=read_property(own.get(WHEELS, "")),
     )
 
 

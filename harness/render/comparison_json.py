@@ -8,7 +8,7 @@ from typing import Any
 from harness.diagnosis.signature import headline
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
-from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.comparison import ComparedCase, Comparison, Side
 from harness.verdicts.effects import Effect, by_area, effect_on
 from harness.verdicts.words import Verdict
 
@@ -19,11 +19,8 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
     return {
         "exit_code": decision.exit_code,
         "answer": decision.sentence,
-        "base": {"stack": comparison.base.name, "versions": dict(comparison.base.versions)},
-        "candidate": {
-            "stack": comparison.candidate.name,
-            "versions": dict(comparison.candidate.versions),
-        },
+        "base": _side(comparison.base),
+        "candidate": _side(comparison.candidate),
         "open": {
             "cases": comparison.open.cases,
             "reruns": comparison.open.reruns,
@@ -39,6 +36,14 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
             for case in comparison.cases
             if case.verdict != Verdict.UNCHANGED
         ],
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "stack": side.name,
+        "versions": dict(side.versions),
+        "wheels": dict(side.wheels),
     }
 
 

@@ -11,7 +11,7 @@ from harness.printable import printable
 from harness.render.terminal_lines import WIDTH, heading, title, wrapped
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide, undecided_of
-from harness.verdicts.comparison import DIFFERS, ComparedCase, Comparison, Open
+from harness.verdicts.comparison import DIFFERS, ComparedCase, Comparison, Open, Side
 from harness.verdicts.effects import Effect, by_area, of_all
 from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
@@ -150,7 +150,14 @@ def rested(comparison: Comparison) -> str:
 
 
 def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Each component's version on the base and on the candidate."""
-    base, candidate = comparison.base.versions, comparison.candidate.versions
-    for name in dict.fromkeys((*base, *candidate)):
-        yield name, base.get(name, "unknown"), candidate.get(name, "unknown")
+    """Each component's version on the base and on the candidate, and which wheel it is from."""
+    base, candidate = comparison.base, comparison.candidate
+    names = (*base.versions, *candidate.versions, *base.wheels, *candidate.wheels)
+    for name in dict.fromkeys(names):
+        yield name, _version(base, name), _version(candidate, name)
+
+
+def _version(side: Side, name: str) -> str:
+    if name not in side.wheels:
+        return side.versions.get(name, "unknown")
+    return f"{side.versions.get(name, '')} wheel {side.wheels[name][:12]}".strip()

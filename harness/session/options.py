@@ -217,6 +217,12 @@ class Settings:
             return missing
         return self._why_not_size(target.topology)
 
+    def why_not_plain(self) -> str:
+        """Which option leaves out tests that name no lane, as they can run on all; "" if none."""
+        if self.lanes and self.elsewhere:
+            return f"lane {self.lanes[0]}: left to lane {self.elsewhere[0]}"
+        return ""
+
     def _why_not_size(self, size: Topology) -> str:
         if self.topologies and size not in self.topologies:
             return f"topology {size}: run with --topology {size}"

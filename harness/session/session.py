@@ -50,6 +50,7 @@ from harness.model.outcome import Kind
 from harness.model.provenance import modified_property
 from harness.model.topology import Target
 from harness.model.versions import stack_versions
+from harness.model.wheels import wheels_property
 from harness.scratch import Scratch
 from harness.session.fixtures import CASE, GOLDEN
 from harness.session.markers import case_of, declared_targets
@@ -295,7 +296,7 @@ class Cases:
             left_out = {f"{LEFT_OUT}{cause}": str(count) for cause, count in causes}
             said = junit.global_properties
             said[:] = [(of_a_session(name), value) for name, value in said]
-            stack = {**stack_versions(), **modified_property()}
+            stack = {**stack_versions(), **modified_property(), **wheels_property()}
             for name, value in {**own, **stack, **left_out}.items():
                 junit.add_global_property(name, value)
         if self._collected.unmatched and session.exitstatus in (0, 5):
@@ -328,7 +329,11 @@ class Cases:
                 left_out.append(item)
                 continue
             target, declared = self._target_of(item), declared_targets(item)
-            reason = declared and target and self._settings.why_not(target, declared)
+            reason = target and (
+                self._settings.why_not(target, declared)
+                if declared
+                else self._settings.why_not_plain()
+            )
             if reason:
                 self._collected.left_out[reason] += 1
                 left_out.append(item)

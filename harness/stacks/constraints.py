@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from packaging.version import Version
 
 from harness.errors import BadInputError
 from harness.files import read_text
-from harness.stacks import uv
+from harness.stacks import own_wheels, uv
 from harness.stacks.stack import Stack
 
 # What only the commands need, which never run in a stack's environment.
@@ -36,6 +37,20 @@ def path_of(stack: Stack, cache: Path) -> Path:
         if not stack.shipped or path.exists():
             return path
     return cache / "constraints" / f"{stack.slug}.txt"
+
+
+def place_of(stack: Stack, cache: Path) -> Path:
+    """Return the place of the file that holds for the stack's wheels as they are now.
+
+    It is in the cache if one was built again since they were resolved, or else as ``path_of``.
+    """
+    path = path_of(stack, cache)
+    text = read_text(path) if path.exists() else ""
+    if not (digests := own_wheels.changed(stack, text)):
+        return path
+    said = "\n".join([text, *(f"{name} {digest}" for name, digest in sorted(digests.items()))])
+    digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+    return cache / "constraints" / f"{stack.slug}-{digest}.txt"
 
 
 def resolved(stack: Stack, cache: Path, needs: Sequence[str] = ()) -> Path:
@@ -62,14 +77,22 @@ def resolved(stack: Stack, cache: Path, needs: Sequence[str] = ()) -> Path:
                 f"{path}: has {wanted.name} {found or 'not at all'}, {source} pins "
                 f"{text}: run `xla-harness stacks lock {stack.name}`"
             )
-    return path
+    place = place_of(stack, cache)
+    if place.exists():
+        return place
+    text = read_text(path)
+    return resolve(stack, place, own_wheels.without(text, own_wheels.changed(stack, text)))
 
 
-def resolve(stack: Stack, path: Path) -> Path:
-    """Write the file anew, whole or not at all; raises BadInputError naming what conflicts."""
+def resolve(stack: Stack, path: Path, known: str = "") -> Path:
+    """Write the file anew, whole or not at all; raises BadInputError naming what conflicts.
+
+    What the text ``known`` of such a file has is kept as far as it can be.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lock-") as folder:
         wanted, new = Path(folder) / "in", Path(folder) / "out"
+        new.write_text(known, encoding="utf-8")
         wanted.write_text(
             "\n".join([*stack.requirements, *harness_needs()]) + "\n", encoding="utf-8"
         )

@@ -19,11 +19,11 @@ from filelock import FileLock, Timeout
 import harness
 from harness.errors import BadInputError
 from harness.files import read_text
-from harness.stacks import constraints, uv
+from harness.model.wheels import MANIFEST as _MANIFEST
+from harness.stacks import constraints, own_wheels, uv
 from harness.stacks.stack import Stack
 
 VARIABLE = "XLA_HARNESS_CACHE"
-_MANIFEST = "stack.json"
 _GB = 1e9
 _LEAST = 0.5  # bytecode, in GB
 _PLAN = re.compile(r"Would (download|install) (\d+) package")
@@ -52,7 +52,7 @@ class Environment:
 
     @property
     def manifest(self) -> dict[str, object]:
-        """What was written when it was done: stack, python, requirements, packages, seconds."""
+        """What was written when it was done: stack, python, packages, wheels and the like."""
         path = self.folder / _MANIFEST
         try:
             data = json.loads(read_text(path))
@@ -79,7 +79,7 @@ class Environments:
 
     def existing(self, stack: Stack) -> Environment | None:
         """The stack's environment, if it was made."""
-        if not constraints.path_of(stack, self.cache).exists():
+        if not constraints.place_of(stack, self.cache).exists():
             return None
         folder = self._path(stack, self.constraints(stack))
         return Environment(folder) if (folder / _MANIFEST).exists() else None
@@ -138,6 +138,7 @@ class Environments:
                 "python": stack.python,
                 "requirements": stack.requirements,
                 "packages": constraints.read(pinned),
+                "wheels": own_wheels.pinned(stack, pinned),
                 "seconds": round(time.monotonic() - start, 1),
             }
             (part / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ class Side:
     runs: Mapping[str, tuple[Result, ...]]  # a case's first run, then its reruns
     left_out: tuple[str, ...]  # the causes for which all first runs left cases out
     uncollected: Mapping[str, str]  # file to the first line of why
+    wheels: Mapping[str, str] = field(default_factory=dict)  # package to SHA-256 of its own wheel
 
     @property
     def measured(self) -> int:
@@ -63,6 +64,11 @@ def side(reports: Sequence[Report], reruns: Sequence[Report] = ()) -> Side:
                     f"{other.path}: expected {name} {version}, as in {every[0].path}, "
                     f"found {other.versions[name]}: reports of two stacks can't be one side"
                 )
+        if other.wheels != every[0].wheels:
+            raise BadInputError(
+                f"{other.path}: expected the same wheels as in {every[0].path}, found others: one "
+                "was built again between the two runs"
+            )
     runs: dict[str, list[Result]] = defaultdict(list)
     for report in every:
         for key, result in report.results.items():
@@ -75,6 +81,7 @@ def side(reports: Sequence[Report], reruns: Sequence[Report] = ()) -> Side:
         runs={key: tuple(results) for key, results in runs.items()},
         left_out=tuple(sorted(set.intersection(*left_out))) if left_out else (),
         uncollected={f: why for r in every for f, why in r.uncollected.items()},
+        wheels=every[0].wheels if every else {},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -101,6 +102,12 @@ def test_qualify_of_a_project_elsewhere(shared_drift: Drift) -> None:
     first = shared_drift.run(*command, PYTHONPATH="elsewhere/mine/lib")
     log = shared_drift.path / "reports/matrix/1/cpu.log"
     assert "1 regressed, 2 unchanged" in first.stdout, first.stderr + log.read_text()
+    built = hashlib.sha256((shared_drift.path / "wheels/drift-1-py3-none-any.whl").read_bytes())
+    assert (
+        f"drift-1-py3-none-any.whl sha256:{built.hexdigest()}"
+        in log.with_suffix(".xml").read_text()
+    )
+    assert f"* drift          wheel {built.hexdigest()[:12]}" in first.stdout
     kept = shared_drift.run(*command, PYTHONPATH="elsewhere/mine/lib")
     assert kept.stderr.count(": kept ") == 2
     (mine / "mytrain/__init__.py").write_text("def step(x): return 7\n")

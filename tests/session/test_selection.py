@@ -94,6 +94,7 @@ def test_cases_left_out_by_their_ids(project: Project) -> None:
 def test_cases_are_left_to_another_lane(project: Project) -> None:
     project.write("test_inner.py", BODY)
     project.write("test_other.py", "@pytest.mark.lanes('cpu')\ndef test_here(): pass\n")
+    project.write("test_plain.py", "def test_runs_on_any_lane(): pass\n")
     ran = project.run("--lane", "cpu", "--unless-lane", "virtual-tpu,tpu-aot")
     assert ran.code == 0
     assert list(ran.cases) == ["test_here"]

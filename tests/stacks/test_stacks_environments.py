@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -137,14 +138,27 @@ def test_a_constraint_file_that_lacks_what_the_harness_needs(alone: Drift) -> No
     assert "\npydantic==" in swap.read_text()
 
 
-def test_a_wheel_that_changed(alone: Drift) -> None:
-    alone.stack("1", GOOD)
+@pytest.mark.parametrize("pins", ['drift = "../../wheels/drift-1-py3-none-any.whl"', 'drift = "1"'])
+def test_a_wheel_that_was_built_again(alone: Drift, pins: str) -> None:
+    """Under the same name and version: what runs is the file that is there now."""
+    alone.stack("1", GOOD, pins=pins)
     assert alone.run("stacks", "lock", "1").returncode == 0
-    wheel(alone.path / "wheels", "1", NO_DOUBLE)
-    done = alone.run("stacks", "create", "1", UV_NO_CACHE="1")
-    assert done.returncode == 2
-    assert "Hash mismatch" in done.stderr
-    assert environments(alone) == []
+    own, path = alone.path / "fixtures/stacks/1.txt", alone.path
+    locked, found = own.read_text(), []
+    for code in (GOOD, NO_DOUBLE, ""):
+        path = wheel(alone.path / "wheels", "1", code) if code else path
+        done = alone.run("stacks", "create", "1")
+        assert done.returncode == 0, done.stderr
+        python = Path(done.stdout.strip())
+        asked = subprocess.run([python, "-c", "import drift; print(drift.double(3))"],
+                               capture_output=True, text=True, check=True)  # fmt: skip
+        manifest = json.loads((python.parents[1] / "stack.json").read_text())
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        assert manifest["wheels"] == {path.name: digest}
+        found.append((asked.stdout.strip(), python))
+    assert [answer for answer, _ in found] == ["6", "9", "9"]
+    assert found[1][1] == found[2][1] != found[0][1]
+    assert own.read_text() == locked
 
 
 @pytest.mark.parametrize(
