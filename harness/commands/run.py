@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from harness.commands.in_stack import add_stack, continue_in, stack_named
 from harness.commands.output import say
 from harness.errors import BadInputError
 from harness.job.command import Ending, run_command
@@ -45,6 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="EACH",
         help="start it once for each chip, host or slice (default: once, with all devices)",
     )
+    add_stack(parser)
     parser.add_argument("--deadline", metavar="SECONDS", help="after which all processes end")
     parser.set_defaults(arguments=[], run=_run)
 
@@ -72,6 +74,8 @@ def _run(options: argparse.Namespace) -> int:
     deadline = _seconds(options.deadline)
     lane.preload()  # says what is missing
     check_named_platforms(lane, topology, os.environ, is_chosen=True)
+    if options.stack:
+        continue_in(stack_named(options.stack), options)
     named = os.environ.get(events.VARIABLE)
     own: Mapping[str, str] = {}
     log: EventLog | EventFile

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from harness.commands.in_stack import add_stack, continue_in, stack_named
 from harness.commands.output import answer, say
 from harness.commands.parsers import add_json, names, output_file, output_folder, whole_number
 from harness.errors import BadInputError
@@ -30,9 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="tests, as pytest takes them")
     parser.add_argument("--lane", default=_LANES[0], metavar="NAME", help="default: %(default)s")
-    parser.add_argument(
-        "--stack", metavar="NAME", help="in this stack's environment, made now if need be"
-    )
+    add_stack(parser)
     parser.add_argument(
         "--operators", type=names, metavar="NAMES", help="which faults, by comma (default: all)"
     )
@@ -148,26 +147,16 @@ def _continue_in(name: str, options: argparse.Namespace) -> NoReturn:
 
     Raises BadInputError for a stack that can't be created, or that can't compare programs.
     """
-    from harness.commands.project import catalogue, folder_of_stacks
-    from harness.matrix.cell import variables
     from harness.stacks.constraints import read
     from harness.stacks.environments import Environments
 
-    stack = catalogue(folder_of_stacks()).find(name)
-    environments = Environments()
-    if "jaxlib" not in read(environments.constraints(stack)):
+    stack = stack_named(name)
+    if "jaxlib" not in read(Environments().constraints(stack)):
         raise BadInputError(
             f"--stack {name}: expected a stack with jax, whose compiler executes the programs that "
             "are compared"
         )
-    python = str(environments.create(stack, say).python)
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--stack")
-    _, words = parser.parse_known_args(options.words)
-    behind = ["--", *options.arguments] if options.arguments else []
-    command = [python, "-m", "harness", *words, *behind]
-    own = dict(variables(stack.name, environments.cache))
-    os.execve(python, command, own)  # noqa: S606 - no shell is wanted
+    continue_in(stack, options)
 
 
 def _held_to(least: int, score: Score) -> int:
