@@ -29,6 +29,9 @@ from harness.model.topology import Topology
 
 _LANE = "virtual-tpu"
 _PRINTED = "XLA_HARNESS_PRINTS_REASON"  # tells the job that this process prints why it is stuck
+# Seconds that processes have when the job can't go on. Those that have never met are told nothing.
+_TO_GATHER = 3.0
+_TO_END = 30.0  # the others are given an error, which one may catch and end well
 # Makes torch_xla tell the compiler where in the script each operation comes from, as JAX does.
 _LINES = {"XLA_IR_DEBUG": "1", "XLA_HLO_DEBUG": "1"}
 _ALONE = """\
@@ -87,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     environments = [{**each, **own, _PRINTED: "1"} for each in _environments(lane, topology)]
     path = Path(environments[0][events.VARIABLE])
     reason = _Reason(log, path)
-    ended = run_command(options.arguments, environments, deadline, reason.is_known)
+    ended = run_command(options.arguments, environments, deadline, reason.respite)
     return _verdict(lane, ended, log.read(), reason, len(environments))
 
 
@@ -136,8 +139,11 @@ class _Reason:
         self._log, self._path, self._read, self.text = log, path, 0, ""
         self._gathering: Gathering | None = Gathering(deadline_of(os.environ))
 
-    def is_known(self, processes: Mapping[int, int]) -> bool:
-        """Return whether the job of these processes can't go on; the first time, say why."""
+    def respite(self, processes: Mapping[int, int]) -> float | None:
+        """Return how many seconds the processes have if the job can't go on; None if it can.
+
+        The first time that it can't, say why.
+        """
         size = self._path.stat().st_size if self._path.exists() else 0
         if not self.text and size != self._read:
             self._read, read = size, self._log.read()
@@ -148,10 +154,14 @@ class _Reason:
         elif not self.text and self._gathering is not None and len(processes) > 1:
             self.text = self._gathering.why_late(processes)
         else:
-            return bool(self.text)
+            return self._seconds if self.text else None
         if self.text:
             say(f"xla-harness: {self.text}", style="red")
-        return bool(self.text)
+        return self._seconds if self.text else None
+
+    @property
+    def _seconds(self) -> float:
+        return _TO_GATHER if self._gathering is not None else _TO_END
 
 
 def _topology(options: argparse.Namespace, lane: Lane) -> Topology:

@@ -42,7 +42,7 @@ def run_command(
     words: Sequence[str],
     environments: Sequence[Mapping[str, str]],
     deadline: float | None,
-    is_stuck: Callable[[Mapping[int, int]], bool] = lambda _: False,
+    respite: Callable[[Mapping[int, int]], float | None] = lambda _: None,
 ) -> Ending:
     """Run the command with each of these environments, and wait for all of them.
 
@@ -54,9 +54,9 @@ def run_command(
         words: the program and its arguments.
         environments: all variables of each process.
         deadline: in seconds, for all together; None for none.
-        is_stuck: asked about once a second, with the process ID of each rank that still runs:
-            whether the processes will never end, though each of them may still run. They then end
-            as if one had failed.
+        respite: asked about once a second, with the process ID of each rank that still runs: in
+            how many seconds they are ended, since they can't go on together; None while they can.
+            Until then each of them may fail, or end well if it has caught the error of that.
 
     Raises:
         BadInputError: there is no such program, or it can't be started.
@@ -65,7 +65,7 @@ def run_command(
     watchdog = Watchdog()
     others = children()
     handlers = {each: signal.signal(each, _leave) for each in (signal.SIGTERM, signal.SIGHUP)}
-    job = _Processes(is_stuck)
+    job = _Processes(respite)
     try:
         for environment in environments:
             job.start(words, {**environment, **watchdog.environment}, len(environments))
@@ -90,10 +90,10 @@ def _leave(number: int, frame: object) -> NoReturn:
 class _Processes:
     """The processes of one job, by their ranks."""
 
-    def __init__(self, is_stuck: Callable[[Mapping[int, int]], bool]) -> None:
+    def __init__(self, respite: Callable[[Mapping[int, int]], float | None]) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
         # Why the processes are stuck is said before what they say of it.
-        self._is_stuck, self._output = is_stuck, Output(lambda: is_stuck({}))
+        self._respite, self._output = respite, Output(lambda: respite({}) is not None)
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], count: int) -> None:
         """Start the next of ``count`` processes."""
@@ -122,20 +122,24 @@ class _Processes:
     def wait(self, deadline: float | None) -> Ending:
         """Wait until all have ended, or one has failed, or they are stuck."""
         end = time.monotonic() + deadline if deadline is not None else None
-        stuck = False
+        respite = None
         while self._running() and not self._failed():
-            if stuck := self._is_stuck(self._processes()):
+            if (respite := self._respite(self._processes())) is not None:
                 break
             left = _LOOK if end is None else end - time.monotonic()
             if left <= 0:
                 return self._late(deadline)
             self._output.copy(min(left, _LOOK))
-        stuck = stuck or self._is_stuck({})  # says why before it is said who failed of it
-        if stuck or self._failed():
+        if respite is None:
+            respite = self._respite({})  # says why before it is said who failed of it
+        if respite is not None:
+            left = respite if end is None else end - time.monotonic()
+            self._wait_for_all(min(left, respite), self._failed)
+        if self._failed():
             self._wait_for_all(_AFTER_FAILURE)
         failed = self._failed()
         if not failed:
-            return Ending(int(stuck))
+            return Ending(int(bool(self._running())))
         code = self._code(failed[0])
         assert code is not None
         alone = len(self._started) == 1  # it has said itself what it has to say
@@ -155,9 +159,11 @@ class _Processes:
                 if pipe is not None:
                     pipe.close()
 
-    def _wait_for_all(self, seconds: float) -> None:
+    def _wait_for_all(
+        self, seconds: float, is_enough: Callable[[], object] = lambda: False
+    ) -> None:
         end = time.monotonic() + seconds
-        while self._running() and (left := end - time.monotonic()) > 0:
+        while self._running() and not is_enough() and (left := end - time.monotonic()) > 0:
             self._output.copy(left)
 
     def _late(self, deadline: float | None) -> Ending:

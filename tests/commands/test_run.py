@@ -160,7 +160,7 @@ DRIVER = """\
 import os, sys
 from harness.job.command import run_command
 ranks = [{{**os.environ, "RANK": str(rank)}} for rank in range(2)]
-sys.exit(run_command([sys.executable, "-c", {text!r}], ranks, None).code)
+sys.exit(run_command([sys.executable, "-c", {text!r}], ranks, None, lambda _: {respite}).code)
 """
 
 
@@ -173,13 +173,20 @@ sys.exit(run_command([sys.executable, "-c", {text!r}], ranks, None).code)
     ],
 )
 def test_nothing_stays_behind_a_signal(number: signal.Signals, code: int) -> None:
-    command = python(DRIVER.format(text=LEAVES.format(end="pass")))
+    command = python(DRIVER.format(text=LEAVES.format(end="pass"), respite=None))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         pids = [int(running.stdout.readline().split()[-1]) for _ in range(2)]
         running.send_signal(number)
         assert running.wait(60) == code
         assert gone(pids)
+
+
+@pytest.mark.parametrize(("respite", "code"), [(60.0, 0), (0.5, 1)])
+def test_processes_that_cannot_go_on_together_may_end_well(respite: float, code: int) -> None:
+    text = "import time; time.sleep(5)"  # as one that has caught the error, and saves its work
+    ran = subprocess.run(python(DRIVER.format(text=text, respite=respite)), check=False)
+    assert ran.returncode == code
 
 
 def test_deadline_says_where_they_are(run: Run) -> None:
@@ -374,6 +381,24 @@ def test_python_without_the_harness(tmp_path: Path, framework: str) -> None:
     )
     assert ran.stdout == "1\n"
     assert f"{sys.executable} has {framework} but no xla-harness" in ran.stderr
+
+
+def test_the_first_framework_that_is_imported_is_prepared_too(tmp_path: Path) -> None:
+    """What changes it after its import is called though it was not there when the import began."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch_xla.py").write_text(
+        "class _XLAC: _prepare_to_exit, _xla_runtime_is_initialized, __file__ = print, bool, '/x'"
+    )
+    code = "import torch, torch_xla; print(torch_xla._XLAC._prepare_to_exit)"
+    startup = Path(library.__file__).with_name("startup")
+    ran = subprocess.run(
+        (sys.executable, "-c", code),
+        env={"PYTHONPATH": f"{startup}:{tmp_path}", "TPU_LIBRARY_PATH": str(library.PLUGIN)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "prepare_to_exit at" in ran.stdout, ran.stderr
 
 
 def test_another_sitecustomize_runs_too(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from harness.lanes.unseen import unseen_error
 ROOT = "IndexError: Out-of-bounds read\nmore of it"
 
 
-def event(kind: str, text: str, since: float = 5.0) -> Event:
-    return Event(kind, "jax", process=1, thread=1, time=9.0, guard=None, stack=text, since=since)
+def event(kind: str, text: str, since: float = 5.0, time: float = 9.0) -> Event:
+    return Event(kind, "jax", process=1, thread=1, time=time, guard=None, stack=text, since=since)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,22 @@ def test_what_an_earlier_case_submitted_is_not_the_next_ones() -> None:
     events = Events((event("error", ROOT, since=5.0),))
     assert unseen_error(events, since=6.0) == ""
     assert unseen_error(events, since=4.0) == ROOT
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        (f"Compute error: {ROOT}", ROOT),  # the same program again, whose error nobody was given
+        (f"Compute error: Error dispatching computation: {ROOT}", ""),
+        (f"Error preparing computation: {ROOT}", ""),
+        ("RaceError: another", "RaceError: another"),
+    ],
+)
+def test_what_was_submitted_after_an_error_was_given(later: str, expected: str) -> None:
+    given = event("error", f"Compute error: {ROOT}"), event("seen", ROOT, time=6.0)
+    assert unseen_error(Events((*given, event("error", later, since=7.0)))) == expected
+
+
+def test_a_job_that_has_failed_fails_what_is_submitted_later() -> None:
+    given = event("failed", ROOT), event("seen", ROOT, time=6.0)
+    assert unseen_error(Events((*given, event("error", ROOT, since=7.0)))) == ""

@@ -59,6 +59,7 @@ def prepare_frameworks() -> None:
     for name in ("cloud_tpu_init", "clusters.cluster", "clusters.cloud_tpu_cluster"):
         wrapt.register_post_import_hook(_is_tpu_machine, f"jax._src.{name}")
     wrapt.register_post_import_hook(async_collectives.accept, "jax._src.compiler")
+    wrapt.register_post_import_hook(_note_rethrown, "torch_xla")
     wrapt.register_post_import_hook(_settle_before, "torch_xla")
     wrapt.register_post_import_hook(_settle_children, "multiprocessing.util")
     wrapt.register_post_import_hook(_count_slices, "jax._src.clusters.cloud_tpu_cluster")
@@ -79,13 +80,15 @@ def settle() -> None:
     runtime = getattr(sys.modules.get("torch_xla"), "_XLAC", None)
     if plugin.virtual_tpu_has_client() and runtime and runtime._xla_runtime_is_initialized():
         # torch_xla executes in a thread of its own, which may not have begun.
+        waits = None
         try:
             runtime._xla_wait_device_ops([])
         except RuntimeError as error:
-            plugin.virtual_tpu_record_error(str(error).encode())
-            plugin.virtual_tpu_raised(1)
-        else:
-            plugin.virtual_tpu_raised(0)
+            # What has waited for the execution may have raised the same error before.
+            waits = None if plugin.virtual_tpu_raised_again() else str(error)
+        if waits is not None:
+            plugin.virtual_tpu_record_error(waits.encode())
+        plugin.virtual_tpu_raised(int(waits is not None))
     plugin.virtual_tpu_settle()
 
 
@@ -219,6 +222,14 @@ def _end_without_gil(torch_xla: Any) -> None:
         theirs()
 
     extension._prepare_to_exit = prepare_to_exit
+
+
+def _note_rethrown(torch_xla: Any) -> None:
+    """Have the plugin note which errors torch_xla raises, by itself and by what waits in torch."""
+    torch = Path(sys.modules["torch"].__path__[0]) / "lib" / "libtorch_cpu.so"
+    plugin = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
+    for path in (torch_xla._XLAC.__file__, torch):
+        plugin.virtual_tpu_note_rethrown(os.fsencode(path))
 
 
 def _is_tpu_machine(module: Any) -> None:

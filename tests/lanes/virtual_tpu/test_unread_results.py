@@ -7,25 +7,33 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from fnmatch import fnmatch
 
 import pytest
 from support.project import Project
 from support.unread_jobs import HEADER, WORKER, UnreadJob, every_job
 
-# The launchers whose jobs are all run, separated by commas, or "all"; otherwise a few are run.
+# Which jobs are run: launchers and patterns of names such as torch_xla_run_*, separated by commas,
+# or "all"; otherwise a few.
 EVERY = os.environ.get("XLA_HARNESS_UNREAD_JOBS", "").split(",")
 
 
 def jobs() -> list[UnreadJob]:
     """The jobs that are run; without a wish, the same few each time."""
     if EVERY != [""]:
-        return [job for job in every_job() if {job.launcher, "all"} & set(EVERY)]
+        return [job for job in every_job() if is_requested(job)]
     # Of JAX, which needs no time to start: torch_xla takes a minute where much else runs.
     found = [job for job in every_job() if job.framework == "jax"]
     few = [UnreadJob("jax", "run one", "bounds", "exit")]
     for launcher in ("process", "ranks", "fork"):
         few += random.Random(7).sample([j for j in found if j.launcher == launcher], 3)
     return few
+
+
+def is_requested(job: UnreadJob) -> bool:
+    """Return whether the environment asks for the job."""
+    patterns = any(fnmatch(job.name, pattern) for pattern in EVERY)
+    return patterns or bool({job.launcher, "all"} & set(EVERY))
 
 
 CHOSEN = jobs()
@@ -100,6 +108,56 @@ def test_train(topology, name):
         properties = ran.properties(name)
         assert properties["layer"] == "execution", ran.stdout
         assert properties["failure"].startswith("virtual TPU: the job can't go on: rank 3 ")
+
+
+def test_an_error_that_torch_xla_raises_twice(project: Project) -> None:
+    """It keeps one that it has raised, and the next call that locks the device raises it again."""
+    project.write("worker.py", WORKER)
+    project.write(
+        "test_twice.py",
+        HEADER["ranks"]
+        + """\
+pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies("2@chip")]
+
+def train(rank):
+    framework = FRAMEWORKS["torch_xla"]()
+    framework.read(framework.add(2, 2))
+    if rank == 1:
+        return
+    import torch_xla
+    with pytest.raises(RuntimeError, match="rank 1 .* has ended"):
+        for step in range(1000):  # until it is known
+            value = framework.add(2, 4)
+            torch_xla.sync(wait=True)
+
+def test_train(topology):
+    __import__("torch_xla")
+    run_ranks(train, topology)
+""",
+    )
+    ran = project.run("--lane=virtual-tpu", "--deadline=250", PYTHONPATH=str(project.path))
+    assert list(ran.outcomes.values()) == ["passed"], ran.stdout
+
+
+def test_a_second_error_in_the_same_words(project: Project) -> None:
+    """What is given once does not stand for what fails later."""
+    project.write("worker.py", WORKER)
+    project.write(
+        "test_again.py",
+        HEADER["process"]
+        + """\
+def caught(value):
+    try:
+        np.asarray(value)
+    except Exception:
+        return value
+
+def test_depends(): caught(Jax().run_kernel("bounds")) + 1
+def test_again(): caught(Jax().run_kernel("bounds")); Jax().run_kernel("bounds")
+""",
+    )
+    ran = project.run("--lane=virtual-tpu", PYTHONPATH=str(project.path))
+    assert list(ran.outcomes.values()) == ["passed", "failed"], ran.stdout
 
 
 def test_whose_outcome_it_is(project: Project) -> None:

@@ -30,6 +30,7 @@
 // lines.c     lines of bounded size from a socket
 // numbers.c   numbers out of text, within bounds
 // unseen.c    executions that end in an error, and whether the user has been given it
+// rethrown.c  which of them torch_xla has raised, though it keeps them to raise them again
 // errors.c    errors of our own among the backend's
 // options.c   what a compilation may ask for, and which of it the CPU's compiler is given
 // refusals.c  what the CPU's compiler refuses, in words for whoever submitted the program
@@ -417,6 +418,8 @@ void python_find(void);
 void python_start(void);
 // Whether the process's Python can still be asked: not while the interpreter ends.
 int python_runs(void);
+// Whether this thread has a state of Python's; in a process without Python, any thread counts.
+int python_is_thread(void);
 
 // --- questions.c
 // Each returns NULL, too, when Python does not answer soon: another thread may hold the GIL until

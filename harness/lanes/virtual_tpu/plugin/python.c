@@ -149,6 +149,12 @@ static void look(void) { available = find(); }
 
 void python_find(void) { pthread_once(&once, look); }
 
+int python_is_thread(void) {
+  void *(*state)(void);
+  *(void **)&state = dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
+  return state == NULL || state() != NULL;
+}
+
 int python_runs(void) {
   if (!available || !py.Py_IsInitialized()) return 0;
   return py.Py_IsFinalizing == NULL || !py.Py_IsFinalizing();

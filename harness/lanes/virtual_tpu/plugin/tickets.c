@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -139,6 +140,15 @@ void ticket_end(Ticket *ticket) {
   free(ticket);
 }
 
+// XLA begins like this where a computation doesn't run since an argument of it has no value.
+static void record_error(const Ticket *ticket, const char *why) {
+  char *text;
+  const char *start = ticket->lacks_argument ? "Error preparing computation: " : "";
+  if (asprintf(&text, "%s%s", start, why) < 0) abort();
+  unseen_error(NULL, &ticket->since, text);
+  free(text);
+}
+
 static void finish(Ticket *ticket, const char *why) {
   const Segment *segment = ticket->loan->segment;
   const size_t results = ticket->program->results;
@@ -157,7 +167,7 @@ static void finish(Ticket *ticket, const char *why) {
       ticket_fulfil(ticket, at, why == NULL ? buffer : NULL, why);
     }
   }
-  if (why != NULL) unseen_error(NULL, &ticket->since, why);
+  if (why != NULL) record_error(ticket, why);
   free(own);
   ticket_end(ticket);
 }
@@ -273,6 +283,7 @@ static void *post(void *argument) {
   const int number = ticket->number;
   pthread_mutex_unlock(&meeting_lock);
   if (!sends) {
+    ticket->lacks_argument = 1;
     finish(ticket, why);
   } else if (!sent || (why = job_failure()) != NULL) {
     // The job may have failed while this was on its way; whoever takes it first finishes it.

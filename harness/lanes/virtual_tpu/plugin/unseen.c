@@ -1,5 +1,4 @@
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,12 +137,6 @@ enum { MOST_KEPT = 64 };
 static char *kept[MOST_KEPT];
 static int kept_count;
 
-static int is_pythons(void) {
-  void *(*state)(void);
-  *(void **)&state = dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
-  return state == NULL || state() != NULL;
-}
-
 void unseen_returned(PJRT_Error *error, const void *caller) {
   PJRT_Error_Message_Args args = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE,
                                   .error = error};
@@ -151,7 +144,7 @@ void unseen_returned(PJRT_Error *error, const void *caller) {
   char *text = strndup(args.message, args.message_size);
   if (text == NULL) abort();
   pthread_mutex_lock(&lock);
-  const int keeps = !is_pythons() && kept_count < MOST_KEPT;
+  const int keeps = !python_is_thread() && kept_count < MOST_KEPT;
   if (keeps) kept[kept_count++] = text;
   pthread_mutex_unlock(&lock);
   if (keeps) return;

@@ -15,11 +15,17 @@ _FRAMEWORKS = ("torch_xla", "torch_tpu", "jax")
 class _FirstFramework:
     """Prepares this process when a framework is imported first; then it is not asked any more."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Find nothing. Raises ImportError when this Python has no xla-harness."""
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the framework's spec as the finders see it that the preparation adds.
+
+        The import under way asks none of them: they come before the one that it asks now. Raises
+        ImportError when this Python has no xla-harness.
+        """
         del path, target
         if name not in _FRAMEWORKS:
-            return
+            return None
         sys.meta_path.remove(self)
         try:
             from harness.lanes.virtual_tpu import process
@@ -29,6 +35,7 @@ class _FirstFramework:
                 f"installed beside it: {error}"
             ) from error
         process.prepare_frameworks()
+        return importlib.util.find_spec(name)
 
 
 def _run_next() -> None:
