@@ -6,12 +6,13 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from harness.commands import project
 from harness.commands.output import answer
 from harness.commands.parsers import add_json
 from harness.commands.partial import told
-from harness.commands.project import upstream_rows
+from harness.junit.report import Report
 from harness.render import since as shown
-from harness.verdicts.since import find_reports, timelines
+from harness.verdicts.since import Declarations, find_reports, timelines
 
 _REPORTS = Path("reports/matrix")
 
@@ -20,14 +21,31 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("issue", metavar="ISSUE", help="pytorch/xla#8854, its address, or 8854")
     parser.add_argument(
-        "--reports", type=Path, default=_REPORTS, metavar="DIR", help=f"default: {_REPORTS}"
+        "--reports", type=Path, metavar="DIR", help=f"default: {_REPORTS}, if there are any"
     )
     add_json(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    reports, faults = find_reports(options.reports)
-    found = timelines(options.issue, reports, upstream_rows())
+    reports, faults = list[Report](), list[str]()
+    if options.reports or any(_REPORTS.rglob("*.xml")):
+        reports, faults = find_reports(options.reports or _REPORTS)
+    stacks = project.folder_of_stacks()
+    declared = Declarations(project.declared(stacks).entries, _versions(stacks))
+    found = timelines(options.issue, reports, project.upstream_rows(), declared)
     answer(options, [dataclasses.asdict(one) for one in found], "\n".join(shown.lines(found)))
     return told(faults)
+
+
+def _versions(folder: Path) -> dict[str, dict[str, str]]:
+    """The versions of each stack that is resolved, one for each version of its framework."""
+    from harness.stacks.catalogue import versions_of
+
+    found: dict[tuple[str, str], tuple[str, dict[str, str]]] = {}
+    for stack in project.catalogue(folder).every:
+        if stack.where is not None and stack.where.with_suffix(".txt").exists():
+            place = stack.framework, str(stack.version)
+            if place not in found or stack.extends is None:
+                found[place] = stack.name, versions_of(stack)
+    return dict(found.values())

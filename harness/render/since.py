@@ -20,6 +20,12 @@ def lines(found: Sequence[Timeline]) -> Iterator[str]:
 
 
 def _conclusion(timeline: Timeline) -> str:
+    if timeline.declared:
+        bad, after = timeline.names("wrong"), timeline.first_good_after
+        if not bad:
+            return "Expectations declare no failure on these."
+        said = f"Expectations declare it first on {bad[0]}, last on {bad[-1]}, and "
+        return said + (f"no more on {after}." if after else "on no later one not to be there.")
     if not timeline.known:
         return "Never measured: on no stack did a case of it run to an answer."
     bad = timeline.names("wrong")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
 from packaging.version import Version
 
 from harness.errors import BadInputError
+from harness.expectations import Expectation
+from harness.expectations.condition import Versions
 from harness.junit.report import FORMAT_PROPERTY, Report, Result, read_all
 from harness.model.issues import resolve
 from harness.model.versions import LEADING, leading, named_by
@@ -33,6 +35,7 @@ class Timeline:
 
     title: str
     stacks: tuple[StackAnswer, ...]
+    declared: bool = False  # by expectations, which were measured elsewhere
 
     def names(self, verdict: str) -> list[str]:
         """The stacks with this verdict: ``ok``, ``wrong`` or ``unmeasured``."""
@@ -70,13 +73,62 @@ def find_reports(folder: Path) -> tuple[list[Report], list[str]]:
     return read_all(paths)
 
 
-def timelines(text: str, reports: Sequence[Report], rows: Sequence[Row]) -> list[Timeline]:
+@dataclass(frozen=True)
+class Declarations:
+    """What expectations declare on stacks that may not have been run here."""
+
+    entries: Sequence[Expectation] = ()
+    stacks: Mapping[str, Versions] = field(default_factory=dict)  # in order
+
+    def timeline(self, issue: str, measured: Collection[str]) -> Timeline | None:
+        """Return what is declared for the issue on the stacks that were not measured.
+
+        None if nothing is. Stacks of a framework on which no entry ever holds are left out: there
+        the cases may never have been asked.
+        """
+        about = [entry for entry in self.entries if entry.cause == issue]
+        globs = {glob for entry in about for glob in entry.cases}
+        wrong = {
+            name: {glob for e in about if e.condition.holds(versions) for glob in e.cases}
+            for name, versions in self.stacks.items()
+        }
+        asked = {leading(self.stacks[name]) for name, found in wrong.items() if found}
+        answers = tuple(
+            StackAnswer(name, RowAnswer(len(globs - found), len(found), 0))
+            for name, found in wrong.items()
+            if name not in measured and leading(self.stacks[name]) in asked
+        )
+        title = f"declared for {issue}, not measured here"
+        return Timeline(title, answers, declared=True) if answers else None
+
+
+def timelines(
+    text: str,
+    reports: Sequence[Report],
+    rows: Sequence[Row],
+    declared: Declarations = Declarations(),
+) -> list[Timeline]:
     """The rows that name the issue, or, where none does, the cases that are about it.
 
     Those are the cases that watch the issue and whose failure some run expects for it; where no
-    run expects any, all that watch it. Raises BadInputError for an issue that nothing names.
+    run expects any, all that watch it. Then, of stacks without an answer, what is declared. Raises
+    BadInputError for an issue that nothing names, or of which nothing is known.
     """
-    issue = resolve(text, _known(reports, rows))
+    causes = (entry.cause for entry in declared.entries if "#" in entry.cause)
+    issue = resolve(text, [*_known(reports, rows), *causes])
+    found = _measured(issue, reports, rows) if reports else []
+    names = {stack.name for timeline in found for stack in timeline.known}
+    if (known := declared.timeline(issue, names)) is not None:
+        found.append(known)
+    if not found:
+        raise BadInputError(
+            f"{issue}: there are no reports, and no expectation declares it: run xla-harness "
+            "matrix, or name a folder of reports with --reports"
+        )
+    return found
+
+
+def _measured(issue: str, reports: Sequence[Report], rows: Sequence[Row]) -> list[Timeline]:
     sides = _sides(reports)
     named = [row for row in rows if issue in row.issues]
     if named:

@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 from support.project import Project
 
+from harness.errors import BadInputError
+from harness.expectations.files import parse
+from harness.verdicts.since import Declarations, timelines
+from harness.verdicts.upstream import Row
+
 SUITE = """\
 pytestmark = pytest.mark.lanes("cpu")
 BAD = os.environ["BAD"].split()
@@ -111,6 +116,55 @@ def test_no_reports(folder: Path) -> None:
     done = since(folder, "1", "--reports", "expected")
     assert done.returncode == 2
     assert "expected: expected reports of xla-harness" in done.stderr
+
+
+DECLARED = """\
+[[expectation]]
+cases = ["a.py::test_a", "a.py::test_b"]
+issue = "pytorch/xla#5"
+reason = "known"
+signature = "differ"
+stack = { torch_xla = ">=2.8" }
+"""
+STACK = 'python = "3.11"\n[pins]\n{0} = "{1}"\n'
+
+
+def test_without_reports_expectations_answer(tmp_path: Path) -> None:
+    """Of the frameworks on which they declare it at all; and of what came along, without any."""
+    (tmp_path / "fixtures/stacks").mkdir(parents=True)
+    for name, version in (("torch_xla", "2.7.0"), ("torch_xla", "2.9.0"), ("jax", "0.7.1")):
+        stack = tmp_path / "fixtures/stacks" / f"{version}.toml"
+        stack.write_text(STACK.format(name, version))
+        stack.with_suffix(".txt").write_text(f"{name.replace('_', '-')}=={version}\n")
+    (tmp_path / "fixtures/expectations").mkdir()
+    (tmp_path / "fixtures/expectations/a.toml").write_text(DECLARED)
+    lines = [" ".join(line.split()) for line in since(tmp_path, "5").stdout.splitlines()]
+    assert "declared for pytorch/xla#5, not measured here" in lines[0]
+    assert "2.7.0 ok 2/2" in lines
+    assert "2.9.0 wrong 0/2" in lines
+    assert not any("jax" in line or "0.7.1" in line for line in lines)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = since(empty, "pytorch/xla#8522")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(
+        "Expectations declare it first on 2.4.0, last on 2.6.0, and no more on 2.7.0.\n"
+    )
+
+
+def test_what_was_not_measured_may_be_declared() -> None:
+    (entry,) = parse(Path("a.toml"), DECLARED, ())
+    versions = {name: {"torch_xla": name} for name in ("2.7.0", "2.8.0", "2.9.0")}
+    declared = Declarations([entry], versions)
+    found = declared.timeline("pytorch/xla#5", {"2.8.0"})
+    assert found is not None
+    assert [(stack.name, stack.answer.verdict) for stack in found.stacks] == [
+        ("2.7.0", "ok"),
+        ("2.9.0", "wrong"),
+    ]
+    assert declared.timeline("pytorch/xla#6", ()) is None
+    with pytest.raises(BadInputError, match="there are no reports, and no expectation declares"):
+        timelines("1", [], [Row("sums", ("pytorch/xla#1",), ("a",))], declared)
 
 
 def test_report_of_another_version(folder: Path) -> None:
