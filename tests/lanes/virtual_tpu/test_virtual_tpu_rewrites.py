@@ -32,9 +32,8 @@ def test_bitwise_reduction_over_devices(
 ) -> None:
     """The SPMD partitioner makes the all-reduce, after the program has been rewritten."""
     import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    from jax.sharding import NamedSharding, PartitionSpec
 
-    mesh = Mesh(np.array(jax.devices()), ("x",))
     limits = np.iinfo(dtype)
     x = np.random.default_rng(0).integers(
         limits.min, limits.max, (topology.total, 3), dtype, endpoint=True
@@ -42,18 +41,22 @@ def test_bitwise_reduction_over_devices(
     over = getattr(jax.lax, f"bitwise_{reducer}")
     start = x[1, 1]  # not the identity
     f = jax.jit(lambda v: jax.lax.reduce(v, start, over, (0,)))
-    got = f(jax.device_put(x, NamedSharding(mesh, PartitionSpec("x"))))
+    got = f(jax.device_put(x, NamedSharding(all_devices(), PartitionSpec("x"))))
     want = REDUCERS[reducer](REDUCERS[reducer].reduce(x, 0), start)
     np.testing.assert_array_equal(got, want)
     assert rewritten(tpu_events) == [f"reduce {reducer}"]
 
 
-@pytest.mark.parametrize("times", [1, 30], ids=["few", "many"])
-@pytest.mark.parametrize("shape", [(), (2,)])
-def test_ragged_all_to_all(tpu_events: EventLog, shape: tuple[int, ...], times: int) -> None:
-    """Of few rows, and of more than are exchanged at once."""
+def all_devices() -> Any:
     import jax
-    from jax.sharding import Mesh, PartitionSpec
+
+    return jax.sharding.Mesh(np.array(jax.devices()), ("x",))
+
+
+def exchange_rows(mesh: Any, shape: tuple[int, ...], times: int) -> None:
+    """Send rows of ``shape`` between the devices of ``mesh``, and check what has come."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
 
     spec, all_sizes = PartitionSpec("x"), SIZES * times
     starts = np.cumsum(all_sizes, 1, dtype=np.int32) - all_sizes
@@ -65,21 +68,46 @@ def test_ragged_all_to_all(tpu_events: EventLog, shape: tuple[int, ...], times: 
     def exchange(rows: Any, out: Any, *told: Any) -> Any:
         return jax.lax.ragged_all_to_all(rows[0], out[0], *(t[0] for t in told), axis_name="x")
 
-    f = jax.shard_map(
-        exchange,
-        mesh=Mesh(np.array(jax.devices()), ("x",)),
-        in_specs=spec,
-        out_specs=spec,
-        check_vma=False,
-    )
-    got = np.asarray(jax.jit(f)(given, output, starts, all_sizes, places, all_sizes.T))
+    f = jax.shard_map(exchange, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    arguments = (given, output, starts, all_sizes, places, all_sizes.T)
+    got = np.asarray(jax.jit(f)(*jax.device_put(arguments, NamedSharding(mesh, spec))))
     want = output.copy()
     for source, target in np.ndindex(4, 4):
         size, start = all_sizes[source, target], starts[source, target]
         place = places[source, target]
         want[target, place : place + size] = given[source, start : start + size]
     np.testing.assert_array_equal(got.reshape(want.shape), want)
+
+
+@pytest.mark.parametrize("times", [1, 30], ids=["few", "many"])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_ragged_all_to_all(tpu_events: EventLog, shape: tuple[int, ...], times: int) -> None:
+    """Of few rows, and of more than are exchanged at once."""
+    exchange_rows(all_devices(), shape, times)
     assert rewritten(tpu_events) == ["ragged-all-to-all"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("jax_numpy_rank_promotion", "raise"),
+        ("jax_numpy_dtype_promotion", "strict"),
+    ],
+)
+def test_the_users_configuration_is_for_their_programs(option: str, value: object) -> None:
+    """The Python half traces functions of its own, which JAX's options must not break."""
+    import jax
+
+    jax.config.update(option, value)
+    exchange_rows(all_devices(), (2,), 1)
+
+
+def test_the_mesh_in_use_is_for_the_users_programs() -> None:
+    import jax
+
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        exchange_rows(mesh, (2,), 1)
 
 
 def test_ragged_dot(tpu_events: EventLog) -> None:
