@@ -44,6 +44,7 @@ _ASSERTION = re.compile(r"AssertionError\b|assert |Failed: (?!DID NOT)")
 _REFUSED = re.compile(
     r"INVALID_ARGUMENT|UNIMPLEMENTED|NOT_FOUND|RET_CHECK failure|[Cc]ompil(e|ation) fail"
     r"|failed to legalize|Mosaic|\bHLO verif"
+    r"|virtual TPU: .*XLA's CPU compiler"  # torch_xla leaves the code of PJRT's error out
 )
 # A statement that compares values, unless torch.testing found the types to differ.
 _COMPARES = re.compile(r"\b(all_?close|(array_)?equal|assert_\w+)\(|\.(item|tolist)\(\)")

@@ -184,3 +184,12 @@ def test_jax_leaves_its_frames_out(error: str) -> None:
     """The innermost one is the user's call, which both compiles and executes."""
     assert classify(Kind.FAILED, f"{error}: UNIMPLEMENTED: no such", "") == "compile"
     assert classify(Kind.FAILED, f"{error}: INTERNAL: CpuCallback error: a", "") == "execution"
+
+
+def test_torch_xla_leaves_the_code_out() -> None:
+    """Its step marker both compiles and executes, and raises what the virtual TPU says alone."""
+    stack = "a/torch_xla/torch_xla.py:87: in sync\n    torch_xla._XLAC._xla_step_marker(\n"
+    refused = "ValueError: virtual TPU: the program is to be sharded: XLA's CPU compiler can't"
+    assert classify(Kind.FAILED, refused, f"{stack}E   {refused}") == "compile"
+    ended = "RuntimeError: virtual TPU: the job can't go on: rank 1 has ended"
+    assert classify(Kind.FAILED, ended, f"{stack}E   {ended}") == "execution"
