@@ -45,6 +45,7 @@ LONGEST = (
     "test_expectations.py",
     "test_workflows.py",
     "test_package.py",
+    "test_own_nights.py",
     "test_docs_commands.py",
     "test_jobset_flow.py",
     "test_sensitivity.py",
