@@ -25,6 +25,7 @@ from harness.matrix.decisive import decisive, settled
 from harness.matrix.qualify import Effort, Sides, steps
 from harness.matrix.quick import QUICK, divided, joined
 from harness.matrix.runner import Runner
+from harness.matrix.sizes import can_have
 from harness.render import comparison_github, comparison_text
 from harness.render.comparison_json import as_data
 from harness.session.selection import QUICK_LANE
@@ -273,7 +274,9 @@ def _asked(options: argparse.Namespace) -> _Asked:
     options.lanes = options.lanes or (ONCE if once else LANES)
     ran = [stack for stack in stacks if stack]
     cells = cells_of(ran, options, options.reports, once=once)
-    if once and all(stack.pins.keys() >= set(lane_named(COMPILED).needs) for stack in ran):
+    compiler = lane_named(COMPILED)
+    has_it = all(stack.pins.keys() >= set(compiler.needs) for stack in ran)
+    if once and has_it and can_have(options.arguments, compiler):
         options.lanes = COMPILED
         cells += cells_of(ran, options, options.reports)
     if both and not options.arguments:

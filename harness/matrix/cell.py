@@ -18,7 +18,7 @@ from harness.errors import BadInputError
 from harness.isolation import libc
 from harness.junit import report
 from harness.junit.report import Report
-from harness.lanes import LANES
+from harness.lanes import LANES, lane_named
 from harness.matrix.home import (
     home_of,
     is_path,
@@ -28,6 +28,7 @@ from harness.matrix.home import (
     seen_from,
     sources,
 )
+from harness.matrix.sizes import for_lane
 from harness.session.selection import Shard
 from harness.stacks.environments import Environment, plugin_path
 from harness.stacks.stack import Stack
@@ -186,7 +187,7 @@ class Cell:
     def _places(self) -> Sequence[str]:
         """Its arguments; of chosen cases only their files: collecting all takes seconds."""
         home, here = self._home, Path.cwd()
-        given = seen_from(home, self.arguments, here)
+        given = for_lane(seen_from(home, self.arguments, here), lane_named(self.lane))
         files = sorted({case.partition("::")[0] for case in self.cases or ()})
         # ids are relative to pytest's rootdir
         if not files or not all(is_path(file, home) for file in files):
