@@ -100,7 +100,7 @@ def compile_submitted(program: Submitted, topology: Topology) -> Compilation:
     try:
         executable = _compile(_artifact(program), [*chain(*devices)], options)
     except RefusedError as refused:
-        raise RefusedError(_noted(refused, f"program {_name(program)}")) from refused
+        raise RefusedError(_noted(refused, f"program {program_name(program)}")) from refused
     return _compilation(topology, executable, time.perf_counter() - start)
 
 
@@ -124,7 +124,8 @@ def _noted(error: Exception, note: str) -> str:
     return "\n".join([f"{first} ({note})" if note else first, *rest])
 
 
-def _name(program: Submitted) -> str:
+def program_name(program: Submitted) -> str:
+    """Return the name that the program's module has."""
     from harness.ir.parse import name_of
 
     return Module.FromString(program.code).name if program.form == "hlo" else name_of(program.code)

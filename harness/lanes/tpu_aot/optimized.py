@@ -80,7 +80,8 @@ class Optimized:
     """A compiled program's facts; all bytes are of one device in one step.
 
     ``vmem`` is what the largest kernel allocates of VMEM. ``custom_calls``, which kernels are too,
-    is how many there are in the program, wherever they stand.
+    is how many there are in the program, wherever they stand. ``results`` are the dimensions of
+    what the program returns on a device, result by result.
     """
 
     collectives: tuple[CompiledCollective, ...]
@@ -88,6 +89,7 @@ class Optimized:
     kernel_names: tuple[str, ...] = ()
     vmem: int = 0
     custom_calls: int = 0
+    results: tuple[tuple[int, ...], ...] = ()
 
     @property
     def kernels(self) -> int:
@@ -147,7 +149,16 @@ def read(module: bytes, devices: int) -> Optimized:
         tuple(sorted(kernels)),
         vmem,
         custom_calls,
+        results(program),
     )
+
+
+def results(program: Any) -> tuple[tuple[int, ...], ...]:
+    """Return the dimensions of each result that a program, an HloModuleProto, has on a device."""
+    entry = next(c for c in program.computations if c.id == program.entry_computation_id)
+    (shape,) = (i.shape for i in entry.instructions if i.id == entry.root_id)
+    parts = shape.tuple_shapes if shape.element_type == _TUPLE else [shape]
+    return tuple(tuple(part.dimensions) for part in parts)
 
 
 def _executions(entry: int, computations: dict[int, Any]) -> dict[int, int | None]:

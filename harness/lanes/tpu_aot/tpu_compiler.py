@@ -11,8 +11,9 @@ from harness.lanes.tpu_aot import compiler, libtpu
 from harness.lanes.tpu_aot.compilation_record import EVENT, REFUSED, Summary, summary
 from harness.lanes.tpu_aot.compiler import Compilation
 from harness.lanes.tpu_aot.golden import Golden
+from harness.lanes.tpu_aot.results import check_results, is_comparable
 from harness.lanes.virtual_tpu.stand_in import NOT_RUN
-from harness.lanes.virtual_tpu.submitted import Submitted, submissions
+from harness.lanes.virtual_tpu.submitted import Submitted, submissions_compiled
 from harness.model.case import Case
 from harness.model.mismatch import CompilationError
 from harness.model.topology import Topology
@@ -89,9 +90,9 @@ def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
     """Compile each program that this process submits within it, at the end if nothing failed.
 
     What the virtual TPU can't run is compiled as well. Raises RefusedError at the first that libtpu
-    does not compile.
+    does not compile, CompilationError at the first whose results have other dimensions than here.
     """
-    with submissions() as programs:
+    with submissions_compiled(is_comparable) as programs:
         try:
             yield
         except Exception as error:
@@ -101,9 +102,11 @@ def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
     _compile_all(compiler, programs)
 
 
-def _compile_all(compiler: TpuCompiler, programs: Sequence[Submitted]) -> None:
-    for program in programs:
-        compiler.submitted(program)
+def _compile_all(compiler: TpuCompiler, programs: Sequence[tuple[Submitted, bytes]]) -> None:
+    for program, compiled_here in programs:
+        by_libtpu = compiler.submitted(program).program
+        if compiled_here:
+            check_results(program, by_libtpu.results, compiled_here)
 
 
 @contextmanager

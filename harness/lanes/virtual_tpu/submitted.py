@@ -87,6 +87,24 @@ def submissions() -> Iterator[list[Submitted]]:
 
 
 @contextmanager
+def submissions_compiled(
+    wanted: Callable[[Submitted], bool],
+) -> Iterator[list[tuple[Submitted, bytes]]]:
+    """Within it, a list that grows by each program that this process submits.
+
+    With each that is ``wanted`` is the optimized HloModuleProto that XLA's CPU compiler made of it;
+    with another, or where it refused the program or does not say, b"".
+    """
+    found: list[tuple[Submitted, bytes]] = []
+
+    def note(program: Submitted, number: int) -> None:
+        found.append((program, _optimized(number) if number and wanted(program) else b""))
+
+    with _noting(note):
+        yield found
+
+
+@contextmanager
 def compilations() -> Iterator[list[bytes]]:
     """Within it, a list that grows by what XLA's CPU compiler makes of each program.
 
