@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -108,8 +109,12 @@ def prepare(session: pytest.Session) -> Reporter:
         # pytest's capture would keep output where nobody finds it after a crash. Stopping it
         # restores the descriptors it had saved, so the child's own are put back behind it.
         streams = sys.stdout, sys.stderr
+        loggers = _handlers_of(capture._global_capturing.out, capture._global_capturing.err)
         _without_moving_descriptors(capture.stop_global_capturing)
         sys.stdout, sys.stderr = streams
+        for handlers, stream in zip(loggers, streams, strict=True):
+            for handler in handlers:
+                handler.stream = stream  # setStream would flush what is closed
         capture._method = "no"
         capture.start_global_capturing()
     _leave_to_the_parent(session)
@@ -117,6 +122,19 @@ def prepare(session: pytest.Session) -> Reporter:
     reporter = Reporter(session)
     manager.register(reporter)
     return reporter
+
+
+def _handlers_of(*captures: Any) -> list[list[logging.StreamHandler[Any]]]:
+    """Return the handlers of ``logging`` that write to each of pytest's captures.
+
+    Modules that the parent has imported made them, of the sys.stderr that they saw.
+    """
+    handlers = [reference() for reference in logging._handlerList]  # type: ignore[attr-defined]
+    files = [getattr(capture, "tmpfile", None) for capture in captures]
+    return [
+        [each for each in handlers if file and getattr(each, "stream", None) is file]
+        for file in files
+    ]
 
 
 def _leave_to_the_parent(session: pytest.Session) -> None:

@@ -166,3 +166,26 @@ def test_output_is_shown_live_without_capture(
         assert (f"{what} by C" in ran.stdout) == shown
         assert (f"{what} by write" in ran.stderr) == shown
     assert ran.outcomes == {"test_x": "passed"}
+
+
+def test_loggers_of_imported_modules_write_to_the_cases_output(project: Project) -> None:
+    """Their handlers keep the stream that pytest had put in the place of sys.stderr."""
+    project.write(
+        "early.py",
+        """\
+        import logging, sys
+        for name, stream in (("to_stderr", None), ("to_stdout", sys.stdout)):
+            logging.getLogger(name).addHandler(logging.StreamHandler(stream))
+        """,
+    )
+    project.write("conftest.py", "import early")
+    project.write(
+        "test_inner.py",
+        WRITER + "import logging\n"
+        "def test_x():\n    logging.getLogger('to_stderr').error('an error')\n"
+        "    logging.getLogger('to_stdout').error('a result')\n    assert 0\n",
+    )
+    case = project.run("-o", "junit_logging=all").cases["test_x"]
+    assert "a result" in case.system_out
+    assert "an error" in case.system_err
+    assert "Logging error" not in case.system_err
