@@ -64,6 +64,11 @@ mine = lambda: lax.axis_index("x") // (SIZE // jax.process_count()) == WHO
 branch = over_all(lambda v: lax.cond(mine(), lambda v: v, lambda v: lax.psum(v, "x"), v))
 turns = lambda: jax.numpy.where(mine(), 2, 3)
 loop = over_all(lambda v: lax.fori_loop(0, turns(), lambda _, v: lax.psum(v, "x"), v))
+def on_host(function):
+    def body(v):
+        same = jax.ShapeDtypeStruct(v.shape, v.dtype)
+        return lax.psum(jax.pure_callback(lambda v: function() or np.asarray(v), same, v), "x")
+    return over_all(body)
 wait = lambda x: x.block_until_ready()
 local = jax.jit(lambda v: lax.fori_loop(0, 4000, lambda _, v: v @ v / 1e3, v))
 """
@@ -145,6 +150,12 @@ if RANK == WHO: time.sleep(3600)
 JAX_HANGS = {
     "branch": f"mark()\nwait(branch())\n{GO_ON}",
     "loop": f"mark()\nwait(loop())\n{GO_ON}",
+    "callback": f"""mark()
+wait(on_host(lambda: time.sleep(3600) if RANK == WHO else None)())
+{GO_ON}""",
+    "callback leaves": f"""mark()
+wait(on_host(lambda: os._exit(0) if RANK == WHO else None)())
+{GO_ON}""",
 }
 BUSY = 2.5 * DEADLINE
 SLOW = {
@@ -168,6 +179,10 @@ while RANK == WHO and time.monotonic() < end: sorted(str(n) for n in range(1000)
             file.seek(0); np.random.rand(1 << 22).tofile(file)""",
 }
 JAX_SLOW = {
+    "callback computes": f"""def work():
+    end = time.monotonic() + {BUSY}
+    while RANK == WHO and time.monotonic() < end: sorted(str(n) for n in range(1000))
+wait(on_host(work)())""",
     "compiles": """if RANK == WHO:
     f = lambda v: sum(jax.numpy.sin(v * n) @ v for n in range(1500))
     jax.jit(f)(np.ones((8, 8), np.float32)).block_until_ready()""",

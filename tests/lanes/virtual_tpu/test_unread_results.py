@@ -110,35 +110,6 @@ def test_train(topology, name):
         assert properties["failure"].startswith("virtual TPU: the job can't go on: rank 3 ")
 
 
-def test_an_error_that_torch_xla_raises_twice(project: Project) -> None:
-    """It keeps one that it has raised, and the next call that locks the device raises it again."""
-    project.write("worker.py", WORKER)
-    project.write(
-        "test_twice.py",
-        HEADER["ranks"]
-        + """\
-pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies("2@chip")]
-
-def train(rank):
-    framework = FRAMEWORKS["torch_xla"]()
-    framework.read(framework.add(2, 2))
-    if rank == 1:
-        return
-    import torch_xla
-    with pytest.raises(RuntimeError, match="rank 1 .* has ended"):
-        for step in range(1000):  # until it is known
-            value = framework.add(2, 4)
-            torch_xla.sync(wait=True)
-
-def test_train(topology):
-    __import__("torch_xla")
-    run_ranks(train, topology)
-""",
-    )
-    ran = project.run("--lane=virtual-tpu", "--deadline=250", PYTHONPATH=str(project.path))
-    assert list(ran.outcomes.values()) == ["passed"], ran.stdout
-
-
 def test_a_second_error_in_the_same_words(project: Project) -> None:
     """What is given once does not stand for what fails later."""
     project.write("worker.py", WORKER)

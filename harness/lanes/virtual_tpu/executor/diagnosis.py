@@ -235,6 +235,25 @@ class Diagnosis:
         self._lines.append(f"  the program's collectives: {_collectives(executions)}")
         return self._came_from(executions)
 
+    def in_host(
+        self, ranks: Sequence[int], executions: Sequence[Execution], deadline: float
+    ) -> Diagnosis:
+        """A program waits for functions of these ranks' hosts, which do nothing."""
+        self.culprits = list(ranks)
+        stopped = [number for number in ranks if self._ranks[number].is_stopped]
+        others = sorted({one.rank.number for one in executions} - set(ranks))
+        does = (
+            f"{verb(ranks, 'is', 'are')} stopped by a signal"
+            if stopped
+            else f"{verb(ranks, 'does', 'do')} nothing"
+        )
+        waits = f", and {ranks_named(others)} {verb(others, 'waits', 'wait')}" if others else ""
+        self._lines.append(
+            f"{ranks_named(ranks)} {does} in a callback of a running program, for {deadline:g} s"
+            f"{waits}: {_collectives(executions)}"
+        )
+        return self._came_from(executions)
+
     def broken(self, executions: Sequence[Execution], device: int, error: str) -> Diagnosis:
         """A device failed while others wait for it."""
         of = {device: one for one in executions for device in one.mine}

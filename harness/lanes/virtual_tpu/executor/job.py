@@ -101,6 +101,8 @@ class Job:
         self.left[rank.number] = rank
         self._queues.remove(rank)
         self.transfers.leave(rank)
+        if self._launcher is not None:
+            self._launcher.host_has_ended(rank)
         for device in rank.devices:
             del self.owners[device]
         self._changed = True
@@ -265,8 +267,9 @@ class Job:
         runs = bool(self._running)
         if self._failed or not self.ranks:
             waits = runs = False
+        hosts = {self.ranks[number].pid: self.ranks[number].heard for number in self._hosts}
         self._watch.look(
-            self._awaited() if waits else {},
+            {**(self._awaited() if waits else {}), **hosts},
             ranks={rank.pid for rank in self.ranks.values()},
             waits=waits,
             runs=runs,
@@ -294,6 +297,13 @@ class Job:
         return {self.ranks[number].pid: self.ranks[number].heard for number in numbers}
 
     @property
+    def _hosts(self) -> list[int]:
+        """Return the ranks whose hosts a running program waits for."""
+        if not self._running or self._launcher is None:
+            return []
+        return [n for n, rank in sorted(self.ranks.items()) if self._launcher.asks_host(rank)]
+
+    @property
     def _running_devices(self) -> set[int]:
         return {device for launch in self._running.values() for device in launch.devices}
 
@@ -302,6 +312,9 @@ class Job:
         if not self._is_complete:
             processes = list(self._awaited())
             return self._diagnosis().incomplete(self.missing, processes, self._watch.deadline)
+        if hosts := self._hosts:
+            queued = [one for launch in self._running.values() for one in launch.executions]
+            return self._diagnosis().in_host(hosts, queued, self._watch.deadline)
         if not self._watch.stopped and self._running:
             launch = next(iter(self._running.values()))
             executions, ended = launch.executions, launch.ended

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.lanes.virtual_tpu.executor import native
 from harness.lanes.virtual_tpu.executor.programs import Groups, Program
-from harness.lanes.virtual_tpu.executor.ranks import Execution
+from harness.lanes.virtual_tpu.executor.ranks import Execution, Rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +80,14 @@ class Launcher:
     def hosted(self, number: int, error: str) -> None:
         """Hand on what a rank's host has answered to a device that waits for it."""
         self._native.hosted(number, error)
+
+    def asks_host(self, rank: Rank) -> bool:
+        """Return whether a device waits for what this rank's host takes or brings."""
+        return self._native.asks_host(rank.connection.fileno())
+
+    def host_has_ended(self, rank: Rank) -> None:
+        """Fail what waits for this rank's host, since the rank has ended."""
+        self._native.host_has_ended(rank.connection.fileno())
 
     def _load(self, program: Program) -> int:
         if program.digest not in self._loaded:

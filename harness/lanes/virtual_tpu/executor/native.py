@@ -66,6 +66,14 @@ class Native:
         """
         self._library.virtual_tpu_executor_launch(parts, len(parts), answers, len(answers), ended)
 
+    def asks_host(self, connection: int) -> bool:
+        """Return whether a device waits for the host of the connection's rank."""
+        return bool(self._library.virtual_tpu_executor_asks_host(ctypes.c_int64(connection)))
+
+    def host_has_ended(self, connection: int) -> None:
+        """End the waiting for a rank that has ended, with an error."""
+        self._library.virtual_tpu_executor_host_has_ended(ctypes.c_int64(connection))
+
     def hosted(self, number: int, error: str) -> None:
         """Hand on what a rank's host has answered; ``error`` is empty if all went well."""
         self._library.virtual_tpu_executor_hosted(ctypes.c_int64(number), error.encode())

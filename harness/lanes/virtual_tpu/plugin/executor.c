@@ -39,10 +39,13 @@ typedef struct {
 typedef struct Asked {
   struct Asked *next;
   long long number;
+  int64_t connection;  // of the rank that is asked
   int is_answered;
   char *error;
 } Asked;
 
+static const char HOST_HAS_ENDED[] =
+    "virtual TPU: the process has ended that the program exchanges data with";
 static pthread_mutex_t asked_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t answered = PTHREAD_COND_INITIALIZER;
 static Asked *asked;
@@ -124,7 +127,7 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t s
 // --- What a program exchanges with its host
 
 static char *await_answer(const Part *part, char way, int64_t channel, size_t size, int memory) {
-  Asked own = {0};
+  Asked own = {.connection = part->connection};
   pthread_mutex_lock(&asked_lock);
   own.number = ++asked_made;
   own.next = asked;
@@ -139,7 +142,7 @@ static char *await_answer(const Part *part, char way, int64_t channel, size_t si
   while (*link != &own) link = &(*link)->next;
   *link = own.next;
   pthread_mutex_unlock(&asked_lock);
-  return sent ? own.error : strdup("virtual TPU: the program's host has ended");
+  return sent ? own.error : strdup(HOST_HAS_ENDED);
 }
 
 static char *ask(HostSide *side, char way, int64_t channel, void *data, size_t size) {
@@ -175,6 +178,29 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_executor_hosted(int64_t number, const char *
   if (one != NULL) {
     one->is_answered = 1;
     one->error = *error == '\0' ? NULL : strdup(error);
+  }
+  pthread_cond_broadcast(&answered);
+  pthread_mutex_unlock(&asked_lock);
+}
+
+// Whether a device waits for the host of this connection's rank.
+VIRTUAL_TPU_EXPORT int virtual_tpu_executor_asks_host(int64_t connection) {
+  pthread_mutex_lock(&asked_lock);
+  int asks = 0;
+  for (const Asked *one = asked; one != NULL; one = one->next) {
+    asks |= one->connection == connection && !one->is_answered;
+  }
+  pthread_mutex_unlock(&asked_lock);
+  return asks;
+}
+
+// The rank of this connection has ended: it answers nothing any more.
+VIRTUAL_TPU_EXPORT void virtual_tpu_executor_host_has_ended(int64_t connection) {
+  pthread_mutex_lock(&asked_lock);
+  for (Asked *one = asked; one != NULL; one = one->next) {
+    if (one->connection != connection || one->is_answered) continue;
+    one->is_answered = 1;
+    one->error = strdup(HOST_HAS_ENDED);
   }
   pthread_cond_broadcast(&answered);
   pthread_mutex_unlock(&asked_lock);

@@ -15,7 +15,8 @@ static const char TARGET[] = "xla_ffi_python_cpu_callback";
 struct HostTransfers {
   HostSide side;
   pthread_mutex_t lock;
-  size_t users;                  // devices that may still call
+  size_t users;                  // devices that may still call, and calls of another process
+  pthread_cond_t ended;          // a call of another process
   PJRT_ExecuteContext *context;  // NULL when it is the caller's
   PJRT_Client *client;
   size_t sends, receives;
@@ -202,13 +203,29 @@ void host_transfers_hold(HostTransfers *transfers) {
   pthread_mutex_unlock(&transfers->lock);
 }
 
+int host_transfers_run(HostTransfers *transfers, size_t devices) {
+  if (transfers == NULL) return 0;
+  pthread_mutex_lock(&transfers->lock);
+  const int runs = transfers->users > devices;
+  pthread_mutex_unlock(&transfers->lock);
+  return runs;
+}
+
+void host_transfers_await(HostTransfers *transfers, size_t devices) {
+  pthread_mutex_lock(&transfers->lock);
+  while (transfers->users > devices) pthread_cond_wait(&transfers->ended, &transfers->lock);
+  pthread_mutex_unlock(&transfers->lock);
+}
+
 void host_transfers_leave(HostTransfers *transfers, size_t count) {
   if (transfers == NULL || count == 0) return;
   pthread_mutex_lock(&transfers->lock);
   transfers->users -= count;
   const int last = transfers->users == 0;
+  pthread_cond_broadcast(&transfers->ended);
   pthread_mutex_unlock(&transfers->lock);
   if (!last) return;
+  pthread_cond_destroy(&transfers->ended);
   PJRT_ExecuteContext_Destroy_Args destroy = {
       .struct_size = PJRT_ExecuteContext_Destroy_Args_STRUCT_SIZE, .context = transfers->context};
   if (transfers->context != NULL) error_drop(backend->PJRT_ExecuteContext_Destroy(&destroy));
@@ -243,6 +260,7 @@ HostTransfers *host_transfers_new(const PJRT_ExecuteOptions *options, PJRT_Devic
                           .ordinals = calloc(count, sizeof *made->ordinals)};
   if (made->device == NULL || made->ordinals == NULL) abort();
   pthread_mutex_init(&made->lock, NULL);
+  pthread_cond_init(&made->ended, NULL);
   made->send =
       copy_lists((void *const *)options->send_callbacks, count, made->sends, sizeof *made->send);
   made->receive = copy_lists((void *const *)options->recv_callbacks, count, made->receives,

@@ -51,6 +51,8 @@ typedef struct Ticket {
   // One a result, then one that only says when; NULL where nothing has been promised.
   PJRT_FulfillAliasBufferCallback **promises;
   int has_summary;        // its error has only the first line of the reason
+  int outlives;           // it has failed, and waits for calls of the host to return
+  char *why;              // it has failed then
   int lacks_argument;     // it was not executed, since an argument has no value
   struct timespec since;  // when it was queued
   HostTransfers *transfers;

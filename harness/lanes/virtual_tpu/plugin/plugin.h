@@ -213,6 +213,10 @@ PJRT_Error *host_transfers_begin(const PJRT_LoadedExecutable_Execute_Args *args,
                                  HostTransfers **out);
 // Keep it for one call more, as one device.
 void host_transfers_hold(HostTransfers *transfers);
+// Whether calls run for which it is kept, of an execution on so many devices; NULL is fine. And
+// wait until none does.
+int host_transfers_run(HostTransfers *transfers, size_t devices);
+void host_transfers_await(HostTransfers *transfers, size_t devices);
 // So many of the devices have ended; NULL is fine.
 void host_transfers_leave(HostTransfers *transfers, size_t count);
 // What one of the devices sends or receives: an error's text, to be freed, or NULL.
@@ -318,8 +322,9 @@ PJRT_Error *meeting_await_all(void);
 // it has none.
 PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met);
 void meeting_forget(const PJRT_LoadedExecutable *executable);
-// Wait until nothing that the client executes is on its way.
-void meeting_leave(const PJRT_Client *client);
+// Wait until nothing that the client executes is on its way. Returns 0 if functions of the host
+// still run for it after some seconds: then it must not end.
+int meeting_leave(const PJRT_Client *client);
 
 // --- wire.c
 // One field of a serialised protocol buffer; a varint's value is `integer`.

@@ -13,7 +13,7 @@
 
 // Who queues more for a device waits: each execution has memory of its own. A result of so many
 // bytes stays in it: to copy one takes longer, and its new memory longer still.
-enum { MOST_DEVICES = 4096, MOST_QUEUED = 16, LARGE = 1 << 16 };
+enum { MOST_DEVICES = 4096, MOST_QUEUED = 16, LARGE = 1 << 16, SECONDS_FOR_HOST = 2 };
 static pthread_cond_t posted = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
 static Ticket *tickets, *all;
 static int tickets_made;
@@ -37,11 +37,15 @@ void promise_keep(PJRT_Client *client, PJRT_FulfillAliasBufferCallback *promise,
   backend->PJRT_Buffer_Destroy(&destroy);
 }
 
+// Whether the promise is one that only says when.
+static int is_completion(const Ticket *ticket, size_t promise) {
+  return (promise + 1) % (ticket->program->results + 1) == 0;
+}
+
 void ticket_fulfil(Ticket *ticket, size_t index, PJRT_Buffer *buffer, const char *why) {
   if (ticket->promises[index] == NULL) return;
   // The backend prints each error that it is given: all but the first one have the first line.
-  const int is_result = (index + 1) % (ticket->program->results + 1) != 0;
-  const int is_whole = is_result && index == 0 && !ticket->has_summary;
+  const int is_whole = !is_completion(ticket, index) && index == 0 && !ticket->has_summary;
   const size_t size = why == NULL ? 0 : is_whole ? strlen(why) : strcspn(why, "\n");
   promise_keep(ticket->client, ticket->promises[index], buffer, why, size);
 }
@@ -137,6 +141,7 @@ void ticket_end(Ticket *ticket) {
   free(ticket->promises);
   free(ticket->site);
   free(ticket->own);
+  free(ticket->why);
   free(ticket);
 }
 
@@ -149,8 +154,51 @@ static void record_error(const Ticket *ticket, const char *why) {
   free(text);
 }
 
+void detach(void *(*function)(void *), void *argument) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, function, argument) == 0) {
+    pthread_detach(thread);
+  } else {
+    function(argument);
+  }
+}
+
+// --- Executions that fail while the host still works for them
+// The framework frees the functions of its host side when the devices are done. So the results fail
+// at once, and the devices are done when the last call of such a function has returned.
+
+static void fail_promises(Ticket *ticket, const char *why, int completions) {
+  const size_t count = ticket_promises(ticket);
+  for (size_t at = 0; at < count; ++at) {
+    if (is_completion(ticket, at) == completions) ticket_fulfil(ticket, at, NULL, why);
+  }
+}
+
+static void *end_with_host(void *argument) {
+  Ticket *ticket = argument;
+  host_transfers_await(ticket->transfers, (size_t)ticket->loan->segment->devices);
+  fail_promises(ticket, ticket->why, 1);
+  ticket_end(ticket);
+  return NULL;
+}
+
+static void fail_before_host(Ticket *ticket, const char *why) {
+  fail_promises(ticket, why, 0);
+  record_error(ticket, why);
+  ticket->why = strndup(why, strcspn(why, "\n"));
+  pthread_mutex_lock(&meeting_lock);
+  ticket->outlives = 1;
+  pthread_cond_broadcast(&finished);
+  pthread_mutex_unlock(&meeting_lock);
+  detach(end_with_host, ticket);
+}
+
 static void finish(Ticket *ticket, const char *why) {
   const Segment *segment = ticket->loan->segment;
+  if (why != NULL && host_transfers_run(ticket->transfers, (size_t)segment->devices)) {
+    fail_before_host(ticket, why);
+    return;
+  }
   const size_t results = ticket->program->results;
   char *own = NULL;
   for (size_t i = 0, at = 0; i < (size_t)segment->devices; ++i) {
@@ -198,15 +246,6 @@ static void *say_where(void *argument) {
   job_send(-1, "stacks\n%s", stacks == NULL ? "" : stacks);
   free(stacks);
   return argument;
-}
-
-void detach(void *(*function)(void *), void *argument) {
-  pthread_t thread;
-  if (pthread_create(&thread, NULL, function, argument) == 0) {
-    pthread_detach(thread);
-  } else {
-    function(argument);
-  }
 }
 
 HostTransfers *ticket_transfers(int number) {
@@ -336,16 +375,38 @@ void ticket_queue(Ticket *ticket) {
   }
 }
 
-// Wait until nothing that the client executes is on its way; NULL is any client.
-static void wait_for(const PJRT_Client *client) {
-  if (!job_is_here()) return;  // a fork has none of the threads that would end it
+static int is_of(const Ticket *ticket, const PJRT_Client *client) {
+  return client == NULL || ticket->client == client;
+}
+
+// How many executions of the client have failed and are not over: their host may never return.
+static int outliving(const PJRT_Client *client) {
+  int count = 0;
+  for (const Ticket *one = all; one != NULL; one = one->later) {
+    count += is_of(one, client) && one->outlives;
+  }
+  return count;
+}
+
+// Wait until nothing that the client executes is on its way; NULL is any client. Returns how many
+// executions of it still have a host that works for them, after some seconds.
+static int wait_for(const PJRT_Client *client) {
+  if (!job_is_here()) return 0;  // a fork has none of the threads that would end it
   pthread_mutex_lock(&meeting_lock);
   for (const Ticket *one = all; one != NULL;) {
-    const int waits = client == NULL || one->client == client;
+    const int waits = is_of(one, client) && !one->outlives;
     if (waits) pthread_cond_wait(&finished, &meeting_lock);
     one = waits ? all : one->later;
   }
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += SECONDS_FOR_HOST;
+  int count;
+  do {
+    count = outliving(client);
+  } while (count > 0 && pthread_cond_timedwait(&finished, &meeting_lock, &until) == 0);
   pthread_mutex_unlock(&meeting_lock);
+  return count;
 }
 
 // --- Buffers that end while they are used.
@@ -417,10 +478,11 @@ static void await_endings(void) {
 
 void tickets_fill(PJRT_Api *api) { api->PJRT_Buffer_Destroy = destroy_buffer; }
 
-void meeting_leave(const PJRT_Client *client) {
-  wait_for(client);
+int meeting_leave(const PJRT_Client *client) {
+  const int outlive = wait_for(client);
   transfers_leave(client);
   if (job_is_here()) await_endings();
+  return outlive == 0;
 }
 
 // For the end of a process: what it has queued, others may wait for.
