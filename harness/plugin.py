@@ -20,7 +20,7 @@ from harness.session.fixtures import (
     tpu_events,
     xla_target,
 )
-from harness.session.logs import TraceFilter
+from harness.session.logs import LogFile, TraceFilter
 from harness.session.markers import MARKERS
 from harness.session.session import Cases
 from harness.session.terminal import Terminal
@@ -72,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"xla-harness: {error}", returncode=2)
     config.pluginmanager.register(Cases(config, settings, expectations))
     config.pluginmanager.register(TraceFilter())
+    config.pluginmanager.register(LogFile())
     config.pluginmanager.register(written)
 
 

@@ -1,8 +1,11 @@
-"""Keeps PyTorch's structured trace out of the logs that pytest captures of a case."""
+"""Keeps PyTorch's structured trace out of the logs that pytest captures, and names lost lines."""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
+from functools import partial
 
 import pytest
 from _pytest.logging import LogCaptureHandler
@@ -40,3 +43,21 @@ def _detach(item: pytest.Item) -> None:
     for handler in list(logger.handlers):
         if isinstance(handler, LogCaptureHandler):
             logger.removeHandler(handler)
+
+
+class LogFile:
+    """Has a line that ``--log-file`` can't take raise where it is logged; pytest drops it."""
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        # pytest's own plugin is there only after all others are configured
+        plugin = session.config.pluginmanager.get_plugin("logging-plugin")
+        handler = getattr(plugin, "log_file_handler", None)
+        if isinstance(handler, logging.FileHandler) and handler.baseFilename != os.devnull:
+            handler.handleError = partial(_raise, handler)  # type: ignore[method-assign]
+
+
+def _raise(handler: logging.FileHandler, record: logging.LogRecord) -> None:
+    del record
+    error = sys.exc_info()[1]
+    if isinstance(error, OSError):
+        raise OSError(error.errno, error.strerror, handler.baseFilename) from error

@@ -136,3 +136,16 @@ def test_each_write(tmp_path: Path, library: Path) -> None:
             except AssertionError as error:
                 wrong[nth, last, re.sub(r"\d{2,}", "N", failing.path)] = str(error)
     assert not wrong, "\n".join(f"{which}: {why}" for which, why in wrong.items())
+
+
+def test_a_log_file_that_takes_no_more(tmp_path: Path) -> None:
+    """pytest drops the lines of ``--log-file`` that can't be written, without a word."""
+    project = Project(tmp_path)
+    project.write(
+        "test_inner.py",
+        "import logging\ndef test_logs(): logging.warning('x')\ndef test_not(): pass",
+    )
+    ran = project.run("--lane=cpu", "--log-file=/dev/full")
+    assert ran.outcomes == {"test_logs": "failed", "test_not": "passed"}, ran.stdout
+    assert FULL in ran.properties("test_logs")["failure"]
+    assert "/dev/full" in ran.properties("test_logs")["failure"]
