@@ -83,6 +83,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="write the cases that see 95 %% of the kinds of fault that all see, as --cases reads",
     )
     parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="FILE",
+        help="cases that run anyway, as --cases reads: --smallest adds to them what they miss",
+    )
+    parser.add_argument(
         "--junitxml",
         type=output_file,
         metavar="FILE",
@@ -94,10 +100,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from harness.render import sensitivity as shown
+    from harness.sensitivity.plan import Sample
     from harness.sensitivity.report import write_report
     from harness.sensitivity.run import Request, measure
+    from harness.session.selection import read_cases
 
     operators, budget = _operators(options), _seconds(options.budget)
+    given = read_cases(options.beside) if options.beside else frozenset[str]()
     if options.stack:
         _continue_in(options.stack, options)
     request = Request(
@@ -106,8 +115,7 @@ def _run(options: argparse.Namespace) -> int:
         operators=operators,
         packages=options.python,
         budget=budget,
-        seed=options.seed,
-        most=options.most,
+        sample=Sample(options.seed, options.most, given),
         jobs=options.jobs,
         folder=_emptied(options.folder).resolve(),
     )
@@ -116,7 +124,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.junitxml:
         write_report(options.junitxml, score, options.lane, options.fail_under)
     if options.smallest:
-        write({options.smallest: "".join(f"{case}\n" for case in sorted(score.smallest(_MOSTLY)))})
+        chosen = sorted(score.smallest(_MOSTLY, given))
+        write({options.smallest: "".join(f"{case}\n" for case in chosen)})
     return 0 if options.fail_under is None else _held_to(options.fail_under, score)
 
 

@@ -65,6 +65,17 @@ class Fault:
         return not self.in_python and self.program != PLUGIN
 
     @property
+    def where(self) -> tuple[str, int]:
+        """Return its place: a line of Python is the same place in every case that executes it."""
+        return self.program, self.place
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Faults of one kind are one defect: operator and opcode, or line of a function."""
+        opcode = f"{self.program} {self.opcode}" if self.in_python else self.opcode
+        return self.operator, opcode
+
+    @property
     def file(self) -> str:
         """What the files of its run are named by."""
         return f"fault-{self.number}"

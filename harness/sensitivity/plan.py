@@ -4,50 +4,82 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
 
 from harness.sensitivity.fault import STALE, Fault, Recorded
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Which faults of all that are possible.
+
+    Attributes:
+        seed: another one chooses other faults.
+        most: how many.
+        first: the cases that are asked before others at a place of Python.
+    """
+
+    seed: int
+    most: int
+    first: Collection[str] = ()
 
 
 def planned(
     areas: Mapping[str, str],
     programs: Mapping[str, Sequence[Recorded]],
     operators: Collection[str],
-    *,
-    seed: int,
-    most: int,
+    sample: Sample,
 ) -> list[Fault]:
-    """At most ``most`` faults, each in one program of one case.
+    """Return the sample of the faults, each in one program of one case.
 
     Each area and each operator has its turn as often as any other, for as long as it has places
-    left. Of one seed more faults begin with the same ones.
+    left, and within them each case. A line of Python is the same place in all cases that execute
+    it: each place has its turn, in another case each time. Of one seed more faults begin with the
+    same ones.
 
     Args:
         areas: of each case.
         programs: what each case compiles.
         operators: the names of those to use.
-        seed: another one chooses other faults.
-        most: how many.
+        sample: which of them.
     """
-    chance = random.Random(seed)  # noqa: S311 - no secret
-    turns: dict[tuple[str, str], list[Iterator[Fault]]] = defaultdict(list)
-    for case in sorted(programs):
-        for operator in operators:
-            if faults := _faults(case, programs[case], operator, chance):
-                turns[areas[case], operator].append(iter(faults))
-    queues = [_in_turn(cases, chance) for _, cases in sorted(turns.items())]
+    chance = random.Random(sample.seed)  # noqa: S311 - no secret
+    queues = _queues(areas, programs, operators, sample, chance)
     chance.shuffle(queues)
     chosen: list[Fault] = []
-    while queues and len(chosen) < most:
+    while queues and len(chosen) < sample.most:
         for queue in list(queues):
             fault = next(queue, None)
             if fault is None:
                 queues.remove(queue)
-            elif len(chosen) < most:
+            elif len(chosen) < sample.most:
                 chosen.append(fault)
     return [replace(fault, number=number) for number, fault in enumerate(chosen)]
+
+
+def _queues(
+    areas: Mapping[str, str],
+    programs: Mapping[str, Sequence[Recorded]],
+    operators: Collection[str],
+    sample: Sample,
+    chance: random.Random,
+) -> list[Iterator[Fault]]:
+    """Return the faults of each area and operator in the order in which they have their turns."""
+    turns: dict[tuple[str, str], dict[Hashable, list[Fault]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for case in sorted(programs):
+        for operator in operators:
+            for fault in _faults(case, programs[case], operator, chance):
+                of = fault.where if fault.in_python else case
+                turns[areas[case], operator][of].append(fault)
+    for alike in (faults for by_place in turns.values() for faults in by_place.values()):
+        if alike[0].in_python:
+            chance.shuffle(alike)
+            alike.sort(key=lambda fault: fault.case not in sample.first)
+    return [_in_turn(list(by_place.values()), chance) for _, by_place in sorted(turns.items())]
 
 
 def _faults(
@@ -71,13 +103,8 @@ def _faults(
     return found
 
 
-def _in_turn(cases: list[Iterator[Fault]], chance: random.Random) -> Iterator[Fault]:
-    """One fault of each case, in any order, then a second one of each."""
-    chance.shuffle(cases)
-    while cases:
-        for case in list(cases):
-            fault = next(case, None)
-            if fault is None:
-                cases.remove(case)
-            else:
-                yield fault
+def _in_turn(lists: list[list[Fault]], chance: random.Random) -> Iterator[Fault]:
+    """Yield one fault of each list, the lists in any order, then a second one of each."""
+    chance.shuffle(lists)
+    for round_ in zip_longest(*lists):
+        yield from filter(None, round_)

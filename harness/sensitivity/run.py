@@ -36,7 +36,7 @@ from harness.sensitivity.fault import (
     programs_of,
     python_file,
 )
-from harness.sensitivity.plan import planned
+from harness.sensitivity.plan import Sample, planned
 from harness.sensitivity.python_faults import called, difference, folder_of, places
 from harness.sensitivity.score import Answer, Score, Verdict
 from harness.sensitivity.session import PLAN_VARIABLE, PROGRESS, Plan, number_of
@@ -65,8 +65,7 @@ class Request:
         operators: the names of those to plant.
         packages: in whose Python faults are planted; in programs if there is none.
         budget: for all, in seconds.
-        seed: decides which faults are planted.
-        most: how many faults at most.
+        sample: which faults are planted, and how many at most.
         jobs: how many processes run cases.
         folder: for programs, reports and logs; it is there and empty.
     """
@@ -76,8 +75,7 @@ class Request:
     operators: Collection[str]
     packages: Sequence[str]
     budget: float
-    seed: int
-    most: int
+    sample: Sample
     jobs: int
     folder: Path
 
@@ -106,7 +104,7 @@ def measure(request: Request, say: Say) -> Score:
     areas = {case: by_id[case].properties.get("area", "") for case in found}
     until = start + request.budget * (1 - _FOR_COMPARISONS)
     faults = _affordable(
-        planned(areas, found, request.operators, seed=request.seed, most=request.most),
+        planned(areas, found, request.operators, request.sample),
         {case: by_id[case].seconds for case in found},
         (until - time.time()) * request.jobs,
     )

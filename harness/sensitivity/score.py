@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -52,8 +52,8 @@ class Answer:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """Faults of one kind are one defect: area, operator and opcode."""
-        return self.area, self.fault.operator, self.fault.opcode
+        """Faults of one kind are one defect of an area."""
+        return self.area, *self.fault.kind
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,11 @@ class Score:
         """The faults that came to it."""
         return [one for one in self.answers if one.verdict == verdict]
 
-    def smallest(self, part: float = 1.0) -> list[str]:
+    def smallest(self, part: float = 1.0, given: Collection[str] = ()) -> list[str]:
         """Cases, cheapest first for what they add, that see that part of all kinds that are seen.
 
-        A kind is seen by a case if the case has seen a fault of it, and missed none.
+        The ``given`` cases are always among them, and come first. A kind is seen by a case if the
+        case has seen a fault of it, and missed none.
         """
         by_case: dict[str, set[tuple[str, str, str]]] = defaultdict(set)
         for one in self.of(Verdict.SEEN):
@@ -120,7 +121,8 @@ class Score:
         for one in self.of(Verdict.UNSEEN):
             by_case[one.fault.case].discard(one.kind)
         every = set().union(*by_case.values())
-        chosen, open_ = list[str](), set(every)
+        chosen = sorted(given)
+        open_ = every.difference(*(by_case[case] for case in chosen if case in by_case))
         while len(every) - len(open_) < part * len(every):
             best = max(
                 sorted(by_case),

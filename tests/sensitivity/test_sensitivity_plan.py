@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.sensitivity.fault import STALE, Fault, Recorded
-from harness.sensitivity.plan import planned
+from harness.sensitivity.plan import Sample, planned
 
 AREAS = {"a.py::one": "a", "a.py::two": "a", "b.py::one": "b"}
 OPERATORS = ("narrowed", "constant-off", STALE)
@@ -27,7 +27,7 @@ PROGRAMS = {
 
 
 def plan(most: int = 1000, seed: int = 0) -> list[Fault]:
-    return planned(AREAS, PROGRAMS, OPERATORS, seed=seed, most=most)
+    return planned(AREAS, PROGRAMS, OPERATORS, Sample(seed, most))
 
 
 def test_each_place_once() -> None:
@@ -42,6 +42,16 @@ def test_areas_and_operators_take_turns() -> None:
     assert set(turns) == kinds
     of_two = Counter(fault.case for fault in plan(40) if fault.operator == "constant-off")
     assert abs(of_two["a.py::one"] - of_two["a.py::two"]) <= 1
+
+
+def test_each_line_of_python_has_its_turn_before_any_has_a_second() -> None:
+    common = Recorded("m:f:1", {"python-number": [f"line {n}" for n in range(9)]}, "", "")
+    rare = Recorded("m:g:20", {"python-number": ["line 20"]}, "", "")
+    cases = {f"a.py::{n}": [common] for n in range(50)} | {"a.py::rare": [common, rare]}
+    areas = dict.fromkeys(cases, "a")
+    found = planned(areas, cases, ("python-number",), Sample(0, 10, ("a.py::7",)))
+    assert len({fault.where for fault in found}) == 10
+    assert {fault.case for fault in found} == {"a.py::7", "a.py::rare"}
 
 
 def test_a_longer_plan_begins_with_the_shorter_one() -> None:

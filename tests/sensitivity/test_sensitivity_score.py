@@ -72,6 +72,20 @@ def test_a_case_that_missed_one_of_a_kind_does_not_stand_for_it() -> None:
     assert score.smallest() == ["whole"]
 
 
+def test_the_given_cases_stay_and_what_they_miss_is_added() -> None:
+    answers = [answer("given", "dot"), answer("cheap", "dot"), answer("more", "reduce")]
+    score = Score(answers, cost={"given": 10, "cheap": 1, "more": 1})
+    assert score.smallest(given=["given", "unasked"]) == ["given", "unasked", "more"]
+
+
+def test_lines_of_two_functions_are_two_kinds() -> None:
+    faults = [
+        Fault(0, f"of {name}", f"m:{name}:1", "python-number", 0, "line 3") for name in ("f", "g")
+    ]
+    score = Score([Answer(fault, "area", SEEN) for fault in faults])
+    assert score.smallest() == ["of f", "of g"]
+
+
 def test_kinds_are_of_one_area() -> None:
     score = Score([answer("a", "dot"), answer("b", "dot", area="other")])
     assert score.smallest() == ["a", "b"]
