@@ -7,6 +7,7 @@ in the message, whatever the expression is.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import re2
@@ -63,26 +64,32 @@ def _utf8(text: str) -> str:
 def signature_of(message: str) -> str:
     r"""A regular expression for the message's first line; ``^\s*$`` for most blank messages.
 
-    Addresses, paths and numbers match any other; a long line is cut at the end of a word. After the
-    bare name of an exception the next line belongs to it.
+    Addresses, paths and numbers match any other; a long line is cut at the end of a word. Lines
+    that announce each other, as the bare name of an exception does, belong together.
     """
     message = _utf8(message)
     line = first_line(message)
     if not line:
         return next(blank for blank in _BLANK if describes(blank, message))
-    name, *rest = leading_lines(message)
-    if not rest or len(line) <= len(name):
-        return _pattern(line)
-    start, end = _pattern(name), _pattern(line[len(name) + 1 :])
-    return next(
-        pattern for blank in _BETWEEN if describes(pattern := f"{start}{blank}{end}", message)
-    )
+    parts = [_pattern(part) for part in _divided(line, leading_lines(message))]
+    joined = (blank.join(parts) for blank in _BETWEEN)
+    # Between two lines there may be a traceback: then the first stands alone.
+    return next((pattern for pattern in joined if describes(pattern, message)), parts[0])
 
 
 def first_line(message: str) -> str:
     """The message's first line that says something, cut at the end of a word if it is long."""
     line = whole_first_line(message)
     return line if len(line) <= _LONGEST else line[:_LONGEST].rpartition(" ")[0] or line[:_LONGEST]
+
+
+def _divided(line: str, lines: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of ``line``, which is as much of the joined lines as it has."""
+    start = 0
+    for each in lines:
+        if part := line[start : start + len(each)]:
+            yield part
+        start += len(each) + 1
 
 
 def _pattern(line: str) -> str:

@@ -77,6 +77,18 @@ def test_numbers_split_no_group() -> None:
     assert generalised(with_name_joined(NUMPY)) == generalised(NUMPY)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Cannot lower jaxpr with verifier errors:\n\nat step 3:\nno such axis",
+        "callback failed: Traceback (most recent call last):\n  File 3\nValueError: no",
+        "a:\n" * 4,
+    ],
+)
+def test_a_declared_signature_describes_lines_that_announce_each_other(message: str) -> None:
+    assert describes(signature_of(message), message)
+
+
 def test_a_declared_signature_needs_more_than_the_exception() -> None:
     signature = signature_of(NUMPY)
     assert describes(signature, LATER)
