@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -64,7 +65,7 @@ class Registry(Mapping[str, T]):
             raise BadInputError(f"{where} can't be loaded: {error!r}") from error
         members = {*vars(self._interface), *self._interface.__annotations__}
         missing = sorted(
-            name for name in members if not name.startswith("_") and not hasattr(made, name)
+            name for name in members if not name.startswith("_") and not self._has(made, name)
         )
         if missing:
             raise BadInputError(f"{where}: expected it to have {', '.join(missing)}")
@@ -72,6 +73,20 @@ class Registry(Mapping[str, T]):
         if name != entry.name:
             raise BadInputError(f"{where}: expected the name {entry.name!r}, found {name!r}")
         return made
+
+    def _has(self, made: object, name: str) -> bool:
+        """Return whether the object has a member of its own.
+
+        One that it inherits from the interface will do only where nobody reads what it returns: a
+        protocol's methods return None.
+        """
+        if not hasattr(made, name):
+            return False
+        member = vars(self._interface).get(name)
+        if member is None or inspect.getattr_static(type(made), name, None) is not member:
+            return True
+        function = member.fget if isinstance(member, property) else member
+        return getattr(function, "__annotations__", {}).get("return") in (None, "None")
 
 
 def _package(entry: EntryPoint) -> str:

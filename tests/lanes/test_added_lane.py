@@ -54,6 +54,9 @@ class AcmeLane:
     def facts(self, events):
         return {"acme_devices": "seen"}
 """
+# A lane that leaves out methods whose answers are read.
+DERIVED = LANE.partition("    def missing")[0].replace("AcmeLane:", "AcmeLane(Lane):", 1)
+DERIVED = f"from harness.lanes.protocol import Lane\n{DERIVED}"
 ENTRY = "[xla_harness.lanes]\nacme = acme_lane:AcmeLane\n"
 CASES = """
 @pytest.mark.lanes("cpu", "acme")
@@ -130,6 +133,11 @@ def test_a_plan_has_a_cell_on_it_for_a_stack_with_its_packages(
 @pytest.mark.parametrize(
     ("entry", "body", "said"),
     [
+        (
+            "acme = acme_lane:AcmeLane",
+            DERIVED,
+            "expected it to have environment, facts, missing, unproven",
+        ),
         ("acme = gone:AcmeLane", "", "lane 'acme' of acme: gone:AcmeLane can't be loaded"),
         ("acme = acme_lane:Gone", LANE, "acme_lane:Gone can't be loaded: AttributeError"),
         ("acme = acme_lane:AcmeLane", "1 / 0", "can't be loaded: ZeroDivisionError"),
