@@ -108,7 +108,10 @@ def describe(item: pytest.Item, items: dict[str, pytest.Item]) -> Found:
     callspec = getattr(item, "callspec", None)
     target = callspec.params.get("xla_target") if callspec else None
     if not isinstance(item, pytest.Function) or not isinstance(target, Target):
-        raise BadInputError(f"{item.nodeid}: expected a case: a test function with lanes(...)")
+        raise BadInputError(
+            f"{item.nodeid}: expected a case: a test function with lanes(...); any other test runs "
+            "as it is, by pytest --lane NAME --topology T"
+        )
     if target.lane != DEFAULT_LANE:
         raise BadInputError(_no_lane(item, target, items))
     settings = Settings.of(item.config)

@@ -105,13 +105,14 @@ def of_script(path: Path, case: Case, like: Ending) -> Ending:
 
 
 def _exception(stderr: str) -> str:
-    """The line below the last traceback: ``Type: message``."""
+    """The text below the last traceback: ``Type: message``."""
     stderr = _RANK.sub("", stderr)
     lines = stderr.rpartition("Traceback (most recent call last):")[2].splitlines()
     if "Traceback (most" not in stderr:
         lines = stderr.splitlines()[-1:]
-    found = [line for line in lines if line and not line[0].isspace()]
-    return next((line for line in found if _EXCEPTION.match(line)), found[0] if found else "")
+    found = [at for at, line in enumerate(lines) if line and not line[0].isspace()]
+    start = next((at for at in found if _EXCEPTION.match(lines[at])), found[0] if found else 0)
+    return "\n".join(lines[start:])
 
 
 def _alike(one: str, other: str) -> bool:

@@ -107,8 +107,8 @@ def environment(case: Case, *, uses_jax: bool) -> str:
     own = dict(case.environment)
     sets, others = [], []
     for name, value in full_environment(case, LANES[case.target.lane]).items():
-        if name.startswith("JAX_") and not uses_jax:
-            continue
+        if name.startswith("XLA_HARNESS_") or (name.startswith("JAX_") and not uses_jax):
+            continue  # nobody would read it
         if value is None:
             others.append(f'os.environ.pop("{name}", None)')
         elif name in _ADDED_TO and name in own:

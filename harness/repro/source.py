@@ -23,6 +23,7 @@ from libcst.metadata import (
     Scope,
     ScopeProvider,
 )
+from packaging.specifiers import SpecifierSet
 
 from harness.errors import BadInputError
 from harness.repro.nodes import find
@@ -33,6 +34,13 @@ Import = cst.Import | cst.ImportFrom
 _STANDINS = {
     "harness.isolation.ranks": "harness.repro.standins.ranks",
     "harness.oracles.gloo": "harness.repro.standins.gloo",
+}
+# Of these versions of jaxlib, which need none of what the harness's modules do for older ones, nor
+# for groups along the axes of a mesh.
+_PLAIN_JAXLIB = SpecifierSet(">=0.7,<0.12")
+_OF_PLAIN_JAXLIB = {
+    "harness.ir.parse": "harness.repro.standins.parse",
+    "harness.oracles.replicas": "harness.repro.standins.replicas",
 }
 # What a script can't have: it is the harness.
 _KEPT = ("virtual_tpu", "isolation", "lanes", "plugin", "session", "commands", "fixtures")
@@ -207,8 +215,11 @@ def _first_name(node: cst.CSTNode) -> cst.Name:
 class Sources:
     """The modules below a project's root, and the harness's own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, jaxlib: str = "") -> None:
+        """``jaxlib`` is the version that the script runs with."""
         self._root = root
+        plain = jaxlib[:1].isdigit() and jaxlib in _PLAIN_JAXLIB
+        self._standins = {**_STANDINS, **(_OF_PLAIN_JAXLIB if plain else {})}
         self._modules: dict[str, Module] = {}
 
     def is_local(self, name: str) -> bool:
@@ -227,7 +238,7 @@ class Sources:
 
         Raises BadInputError for a part of the harness that no script can have.
         """
-        name = _STANDINS.get(name, name)
+        name = self._standins.get(name, name)
         parts = name.split(".")
         if parts[0] == "harness" and parts[1:2] and parts[1] in _KEPT:
             raise BadInputError(f"{name} is needed, a part of the harness that a script can't have")

@@ -36,7 +36,8 @@ def write(
     BadInputError for a case that can't be one script, with the reason.
     """
     item = found.item
-    bundle = Bundle(Sources(item.config.rootpath.resolve()))
+    jaxlib = (pins or {}).get("jaxlib") or installed("jaxlib")
+    bundle = Bundle(Sources(item.config.rootpath.resolve(), jaxlib))
     steps = Steps(bundle, item, found.case.target.topology)
     steps.plan()
     cause = found.expectation.cause if found.expectation else ""

@@ -471,6 +471,15 @@ def test_standins_have_the_same_functions(long: ModuleType, short: ModuleType) -
     assert short.RankError.__bases__ == long.RankError.__bases__
 
 
+def test_a_real_case_in_short() -> None:
+    """jaxlib's XLA executes what the short modules read, as the harness's own do."""
+    case = "test_reduce_scatter_dimension_and_scale[cpu-4--1--2.0]"
+    done = repro(ROOT, f"suites/collectives/test_gather_scatter.py::{case}", "--check")
+    assert done.returncode == 0, done.stderr
+    assert "ends as the case does: passed" in done.stderr
+    assert len(done.stdout.splitlines()) < 430
+
+
 @pytest.mark.measures_coverage
 def test_short_ranks() -> None:
     """In a process of its own, where nothing but this forks."""
