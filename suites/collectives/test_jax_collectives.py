@@ -208,3 +208,28 @@ def test_ragged_all_to_all(topology: Topology) -> None:
         spread(np.concatenate(inputs), mesh, Spec("x"))
     )
     check_numbers(_ranks(result), expected)
+
+
+@pytest.mark.upstream("jax-ml/jax#19720")
+@pytest.mark.parametrize("name", ["all_gather", "psum_scatter", "all_to_all"])
+def test_last_dimension_by_a_negative_number(topology: Topology, name: str) -> None:
+    """The dimension along which results are put together or divided, counted from the end."""
+    world, rows = topology.total, Spec("x")
+    mesh = mesh_of(world)
+    inputs = ranks_of(world, SHAPE)
+    program, expected = {
+        "all_gather": (
+            lambda x: lax.all_gather(x, "x", axis=-1, tiled=True),
+            [np.concatenate(inputs, 1)] * world,
+        ),
+        "psum_scatter": (
+            lambda x: lax.psum_scatter(x, "x", scatter_dimension=-1, tiled=True),
+            np.split(np.sum(inputs, 0, dtype=np.float32), world, 1),
+        ),
+        "all_to_all": (
+            lambda x: lax.all_to_all(x, "x", 0, -1, tiled=True),
+            [np.concatenate([np.split(x, world)[n] for x in inputs], 1) for n in range(world)],
+        ),
+    }[name]
+    result = on_each_device(program, mesh, rows)(spread(np.concatenate(inputs), mesh, rows))
+    check_numbers(_ranks(result), expected)

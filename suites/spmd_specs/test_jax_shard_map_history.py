@@ -73,3 +73,19 @@ def test_shard_map_over_a_value_from_outside() -> None:
         except (NotImplementedError, ValueError):  # the error that the thread asked for
             return
     np.testing.assert_array_equal(found, x @ weights)
+
+
+@pytest.mark.upstream("jax-ml/jax#28260")
+def test_transpose_of_what_was_linearized_at_a_constant() -> None:
+    """A Gauss-Newton product with each device's own tangent, at a point of all devices."""
+    mesh, spec = mesh_of(4), PartitionSpec("x")
+
+    def product(tangent: Any) -> Any:
+        point = jnp.array([3.0])
+        _, forward = jax.linearize(lambda x: (x**3).mean(), point)
+        (back,) = jax.linear_transpose(forward, point)(forward(tangent))
+        return back
+
+    tangents = np.arange(4, dtype=np.float32)
+    found = checked(product, mesh, (spec,), spec)(tangents)
+    np.testing.assert_array_equal(found, tangents * 27**2)
