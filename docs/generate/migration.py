@@ -153,7 +153,8 @@ def _areas(found: Comparison) -> Iterator[str]:
 
 def _row(effect: Effect, cases: Sequence[ComparedCase]) -> tuple[str, ...]:
     first = cases[0]
-    return str(effect), str(len(cases)), _upstream(cases), code(first.id), code(first.failure)
+    says = code(first_line(first.failure))
+    return str(effect), str(len(cases)), _upstream(cases), code(first.id), says
 
 
 def _broken(found: Comparison, root: Path) -> Iterator[str]:
@@ -180,7 +181,8 @@ def _cause(cases: Sequence[ComparedCase]) -> str:
     first = cases[0]
     where = f" at {plain(first.layer)}" if first.layer else ""
     known = f" ({_upstream(cases)})" if first.issues else ""
-    return f"- {len(cases)} case{'s' * (len(cases) > 1)}{where}{known}: {code(first.failure)}"
+    says = code(first_line(first.failure))
+    return f"- {len(cases)} case{'s' * (len(cases) > 1)}{where}{known}: {says}"
 
 
 def _upstream(cases: Sequence[ComparedCase]) -> str:
