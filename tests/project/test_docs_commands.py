@@ -90,7 +90,8 @@ def test_there_are_commands() -> None:
 def test_its_options_exist(
     shown: Shown, pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "reports").mkdir()  # what the commands before it have made
+    for folder in ("fixtures", "reports"):  # of the clone, or made by the commands before it
+        (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path)
     if shown.program == "pytest":
         pytestconfig._parser.parse(shown.words[1:])  # raises UsageError

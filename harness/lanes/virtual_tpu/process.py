@@ -111,8 +111,12 @@ def _settle_children(util: Any) -> None:
 
 
 def stack(frames: Sequence[_Frame], thread: int) -> str:
-    """The thread's Python stack from the test on, the innermost call last."""
+    """The thread's Python stack from the test on, the innermost call last.
+
+    What stands between JAX and its compilation is left out.
+    """
     found = _summaries(frames, thread)
+    found = [frame for frame in found if frame.filename != async_collectives.__file__]
     own = [n for n, frame in enumerate(found) if frame.filename.startswith(_RUNNERS)]
     return "".join(traceback.format_list(found[max(own, default=-1) + 1 :]))
 

@@ -43,7 +43,7 @@ static PJRT_Error *execute_with(PJRT_LoadedExecutable *executable, PJRT_Buffer *
 }
 
 static void expect_refusal(PJRT_Error *error, const char *text) {
-  EXPECT(error != NULL && error_is(error, PJRT_Error_Code_INVALID_ARGUMENT));
+  EXPECT(error != NULL && error_code(error) == PJRT_Error_Code_INVALID_ARGUMENT);
   const char *found = text_of(error);
   if (strstr(found, text) == NULL) fail("expected %s in %s", text, found);
 }
