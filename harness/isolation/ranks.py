@@ -117,8 +117,11 @@ def _report(descriptor: int, call: Callable[[], Any]) -> NoReturn:
         value = call()
         message = pickle.dumps(_Result(time.monotonic(), value))
     except BaseException as error:
-        # What it is comes first: a summary shows no more.
+        # What it is comes first: a summary shows no more. Only an assertion says in further lines
+        # what differs; the report of a job that can't go on would be there twice.
         why = with_name_joined("".join(traceback.format_exception_only(error)).rstrip())
+        if not isinstance(error, AssertionError):
+            why = why.partition("\n")[0]
         raised = f"{why}\n{traceback.format_exc()}"
         message = pickle.dumps(_Result(time.monotonic(), raised=raised))
     with open(descriptor, "wb", closefd=False) as file:
