@@ -28,7 +28,7 @@ static const Refusal KNOWN[] = {
 };
 
 // What the CPU's compiler, and the functions that it calls, say of themselves.
-static const char *const OF_CPU[] = {"Host", "XLA:CPU", "CPU"};
+static const char *const OF_CPU[] = {"Host", "CPU"};
 static const Refusal LACKING = {
     .sentence =
         "virtual TPU: XLA's CPU compiler, which compiles for it, can't do this; a TPU may. "

@@ -104,7 +104,8 @@ void destroy_client(PJRT_Client *client) {
   CALL(PJRT_Client_Destroy, &args);
 }
 
-PJRT_Error *try_compile(PJRT_Client *client, const char *text, PJRT_LoadedExecutable **out) {
+PJRT_Error *try_compile_with(PJRT_Client *client, const char *text, const char *options,
+                             size_t options_size, PJRT_LoadedExecutable **out) {
   const PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE,
                                 .code = (char *)text,
                                 .code_size = strlen(text),
@@ -112,11 +113,15 @@ PJRT_Error *try_compile(PJRT_Client *client, const char *text, PJRT_LoadedExecut
                                 .format_size = 4};
   PJRT_Client_Compile_Args args = {.client = client,
                                    .program = &program,
-                                   .compile_options = OPTIONS,
-                                   .compile_options_size = sizeof OPTIONS};
+                                   .compile_options = options,
+                                   .compile_options_size = options_size};
   PJRT_Error *error = CALL_SIZED(PJRT_Client_Compile, &args, PJRT_Client_Compile_Args_STRUCT_SIZE);
   *out = args.executable;
   return error;
+}
+
+PJRT_Error *try_compile(PJRT_Client *client, const char *text, PJRT_LoadedExecutable **out) {
+  return try_compile_with(client, text, OPTIONS, sizeof OPTIONS, out);
 }
 
 PJRT_LoadedExecutable *compile_program(PJRT_Client *client, const char *text) {

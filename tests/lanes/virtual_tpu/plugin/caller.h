@@ -48,6 +48,9 @@ PJRT_Client *create_client(void);
 void destroy_client(PJRT_Client *client);
 // Compile StableHLO text for one device; an error, or the executable.
 PJRT_Error *try_compile(PJRT_Client *client, const char *text, PJRT_LoadedExecutable **out);
+// The same with compile options other than the usual ones.
+PJRT_Error *try_compile_with(PJRT_Client *client, const char *text, const char *options,
+                             size_t options_size, PJRT_LoadedExecutable **out);
 PJRT_LoadedExecutable *compile_program(PJRT_Client *client, const char *text);
 void destroy_executable(PJRT_LoadedExecutable *executable);
 // Run a program of one float[4] with `options_size` bytes of execute options.

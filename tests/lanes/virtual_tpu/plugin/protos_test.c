@@ -165,19 +165,11 @@ TEST(quick_options_come_before_the_callers) {
 TEST(a_program_of_an_old_caller_compiles) {
   static const char OLD[] = {26, 8, 26, 2, 0x50, 1, 32, 1, 40, 1};
   PJRT_Client *client = create_client();
-  const PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE,
-                                .code = (char *)DOUBLE,
-                                .code_size = strlen(DOUBLE),
-                                .format = "mlir",
-                                .format_size = 4};
-  PJRT_Client_Compile_Args args = {.client = client,
-                                   .program = &program,
-                                   .compile_options = OLD,
-                                   .compile_options_size = sizeof OLD};
-  CALL(PJRT_Client_Compile, &args);
-  destroy_executable(args.executable);
+  PJRT_LoadedExecutable *executable;
+  ok(try_compile_with(client, DOUBLE, OLD, sizeof OLD, &executable), "PJRT_Client_Compile");
+  destroy_executable(executable);
   setenv("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1", 1);  // so no override says it
-  text_of(CALL_SIZED(PJRT_Client_Compile, &args, PJRT_Client_Compile_Args_STRUCT_SIZE));
+  text_of(try_compile_with(client, DOUBLE, OLD, sizeof OLD, &executable));
   destroy_client(client);
 }
 
@@ -186,19 +178,11 @@ TEST(a_program_of_an_old_caller_compiles) {
 TEST(a_program_of_a_new_caller_compiles_without_a_word) {
   static const char NEW[] = {26, 12, 26, 6, (char)0xb2, 0x1a, 3, 4, 5, 3, 32, 1, 40, 1};
   PJRT_Client *client = create_client();
-  const PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE,
-                                .code = (char *)DOUBLE,
-                                .code_size = strlen(DOUBLE),
-                                .format = "mlir",
-                                .format_size = 4};
-  PJRT_Client_Compile_Args args = {.client = client,
-                                   .program = &program,
-                                   .compile_options = NEW,
-                                   .compile_options_size = sizeof NEW};
+  PJRT_LoadedExecutable *executable;
   const int usual = dup(STDERR_FILENO);
   const int log = open("log.txt", O_CREAT | O_TRUNC | O_WRONLY, 0600);
   EXPECT(usual >= 0 && log >= 0 && dup2(log, STDERR_FILENO) == STDERR_FILENO);
-  CALL(PJRT_Client_Compile, &args);
+  ok(try_compile_with(client, DOUBLE, NEW, sizeof NEW, &executable), "PJRT_Client_Compile");
   EXPECT(dup2(usual, STDERR_FILENO) == STDERR_FILENO);
   close(usual);
   close(log);
@@ -206,7 +190,7 @@ TEST(a_program_of_a_new_caller_compiles_without_a_word) {
   char *text = read_file("log.txt", &size);
   if (strstr(text, "fusion") != NULL) fail("the compiler wrote: %s", text);
   free(text);
-  destroy_executable(args.executable);
+  destroy_executable(executable);
   destroy_client(client);
 }
 
