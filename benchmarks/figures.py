@@ -3,8 +3,8 @@
 A walk is a task that a reader may want to follow through the code: a case of the suites from its
 collection to its page, and ``qualify`` of two stacks of a small package. The walks run, and a
 module belongs to one if a function of it was executed. Of ``qualify`` that is the command's own
-process: its cells run in environments of their own, and are the first walk again. Usage: ``uv run benchmarks/figures.py``;
-``--no-walks`` leaves out what takes minutes.
+process: its cells run in environments of their own, and are the first walk again.
+Usage: ``uv run benchmarks/figures.py``; ``--no-walks`` leaves out what takes a minute.
 """
 
 from __future__ import annotations

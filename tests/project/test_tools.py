@@ -1,9 +1,9 @@
-"""Spelling and the format of C code: the project is clean, and a planted fault is found."""
+"""The checks that run no test: each finds a planted fault, and each is written once."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,32 +11,50 @@ from pathlib import Path
 from support.paths import ROOT
 
 BIN = Path(sys.executable).parent
+CHECKS = ".ci/checks"
+FAULTS = {
+    "lint": ("harness/planted.py", "import os\n"),
+    "format": ("suites/planted.py", "x  =  1\n"),
+    "format-c": ("tests/planted.c", "int  f( void ){return 0;}\n"),
+    "spelling": ("docs/planted.md", "Errors are rec" + "ieved.\n"),
+    "imports": ("harness/model/planted.py", "from harness.junit import case\n"),
+}
 
 
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "UV_PROJECT_ENVIRONMENT": str(BIN.parent),
+    }
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [folder / CHECKS, *names], env=environment, capture_output=True, text=True, check=False
     )
 
 
-def test_the_project_has_no_known_misspelling(tmp_path: Path) -> None:
-    done = run(BIN / "codespell")
-    assert (done.returncode, done.stdout) == (0, "")
-    planted = tmp_path / "page.md"
-    planted.write_text("Errors are rec" + "ieved.\n")
-    assert "==> received" in run(BIN / "codespell", planted).stdout
+def test_every_planted_fault_is_named(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    subprocess.run(["git", "clone", "--quiet", ROOT, copy], check=True)
+    for path, text in FAULTS.values():
+        (copy / path).write_text(text)
+    subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
+    done = run(copy, *FAULTS)
+    assert (done.returncode, done.stderr) == (1, f"failed: {' '.join(FAULTS)}\n"), done.stdout
+    for message in ("F401", "planted.c:1:", "==> received", "harness.model", "Would reformat"):
+        assert message in done.stdout
 
 
-def test_all_c_code_has_one_format(tmp_path: Path) -> None:
-    assert run(".ci/format-c").returncode == 0
-    for name in (".ci/format-c", ".clang-format", "plugin.c"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("int  f( void ){return 0;}\n")
-    for name in (".ci/format-c", ".clang-format"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    for arguments in (["init", "--quiet"], ["add", "."]):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    done = run(tmp_path / ".ci/format-c")
-    assert done.returncode != 0
-    assert "plugin.c:1:" in done.stderr
+def test_a_check_that_does_not_exist() -> None:
+    done = run(ROOT, "lint", "typos")
+    assert done.returncode == 2
+    assert "typos: expected one of" in done.stderr
+
+
+def test_each_check_is_written_once() -> None:
+    """A person, .ci/run and ci.yml call the one script."""
+    script = (ROOT / CHECKS).read_text()
+    tools = [re.split(r"[ .]+", entry)[0] for entry in re.findall(r'\]="\.?([^"]+)"', script)]
+    assert len(tools) == 8
+    for path in (ROOT / ".ci/run", ROOT / ".github/workflows/ci.yml"):
+        text = path.read_text()
+        assert CHECKS in text
+        assert [tool for tool in tools if re.search(rf"\b{tool}\b", text)] == []
