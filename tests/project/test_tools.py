@@ -39,7 +39,7 @@ def test_every_planted_fault_is_named(tmp_path: Path) -> None:
     subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
     done = run(copy, *FAULTS)
     assert (done.returncode, done.stderr) == (1, f"failed: {' '.join(FAULTS)}\n"), done.stdout
-    for message in ("F401", "planted.c:1:", "==> received", ".model -> .junit", "Would reformat"):
+    for message in ("F401", "planted.c:1:", "==> received", ".model -> .junit", "be reformatted"):
         assert message in done.stdout
 
 
