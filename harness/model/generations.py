@@ -32,6 +32,7 @@ class Generation:
     grids: tuple[str, ...] = _PLANES  # the slices that Google Cloud has
     gke: str = ""  # the value of GKE's node label gke-tpu-accelerator
     host_chips: int = 4  # of a slice of several hosts
+    memory: int = 0  # GiB of HBM of a chip
     pci: int = 0  # the device id of a chip, by which JAX and torch_xla find it
 
     def accelerator_type(self, chips: int) -> str:
@@ -41,6 +42,11 @@ class Generation:
     def chips(self, counted: int) -> int:
         """Of the slice whose accelerator type ends with that number."""
         return counted // self._counted_of_a_chip
+
+    @property
+    def device_memory(self) -> int:
+        """Return the HBM of one device in GiB."""
+        return self.memory // self.devices
 
     @property
     def _counted_of_a_chip(self) -> int:
@@ -84,18 +90,23 @@ GENERATIONS: Mapping[str, Generation] = {
         Generation(
             *("v4", "TPU v4", "v4", 2, 1, True, 3, _TORUSES),
             gke="tpu-v4-podslice",
+            memory=32,
             pci=0x005E,
         ),
-        Generation("v5e", "TPU v5 lite", "v5litepod", gke="tpu-v5-lite-podslice", pci=0x0063),
+        Generation(
+            "v5e", "TPU v5 lite", "v5litepod", gke="tpu-v5-lite-podslice", memory=16, pci=0x0063
+        ),
         Generation(
             *("v5p", "TPU v5", "v5p", 2, 1, True, 3, _TORUSES),
             gke="tpu-v5p-slice",
+            memory=95,
             pci=0x0062,
         ),
-        Generation("v6e", "TPU v6 lite", "v6e", gke="tpu-v6e-slice", pci=0x006F),
+        Generation("v6e", "TPU v6 lite", "v6e", gke="tpu-v6e-slice", memory=32, pci=0x006F),
         Generation(
             *("tpu7x", "TPU7x", "tpu7x", 1, 2, True, 3, _TORUSES),
             gke="tpu7x",
+            memory=192,
             pci=0x0076,
         ),
     )

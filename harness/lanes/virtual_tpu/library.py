@@ -119,6 +119,7 @@ def environment(topology: Topology) -> dict[str, str | None]:
         "VIRTUAL_TPU_KIND": generation.device_kind,
         "VIRTUAL_TPU_PCI": f"0x{generation.pci:04x}",
         "VIRTUAL_TPU_CORES": str(generation.cores),
+        "VIRTUAL_TPU_MEMORY": str(generation.device_memory),
         "VIRTUAL_TPU_CHIPS": str(topology.chips * (1 if topology.processes else topology.slices)),
         "VIRTUAL_TPU_PLATFORM": f"{wrapper}TFRT {generation.device_kind}\n{_libtpu_build()} "
         "virtual TPU",

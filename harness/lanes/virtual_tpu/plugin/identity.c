@@ -5,7 +5,7 @@
 
 #include "plugin.h"
 
-enum { MOST_DEVICES = 4096 };
+enum { MOST_DEVICES = 4096, MOST_GIB = 4096 };
 
 typedef struct {
   int64_t coordinates[3];
@@ -184,6 +184,12 @@ static PJRT_Error *read_environment(void) {
   if (!number_whole(cores, 1, 2, &identity.cores)) {
     return wrong("VIRTUAL_TPU_CORES", cores, "1 or 2");
   }
+  const char *memory = variable("VIRTUAL_TPU_MEMORY");
+  int gib;
+  if (!number_whole(memory, 1, MOST_GIB, &gib)) {
+    return wrong("VIRTUAL_TPU_MEMORY", memory, "GiB of a device, as 32");
+  }
+  identity.memory = (int64_t)gib << 30;
   snprintf(identity.kind, sizeof identity.kind, "%s", kind);
   snprintf(identity.version, sizeof identity.version, "%s", version);
   PJRT_Error *error = read_slices();

@@ -22,7 +22,7 @@ typedef struct Parameters {
   struct Parameters *next;
   const PJRT_LoadedExecutable *executable;
   char *name;  // of the program
-  size_t count;
+  size_t count, results;
   Parameter *each;
 } Parameters;
 
@@ -30,7 +30,8 @@ static Parameters *known;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 enum { ELEMENT_TYPE = 2, DIMENSIONS = 3, ELEMENTS = 4 };  // of a ShapeProto
-enum { NAME = 1, PROGRAM_SHAPE = 4, PARAMETER = 1 };      // of an HloModuleProto, and inside
+enum { NAME = 1, PROGRAM_SHAPE = 4 };                     // of an HloModuleProto
+enum { PARAMETER = 1, RESULT = 2 };                       // of a ProgramShapeProto
 enum { TUPLE = 13, TYPES = 34 };                          // of xla_data.proto's PrimitiveType
 
 // PJRT's number and HLO's name of each PrimitiveType.
@@ -105,10 +106,19 @@ static void add_all(Parameters *to, unsigned char *at, unsigned char *end, unsig
   }
 }
 
+static size_t count_results(unsigned char *shape, unsigned char *end) {
+  if (!is_tuple(shape, end)) return 1;
+  size_t count = 0;
+  for (Field field; next_field(&shape, end, &field);) count += field.number == ELEMENTS;
+  return count;
+}
+
 static void learn(Parameters *to, unsigned char *module, unsigned char *end) {
   unsigned char *last, *at = find_field(module, end, NAME, &last);
   to->name = at == NULL ? strdup("?") : strndup((const char *)at, (size_t)(last - at));
   if ((at = find_field(module, end, PROGRAM_SHAPE, &last)) == NULL) return;
+  unsigned char *result_end, *result = find_field(at, last, RESULT, &result_end);
+  to->results = result == NULL ? 0 : count_results(result, result_end);
   unsigned char *only_end, *only = find_field(at, last, PARAMETER, &only_end);
   if (only != NULL && is_tuple(only, only_end)) {  // all arguments in one
     add_all(to, only, only_end, ELEMENTS);
@@ -230,4 +240,12 @@ PJRT_Error *parameters_check(const PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *error = all == NULL || all->name == NULL ? NULL : check_all(all, args);
   pthread_mutex_unlock(&lock);
   return error;
+}
+
+size_t parameters_results(PJRT_LoadedExecutable *executable) {
+  pthread_mutex_lock(&lock);
+  const Parameters *all = find(executable);
+  const size_t results = all == NULL ? 0 : all->results;
+  pthread_mutex_unlock(&lock);
+  return results;
 }

@@ -109,6 +109,7 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
       extensions_fill(own);
       raw_buffers_fill(own);
       host_transfers_fill(own);
+      usage_fill(own);
     }
   }
   pthread_mutex_unlock(&lock);

@@ -14,6 +14,7 @@
 // donors.c    arguments that an executable takes though no result has their memory
 // compilations.c  what forked ranks compile once for all
 // memories.c  in which memory an executable's results are
+// usage.c     how much memory the buffers of each device take
 // devices.c   which devices a process may address, in a job of several
 // job.c       the connection to the process in which the ranks of a job meet
 // gather.c    whether threads of one process that meet need that other process
@@ -118,6 +119,7 @@ typedef struct {
   int process, processes;        // this one's index in the whole job, and how many there are
   int of_chip;                   // devices that one chip is
   int cores;                     // of one device
+  int64_t memory;                // of one device, in bytes
   char kind[64], version[512];
 } Identity;
 extern Identity identity;
@@ -237,6 +239,8 @@ void host_transfers_fill(PJRT_Api *api);
 PJRT_Error *parameters_check(const PJRT_LoadedExecutable_Execute_Args *args);
 // Forget an executable that ends, or whose address a new one has got.
 void parameters_forget(const PJRT_LoadedExecutable *executable);
+// Return how many results an executable has on each device; 0 of one that is deleted.
+size_t parameters_results(PJRT_LoadedExecutable *executable);
 
 // --- donors.c
 // What an executable takes of its arguments, from the program that it was compiled from.
@@ -269,6 +273,16 @@ void memories_forget(const void *executable);
 // Move the results of an execution to where they belong.
 PJRT_Error *memories_place(const PJRT_LoadedExecutable_Execute_Args *args);
 void memories_fill(PJRT_Api *api);
+
+// --- usage.c
+// Count the memory of a buffer that the caller is given.
+void usage_add(PJRT_Buffer *buffer);
+// Count what an execution has taken of its arguments, and its results if the caller is given them.
+void usage_executed(const PJRT_LoadedExecutable_Execute_Args *args, int has_results);
+// Forget the buffers of a client that ends.
+void usage_forget(const PJRT_Client *client);
+// Add to those calls of `api` by which buffers come into being and end.
+void usage_fill(PJRT_Api *api);
 
 // --- devices.c
 // The number that PJRT knows a device by.

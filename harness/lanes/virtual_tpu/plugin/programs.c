@@ -507,6 +507,7 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
     if (error == NULL) error = donors_delete(args);
   }
   if (error == NULL) error = memories_place(args);
+  usage_executed(args, error == NULL);
   args->options = given;
   if (error != NULL) unseen_returned(error, __builtin_return_address(0));
   return error;

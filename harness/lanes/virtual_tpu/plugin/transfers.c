@@ -222,6 +222,7 @@ static PJRT_Error *receive(ReceiveArgs *args) {
   }
   if (error == NULL) error = job_error();  // it may have failed before these were known
   if (error == NULL) {
+    for (size_t i = 0; i < count; ++i) usage_add(args->buffers[i]);
     args->num_buffers = count;
     args->notifier(NULL, descriptions, sizes, count, args->argument, cancel, NULL);
   }
