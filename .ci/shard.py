@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         case [shard, *rest] if "/" in shard:
             files = sorted(parts(Shard.parse(shard).count)[Shard.parse(shard).number - 1])
             return subprocess.run(
-                [sys.executable, "-m", "pytest", *files, *rest], check=False, cwd=ROOT
+                [sys.executable, "-m", "pytest", "-n0", *files, *rest], check=False, cwd=ROOT
             ).returncode
         case _:
             print(__doc__, file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.expectations.causes import read_findings
 from harness.lanes import at_import
-from harness.session import options, written
+from harness.session import options, workers, written
 from harness.session.fixtures import (
     host_work,
     start_runtime,
@@ -41,8 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
+    workers.choose(early_config)
     # OpenBLAS starts its threads when NumPy is imported, and a fork would lose them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # So does the allocator of PyArrow.
@@ -57,6 +59,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         # A conftest that imports torch_xla names no platform; torch_xla would.
         os.environ.setdefault("PJRT_SELECT_DEFAULT_DEVICE", "0")
     os.environ.update(at_import.environment(lanes))
+    yield
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -54,6 +54,27 @@ LONGEST = (
 )
 
 
+MOST_WORKERS = 16
+
+# A pytest that a test starts in this project leaves the other cores to the other tests.
+os.environ["PYTEST_XDIST_AUTO_NUM_WORKERS"] = "0"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """A worker takes whole files, whose tests share what they set up, in the order of below."""
+    if config.getoption("numprocesses", None) and config.option.dist == "no":
+        config.option.dist, config.option.loadscopereorder = "loadfile", False
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Five workers keep two cores busy: some tests wait. More workers than files would idle."""
+    files = len(config.args) if all(Path(path).is_file() for path in config.args) else MOST_WORKERS
+    workers = min(files, MOST_WORKERS, 5 * len(os.sched_getaffinity(0)) // 2)
+    return workers if workers > 1 else 0
+
+
 def pytest_configure(config: pytest.Config) -> None:
     marker = "measures_coverage: of the processes that the test starts too, which takes CPU"
     config.addinivalue_line("markers", marker)

@@ -175,8 +175,8 @@ class Cell:
             command += ["--unless-lane", ",".join(self.elsewhere)]
         if self.shard is not None:
             command += ["--shard", str(self.shard)]
-        if self.workers > 1:
-            command += ["-n", str(self.workers)]
+        # Other cells have the other cores, whatever the project's ini says.
+        command += ["-n", str(self.workers)] if self.workers > 1 else ["-o", "xla_workers=0"]
         return [*command, *self._places()]
 
     def _written(self, cases: Sequence[str]) -> Path:

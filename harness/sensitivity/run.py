@@ -133,7 +133,7 @@ def _session(request: Request, name: str, plan: Plan, total: int, say: Say) -> R
     command = [
         *(sys.executable, "-m", "pytest", *request.paths, f"--lane={request.lane}"),
         *("-p", _PLUGIN, f"--junitxml={report}", "-q", "--tb=no", "-rN"),
-        *(("-n", str(request.jobs)) if request.jobs > 1 else ()),
+        *(("-n", str(request.jobs)) if request.jobs > 1 else ("-o", "xla_workers=0")),
     ]
     environment = {
         **frameworks.without_lanes(os.environ),

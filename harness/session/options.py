@@ -20,6 +20,7 @@ from harness.job import job
 from harness.lanes import Lane, check_named_platforms, lane_can, lane_named
 from harness.model.topology import PROCESSES, Target, Topology
 from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, read_durations
+from harness.session.workers import workers
 
 if TYPE_CHECKING:
     from harness.lanes.tpu_aot.golden import Golden
@@ -114,6 +115,9 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("xla_stacks", "folder of stacks, which expectations may name", default="")
     parser.addini("xla_findings", "Markdown file of findings, which expectations name", default="")
     parser.addini("xla_durations", "file of recorded durations, for --shard", default="")
+    parser.addini(
+        "xla_workers", "pytest-xdist's workers without -n: cores, or a number", default=""
+    )
     parser.addini("xla_quick", "file of the cases that --quick runs, an id a line", default="")
     parser.addini("xla_upstream", "file of upstream rows for the summary", default="")
     parser.addini(
@@ -164,6 +168,7 @@ class Settings:
             topologies = _divided(topologies, lanes, processes)
         if job.current() is not None and config.getoption("numprocesses", None):
             raise BadInputError("-n: expected one process on each worker of a job")
+        workers(config.getini("xla_workers"))
         elsewhere = _split(unless) if (unless := config.getoption("unless_lane")) else ()
         for lane in map(lane_named, elsewhere):
             if lane.name in lanes:

@@ -1,0 +1,54 @@
+"""How many workers of pytest-xdist a run has whose command line names none: ini xla_workers."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+
+import pytest
+
+from harness.errors import BadInputError
+from harness.job import job
+
+CORES = "cores"
+
+
+def choose(early_config: pytest.Config) -> None:
+    """Use as many workers as ini xla_workers says, unless the command line decides it.
+
+    This happens before other plugins read the command line, as pytest-cov measures workers only
+    if it knows of them at its start.
+    """
+    options = early_config.known_args_namespace
+    if getattr(options, "numprocesses", 0) is not None or options.tx or _needs_one_process(options):
+        return
+    try:
+        count = workers(early_config.getini("xla_workers"))
+    except BadInputError:
+        return  # Settings.of reports it
+    if count:
+        options.numprocesses = early_config.option.numprocesses = count
+
+
+def workers(text: str) -> int | str:
+    """Return a number of workers for pytest-xdist's ``-n``; raises BadInputError."""
+    if text == CORES:
+        return "logical"  # which pytest-xdist counts, or another plugin's hook
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    if text:
+        raise BadInputError(f"ini xla_workers: {text!r}: expected {CORES} or a number")
+    return 0
+
+
+def _needs_one_process(options: Namespace) -> bool:
+    """Return whether somebody looks into the run, or too little of it is left to share.
+
+    A debugger and ``-s`` need the terminal, which no worker has. Each worker imports the
+    frameworks and collects the tests: that takes longer than a few tests that are named.
+    """
+    debugs = options.usepdb or options.trace or options.capture == "no"
+    breaks = os.environ.get("PYTHONBREAKPOINT", "0") not in ("", "0")
+    paths = options.file_or_dir
+    named = bool(paths) and all("::" in path for path in paths)
+    return bool(debugs or breaks or named or options.collectonly or job.current() is not None)
