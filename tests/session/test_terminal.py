@@ -287,6 +287,62 @@ def test_progress_counts_by_outcome(
     assert max(map(len, lines)) <= 80
 
 
+MIXED = {
+    "cases first": ("test_a.py", "test_b.py"),
+    "plain tests first": ("test_b.py", "test_a.py"),
+}
+PLAIN = """\
+@pytest.mark.parametrize("n", range(90))
+def test_plain(n): pass
+def test_fails(): assert 0, "plainly"
+def test_skips(): pytest.skip("plain")
+@pytest.mark.xfail
+def test_fails_as_marked(): assert 0
+@pytest.fixture
+def broken():
+    yield
+    raise OSError("in teardown")
+def test_teardown(broken): pass
+def test_subtests(subtests):
+    with subtests.test("a"): pass
+"""
+HEAD = re.compile(r"\[ *\d+/(\d+) +\d+% \d+:\d\d\] ")
+
+
+@pytest.mark.parametrize("how", ["", "-n2"])
+@pytest.mark.parametrize("order", MIXED)
+def test_plain_tests_and_cases_share_one_line(project: Project, order: str, how: str) -> None:
+    cases, plain = MIXED[order]
+    project.write(cases, CASES)
+    project.write(plain, PLAIN)
+    lines = project.run("--topology=4", *how.split()).stdout.splitlines()
+    progress = [line for line in lines if HEAD.match(line)]
+    counts = "104 ok 7 fail 1 crash 1 hung 3 skip 1 exp"
+    assert re.fullmatch(rf"\[117/117 100% \d:\d\d\] {counts}", progress[-1]), progress[-1]
+    assert len(progress) >= 3
+    start = next(n for n, line in enumerate(lines) if re.search(r"\b117 items", line))
+    run = lines[start : lines.index(progress[-1])]
+    assert [line for line in run if len(line) > 80] == []
+    dots = [line for line in run if re.match(r"[.sxFE]{2}", line)]
+    assert [line for line in dots if not re.search(r"\[ *\d+%\]$", line)] == dots[-1:]
+    assert "failed: test_" in "\n".join(run)
+    # pytest-xdist's controller does not know that there are cases before the first one has run.
+    if order == "cases first" or not how:
+        assert dots == []
+        assert any("plainly" in line for line in run)
+
+
+@pytest.mark.parametrize("how", ["", "-n2"])
+def test_without_cases_the_progress_is_pytests(project: Project, how: str) -> None:
+    project.write("test_plain.py", PLAIN)
+    lines = project.run(*how.split()).stdout.splitlines()
+    dots = [line for line in lines if re.search(r"\.{9}", line)]
+    assert len(dots) >= 2
+    assert [line for line in dots if not re.search(r"\[ *\d+%\]$", line)] == []
+    assert max(map(len, dots)) <= 80
+    assert [line for line in lines if HEAD.match(line)] == []
+
+
 def test_the_command_reproduces_the_first(project: Project) -> None:
     project.write("test_inner.py", CASES)
     ran = project.run("-k", "test_fails and it")
