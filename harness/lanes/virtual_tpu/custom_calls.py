@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from harness.lanes.hlo import Computation, Instruction, Module, Shape, Sharding
+from harness.lanes.virtual_tpu.host_callbacks import TARGET
 from harness.lanes.virtual_tpu.inserted import Inserted, make, make_call
 
 _TOKEN, _TUPLE = 17, 13  # of PrimitiveType in xla/xla_data.proto
@@ -35,7 +36,7 @@ def replace_custom_calls(
     program = Module.FromString(module)
     divided = _is_divided(program)
     inserted = Inserted(program)
-    entries: dict[tuple[bytes, Shapes, bool], Computation] = {}
+    entries: dict[tuple[bytes, Shapes, bool, bool], Computation] = {}
     configs = []
     found = []
     for computation in program.computations:
@@ -52,12 +53,14 @@ def replace_custom_calls(
         for instruction, manual in calls:
             config = instruction.backend_config
             operands = tuple(shapes[operand] for operand in instruction.operand_ids)
-            key = config, operands, manual
+            key = config, operands, manual, (runs := _runs_unread(instruction))
             if key not in entries:
                 added = inserted.add(replacement(config, operands, divided), "kernel")
                 entries[key] = added[-1]
                 if manual:
                     _make_manual(i for c in added for i in c.instructions)
+                if runs:
+                    _keep(added[-1])
             chain.call(instruction, entries[key], manual=manual)
             configs.append(config)
         chain.finish()
@@ -99,6 +102,22 @@ def _is_manual(program: Module, computation: Computation, call: Instruction) -> 
     )
 
 
+def _runs_unread(call: Instruction) -> bool:
+    """Return whether a TPU's compiler keeps a call whose result nobody reads."""
+    may_be_removed = any(
+        attribute.key == "xla_allow_dce_side_effecting_op" and attribute.value == "true"
+        for attribute in call.frontend_attributes.map
+    )
+    return call.custom_call_has_side_effect and not may_be_removed
+
+
+def _keep(entry: Computation) -> None:
+    """Give what replaces such a call the same effect, if it asks Python for anything."""
+    for instruction in entry.instructions:
+        if instruction.opcode == "custom-call" and instruction.custom_call_target == TARGET:
+            instruction.custom_call_has_side_effect = True
+
+
 def _make_manual(instructions: Iterable[Instruction]) -> None:
     for instruction in instructions:
         parts = len(list(_leaves(instruction.shape)))
@@ -136,7 +155,15 @@ class _Chain:
             return
         token = self._token or self._add(instruction, "after-all")
         call = self._add(instruction, "call", token.id, *instruction.operand_ids)
-        of_tuple = bool(instruction.shape.tuple_shapes)
+        (root,) = (i for i in entry.instructions if i.id == entry.root_id)
+        if root.shape.element_type == _TOKEN:  # there are no results
+            call.called_computation_ids.append(entry.id)
+            self._token = call
+            make(instruction, "tuple", [])
+            if manual:
+                _make_manual([*self._before[instruction.id], instruction])
+            return
+        of_tuple = instruction.shape.element_type == _TUPLE
         results = instruction.shape.tuple_shapes if of_tuple else [instruction.shape]
         call.shape.element_type = _TUPLE
         call.shape.tuple_shapes.extend([Shape(element_type=_TOKEN), *results])

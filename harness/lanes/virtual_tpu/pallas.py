@@ -201,18 +201,32 @@ def _record_rule(module: Any, name: str, call: Any) -> None:
 
 
 def _payload(results: Any, module: Any) -> bytes | None:
-    """The payload of the custom call that the first result comes from; None without a result."""
-    while isinstance(results, list | tuple):
-        if not results:
-            return None
+    """Return the payload of the custom call that a rule has just written; None if there is none.
+
+    The first result comes from it. Without results it is the last operation that was written.
+    """
+    while isinstance(results, list | tuple) and results:
         results = results[0]
-    operation = results.owner
+    operation = _last_written() if isinstance(results, list | tuple) else results.owner
+    if operation is None:
+        return None
     while operation.name != "stablehlo.custom_call":
         if operation.name == "func.call":  # JAX of 2024 puts the custom call in a function
             operation = _last_operation(module, operation.attributes["callee"].value)
         operation = operation.operands[0].owner
     value = operation.attributes["backend_config"].value
     return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _last_written() -> Any:
+    """Return the custom call that stands last where JAX writes now; None if another one does."""
+    from jaxlib.mlir import ir
+
+    written: Any = ir.InsertionPoint.current.block.operations
+    *_, last = written
+    is_call = last.operation.name == "stablehlo.custom_call"
+    target = last.attributes["call_target_name"].value if is_call else ""
+    return last.operation if target == TARGET else None
 
 
 def _last_operation(module: Any, function: str) -> Any:

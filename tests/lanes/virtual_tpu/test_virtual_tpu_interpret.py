@@ -250,6 +250,47 @@ def test_a_read_out_of_bounds(tpu_events: EventLog) -> None:
     assert faults(tpu_events) == {("error", "body")}
 
 
+@pytest.mark.parametrize("place", ["device", "devices", "loop"])
+@pytest.mark.parametrize("has_effects", [True, False])
+def test_a_kernel_whose_result_nobody_reads(
+    topology: Topology,
+    tpu_events: EventLog,
+    place: str,
+    has_effects: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """With side effects a TPU runs it, so that its fault is seen; without, it is removed."""
+    import jax
+    from jax import lax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    def shifted(scratch: Any, out: Any) -> None:
+        for row in range(8):
+            out[row, :] = scratch[pallas.program_id(0) + row + 1, :]
+
+    kernel = after_a_copy(
+        shifted, grid=(1,), compiler_params=tpu.CompilerParams(has_side_effects=has_effects)
+    )
+
+    def step(x: Any) -> Any:
+        return lax.select(jax.numpy.full(x.shape, fill_value=False), kernel(x), x + 1)
+
+    def run() -> Any:
+        if place == "device":
+            return jax.jit(step)(X)
+        if place == "devices":
+            return over_devices(step, topology)
+        return over_devices(lambda x: lax.fori_loop(0, 2, lambda _, v: step(v), x), topology)
+
+    if not has_effects:
+        np.testing.assert_allclose(run()[:8], X + (2 if place == "loop" else 1), rtol=1e-6)
+        assert not faults(tpu_events)
+        return
+    with pytest.raises(Exception, match="Out-of-bounds read"):
+        run().block_until_ready()
+    assert faults(tpu_events) == {("error", "body")}
+
+
 def test_devices_that_run_a_kernel_of_their_own(topology: Topology) -> None:
     """One that reaches no other device is not waited for."""
     from jax import lax
