@@ -3,8 +3,7 @@
 ``uv run benchmarks/dashboard.py`` takes 1,000 nights of 10 stacks with 1,000 cases each;
 ``--nights``, ``--stacks`` and ``--cases`` make it smaller. Beside it junit2html makes pages of one
 night's reports, if it is installed: ``uv run --with junit2html benchmarks/dashboard.py``. With
-Chromium and Playwright it also opens the first page, and ``--picture FILE`` keeps what it shows:
-``docs/dashboard.png`` is that of ``--nights 40 --stacks 5 --cases 600``.
+Chromium and Playwright it also opens the first page.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=1000)
     parser.add_argument("--stacks", type=int, default=10)
     parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--picture", type=Path, default=None, help="a PNG file of the first page")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_FOLDER")) as folder:
         history, site = Path(folder) / "history", Path(folder) / "site"
@@ -55,7 +53,7 @@ def main() -> None:
         print("the next night     ", publish(history, site))
         print("the same again     ", publish(history, site))
         peer(Path(folder), options)
-        browser(site, options.picture)
+        browser(site)
 
 
 def record(history: Path, night: int, options: argparse.Namespace) -> None:
@@ -183,8 +181,8 @@ def junit(rows: pa.Table) -> str:
     return f"<testsuites>{suite}</testsuites>"
 
 
-def browser(site: Path, picture: Path | None) -> None:
-    """The first page in Chromium: bytes, seconds until it can be used, and what it looks like."""
+def browser(site: Path) -> None:
+    """The first page in Chromium: bytes, and seconds until it can be used."""
     sys.path.insert(0, str(ROOT / "tests"))
     from support.browser import ARGUMENTS, CHROMIUM, LOADED, served
 
@@ -203,8 +201,6 @@ def browser(site: Path, picture: Path | None) -> None:
         timing = "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
         milliseconds = page.evaluate(timing)
         size = page.evaluate(LOADED)
-        if picture:
-            page.screenshot(path=picture)
         context.close()
     print(f"first page          {size / 1000:.0f} kB, interactive in {milliseconds:.0f} ms")
 
