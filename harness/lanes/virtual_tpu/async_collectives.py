@@ -2,7 +2,8 @@
 
 JAX writes a program in the StableHLO of the CPU's compiler, which has no operation that starts a
 collective, and fails before the plugin sees it. Where that happens, the collective takes the place
-of its start, and its results that of its end, which is the same to whoever reads them.
+of its start, and its results that of its end, which is the same to whoever reads them. Where libtpu
+is asked as well, it is given the program as JAX has made it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from typing import Any
 import wrapt
 
 from harness.lanes import events
+from harness.lanes.virtual_tpu import newer_programs
 from harness.lanes.virtual_tpu.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual_tpu.lowering import operations
+from harness.lanes.virtual_tpu.submitted import written_as
 
 _COMPILE = "backend_compile_and_load"
 _TOO_NEW = "Failed to serialize StableHLO"
 _REFUSAL = (
     "virtual TPU: JAX writes programs in the StableHLO that XLA's CPU compiler reads, which has no"
     " such operation. Collectives that are done in the function that starts them run on lane"
-    " virtual-tpu; libtpu can be given none on lane tpu-aot"
+    " virtual-tpu; lane tpu-aot asks libtpu's compiler"
 )
 _START, _DONE = "stablehlo.async_start", "stablehlo.async_done"
 
@@ -42,13 +45,24 @@ def _compile(
         text = str(error).splitlines()
         if not text or _TOO_NEW not in text[0]:
             raise
-        module = args[1] if len(args) > 1 else kwargs["module"]
-        if STAND_IN_VARIABLE in os.environ or not (count := make_synchronous(module)):
+        module = newer_programs.copy_of(args[1] if len(args) > 1 else kwargs["module"])
+        original = newer_programs.artifact_of(module) if STAND_IN_VARIABLE in os.environ else b""
+        count = make_synchronous(module)
+        if not count and not original:
             raise type(error)(f"{text[0]}\n{_REFUSAL}") from None
     if events.VARIABLE in os.environ:
         for _ in range(count):
             events.write("rewrite", {"rewrite": "asynchronous collective", "mode": ""})
-    return compile_(*args, **kwargs)
+    if len(args) > 1:
+        args = (args[0], module, *args[2:])
+    else:
+        kwargs = {**kwargs, "module": module}
+    if not original:
+        return compile_(*args, **kwargs)
+    if not count:
+        newer_programs.make_unknown(module)
+    with written_as(original, newer_programs.mark(module, original)):
+        return compile_(*args, **kwargs)
 
 
 def make_synchronous(module: Any) -> int:

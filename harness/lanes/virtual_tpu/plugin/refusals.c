@@ -21,6 +21,8 @@ static const Refusal KNOWN[] = {
      "virtual TPU: custom_partitioning has the compiler call functions of this process, which "
      "neither this one nor libtpu can do. Say how to divide it by jax.shard_map, or use lane cpu",
      1},
+    {"xla_harness.newer_stablehlo",
+     "virtual TPU: JAX can't write the program in the StableHLO that XLA's CPU compiler reads", 1},
     {"No such compile option",
      "virtual TPU: XLA's CPU compiler has no such option, and it is not named as an option of "
      "libtpu is. Lane tpu-aot asks libtpu; leave it out here",

@@ -1,0 +1,64 @@
+"""Programs in a StableHLO that XLA's CPU compiler does not read, which JAX does not submit."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+# What such a program calls in its place, where libtpu is asked as well; plugin/refusals.c has it.
+UNKNOWN = "xla_harness.newer_stablehlo"
+
+
+def copy_of(module: Any) -> Any:
+    """Return a copy of MLIR's module, in the same context: JAX keeps the one that it has made."""
+    from jax._src.interpreters.mlir import module_to_bytecode
+    from jaxlib.mlir import ir
+
+    return ir.Module.parse(module_to_bytecode(module), module.context)
+
+
+def artifact_of(module: Any) -> bytes:
+    """Return the module as a portable artifact, in the newest StableHLO that jaxlib writes."""
+    from jax._src.interpreters.mlir import module_to_bytecode
+    from jaxlib import xla_client
+    from jaxlib.mlir.dialects import stablehlo
+
+    artifact: bytes = xla_client._xla.mlir.serialize_portable_artifact(
+        module_to_bytecode(module), stablehlo.get_current_version(), True
+    )
+    return artifact
+
+
+def mark(module: Any, artifact: bytes) -> str:
+    """Write into the module what it was made of, in place, and return the text.
+
+    It is the same in all processes of a job, whose equal programs stay equal.
+    """
+    from jaxlib.mlir import ir
+
+    text = f"xla_harness.made_of.{hashlib.sha256(artifact).hexdigest()}"
+    with module.context:
+        module.operation.attributes["xla_harness.made_of"] = ir.StringAttr.get(text)
+    return text
+
+
+def make_unknown(module: Any) -> None:
+    """Have the module compute nothing but a call that XLA's CPU compiler refuses, in place.
+
+    What it takes and returns is the same, and how that is divided.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func, stablehlo
+
+    functions = [o for o in module.body.operations if isinstance(o, func.FuncOp)]
+    for function in functions:
+        if function.name.value != "main":
+            function.erase()
+            continue
+        block = function.entry_block
+        for operation in reversed([*block.operations]):
+            operation.erase()
+        types = function.type.results
+        with function.location, ir.InsertionPoint(block):
+            call = stablehlo.CustomCallOp(types, [], ir.StringAttr.get(UNKNOWN))
+            func.ReturnOp([*call.results])
