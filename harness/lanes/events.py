@@ -50,7 +50,8 @@ class Event:
     lacks), ``plant`` (of a fault, for those who ask which tests see it), ``execute``, ``meet`` (a
     process's first program over several processes), ``failed`` (its job can't go on: ``stack`` is
     the whole diagnosis), ``error`` (ended what was submitted at ``since``: ``stack`` is its text),
-    ``seen`` (an error that the test was given: ``stack`` is its text), ``aot`` or ``aot_refused``;
+    ``seen`` (an error that the test was given: ``stack`` is its text), ``aot``, ``aot_refused`` or
+    ``aot_left`` (processes whose programs libtpu was not given);
     ``by`` the library that asked: ``torch_xla``, ``jax``, ``torch_tpu`` or a file's name; ``guard``
     the value of ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the
     machine's monotonic clock.

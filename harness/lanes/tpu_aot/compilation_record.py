@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EVENT = "aot"  # of a case's log: one program was compiled
 REFUSED = "aot_refused"  # one program was given to the compiler, and refused
+LEFT = "aot_left"  # processes whose programs were not given to the compiler
 PROPERTY = "aot_programs_compiled"  # the summaries of a case's programs, as JSON
 Summary = dict[str, Any]
 # A summary's keys: lists of texts, sums over a step, bytes on one device, and of the kernels the

@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from harness.lanes.events import Events
 from harness.lanes.libtpu_file import library
 from harness.lanes.tpu_aot import libtpu
-from harness.lanes.tpu_aot.compilation_record import EVENT, REFUSED, facts
+from harness.lanes.tpu_aot.compilation_record import EVENT, LEFT, REFUSED, facts
 from harness.lanes.virtual_tpu.callbacks import STAND_IN_VARIABLE
+from harness.lanes.virtual_tpu.kept_programs import VARIABLE as KEPT_VARIABLE
 from harness.lanes.virtual_tpu.lane import VirtualTpuLane
 from harness.model.topology import Topology
 
@@ -38,10 +39,12 @@ class TpuAotLane(VirtualTpuLane):
         libtpu.preload()
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        own = {STAND_IN_VARIABLE: "1"}
+        own = {STAND_IN_VARIABLE: "1", KEPT_VARIABLE: None}
         return {**libtpu.ENVIRONMENT, **super().environment(topology), **own}
 
     def unproven(self, process: Events, case: Events) -> str:
+        if left := {process for e in case.of(LEFT) for process in e.facts["processes"]}:
+            return f"what {len(left)} of its processes submitted was not compiled with libtpu"
         # A test may run what an earlier one of its process has submitted.
         asked = process.of(EVENT) or case.of(EVENT) or case.of(REFUSED)
         return "" if asked else "it compiled nothing with libtpu"

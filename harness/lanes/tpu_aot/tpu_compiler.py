@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from harness.lanes import events
+from harness.lanes.events import EventLog
 from harness.lanes.tpu_aot import compiler, libtpu
-from harness.lanes.tpu_aot.compilation_record import EVENT, REFUSED, Summary, summary
-from harness.lanes.tpu_aot.compiler import Compilation
+from harness.lanes.tpu_aot.compilation_record import EVENT, LEFT, REFUSED, Summary, summary
+from harness.lanes.tpu_aot.compiler import Compilation, identity
 from harness.lanes.tpu_aot.golden import Golden
 from harness.lanes.tpu_aot.results import check_results, is_comparable
+from harness.lanes.virtual_tpu.kept_programs import Kept, keeping, kept_in, not_kept
 from harness.lanes.virtual_tpu.stand_in import NOT_RUN
 from harness.lanes.virtual_tpu.submitted import Submitted, submissions_compiled
 from harness.model.case import Case
@@ -87,26 +91,49 @@ class TpuCompiler:
 
 @contextmanager
 def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
-    """Compile each program that this process submits within it, at the end if nothing failed.
+    """Compile each program that the test submits within it, at the end if nothing failed.
 
-    What the virtual TPU can't run is compiled as well. Raises RefusedError at the first that libtpu
-    does not compile, CompilationError at the first whose results have other dimensions than here.
+    That is this process, and those that it starts: programs that are equal in several of those are
+    one. What the virtual TPU can't run is compiled as well. Raises RefusedError at the first that
+    libtpu does not compile, CompilationError at the first whose results have other dimensions than
+    here. Processes of which programs are missing are noted.
     """
-    with submissions_compiled(is_comparable) as programs:
+    log, own = EventLog(Path(os.environ[events.VARIABLE])), os.getpid()
+    with keeping() as folder, submissions_compiled(is_comparable) as programs:
+
+        def compile_all() -> None:
+            kept = kept_in(folder)
+            compiling = [e.process for e in log.read().of("compile") if e.process != own]
+            if missing := not_kept(kept, compiling):
+                events.write(LEFT, {"processes": missing})
+            _compile_each(compiler, [*programs, *_distinct(kept)])
+
         try:
             yield
         except Exception as error:
             if NOT_RUN in str(error):
-                _compile_all(compiler, programs)
+                compile_all()
             raise
-    _compile_all(compiler, programs)
+        compile_all()
 
 
-def _compile_all(compiler: TpuCompiler, programs: Sequence[tuple[Submitted, bytes]]) -> None:
+def _compile_each(compiler: TpuCompiler, programs: Sequence[tuple[Submitted, bytes]]) -> None:
     for program, compiled_here in programs:
         by_libtpu = compiler.submitted(program).program
         if compiled_here:
             check_results(program, by_libtpu.results, compiled_here)
+
+
+def _distinct(kept: Sequence[Kept]) -> list[tuple[Submitted, bytes]]:
+    """The programs of other processes, without those that are the same to libtpu."""
+    found = {
+        identity(each.program): (
+            each.program,
+            each.compiled_here if is_comparable(each.program) else b"",
+        )
+        for each in reversed(kept)
+    }
+    return [*reversed(found.values())]
 
 
 @contextmanager

@@ -21,7 +21,14 @@ from packaging.version import Version
 
 from harness.frameworks import FRAMEWORKS
 from harness.lanes import events
-from harness.lanes.virtual_tpu import async_collectives, callbacks, library, own_frames, pallas
+from harness.lanes.virtual_tpu import (
+    async_collectives,
+    callbacks,
+    kept_programs,
+    library,
+    own_frames,
+    pallas,
+)
 from harness.lanes.virtual_tpu.sites import NEAR, RUNNERS, is_runners, is_users
 
 _Frame = tuple[int, CodeType, int]  # thread, code, line: of each thread, innermost first
@@ -47,6 +54,7 @@ def _start() -> str:
     callbacks.attach(plugin)
     own_frames.attach(plugin)
     pallas.record_kernels()
+    kept_programs.keep_here()
     prepare_frameworks()
     return ""
 

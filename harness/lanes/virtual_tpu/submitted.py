@@ -74,7 +74,7 @@ def recording() -> Iterator[Ran]:
             raise RuntimeError(f"{len(unknown)} of the programs that ran were not submitted here")
         return [compiled[number] for number in executed] + refused[before:]
 
-    with _noting(note):
+    with listening(note):
         yield ran
 
 
@@ -82,7 +82,7 @@ def recording() -> Iterator[Ran]:
 def submissions() -> Iterator[list[Submitted]]:
     """Within it, a list that grows by each program that this process submits."""
     found: list[Submitted] = []
-    with _noting(lambda program, _: found.append(program)):
+    with listening(lambda program, _: found.append(program)):
         yield found
 
 
@@ -98,9 +98,9 @@ def submissions_compiled(
     found: list[tuple[Submitted, bytes]] = []
 
     def note(program: Submitted, number: int) -> None:
-        found.append((program, _optimized(number) if number and wanted(program) else b""))
+        found.append((program, optimized(number) if number and wanted(program) else b""))
 
-    with _noting(note):
+    with listening(note):
         yield found
 
 
@@ -116,15 +116,19 @@ def compilations() -> Iterator[list[bytes]]:
 
     def note(_: Submitted, number: int) -> None:
         if number:
-            found.append(_optimized(number))
+            found.append(optimized(number))
 
-    with _noting(note):
+    with listening(note):
         yield found
     if b"" in found:
         raise RuntimeError("XLA's CPU compiler does not say what it has made of a program")
 
 
-def _optimized(number: int) -> bytes:
+def optimized(number: int) -> bytes:
+    """Return what XLA's CPU compiler has made of a program that is still there; b"" if it is not.
+
+    That is a serialised HloModuleProto; ``number`` is the program's in this process.
+    """
     plugin, libc, size = library.load(), ctypes.CDLL(None), ctypes.c_size_t()
     plugin.virtual_tpu_optimized.restype = ctypes.c_void_p
     address = plugin.virtual_tpu_optimized(ctypes.c_uint(number), ctypes.byref(size))
@@ -136,7 +140,8 @@ def _optimized(number: int) -> bytes:
 
 
 @contextmanager
-def _noting(note: Note) -> Iterator[None]:
+def listening(note: Note) -> Iterator[None]:
+    """Within it, ``note`` is called with each submitted program and its number; 0 if refused."""
     listen(note)
     try:
         yield
