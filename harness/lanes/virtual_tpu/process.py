@@ -28,6 +28,7 @@ from harness.lanes.virtual_tpu import (
     library,
     own_frames,
     pallas,
+    raised,
 )
 from harness.lanes.virtual_tpu.sites import NEAR, RUNNERS, is_runners, is_users
 
@@ -64,6 +65,7 @@ def prepare_frameworks() -> None:
     """Let frameworks find the chips of the virtual TPU when they are imported."""
     wrapt.register_post_import_hook(_show_chips, "torch_xla._internal.tpu")
     wrapt.register_post_import_hook(_end_without_gil, "torch_xla")
+    raised.note_in_pools()
     for name in ("cloud_tpu_init", "clusters.cluster", "clusters.cloud_tpu_cluster"):
         wrapt.register_post_import_hook(_is_tpu_machine, f"jax._src.{name}")
     wrapt.register_post_import_hook(async_collectives.accept, "jax._src.compiler")
@@ -139,17 +141,31 @@ def _summaries(frames: Sequence[_Frame], thread: int) -> list[traceback.FrameSum
 
 
 def stacks(frames: Sequence[_Frame], thread: int) -> str:
-    """Where the user's code is in each thread that runs some, the main thread first."""
+    """Where the user's code is in each thread that runs some, the main thread first.
+
+    If none does any more, what ended it.
+    """
     del thread  # it is the plugin's own
     main = threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     told = []
     for ident in sorted({ident for ident, _, _ in frames}, key=lambda one: one != main):
-        users = [f for f in _summaries(frames, ident) if is_users(f.filename)][-_DEEPEST:]
+        own = _of_this_process(_summaries(frames, ident))
+        users = [frame for frame in own if is_users(frame.filename)][-_DEEPEST:]
         if users and ident in names:
             told.append(f"  thread {names[ident]}:\n")
             told += traceback.format_list(users)
-    return "".join(told)
+    return "".join(told) or raised.raised()
+
+
+def _of_this_process(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames without those in which the process that forked this one was then."""
+    starts = [
+        n
+        for n, frame in enumerate(frames)
+        if frame.name == "_bootstrap" and frame.filename.endswith("/multiprocessing/process.py")
+    ]
+    return frames[max(starts, default=0) :]
 
 
 def stablehlo(frames: Sequence[_Frame], thread: int) -> str:
