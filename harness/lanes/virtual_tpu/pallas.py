@@ -17,7 +17,7 @@ from typing import Any
 
 import wrapt
 
-from harness.lanes.virtual_tpu import tpu_interpret
+from harness.lanes.virtual_tpu import kernel_operands, tpu_interpret
 from harness.lanes.virtual_tpu.custom_calls import Shapes, replace_custom_calls
 from harness.lanes.virtual_tpu.lowering import as_hlo, lower_by_hand, lower_for_cpu
 
@@ -28,8 +28,8 @@ _RULE = "jax._src.pallas.mosaic.pallas_call_registration"
 # What JAX's own message may be about, by interpret mode: it tells users to do what they did.
 _LIMITS = {
     "tpu": "",
-    "hlo": " (in HLO interpret mode, as in a job of several processes, a kernel reaches other"
-    " devices only by copies, and only over a mesh of one axis)",
+    "hlo": " (in HLO interpret mode, as in a job of several processes or with random keys, a kernel"
+    " reaches other devices only by copies, and only over a mesh of one axis)",
 }
 
 
@@ -77,10 +77,19 @@ class Kernel:
     @property
     def mode(self) -> str:
         """The interpret mode of JAX that takes its place in this process: ``tpu`` or ``hlo``."""
-        return "tpu" if tpu_interpret.mode() else "hlo"
+        return "tpu" if self._tpu_interpret_mode() else "hlo"
+
+    def _tpu_interpret_mode(self) -> Any:
+        """Return the options of the TPU interpret mode, or None where the kernel can't use it.
+
+        The mode's memories hold numbers; it has no random keys.
+        """
+        if any(map(kernel_operands.is_key, self.operands)):
+            return None
+        return tpu_interpret.mode()
 
     def _interpreted(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001
-        mode, jaxprs = tpu_interpret.mode(), _jaxprs(self.parameters)
+        mode, jaxprs = self._tpu_interpret_mode(), _jaxprs(self.parameters)
         own = {axis for mesh in self.parameters.get("meshes", ()) for axis in mesh.shape}
         reaches = self.mesh is not None and any(
             tpu_interpret.reaches_others(jaxpr, own) for jaxpr in jaxprs
@@ -101,7 +110,6 @@ class Kernel:
     def _with(self, mode: Any, given: Shapes) -> tuple[Callable[..., Any], list[Any]]:
         """The kernel as a function of JAX in an interpret mode, and what it takes."""
         import jax
-        import jax.numpy as jnp
         from jax._src.pallas import pallas_call
 
         parameters = self.parameters | {"interpret": mode}
@@ -109,24 +117,31 @@ class Kernel:
         if self.call is pallas_call.pallas_call_p and "backend" in takes:
             parameters["backend"] = None
 
+        over_cores = "jaxprs" in parameters
+        if over_cores:
+            parameters["jaxprs"] = tuple(
+                kernel_operands.over_cores(
+                    jaxpr, len(self.operands), parameters["input_output_aliases"]
+                )
+                for jaxpr in parameters["jaxprs"]
+            )
+
         def interpreted(*operands: Any) -> Any:
-            operands = tuple(map(_fit, operands, self.operands))
+            operands = tuple(map(kernel_operands.as_operand, operands, self.operands))
+            if over_cores:
+                operands = tuple(map(kernel_operands.in_its_memory, operands, self.operands))
             results = self.call.bind(*operands, **parameters)
-            results = [r.astype(jnp.int32) if r.dtype == bool else r for r in results]
+            results = [kernel_operands.as_result(result) for result in results]
             return results[0] if len(results) == 1 else tuple(results)
 
-        taken = [*self.operands, *parameters.get("out_avals", ())]
-        if any(jnp.issubdtype(one.dtype, jax.dtypes.extended) for one in taken):
-            raise NotImplementedError("semaphores that go from one kernel to another")
-        if "jaxprs" in parameters and not all(o.shape for o in self.operands):
-            # JAX's interpreter takes them for the numbers of buffers, and reads what lies there.
-            raise NotImplementedError("scalars from outside of a kernel over cores")
-        if len(given) != len(self.operands):
-            raise ValueError(f"it takes {len(self.operands)} operands, the call gives {len(given)}")
+        taken = [kernel_operands.numbers(operand) for operand in self.operands]
+        for result in parameters.get("out_avals", ()):
+            kernel_operands.numbers(result)
+        if len(given) != len(taken):
+            raise ValueError(f"it takes {len(taken)} operands, the call gives {len(given)}")
         shapes = [
-            # Mosaic's custom call takes and gives booleans as integers.
-            jax.ShapeDtypeStruct(shape, jnp.int32 if o.dtype == bool else o.dtype)
-            for shape, o in zip(given, self.operands, strict=True)
+            jax.ShapeDtypeStruct(shape, operand.dtype)
+            for shape, operand in zip(given, taken, strict=True)
         ]
         return interpreted, shapes
 
@@ -134,25 +149,6 @@ class Kernel:
 def _raiser(error: Exception) -> str:
     """The place at which an error without a text was raised."""
     return f"in {traceback.extract_tb(error.__traceback__)[-1].name}"
-
-
-def _fit(operand: Any, expected: Any) -> Any:
-    """``operand`` with the dtype and shape that the kernel was lowered for.
-
-    torch_xla passes some operands narrower or wider than JAX lowered them. What is too much is cut
-    off; what is missing becomes NaN, so that a kernel that reads it has NaN in its result.
-    """
-    import jax.numpy as jnp
-
-    if operand.ndim != len(expected.shape):
-        raise ValueError(f"it takes an operand {expected.shape}, the call gives {operand.shape}")
-    operand = operand[tuple(slice(size) for size in expected.shape)]
-    missing = [(0, size - n) for size, n in zip(expected.shape, operand.shape, strict=True)]
-    if any(after for _, after in missing):
-        if not jnp.issubdtype(operand.dtype, jnp.inexact):
-            raise ValueError(f"it takes {expected.shape} integers, the call gives {operand.shape}")
-        operand = jnp.pad(operand, missing, constant_values=jnp.nan)
-    return operand != 0 if expected.dtype == bool else operand
 
 
 _KERNELS: dict[bytes, Kernel] = {}

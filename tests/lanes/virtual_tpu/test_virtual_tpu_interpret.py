@@ -98,6 +98,84 @@ def test_a_kernel_over_cores(topology: Topology) -> None:
     np.testing.assert_allclose(found, [2 * (X + 100 * n) for n in range(4)], rtol=1e-6)
 
 
+def test_a_scalar_and_references_from_outside_of_a_kernel_over_cores() -> None:
+    """JAX's interpreter takes a scalar for the number of a buffer, and any reference for HBM's."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 has no references in a memory of a kernel's")
+    mesh = tpu.create_tensorcore_mesh("core", num_cores=1)
+
+    def f(x: Any, row: Any) -> Any:
+        in_vmem = jax.new_ref(x, memory_space=tpu.VMEM)
+        counts = pallas.empty_ref_like(tpu.SMEM((8,), jnp.int32))
+
+        def first() -> None:
+            in_vmem[2:] = in_vmem[2:] + 1
+            for n in range(8):
+                counts[n] = 10 * n
+
+        def second() -> None:
+            in_vmem[...] = in_vmem[...] * 2
+            counts[5] = counts[5] + 1
+
+        def copy_row(x: Any, out: Any) -> None:
+            tpu.sync_copy(x.at[pallas.ds(row, 1)], out)
+
+        pallas.core_map(mesh=mesh)(first)
+        pallas.core_map(mesh=mesh)(second)
+        result = jax.ShapeDtypeStruct((1, X.shape[1]), X.dtype)
+        return in_vmem[...], counts[...], pallas.kernel(copy_row, out_type=result, mesh=mesh)(x)
+
+    array, counts, copied = jax.jit(f)(X, 3)
+    expected = X.copy()
+    expected[2:] += 1
+    np.testing.assert_allclose(array, expected * 2, rtol=1e-6)
+    np.testing.assert_array_equal(counts, [0, 10, 20, 30, 40, 51, 60, 70])
+    np.testing.assert_array_equal(copied, X[3:4])
+
+
+def test_random_keys_of_jax_as_operands() -> None:
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if jax.__version_info__ < (0, 10):
+        pytest.skip("this JAX can't lower a kernel that takes one key in VMEM")
+
+    def body(key: Any, out: Any) -> None:
+        out[...] = jax.random.normal(key[...], shape=out.shape)
+
+    vmem = [pallas.BlockSpec(memory_space=tpu.VMEM)]
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    f = pallas.pallas_call(body, out_shape=out, in_specs=vmem)
+    key = jax.random.key(7, impl="threefry2x32")
+    with jax.threefry_partitionable(True):
+        found, expected = jax.jit(f)(key), jax.random.normal(key, shape=X.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_random_keys_of_a_tpus_generator_are_refused() -> None:
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    def body(key: Any, out: Any) -> None:
+        out[...] = jax.random.uniform(key[...], shape=out.shape)
+
+    smem = [pallas.BlockSpec(memory_space=tpu.SMEM)]
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    f = pallas.pallas_call(body, out_shape=out, in_specs=smem)
+    if not hasattr(tpu, "to_pallas_key"):
+        pytest.skip("this JAX makes such keys otherwise")
+    key = tpu.to_pallas_key(jax.random.key(0, impl="rbg"))
+    with pytest.raises(Exception, match="no random numbers of a TPU's own"):
+        jax.jit(f)(key)
+
+
 def views() -> dict[str, tuple[Callable[[Any, Any], None], Callable[[Any], Any]]]:
     """What a kernel does with float32[8, 128] in VMEM and its result, and what NumPy does."""
     from jax.experimental.pallas import tpu

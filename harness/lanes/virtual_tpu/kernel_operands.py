@@ -1,0 +1,162 @@
+"""Operands of a kernel in the form that JAX's interpretation takes.
+
+A custom call has arrays of numbers for operands. A kernel may have been written for random keys,
+for an array in VMEM or SMEM, or for a scalar that its function closes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def numbers(aval: Any) -> Any:
+    """Return the shape and dtype in which a custom call passes ``aval``.
+
+    Raises NotImplementedError for a semaphore, which only the kernel that allocated it can use, and
+    for a key of the generator that TPUs have in hardware.
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax._src import core
+
+    if is_key(aval):
+        if _generator(aval) == "pallas_tpu":
+            raise NotImplementedError("JAX's interpret modes have no random numbers of a TPU's own")
+        aval = core.physical_aval(aval)
+    if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+        raise NotImplementedError("semaphores that go from one kernel to another")
+    # Mosaic's custom call takes and gives booleans as integers.
+    return jax.ShapeDtypeStruct(aval.shape, jnp.int32 if aval.dtype == bool else aval.dtype)
+
+
+def is_key(aval: Any) -> bool:
+    """Return whether ``aval`` is an array of random keys."""
+    import jax
+
+    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+
+
+def _generator(aval: Any) -> str:
+    """Return the name of the generator that an array of keys is for."""
+    return str(aval.dtype._impl.name)
+
+
+def as_operand(array: Any, aval: Any) -> Any:
+    """Return the ``array`` of the custom call as the operand that the kernel was lowered for."""
+    import jax
+
+    fitted = _fit(array, numbers(aval))
+    if is_key(aval):
+        return jax.random.wrap_key_data(fitted, impl=_generator(aval))
+    return fitted != 0 if aval.dtype == bool else fitted
+
+
+def as_result(result: Any) -> Any:
+    """Return a kernel's result as the numbers that the custom call gives."""
+    import jax
+    import jax.numpy as jnp
+
+    if is_key(result):
+        return jax.random.key_data(result)
+    return result.astype(jnp.int32) if result.dtype == bool else result
+
+
+def in_its_memory(operand: Any, aval: Any) -> Any:
+    """Return an operand of a kernel over cores, marked with the memory that the kernel expects.
+
+    JAX passes scalars and what ``jax.new_ref`` put into VMEM or SMEM without a block specification.
+    """
+    from jax._src.pallas import core
+    from jax.experimental.pallas import tpu
+
+    space = _space(aval) if aval.shape else tpu.SMEM
+    if space not in {tpu.SMEM, tpu.VMEM}:
+        return operand
+    return core.with_memory_space_constraint_p.bind(operand, memory_space=space)
+
+
+def over_cores(jaxpr: Any, operands: int, aliases: Mapping[int, int]) -> Any:
+    """Return the ``jaxpr`` of a kernel over cores in the form that JAX's interpreter can run.
+
+    The interpreter passes the number of a buffer for each operand, so scalars are read from memory.
+    An operand in VMEM or SMEM and the result that takes its place are one buffer on a TPU and two
+    in the interpreter, so the kernel uses the operand's, which is copied at the end.
+
+    Args:
+        jaxpr: of the kernel, whose parameters are the operands, the results and what it allocates.
+        operands: how many there are.
+        aliases: the operand in whose memory a result is, by the operand's number.
+    """
+    from jax._src import core
+    from jax._src.state.types import AbstractRef
+    from jax.experimental.pallas import tpu
+
+    parameters, reads, copies, same = list(jaxpr.invars), [], [], {}
+    for number, scalar in enumerate(parameters[:operands]):
+        if not isinstance(scalar.aval, AbstractRef):
+            parameters[number] = core.Var(AbstractRef(scalar.aval, tpu.SMEM))
+            reads.append(_read(parameters[number], scalar))
+    for source, result in aliases.items():
+        operand, own = parameters[source], parameters[operands + result]
+        if _space(operand.aval) in {tpu.SMEM, tpu.VMEM}:
+            same[own] = operand
+            value = core.Var(operand.aval.inner_aval)
+            copies += [_read(operand, value), _write(own, value)]
+    body = [
+        equation.replace(
+            invars=[same.get(v, v) if isinstance(v, core.Var) else v for v in equation.invars]
+        )
+        for equation in jaxpr.eqns
+    ]
+    equations = [*reads, *body, *copies]
+    effects = jaxpr.effects.union(*(equation.effects for equation in [*reads, *copies]))
+    return jaxpr.replace(invars=parameters, eqns=equations, effects=effects)
+
+
+def _space(aval: Any) -> Any:
+    return getattr(aval, "memory_space", None)
+
+
+def _read(reference: Any, value: Any) -> Any:
+    """Return the equation that reads a ``value`` from the whole of a reference."""
+    import jax
+    from jax._src import core
+    from jax._src.state import primitives
+    from jax._src.state.types import ReadEffect
+
+    whole = {"tree": jax.tree.structure(())}
+    return core.new_jaxpr_eqn([reference], [value], primitives.get_p, whole, {ReadEffect(0)})
+
+
+def _write(reference: Any, value: Any) -> Any:
+    """Return the equation that stores a ``value`` in the whole of a reference."""
+    import jax
+    from jax._src import core
+    from jax._src.state import primitives
+    from jax._src.state.types import WriteEffect
+
+    whole, before = {"tree": jax.tree.structure(())}, core.Var(value.aval)
+    effects = {WriteEffect(0)}
+    return core.new_jaxpr_eqn([reference, value], [before], primitives.swap_p, whole, effects)
+
+
+def _fit(array: Any, expected: Any) -> Any:
+    """Return ``array`` with the dimensions that the kernel was lowered for.
+
+    torch_xla passes some operands narrower or wider than JAX lowered them. What is too much is cut
+    off; what is missing becomes NaN, so that a kernel that reads it has NaN in its result.
+    """
+    import jax.numpy as jnp
+
+    if expected.shape == () and array.shape == (1,):  # as Mosaic passes a scalar
+        return array[0]
+    if array.ndim != len(expected.shape):
+        raise ValueError(f"it takes an operand {expected.shape}, the call gives {array.shape}")
+    array = array[tuple(slice(size) for size in expected.shape)]
+    missing = [(0, size - n) for size, n in zip(expected.shape, array.shape, strict=True)]
+    if not any(after for _, after in missing):
+        return array
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        raise ValueError(f"it takes {expected.shape} integers, the call gives {array.shape}")
+    return jnp.pad(array, missing, constant_values=jnp.nan)
