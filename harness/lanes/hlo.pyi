@@ -413,6 +413,7 @@ class Instruction(_message.Message):
     COMPARISON_DIRECTION_FIELD_NUMBER: _builtins.int
     CUSTOM_CALL_HAS_SIDE_EFFECT_FIELD_NUMBER: _builtins.int
     FRONTEND_ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    USE_GLOBAL_DEVICE_IDS_FIELD_NUMBER: _builtins.int
     CUSTOM_CALL_API_VERSION_FIELD_NUMBER: _builtins.int
     DEVICE_LIST_FIELD_NUMBER: _builtins.int
     RAGGED_DOT_DIMENSIONS_FIELD_NUMBER: _builtins.int
@@ -430,6 +431,7 @@ class Instruction(_message.Message):
     constrain_layout: _builtins.bool
     comparison_direction: _builtins.str
     custom_call_has_side_effect: _builtins.bool
+    use_global_device_ids: _builtins.bool
     custom_call_api_version: _builtins.int
     @_builtins.property
     def shape(self) -> Global___Shape: ...
@@ -488,13 +490,14 @@ class Instruction(_message.Message):
         comparison_direction: _builtins.str | None = ...,
         custom_call_has_side_effect: _builtins.bool | None = ...,
         frontend_attributes: Global___Attributes | None = ...,
+        use_global_device_ids: _builtins.bool | None = ...,
         custom_call_api_version: _builtins.int | None = ...,
         device_list: Global___DeviceList | None = ...,
         ragged_dot_dimensions: Global___RaggedDotDimensions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index", "use_global_device_ids", b"use_global_device_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "operand_shapes_with_layout", b"operand_shapes_with_layout", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "operand_shapes_with_layout", b"operand_shapes_with_layout", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index", "use_global_device_ids", b"use_global_device_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,8 @@ Each instruction of these becomes a call of what JAX lowers for the CPU:
 
 A scan, as TorchTPU has for ``cumsum``, becomes a call of the loop that the framework wrote for
 compilers that have none. What is sent to the host and received from it becomes calls that the
-plugin answers, and memory of the host becomes the device's.
+plugin answers, and memory of the host becomes the device's. Collectives that a custom call starts
+are done there.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from harness.lanes.virtual_tpu.host_memory import leave_out_placements
 from harness.lanes.virtual_tpu.host_transfers import replace_host_transfers
 from harness.lanes.virtual_tpu.inserted import Inserted, make_call
 from harness.lanes.virtual_tpu.lowering import SCAN, as_hlo, lower_for_cpu
+from harness.lanes.virtual_tpu.started import do_at_once
 
 # Of PrimitiveType in https://github.com/openxla/xla/blob/main/xla/xla_data.proto.
 DTYPES: Mapping[int, np.dtype[Any]] = {
@@ -107,6 +109,7 @@ def rewrite(form: str, program: bytes) -> tuple[bytes, list[str]]:
     names = ["scan"] if form == "mlir" and SCAN.encode() in program else []
     names += replace_host_transfers(module)
     names += leave_out_placements(module)
+    names += do_at_once(module)
     computations = {computation.id: computation for computation in module.computations}
     inserted = Inserted(module)
     for computation in computations.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -141,3 +142,47 @@ def test_an_allocated_buffer(tpu_events: EventLog, dtype: str) -> None:
     want = np.array([rest, 0, rest, rest], dtype)
     np.testing.assert_array_equal(f(np.zeros((), dtype)), want)
     assert rewritten(tpu_events) == ["allocation of a buffer"]
+
+
+# What JAX 0.12 writes into the call that starts a collective over all four devices.
+STARTED: dict[str, dict[str, Any]] = {
+    "all-gather": {"all_gather_dimension": 0, "use_global_device_ids": True},
+    "all-to-all": {"split_dimension": 0, "concat_dimension": 0, "split_count": 4},
+    "collective-permute": {"permutation": [[0, 1], [1, 2], [2, 3], [3, 0]]},
+}
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_a_collective_that_a_call_starts(tpu_events: EventLog, name: str) -> None:
+    """As from JAX 0.12 on, whose lowering is written here for the JAX that there is."""
+    import jax
+    from jax._src.interpreters import mlir
+    from jax.sharding import PartitionSpec
+
+    groups = {} if "permutation" in STARTED[name] else {"replica_groups": [[0, 1, 2, 3]]}
+    attributes = {"async_collective_config": json.dumps(STARTED[name] | groups | {"channel_id": 1})}
+    own = jax.extend.core.Primitive(f"started_{name}")
+    shape = (16, 2) if name == "all-gather" else (4, 2)
+    own.def_abstract_eval(lambda x: x.update(shape=shape))
+
+    def lower(context: Any, operand: Any) -> Any:
+        results = [mlir.aval_to_ir_type(context.avals_out[0])]
+        more = {"mhlo.frontend_attributes": mlir.ir_attribute(attributes)}
+        start = mlir.custom_call(
+            f"{name}-start", result_types=results, operands=[operand], extra_attributes=more
+        )
+        return mlir.custom_call(
+            f"{name}-done", result_types=results, operands=start.results
+        ).results
+
+    mlir.register_lowering(own, lower)
+    spec, mesh = PartitionSpec("x"), all_devices()
+    mapped = jax.shard_map(own.bind, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    x = np.arange(32, dtype=np.float32).reshape(16, 2)
+    meaning = {
+        "all-gather": np.tile(x, (4, 1)),
+        "all-to-all": x.reshape(4, 4, 2).swapaxes(0, 1).reshape(16, 2),
+        "collective-permute": np.roll(x, 4, 0),
+    }
+    np.testing.assert_array_equal(jax.jit(mapped)(x), meaning[name])
+    assert rewritten(tpu_events) == ["asynchronous collective"]
