@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 import kubernetes_validate
-from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 
 Json = dict[str, Any]
 KUBERNETES = "1.32"
@@ -26,6 +25,9 @@ def job_of(manifest: Json) -> Json:
 
 def check(manifest: Json) -> None:
     """Raise unless JobSet's types have each field, and Kubernetes' schemas the Job with its pod."""
+    # Here, as every worker imports this module to collect tests, and the types take seconds.
+    from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
+
     model = JobsetV1alpha2JobSet.from_dict(copy.deepcopy(manifest))
     assert model.to_dict() == manifest
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}
