@@ -17,7 +17,7 @@ from typing import Any
 
 import wrapt
 
-from harness.lanes.virtual_tpu import kernel_operands, tpu_interpret
+from harness.lanes.virtual_tpu import kernel_operands, kernel_reports, tpu_interpret
 from harness.lanes.virtual_tpu.custom_calls import Shapes, replace_custom_calls
 from harness.lanes.virtual_tpu.lowering import as_hlo, lower_by_hand, lower_for_cpu
 
@@ -97,14 +97,15 @@ class Kernel:
         axes = tuple(self.mesh.shape.items()) if reaches else ()
         if mode is None:
             function, given = self._with(True, shapes)
-            with tpu_interpret.over_mesh(axes):
+            with tpu_interpret.over_mesh(axes), kernel_reports.interpreting(prints=False):
                 if reaches and not divided:
                     return lower_by_hand(function, given, self.mesh, x64=self.x64)
                 return lower_for_cpu(function, given, x64=self.x64)
         for jaxpr in jaxprs:
             tpu_interpret.check(jaxpr)
         function, given = self._with(mode, shapes)
-        with tpu_interpret.lowering(self.name, axes) as kernel:
+        reports = kernel_reports.interpreting(prints=True)
+        with tpu_interpret.lowering(self.name, axes) as kernel, reports:
             return lower_for_cpu(kernel.between_ends(function), given, x64=self.x64)
 
     def _with(self, mode: Any, given: Shapes) -> tuple[Callable[..., Any], list[Any]]:

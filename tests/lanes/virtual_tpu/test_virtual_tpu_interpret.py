@@ -328,6 +328,22 @@ def test_a_read_out_of_bounds(tpu_events: EventLog) -> None:
     assert faults(tpu_events) == {("error", "body")}
 
 
+def test_a_kernel_prints(capfd: pytest.CaptureFixture[str]) -> None:
+    import jax
+    from jax import lax
+    from jax.experimental import pallas
+
+    def body(x: Any, out: Any) -> None:
+        pallas.debug_print("before")
+        lax.fori_loop(0, 2, lambda i, _: pallas.debug_print("row {}", i) or 0, 0)
+        pallas.debug_print("first", x[0, 1])
+        out[...] = x[...]
+
+    f = pallas.pallas_call(body, out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype))
+    np.testing.assert_array_equal(jax.jit(f)(X), X)
+    assert capfd.readouterr().err.endswith("before\nrow 0\nrow 1\nfirst 0.01\n")
+
+
 @pytest.mark.parametrize("place", ["device", "devices", "loop"])
 @pytest.mark.parametrize("has_effects", [True, False])
 def test_a_kernel_whose_result_nobody_reads(

@@ -223,6 +223,18 @@ def test_a_kernel_that_signals_another_process_is_refused(topology: Topology) ->
         assert "reaches other devices only by copies" in message
 
 
+@pytest.mark.topologies("2@chip")
+def test_a_kernel_that_prints_in_a_job_is_refused(topology: Topology) -> None:
+    def body(x: Any, out: Any) -> None:
+        from jax.experimental import pallas
+
+        pallas.debug_print("here")
+        out[...] = x[...]
+
+    for message in _in_a_job(topology, body):
+        assert "print them outside of the kernel" in message
+
+
 def test_a_kernel_of_another_process_is_no_guess() -> None:
     import jax
     from jax._src import compiler
