@@ -131,18 +131,24 @@ def program_name(program: Submitted) -> str:
     return Module.FromString(program.code).name if program.form == "hlo" else name_of(program.code)
 
 
-def identity(program: Submitted) -> tuple[str, bytes, bytes]:
-    """Return what is equal for programs that are the same to libtpu: a chip is like another."""
+def identity(program: Submitted) -> tuple[bytes | str, bytes]:
+    """Return what is equal for programs that are the same to libtpu.
+
+    They may come from other lines, and run on another chip where they run on one.
+    """
     import numpy as np
     from jaxlib import xla_client
 
+    from harness.ir.parse import read_artifact
+
+    code = str(read_artifact(program.code)) if program.form == "mlir" else program.code
     options = xla_client.CompileOptions.ParseFromString(program.options)
     build = options.executable_build_options
-    if build.num_replicas * build.num_partitions == 1:
-        first = xla_client.DeviceAssignment.create(np.zeros((1, 1), np.int32))
-        options.device_assignment = build.device_assignment = first
-        return program.form, program.code, options.SerializeAsString()
-    return program.form, program.code, program.options
+    if build.num_replicas * build.num_partitions != 1:
+        return code, program.options
+    first = xla_client.DeviceAssignment.create(np.zeros((1, 1), np.int32))
+    options.device_assignment = build.device_assignment = first
+    return code, options.SerializeAsString()
 
 
 _UNREADABLE = ("deserializ", "Failed to parse", "dialect", "bytecode")

@@ -15,7 +15,7 @@ from harness.lanes.tpu_aot.compilation_record import EVENT, LEFT, REFUSED, Summa
 from harness.lanes.tpu_aot.compiler import Compilation, identity
 from harness.lanes.tpu_aot.golden import Golden
 from harness.lanes.tpu_aot.results import check_results, is_comparable
-from harness.lanes.virtual_tpu.kept_programs import Kept, keeping, kept_in, not_kept
+from harness.lanes.virtual_tpu.kept_programs import keeping, kept_in, not_kept
 from harness.lanes.virtual_tpu.stand_in import NOT_RUN
 from harness.lanes.virtual_tpu.submitted import Submitted, submissions_compiled
 from harness.model.case import Case
@@ -93,10 +93,11 @@ class TpuCompiler:
 def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
     """Compile each program that the test submits within it, at the end if nothing failed.
 
-    That is this process, and those that it starts: programs that are equal in several of those are
-    one. What the virtual TPU can't run is compiled as well. Raises RefusedError at the first that
-    libtpu does not compile, CompilationError at the first whose results have other dimensions than
-    here. Processes of which programs are missing are noted.
+    That is this process, and those that it starts. What is the same to libtpu is compiled once: a
+    test of gradients by differences traces one function hundreds of times. What the virtual TPU
+    can't run is compiled as well. Raises RefusedError at the first that libtpu does not compile,
+    CompilationError at the first whose results have other dimensions than here. Processes of which
+    programs are missing are noted.
     """
     log, own = EventLog(Path(os.environ[events.VARIABLE])), os.getpid()
     with keeping() as folder, submissions_compiled(is_comparable) as programs:
@@ -106,7 +107,11 @@ def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
             compiling = [e.process for e in log.read().of("compile") if e.process != own]
             if missing := not_kept(kept, compiling):
                 events.write(LEFT, {"processes": missing})
-            _compile_each(compiler, [*programs, *_distinct(kept)])
+            elsewhere = [
+                (one.program, one.compiled_here if is_comparable(one.program) else b"")
+                for one in kept
+            ]
+            _compile_each(compiler, _distinct([*programs, *elsewhere]))
 
         try:
             yield
@@ -124,16 +129,12 @@ def _compile_each(compiler: TpuCompiler, programs: Sequence[tuple[Submitted, byt
             check_results(program, by_libtpu.results, compiled_here)
 
 
-def _distinct(kept: Sequence[Kept]) -> list[tuple[Submitted, bytes]]:
-    """The programs of other processes, without those that are the same to libtpu."""
-    found = {
-        identity(each.program): (
-            each.program,
-            each.compiled_here if is_comparable(each.program) else b"",
-        )
-        for each in reversed(kept)
-    }
-    return [*reversed(found.values())]
+def _distinct(programs: Sequence[tuple[Submitted, bytes]]) -> list[tuple[Submitted, bytes]]:
+    """The first of those that are the same to libtpu."""
+    found: dict[object, tuple[Submitted, bytes]] = {}
+    for program, compiled_here in programs:
+        found.setdefault(identity(program), (program, compiled_here))
+    return [*found.values()]
 
 
 @contextmanager
