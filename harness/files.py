@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tomllib
@@ -38,7 +39,8 @@ def parse_toml(path: Path, text: str) -> dict[str, Any]:
 def write(texts: Mapping[Path, str]) -> None:
     """Write all files, each at once: a reader or a kill finds the old text or the new one.
 
-    A link, a device or a pipe, as /dev/stdout, is written to, not replaced. Raises BadInputError.
+    Makes their folders. A link, a device or a pipe, as /dev/stdout, is written to, not replaced.
+    Raises BadInputError.
     """
     through = [p for p in texts if p.is_symlink() or (p.exists() and not p.is_file())]
     temporary = {
@@ -49,6 +51,7 @@ def write(texts: Mapping[Path, str]) -> None:
         for path in through:
             path.write_text(texts[path], encoding="utf-8", newline="")
         for path, other in temporary.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
             text = texts[path]
             with other.open("w", encoding="utf-8", newline="") as file:
                 file.write(text)
@@ -62,4 +65,5 @@ def write(texts: Mapping[Path, str]) -> None:
         raise BadInputError(f"{path}: can't be written: {error.strerror}") from error
     finally:
         for other in temporary.values():
-            other.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # there is none, or its folder is a file
+                other.unlink()

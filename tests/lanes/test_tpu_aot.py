@@ -340,6 +340,11 @@ def test_{name}(tpu_compiler):
 def test_a_framework_has_golden_files_of_its_own(project: Project) -> None:
     (project.path / "pytest.ini").write_text(INI)
     project.write("suites/area/test_sum.py", FRAMEWORK.format(name="sum"))
+    in_the_way = project.write("golden/area", "")
+    refused = project.run("--lane=tpu-aot", "--update-golden")
+    assert (refused.code, refused.junit.exists()) == (2, True), refused.stdout
+    assert refused.shows("golden/area/test_sum-jax.toml: can't be written: ")
+    in_the_way.unlink()
     assert project.run("--lane=tpu-aot", "--update-golden").code == 0
     (file,) = (project.path / "golden" / "area").iterdir()
     assert file.name == "test_sum-jax.toml"

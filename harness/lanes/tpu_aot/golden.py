@@ -129,8 +129,6 @@ class Golden:
         new: dict[Path, dict[str, Sequence[Summary]]] = {}
         for (area, case, framework), programs in compiled.items():
             new.setdefault(self.file_of(area, case, framework).path, {})[case] = programs
-        for path in new:
-            path.parent.mkdir(parents=True, exist_ok=True)
         write(
             {
                 path: (self._files.get(path) or GoldenFile(path)).updated(cases)
