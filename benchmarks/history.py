@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from junitparser.xunit2 import JUnitXml
 
 from harness.history.files import Folder
-from harness.history.format import checked, encoded
+from harness.history.format import check_bytes, encoded
 from harness.history.names import RunFile
 from harness.history.run import VERSIONS, Run, read_run
 from harness.history.store import History
@@ -199,7 +199,7 @@ def _checksums(history: History) -> None:
     """What it costs to know each byte, beside reading only the files' ends, in turns."""
     sides = {
         "the ends of the files": lambda place: pq.read_schema(history.files.address(place.name)),
-        "every byte, by checksum": lambda place: checked(place, history.files.read(place.name)),
+        "every byte, by checksum": lambda place: check_bytes(place, history.files.read(place.name)),
     }
     places = history.files.listed().places
     costs = dict.fromkeys(sides, math.inf)

@@ -12,7 +12,6 @@ from itertools import pairwise
 
 from harness import __version__
 from harness.commands.output import say, show
-from harness.commands.parsers import add_former_name
 from harness.errors import INTERRUPTED, BadInputError, nearest
 from harness.model.versions import stack_versions
 
@@ -44,7 +43,6 @@ _COMMANDS = {
     "jobset": "print a Kubernetes JobSet that runs cases on TPU slices; collect its reports",
     "completion": "print a script that completes commands",
 }
-_FORMER = {"history-of": "since"}
 
 _BROKEN_PIPE = 128 + 13  # as a shell says it of a program that SIGPIPE ended
 
@@ -84,7 +82,7 @@ def _flush() -> None:
 def _run(arguments: list[str]) -> int:
     _refuse_undecodable(arguments)
     own, pytest_arguments = _split(arguments)
-    if own and not own[0].startswith("-") and own[0] not in {*_COMMANDS, *_FORMER}:
+    if own and not own[0].startswith("-") and own[0] not in _COMMANDS:
         raise BadInputError(f"command {own[0]!r}: {nearest(own[0], _COMMANDS)}")
     parser = _parser(own[0] if own else "")
     options = parser.parse_args(own)
@@ -121,10 +119,8 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, about in _COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
-        if only is None or name == _FORMER.get(only, only):
+        if only is None or name == only:
             import_module(f"harness.commands.{name}").add(command)
-    for former, name in _FORMER.items():
-        add_former_name(commands, former, name)
     return parser
 
 

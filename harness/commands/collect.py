@@ -14,7 +14,7 @@ from harness.commands.output import show
 from harness.commands.parsers import add_folder, names
 from harness.commands.partial import told
 from harness.commands.plan import add_cell_options, with_wheels
-from harness.commands.query import tell
+from harness.commands.query import name_set_aside
 from harness.errors import BadInputError
 from harness.history.run import Run, Said, joined, parse_time, read_run
 from harness.matrix.cells import Cells, agreeing
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
     _tell(history.add([each.run for each in night if each.run is not None and not each.lost]))
     # Now the history knows what tonight's whole stacks ran, should a lost one be new.
     _tell(history.add([_whole(each, history, said) for each in night if each.lost]))
-    tell(history)
+    name_set_aside(history.set_aside)
     lost = [f"{n.stack.name} {x.lane} {x.shard}: {x.cause}" for n in night for x in n.lost]
     return told([*lost, *left.strays()])
 

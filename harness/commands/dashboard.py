@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from harness.commands.output import say, show
 from harness.commands.parsers import output_folder, whole_number
 from harness.commands.project import upstream_rows
-from harness.commands.query import tell
+from harness.commands.query import name_set_aside
 from harness.dashboard.publish import NIGHTS, Shown, publish
 from harness.dashboard.site import Site
 from harness.errors import PARTIAL, BadInputError
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
 
     start = time.monotonic()
     site = history.ask(site_of)
-    tell(history)
+    name_set_aside(history.set_aside)
     say(f"{time.monotonic() - start:.1f} s")
     show(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")
     return PARTIAL if history.set_aside else 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.commands.output import annotate, say
-from harness.commands.query import tell_of
+from harness.commands.query import name_set_aside
 from harness.commands.step_outputs import print_outputs
 from harness.errors import PARTIAL
 from harness.history.names import SetAside
@@ -60,7 +60,7 @@ def _branch(options: argparse.Namespace) -> Branch:
 
 
 def _partly(options: argparse.Namespace, set_aside: Sequence[SetAside]) -> int:
-    tell_of(set_aside)
+    name_set_aside(set_aside)
     if options.annotations:
         lines = [
             annotation("warning", "", f"damaged: {file.name}", file.cause)

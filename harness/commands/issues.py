@@ -7,7 +7,7 @@ import argparse
 from harness.commands.dashboard import address
 from harness.commands.output import show
 from harness.commands.parsers import whole_number
-from harness.commands.query import tell
+from harness.commands.query import name_set_aside
 from harness.issues.github import Issues
 from harness.issues.plan import decide
 from harness.printable import printable
@@ -41,7 +41,7 @@ def _sync(options: argparse.Namespace) -> int:
     site = address(options.site, "--site")
     history, issues = History(options.history), Issues(options.repo)
     found = history.ask(state)
-    tell(history)
+    name_set_aside(history.set_aside)
     actions = decide(found, issues.all(), site)
     opened = [action for action in actions if action.kind == "open"]
     kept = [action for action in actions if action.kind != "open"] + opened[: options.most]

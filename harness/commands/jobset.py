@@ -9,8 +9,6 @@ from typing import Any
 from harness.commands.output import answer, as_json, say, show
 from harness.commands.parsers import (
     Commands,
-    Renamed,
-    add_former_name,
     add_json,
     output_file,
     output_folder,
@@ -28,7 +26,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's own commands."""
     parser.add_argument("--accelerator", metavar="NAME", help="GKE's, as tpu-v6e-slice")
     parser.add_argument("--grid", metavar="CHIPS", help="of one slice, as 2x2 or 2x2x1")
-    parser.add_argument("--topology", dest="grid", action=Renamed, help=argparse.SUPPRESS)
     parser.add_argument(
         "--slices",
         type=whole_number(0, 100_000),
@@ -72,7 +69,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION")
     _add_work(actions)
     _add_collect(actions)
-    add_former_name(actions, "collect", "fetch")
     _add_merge(actions)
 
 

@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from harness.commands import project
-from harness.commands.output import STDOUT, say
+from harness.commands.output import STDOUT
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
@@ -42,38 +42,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the result as JSON: into FILE, or, without one, on standard output in its place",
     )
-
-
-class Renamed(argparse.Action):
-    """An option's former name, which still works and says what to type."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        del parser
-        say(f"{option_string} is deprecated: --{self.dest.replace('_', '-')} is its name")
-        setattr(namespace, self.dest, values)
-
-
-def add_former_name(actions: Commands, former: str, name: str) -> None:
-    """Let the command ``name`` be called by its former name, which no help shows."""
-    actions._name_parser_map[former] = _Former(actions._name_parser_map[name], former, name)
-
-
-class _Former(argparse.ArgumentParser):
-    """Parses as another parser, and says by what name to call it."""
-
-    def __init__(self, parser: argparse.ArgumentParser, former: str, name: str) -> None:
-        super().__init__(parents=[parser], add_help=False, prog=parser.prog)
-        self._said = f"{former} is deprecated: {name} is its name"
-
-    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        say(self._said)
-        return super().parse_known_args(*args, **kwargs)
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:

@@ -14,7 +14,7 @@ from harness.commands.matrix import LANES, REPORTS, add_run_options, cells_of, w
 from harness.commands.output import STDOUT, annotate, as_json, say, show
 from harness.commands.parsers import add_json, output_file, output_folder, whole_number
 from harness.commands.partial import told
-from harness.commands.query import tell
+from harness.commands.query import name_set_aside
 from harness.errors import INTERRUPTED, BadInputError
 from harness.files import write
 from harness.junit.report import Report, read_all
@@ -262,7 +262,7 @@ def _asked(options: argparse.Namespace) -> _Asked:
         stack = next((report.stack for report in given[0] if report.stack), options.candidate)
         history = History(options.history)
         given.insert(0, [recorded(history, options.base, stack)])
-        tell(history)
+        name_set_aside(history.set_aside)
     stacks = [
         None if reports else project.catalogue(options.folder).find(name)
         for reports, name in zip(given, named, strict=True)

@@ -17,7 +17,6 @@ from harness.printable import printable
 if TYPE_CHECKING:
     import duckdb
 
-    from harness.history.store import History
 
 Rows = tuple[list[str], list[tuple[object, ...]]]
 _WIDEST = 60  # characters of a column, but for the last
@@ -33,19 +32,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "The exit code is 3 when a file of the history is set aside."
 
 
-def tell(history: History) -> None:
-    """Name the files that are not used, and say how many have no checksum."""
-    tell_of(history.set_aside)
-    if history.unverified:
-        say(
-            f"without a checksum: {len(history.unverified)} files from before format 2, "
-            f"as {printable(history.unverified[0])}"
-        )
-
-
-def tell_of(set_aside: Iterable[SetAside]) -> None:
-    """Name the files that are not used."""
-    for file in set_aside:
+def name_set_aside(files: Iterable[SetAside]) -> None:
+    """Print the files that are not used, each with its cause."""
+    for file in files:
         say(f"set aside: {printable(file.name)}: {printable(file.cause)}")
 
 
@@ -67,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     except (duckdb.Error, ValueError, OverflowError) as error:  # also a date that Python has not
         said = next(iter(str(error).splitlines()), type(error).__name__)
         raise BadInputError(f"SQL: {said}") from error
-    tell(history)
+    name_set_aside(history.set_aside)
     left_out = PARTIAL if history.set_aside else 0
     if options.csv:
         writer = csv.writer(sys.stdout)

@@ -7,7 +7,7 @@ import dataclasses
 
 from harness.commands.output import annotate, answer
 from harness.commands.parsers import add_json, output_file
-from harness.commands.query import tell
+from harness.commands.query import name_set_aside
 from harness.errors import PARTIAL, BadInputError
 from harness.render import nightly_github, nightly_text
 from harness.verdicts.nightly import judge
@@ -41,7 +41,7 @@ def _run(options: argparse.Namespace) -> int:
     verdicts = history.ask(
         lambda connection: judge(connection, [run], set_aside=history.set_aside), stacks
     )
-    tell(history)
+    name_set_aside(history.set_aside)
     if not verdicts.runs:
         raise history.unreadable(run)
     data = [dataclasses.asdict(verdict) for verdict in verdicts.of(*NIGHTLY)]

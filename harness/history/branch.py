@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 from harness.errors import BadInputError
 from harness.history.files import Folder, listed
-from harness.history.format import checked
+from harness.history.format import check_bytes
 from harness.history.names import RunFile, SetAside
-from harness.history.store import looked_at, put
+from harness.history.store import fault_of, put
 
 _TRIES = 12
 _TOKEN = "GITHUB_TOKEN"
@@ -81,7 +81,7 @@ class Branch:
             }
             for place, content in git.contents(wanted):
                 try:
-                    checked(place, content)
+                    check_bytes(place, content)
                 except ValueError as error:
                     aside.append(SetAside(place.name, str(error)))
                     files.add(place.name, content)
@@ -99,9 +99,9 @@ class Branch:
         """
         files = Folder(folder)
         ours = files.listed()
-        looks = {place: looked_at(files, place) for place in ours.places}
-        aside = [*ours.set_aside, *(look for look in looks.values() if isinstance(look, SetAside))]
-        good = [place for place, look in looks.items() if not isinstance(look, SetAside)]
+        faults = {place: fault_of(files, place) for place in ours.places}
+        aside = [*ours.set_aside, *filter(None, faults.values())]
+        good = [place for place, fault in faults.items() if not fault]
         with tempfile.TemporaryDirectory(prefix="history-") as scratch:
             git = _Git(Path(scratch), self.remote)
             blobs = git.blobs(folder, good)
@@ -126,12 +126,12 @@ class Branch:
 
 
 def _is_good(files: Folder, place: RunFile) -> bool:
-    return files.has(place.name) and not isinstance(looked_at(files, place), SetAside)
+    return files.has(place.name) and not fault_of(files, place)
 
 
 def _is_whole(place: RunFile, content: bytes) -> bool:
     try:
-        checked(place, content)
+        check_bytes(place, content)
     except ValueError:
         return False
     return True

@@ -1,13 +1,12 @@
-"""The files of a history: columns, version, checksum, and the migration of older versions."""
+"""The files of a history: columns, version and checksum."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC
 from io import BytesIO
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,10 +17,10 @@ from harness.junit.case import CaseRun
 from harness.junit.names import VERSIONS
 from harness.model.outcome import Kind
 
-# The number changes when a reader of the last one would be wrong; a step below then leads to it.
+# The number changes when a reader of the last one would be wrong.
 FORMAT = 3
 FORMAT_KEY = b"xla_harness_history"
-# Since format 2 the last entry of a file's metadata is its format and a SHA-256 of the file's name
+# The last entry of a file's metadata is its format and a SHA-256 of the file's name
 # and of all bytes of the file but those digits.
 _CHECKSUM_KEY = b"xla_harness_checksum"
 _CHECKSUM = re.compile(_CHECKSUM_KEY + rb"..([0-9]{1,9}) ([0-9a-f]{64})", re.DOTALL)
@@ -86,94 +85,48 @@ def with_checksum(table: pa.Table, place: RunFile, compression: str = "zstd") ->
     return content[:start] + _checksum(place, content, found) + content[end:]
 
 
-def checked(place: RunFile, content: bytes) -> pa.Table | None:
-    """None for a file as it was written; for one of an older format its table in the present one.
+def check_bytes(place: RunFile, content: bytes) -> None:
+    """Compare a file with its checksum.
 
     Raises ValueError with the cause for a file that is damaged, of another place or of another
-    kind. A file from before format 2 has no checksum: then each page's own is looked at, and each
-    value must be one that can be.
+    kind.
     """
-    found = _found_checksum(content)
-    if found is None:
-        if place.has_checksum:
-            raise ValueError("damaged: it has no checksum")
-        return decoded(place, content)
-    if int(found[1]) > FORMAT:
-        raise ValueError(_newer(int(found[1])))
-    if _checksum(place, content, found) != found[2]:
+    match = _found_checksum(content)
+    if match is None:
+        raise ValueError("damaged, or of another kind: it has no checksum")
+    _check_format(match[1])
+    if _checksum(place, content, match) != match[2]:
         raise ValueError("damaged, or of another place: its content does not have its checksum")
-    return None if int(found[1]) == FORMAT else decoded(place, content)
 
 
-def decoded(place: RunFile, content: bytes) -> pa.Table:
-    """A file's table in the present format, every value looked at. Raises ValueError."""
+def check_values(place: RunFile, content: bytes) -> None:
+    """Look at every value of a file. Raises ValueError with the cause for one that can't be."""
+    check_bytes(place, content)
     try:
         reader = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-        if format_of(reader.schema_arrow) == FORMAT and _found_checksum(content) is None:
-            raise ValueError("damaged: it has no checksum")
-        table = migrated(reader.read(use_threads=False))
-    except (OSError, KeyError, pa.ArrowException) as error:
+        _check_schema(reader.schema_arrow)
+        table = reader.read(use_threads=False)
+    except (OSError, pa.ArrowException) as error:
         raise ValueError(" ".join(str(error).split())) from error
-    _check_values(place, table)
-    return table
+    _check_columns(place, table)
 
 
-def format_of(schema: pa.Schema) -> int:
-    """The version that a file says it has. Raises ValueError for a file of another kind."""
+def _check_schema(schema: pa.Schema) -> None:
+    """Raises ValueError for a file of another kind."""
     written = (schema.metadata or {}).get(FORMAT_KEY)
     if written is None:
         raise ValueError("no history of xla-harness wrote it")
-    if not written.isdigit():
-        raise ValueError(f"format {written!r}: expected a number")
-    found = int(written)
-    if found > FORMAT:
-        raise ValueError(_newer(found))
-    if found == FORMAT and schema.remove_metadata() != SCHEMA.remove_metadata():
-        raise ValueError(f"format {found}: its columns are others")
-    return found
+    _check_format(written)
+    if schema.remove_metadata() != SCHEMA.remove_metadata():
+        raise ValueError(f"format {FORMAT}: its columns are others")
 
 
-def migrated(table: pa.Table) -> pa.Table:
-    """An older file's table in the present format. Raises ValueError when a step can't be taken."""
-    for step in _STEPS[format_of(table.schema) :]:
-        table = step(table)
-    return table.select(SCHEMA.names).cast(SCHEMA)
-
-
-def _from_0(table: pa.Table) -> pa.Table:
-    """0, of the first drafts: milliseconds, versions in a column each, no layer, no reruns."""
-    count = table.num_rows
-    columns: dict[str, Any] = {name: table[name] for name in table.schema.names}
-    milliseconds = columns.pop("milliseconds")
-    columns["duration"] = pa.compute.divide(milliseconds.cast(pa.float64()), 1000.0)
-    columns["format"] = pa.repeat(pa.scalar(1, pa.int32()), count)
-    columns["layer"] = pa.repeat(pa.scalar(""), count)
-    columns["rerun"] = pa.repeat(pa.scalar(0, pa.int32()), count)
-    columns["properties"] = pa.array([[]] * count, pa.map_(pa.string(), pa.string()))
-    return pa.table(columns, metadata={FORMAT_KEY: b"1"})
-
-
-def _from_1(table: pa.Table) -> pa.Table:
-    """1 had no checksum, and the same columns."""
-    place = table.schema.get_field_index("format")
-    two = pa.repeat(pa.scalar(2, pa.int32()), table.num_rows)
-    return table.set_column(place, "format", two).replace_schema_metadata({FORMAT_KEY: b"2"})
-
-
-def _from_2(table: pa.Table) -> pa.Table:
-    """2 had no torch_tpu."""
-    columns: dict[str, Any] = {name: table[name] for name in table.schema.names}
-    columns["format"] = pa.repeat(pa.scalar(3, pa.int32()), table.num_rows)
-    columns["torch_tpu"] = pa.repeat(pa.scalar(""), table.num_rows)
-    return pa.table(columns, metadata={FORMAT_KEY: b"3"})
-
-
-# The step at index N makes format N + 1 of format N.
-_STEPS: Sequence[Callable[[pa.Table], pa.Table]] = (_from_0, _from_1, _from_2)
-
-
-def _newer(found: int) -> str:
-    return f"format {found}: a newer xla-harness wrote it, this one reads {FORMAT}"
+def _check_format(written: bytes) -> None:
+    if written != str(FORMAT).encode():
+        raise ValueError(
+            f"format {written.decode(errors='replace')}: another xla-harness wrote it, this one "
+            f"reads {FORMAT}"
+        )
 
 
 def _found_checksum(content: bytes) -> re.Match[bytes] | None:
@@ -190,7 +143,7 @@ def _checksum(place: RunFile, content: bytes, found: re.Match[bytes]) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _check_values(place: RunFile, table: pa.Table) -> None:
+def _check_columns(place: RunFile, table: pa.Table) -> None:
     """Raises ValueError for values that no recorder writes."""
     if not table.num_rows:
         raise ValueError("it has no case")
@@ -198,8 +151,6 @@ def _check_values(place: RunFile, table: pa.Table) -> None:
         if table[name].null_count:
             raise ValueError(f"column {name!r}: expected a value in every row, found none in some")
     times = [time.astimezone(UTC) for time in table["time"].unique().to_pylist()]
-    if not place.has_checksum:  # such a name has no microseconds
-        times = [time.replace(microsecond=0) for time in times]
     for name, found, expected in (
         ("run", set(table["run"].unique().to_pylist()), {place.run}),
         ("time", set(times), {place.time}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, unquote
 
@@ -13,10 +13,7 @@ _OLDEST = datetime(2015, 1, 1, tzinfo=UTC)
 _AHEAD = timedelta(days=1)
 _MOST_STACK = 80  # characters: it names a folder
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"  # what every engine reads as no value
-_RUN = re.compile(
-    r"(?P<second>\d{8}T\d{6})(?P<exact>_\d{6})?Z(?(exact)-\d{7})-(?P<digest>[0-9a-f]{12})",
-    re.ASCII,
-)
+_RUN = re.compile(r"(?P<second>\d{8}T\d{6})_(?P<microsecond>\d{6})Z-\d{7}-[0-9a-f]{12}", re.ASCII)
 _FORM = f"date=YYYY-MM-DD/stack=STACK/RUN{SUFFIX}"
 
 
@@ -45,32 +42,22 @@ class RunFile:
         """The file, as Hive writes partitions: no stack's name leads elsewhere."""
         return f"date={self.time:%Y-%m-%d}/stack={quote(self.stack, safe='')}/{self.run}{SUFFIX}"
 
-    @property
-    def has_checksum(self) -> bool:
-        """Whether a file of that name must have one: those named before format 2 have none."""
-        return _parts(self.run)["exact"] is not None
-
-    @property
-    def former(self) -> RunFile:
-        """Where a recorder before format 2 put the same run."""
-        run = f"{self.time:%Y%m%dT%H%M%SZ}-{_parts(self.run)['digest']}"
-        return replace(self, run=run)
-
 
 def run_name(time: datetime, answers: int, digest: str) -> str:
     """Start, how many cases have an answer, and content.
 
     The order of names is the order of runs in time, and of runs that started together the one
-    with more answers comes later: it has the cells that were late. A name of the form before
-    format 2, without microseconds and answers, sorts as the first of its second.
+    with more answers comes later: it has the cells that were late.
     """
     return f"{time:%Y%m%dT%H%M%S_%fZ}-{answers:07d}-{digest[:12]}"
 
 
 def started(run: str) -> datetime:
     """When the run of that name started, in UTC. Raises ValueError for any other text."""
-    parts = _parts(run)
-    return datetime.fromisoformat(f"{parts['second']}.{(parts['exact'] or '_0')[1:]}Z")
+    match = _RUN.fullmatch(run)
+    if match is None:
+        raise ValueError(f"run {run!r}: expected START-ANSWERS-DIGEST")
+    return datetime.fromisoformat(f"{match['second']}.{match['microsecond']}Z")
 
 
 def place_of(name: str) -> RunFile:
@@ -122,10 +109,3 @@ def check_stack(stack: str) -> None:
             f"expected at most {_MOST_STACK} printable characters, and not {_HIVE_NULL}, "
             f"found {stack[:_MOST_STACK]!r}"
         )
-
-
-def _parts(run: str) -> re.Match[str]:
-    match = _RUN.fullmatch(run)
-    if match is None:
-        raise ValueError(f"run {run!r}: expected START-ANSWERS-DIGEST")
-    return match

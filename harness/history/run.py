@@ -61,7 +61,7 @@ def read_run(path: Path, said: Said = Said()) -> Run:
     reader, digest = Reader(path), hashlib.sha256()
     attempts: defaultdict[tuple[str, str, str], list[CaseRun]] = defaultdict(list)
     for element in reader.elements():
-        digest.update(_content(element.written))
+        digest.update(_content(element.reported))
         if not element.second:
             attempts[element.case.key].append(element.case)
     head = reader.head

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import duckdb
-import pyarrow as pa
 
 from harness.errors import BadInputError
 from harness.history import format as formats
@@ -21,7 +20,7 @@ from harness.history.run import Run, Said, joined, read_run
 from harness.history.views import create_cases, is_sound
 
 T = TypeVar("T")
-Look: TypeAlias = Callable[[RunFile, bytes], "pa.Table | None"]
+Check: TypeAlias = Callable[[RunFile, bytes], None]
 
 
 class Stored(StrEnum):
@@ -55,9 +54,7 @@ class History:
         """Raises BadInputError for an address of an unknown kind."""
         self.location = os.fspath(location)
         self.files = files_at(location)
-        # Found by the last ``connect``: what does not count, and files that have no checksum.
-        self.set_aside: tuple[SetAside, ...] = ()
-        self.unverified: tuple[str, ...] = ()
+        self.set_aside: tuple[SetAside, ...] = ()  # what the last ``connect`` did not use
 
     def record(
         self,
@@ -114,7 +111,7 @@ class History:
         Raises BadInputError for a history without a run.
         """
         listed = self.files.listed()
-        self.set_aside, self.unverified = listed.set_aside, ()
+        self.set_aside = listed.set_aside
         if not listed.places:
             aside = "".join(f"; set aside: {each.name}: {each.cause}" for each in listed.set_aside)
             raise BadInputError(
@@ -126,16 +123,12 @@ class History:
             connection.register_filesystem(self.files.system)
         asked = [each for each in listed.places if not stacks or each.stack in stacks]
         others = [each for each in listed.places if stacks and each.stack not in stacks]
-        self._look(others, formats.checked)
-        sound = self._look(asked, formats.checked)
-        present = [place for place, table in sound if table is None]
-        if not is_sound(connection, self._addresses(present)):
+        self._sound(others, formats.check_bytes)
+        sound = self._sound(asked, formats.check_bytes)
+        if not is_sound(connection, self._addresses(sound)):
             # A file has its checksum and is invalid all the same: it was written so.
-            self._look(present, formats.decoded)
-            broken = {each.name for each in self.set_aside}
-            present = [place for place in present if place.name not in broken]
-        older = [placed(table, place) for place, table in sound if table is not None]
-        create_cases(connection, self._addresses(present), older)
+            sound = self._sound(sound, formats.check_values)
+        create_cases(connection, self._addresses(sound))
         return connection
 
     def ask(
@@ -164,57 +157,41 @@ class History:
         )
 
     def _place(self, run: Run) -> RunFile:
-        """The run's file: also where a recorder before format 2 put it. Raises BadInputError."""
+        """The run's file. Raises BadInputError."""
         place = RunFile(run.name, run.stack)
         try:
             place_of(place.name)
         except ValueError as error:
             raise BadInputError(f"{place.name}: {error}") from error
-        return place.former if self.files.has(place.former.name) else place
+        return place
 
-    def _look(self, places: Sequence[RunFile], look: Look) -> list[tuple[RunFile, pa.Table | None]]:
-        """Look at each file. Those that are no good are set aside."""
+    def _sound(self, places: Sequence[RunFile], check: Check) -> list[RunFile]:
+        """The files that pass; the others are set aside."""
         with ThreadPoolExecutor() as pool:
-            looks = pool.map(lambda place: looked_at(self.files, place, look), places)
-            found = list(zip(places, looks, strict=True))
-        self.set_aside += tuple(each for _, each in found if isinstance(each, SetAside))
-        sound = [(place, each) for place, each in found if not isinstance(each, SetAside)]
-        self.unverified += tuple(
-            place.name for place, table in sound if table is not None and not place.has_checksum
-        )
-        return sound
+            faults = list(pool.map(lambda place: fault_of(self.files, place, check), places))
+        self.set_aside += tuple(fault for fault in faults if fault)
+        return [place for place, fault in zip(places, faults, strict=True) if not fault]
 
     def _addresses(self, places: Sequence[RunFile]) -> list[str]:
         return [self.files.address(place.name) for place in places]
 
 
-def looked_at(
-    files: Files, place: RunFile, look: Look = formats.checked
-) -> SetAside | pa.Table | None:
-    """The result of the look at a file, or why the file can't be used."""
+def fault_of(files: Files, place: RunFile, check: Check = formats.check_bytes) -> SetAside | None:
+    """Return why a file can't be used; None if it can."""
     try:
-        return look(place, files.read(place.name))
+        check(place, files.read(place.name))
     except OSError as error:
         return SetAside(place.name, error.strerror or str(error))
     except ValueError as error:
         return SetAside(place.name, str(error))
+    return None
 
 
 def put(files: Files, place: RunFile, content: bytes) -> Stored:
     """Add a run's file, or put it in the place of a damaged one. Raises BadInputError."""
     if files.add(place.name, content):
         return Stored.RECORDED
-    if isinstance(looked_at(files, place), SetAside):
+    if fault_of(files, place):
         files.replace(place.name, content)
         return Stored.REPLACED
     return Stored.KNOWN
-
-
-def placed(table: pa.Table, place: RunFile) -> pa.Table:
-    """The table with the columns that its folders' names hold."""
-    for column, value in (
-        ("date", pa.scalar(place.time.date())),
-        ("stack", pa.scalar(place.stack)),
-    ):
-        table = table.append_column(column, pa.repeat(value, table.num_rows))
-    return table

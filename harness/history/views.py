@@ -18,30 +18,22 @@ _COLUMNS = ", ".join(_TIMES.get(name, f'"{name}"') for name in (*SCHEMA.names, "
 _PARTITIONS = "hive_partitioning = true, hive_types = {'date': DATE, 'stack': VARCHAR}"
 
 
-def create_cases(
-    connection: duckdb.DuckDBPyConnection, addresses: Sequence[str], older: Sequence[pa.Table]
-) -> None:
-    """Create the views ``cases``, over all files, and ``outcomes``, what each outcome means.
-
-    ``addresses`` are files of the present format, ``older`` the tables of those of older formats.
-    """
-    parts = []
-    if addresses:
-        parts.append(f"SELECT {_COLUMNS} FROM {_files(addresses)}")  # noqa: S608 - quoted
-    if older or not addresses:
-        connection.register("given", pa.concat_tables([_EMPTY, *older]))
-        connection.execute("CREATE TABLE older AS SELECT * FROM given")  # so that cursors see it
+def create_cases(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]) -> None:
+    """Create the views ``cases``, over the files, and ``outcomes``, what each outcome means."""
+    rows = _files(addresses) if addresses else "empty"
+    if not addresses:
+        connection.register("given", _EMPTY)
+        connection.execute("CREATE TABLE empty AS SELECT * FROM given")  # so that cursors see it
         connection.unregister("given")
-        parts.append(f"SELECT {_COLUMNS} FROM older")  # noqa: S608 - names of ours
-    connection.execute(f"CREATE VIEW cases AS {' UNION ALL '.join(parts)}")
+    connection.execute(f"CREATE VIEW cases AS SELECT {_COLUMNS} FROM {rows}")  # noqa: S608 - quoted
     connection.execute(f"CREATE VIEW outcomes AS {OUTCOMES_SQL}")
 
 
 def is_sound(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]) -> bool:
-    """Whether files of the present format hold what their names say, and outcomes that exist.
+    """Whether the files hold what their names say, and outcomes that exist.
 
-    It checks no more than that, because it reads every file; ``harness.history.format.decoded``
-    checks everything.
+    It checks no more than that, because it reads every file; ``format.check_values`` checks
+    everything.
     """
     outcomes = ", ".join(f"'{kind}'" for kind in Kind)
     bad = (

@@ -16,7 +16,7 @@ from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 from harness import files
 from harness.errors import BadInputError
 from harness.junit.case import CaseRun, seconds, settled
-from harness.junit.names import FORMAT, FORMAT_PROPERTY, LOST, VERSIONS
+from harness.junit.names import LOST, VERSIONS
 from harness.junit.reader import Element, Reader
 from harness.junit.seal import sealed
 from harness.junit.stream import Head
@@ -139,8 +139,6 @@ def _suite(
         if value := head.attributes.get(attribute):
             suite._elem.set(attribute, value)
     said = {"workers": ", ".join(names)}
-    if FORMAT_PROPERTY in head.properties:
-        said[FORMAT_PROPERTY] = FORMAT  # the cases were read from whichever, and are written anew
     said |= {f"worker {name}": why for name, why in missing.items()}
     for name, value in (head.properties | said).items():
         suite.add_property(name, value)

@@ -8,7 +8,7 @@ from harness.model.wheels import PROPERTY as WHEELS
 
 # Properties of the whole report. The format changes when a reader of the last one would be wrong.
 FORMAT_PROPERTY = "xla_harness_report"
-FORMAT = "3"  # harness.junit.formats reads older ones
+FORMAT = "3"
 STACK_PROPERTY = "stack"  # the name that the run was given, in the variable below
 STACK_VARIABLE = "XLA_HARNESS_STACK"
 LEFT_OUT = "left out: "

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.junit.case import CaseRun, case_run, is_of_harness, is_teardown, not_run, place_of
-from harness.junit.formats import FORMATS, current
-from harness.junit.names import FORMAT_PROPERTY, STACK_PROPERTY, VERSIONS
+from harness.junit.names import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY, VERSIONS
 from harness.junit.stream import Head, Reported, Stream
 from harness.printable import printable
 
@@ -21,8 +20,7 @@ class Element:
     """One test case element of a report."""
 
     case: CaseRun
-    written: Reported  # as the file has it: a history's digests are of this
-    reported: Reported  # in the present format
+    reported: Reported
     ours: bool  # this harness ran the case
     second: bool  # pytest's second one for a case that failed: its teardown failed, too
 
@@ -56,11 +54,10 @@ class Reader:
         can be read.
         """
         sound = 0
-        for found in self._stream.cases():
-            ours = is_of_harness(found, ours=self._is_ours())
-            reported = self._current(found) if ours else found
+        for reported in self._stream.cases():
+            ours = is_of_harness(reported, ours=self._is_ours())
             faults = len(self.faults)
-            if element := self._element(found, reported, ours=ours):
+            if element := self._element(reported, ours=ours):
                 sound += len(self.faults) == faults
                 yield element
         self._is_ours()
@@ -72,7 +69,7 @@ class Reader:
         if some and not sound:
             raise BadInputError(f"{self.path}: expected a JUnit report with test cases, found none")
 
-    def _element(self, written: Reported, reported: Reported, *, ours: bool) -> Element | None:
+    def _element(self, reported: Reported, *, ours: bool) -> Element | None:
         try:
             place = place_of(reported, ours=ours)
         except ValueError as error:
@@ -86,11 +83,7 @@ class Reader:
         second = is_teardown(reported) and case.key in self._broken
         if case.outcome.is_bad and not second:
             self._broken.add(case.key)
-        return Element(case, written, reported, ours, second)
-
-    def _current(self, reported: Reported) -> Reported:
-        written = self.head.properties[FORMAT_PROPERTY]
-        return replace(reported, properties=current(reported.properties, written))
+        return Element(case, reported, ours, second)
 
     def _fault(self, reported: Reported, error: ValueError) -> None:
         name = printable(str(reported.case.name or ""))[:200]
@@ -98,10 +91,9 @@ class Reader:
 
     def _is_ours(self) -> bool:
         found = self.head.properties.get(FORMAT_PROPERTY)
-        if found not in (None, *FORMATS):
+        if found not in (None, FORMAT):
             raise BadInputError(
-                f"{self.path}: expected the property {FORMAT_PROPERTY} to be "
-                f"{' or '.join(FORMATS)}, the report "
+                f"{self.path}: expected the property {FORMAT_PROPERTY} to be {FORMAT}, the report "
                 f"says {found[:50]!r}: another version of xla-harness wrote it; run the cases again"
             )
         return found is not None

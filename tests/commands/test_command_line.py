@@ -1,4 +1,4 @@
-"""What every command shares: colour, --json, completion, former names, the project's settings."""
+"""What every command shares: colour, --json, completion, the project's settings."""
 
 from __future__ import annotations
 
@@ -216,38 +216,3 @@ def test_zsh_has_a_script(capsys: pytest.CaptureFixture[str]) -> None:
     """No zsh is needed: that it is one for this command is all that is looked at."""
     assert cli.main(["completion", "zsh"]) == 0
     assert capsys.readouterr().out.startswith("#compdef xla-harness\n")
-
-
-@pytest.mark.parametrize(
-    ("former", "present"),
-    [
-        (["jobset", "--topology", "2x4"], ["jobset", "--grid", "2x4"]),
-        (
-            ["jobset", "collect", "no-such", "--out", "o"],
-            ["jobset", "fetch", "no-such", "--out", "o"],
-        ),
-    ],
-    ids=["option", "command"],
-)
-def test_a_former_name_works_and_says_the_new_one(
-    former: list[str],
-    present: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "")  # no kubectl
-    assert cli.main(present) == 2
-    expected = capsys.readouterr().err
-    assert "deprecated" not in expected
-    assert cli.main(former) == 2
-    told, _, rest = capsys.readouterr().err.partition("\n")
-    assert "is deprecated" in told
-    assert present[1] in told
-    assert rest == expected
-    with pytest.raises(SystemExit):
-        cli.main(["jobset", "--help"])
-    shown = capsys.readouterr().out
-    assert "--topology" not in shown
-    assert "collect  " not in shown

@@ -20,10 +20,11 @@ from harness.history.store import History
 
 GOOD_REPORT = """\
 <testsuite timestamp="2026-11-01T00:00:00+00:00"><properties>
-<property name="xla_harness_report" value="2"/><property name="stack" value="2.9.0"/></properties>
+<property name="xla_harness_report" value="3"/><property name="stack" value="2.9.0"/></properties>
 <testcase name="x" time="1"><properties><property name="id" value="a.py::x"/>
 <property name="lane" value="cpu"/><property name="topology" value="4"/>
-<property name="area" value="a"/><property name="outcome" value="passed"/></properties></testcase>
+<property name="area" value="a"/><property name="outcome" value="passed"/>
+<property name="actual" value="passed"/></properties></testcase>
 </testsuite>
 """
 STACK = 'python = "3.11"\n[pins]\ntorch = "2.9.0"\n'

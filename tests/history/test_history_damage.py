@@ -10,14 +10,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.github_api import GitHub, serve
 
 from harness import cli
 from harness.errors import BadInputError
-from harness.history.format import SCHEMA, checked, with_checksum
+from harness.history.format import SCHEMA, check_bytes, with_checksum
 from harness.history.names import place_of, run_name, started
 from harness.history.run import Run
 from harness.history.store import History
@@ -35,11 +34,17 @@ FLIPS = 60  # that go the whole way through `verdict`; each bit goes through the
 
 def _report(path: Path, day: int, outcome: str = "passed", time: str = "") -> Path:
     """A report of ours with two cases, one of which comes out as said."""
-    properties = {"xla_harness_report": "2", "stack": "2.9.0", "torch_xla": "2.9.0"}
+    properties = {"xla_harness_report": "3", "stack": "2.9.0", "torch_xla": "2.9.0"}
     head = "".join(f'<property name="{n}" value="{v}"/>' for n, v in properties.items())
     cases = ""
     for name, found in (("a", "passed"), ("b", outcome)):
-        said = {"id": f"t.py::{name}", "lane": "cpu", "topology": "4", "outcome": found}
+        said = {
+            "id": f"t.py::{name}",
+            "lane": "cpu",
+            "topology": "4",
+            "outcome": found,
+            "actual": found,
+        }
         said |= {"area": "x"} | ({"failure": "E: sums differ"} if found == "failed" else {})
         own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in said.items())
         cases += f'<testcase name="{name}" time="1"><properties>{own}</properties></testcase>'
@@ -83,12 +88,12 @@ def test_no_flipped_bit_passes_the_checksum(folder: Path) -> None:
     path = _files(folder)[-1]
     place = place_of(path.relative_to(folder).as_posix())
     content = bytearray(path.read_bytes())
-    assert checked(place, bytes(content)) is None
+    check_bytes(place, bytes(content))
     for at in range(len(content)):
         for bit in range(8):
             content[at] ^= 1 << bit
             with pytest.raises(ValueError):
-                checked(place, bytes(content))
+                check_bytes(place, bytes(content))
             content[at] ^= 1 << bit
 
 
@@ -265,7 +270,14 @@ def test_damage_that_decides_nothing(folder: Path, capsys: pytest.CaptureFixture
 
 def _b() -> str:
     """Case b, which passes."""
-    said = {"id": "t.py::b", "lane": "cpu", "topology": "4", "outcome": "passed", "area": "x"}
+    said = {
+        "id": "t.py::b",
+        "lane": "cpu",
+        "topology": "4",
+        "outcome": "passed",
+        "actual": "passed",
+        "area": "x",
+    }
     own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in said.items())
     return f'<testcase name="b" time="1"><properties>{own}</properties></testcase>'
 
@@ -288,41 +300,6 @@ def test_a_damaged_run_is_recorded_again(
         assert _verdict(folder, capsys) == before
     assert path.read_bytes() == whole
     assert len(_files(folder)) == 3
-
-
-def _as_of_format_1(folder: Path, path: Path) -> Path:
-    """The file as the recorder of format 1 wrote it: an older name, and no checksum."""
-    place = place_of(path.relative_to(folder).as_posix()).former
-    table = pq.ParquetFile(path).read()
-    for name, value in (("run", place.run), ("format", 1)):
-        field = SCHEMA.field(name)
-        index = table.schema.get_field_index(name)
-        table = table.set_column(
-            index, field, pa.repeat(pa.scalar(value, field.type), table.num_rows)
-        )
-    table = table.replace_schema_metadata({b"xla_harness_history": b"1"})
-    pq.write_table(table, folder / place.name, compression="zstd", write_page_checksum=True)
-    path.unlink()
-    return folder / place.name
-
-
-def test_files_from_before_checksums_count_and_are_counted(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for path in _files(folder):
-        old = _as_of_format_1(folder, path)
-    code, out, err = _verdict(folder, capsys)
-    assert (code, "1 regressed" in out) == (1, True)
-    first = _files(folder)[0].relative_to(folder)
-    assert err == f"without a checksum: 3 files from before format 2, as {first}\n"
-    again = ["record", str(folder.parent / "12.xml"), "--history", str(folder)]
-    assert cli.main(again) == 0  # it is the same run still
-    assert "  known  " in capsys.readouterr().out
-    _write(old, old.read_bytes()[:-9])
-    assert cli.main(again) == 0
-    assert "  replaced  " in capsys.readouterr().out
-    assert len(_files(folder)) == 3
-    assert _verdict(folder, capsys)[:2] == (code, out)
 
 
 # Order
@@ -363,17 +340,14 @@ def test_a_night_with_its_late_cells_is_the_later_run(tmp_path: Path, digest: st
         assert {each.before for each in regression.members} == {whole.name}
 
 
-def test_names_sort_by_time_also_beside_former_ones() -> None:
+def test_names_sort_by_time() -> None:
     time = datetime(2026, 11, 12, 2, 30, tzinfo=UTC)
     names = [
-        "20261112T022959Z-ffffffffffff",
-        "20261112T023000Z-ffffffffffff",  # of a former recorder: the first of its second
         run_name(time, 0, "f" * 64),
         run_name(time, 9, "f" * 64),
         run_name(time, 1662, "0" * 64),
         run_name(time, 10_000, "0" * 64),
         run_name(time.replace(microsecond=1), 0, "0" * 64),
-        "20261112T023001Z-000000000000",
     ]
     assert names == sorted(names)
     assert [started(name) for name in names] == sorted(started(name) for name in names)

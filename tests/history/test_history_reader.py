@@ -166,11 +166,17 @@ def test_case_twice_in_a_report_was_run_again(tmp_path: Path) -> None:
 
 def test_second_failure_of_our_case_is_no_rerun(tmp_path: Path) -> None:
     """pytest writes a case whose teardown fails, too, twice; both elements have our properties."""
-    said = {"id": "a.py::b", "lane": "cpu", "topology": "4", "outcome": "failed"}
+    said = {
+        "id": "a.py::b",
+        "lane": "cpu",
+        "topology": "4",
+        "outcome": "failed",
+        "actual": "failed",
+    }
     properties = "".join(f'<property name="{name}" value="{said[name]}"/>' for name in said)
     case = f'<testcase name="b"><properties>{properties}</properties>'
     second = '<error message="failed on teardown with &quot;E&quot;"/></testcase>'
-    ours = '<properties><property name="xla_harness_report" value="2"/></properties>'
+    ours = '<properties><property name="xla_harness_report" value="3"/></properties>'
     (found,) = read_run(
         written(tmp_path, HEAD + ours + case + "<failure/></testcase>" + case + second)
     ).cases
@@ -297,7 +303,7 @@ TAGS = ("testsuite", "testcase", "failure", "error", "skipped", "properties", "p
 ATTRIBUTES = ("name", "classname", "time", "timestamp", "message", "type", "value", "file")
 VALUES = st.one_of(
     NAMES,
-    st.sampled_from(["xla_harness_report", "2", "outcome", "passed", "id", "lane", "topology"]),
+    st.sampled_from(["xla_harness_report", "3", "outcome", "passed", "id", "lane", "topology"]),
     st.floats().map(str),
     st.datetimes().map(str),
 )

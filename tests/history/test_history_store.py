@@ -1,10 +1,9 @@
-"""A history on the disk and elsewhere: nothing is lost, nothing half-written, old files count."""
+"""A history on the disk and elsewhere: nothing is lost or half-written."""
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import pytest
 from support.paths import ROOT
 
 from harness.errors import BadInputError
-from harness.history.format import FORMAT, FORMAT_KEY, SCHEMA, migrated
+from harness.history.format import FORMAT, SCHEMA
 from harness.history.run import Said
 from harness.history.store import History
 
@@ -288,99 +287,24 @@ def test_all_files_broken(history: History) -> None:
     assert "can't be read" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        (pa.schema([("a", pa.int32())]), "no history of xla-harness wrote it"),
-        (SCHEMA.with_metadata({FORMAT_KEY: b"4"}), "format 4: a newer xla-harness wrote it"),
-        (SCHEMA.with_metadata({FORMAT_KEY: b"-1"}), "format b'-1': expected a number"),
-        (SCHEMA.remove(3), "format 3: its columns are others"),
-        (SCHEMA, "damaged: it has no checksum"),
-        (pa.schema([("a", pa.int32())], {FORMAT_KEY: b"0"}), "milliseconds"),
-    ],
-)
-def test_file_of_another_kind_is_set_aside(history: History, schema: pa.Schema, said: str) -> None:
+def test_file_of_another_kind_is_set_aside(history: History) -> None:
     folder = Path(history.location) / "date=2026-11-21" / "stack=2.9.0"
-    other = folder / "20261121T000000Z-000000000000.parquet"
-    pq.write_table(schema.empty_table(), other)
+    other = folder / "20261121T000000_000000Z-0000000-000000000000.parquet"
+    pq.write_table(pa.table({"a": [1]}), other)
     assert asked(history) == [(1200,)]
     ((name, cause),) = ((each.name, each.cause) for each in history.set_aside)
-    assert (Path(name).name, said in cause) == (other.name, True), cause
+    assert Path(name).name == other.name
+    assert cause == "damaged, or of another kind: it has no checksum"
 
 
-# Older formats
-
-
-def format_0() -> pa.Table:
-    """Two cases as the first draft wrote them."""
-    rows = json.loads((ROOT / "fixtures" / "history" / "format-0.json").read_text())
-    texts = [
-        name for name in rows[0] if name not in ("time", "milliseconds", "expected", "upstream")
-    ]
-    schema = pa.schema(
-        [
-            ("time", pa.timestamp("us", tz="UTC")),
-            ("milliseconds", pa.int64()),
-            ("expected", pa.bool_()),
-            ("upstream", pa.list_(pa.string())),
-            *((name, pa.string()) for name in texts),
-        ],
-        {FORMAT_KEY: b"0"},
-    )
-    columns = {name: pa.array([row[name] for row in rows]) for name in rows[0]}
-    columns["time"] = columns["time"].cast(pa.timestamp("us", tz="UTC"))
-    return pa.table([columns[name] for name in schema.names], schema=schema)
-
-
-def test_file_of_format_0_counts_with_the_others(history: History) -> None:
-    folder = Path(history.location) / "date=2026-01-05" / "stack=2.9.0%2Bjax%3D0.8"
-    folder.mkdir(parents=True)
-    pq.write_table(format_0(), folder / "20260105T023000Z-000000000000.parquet")
-    rows = asked(
-        history,
-        "SELECT c.case, date::VARCHAR, stack, duration, layer, rerun, format, torch_xla, "
-        "cardinality(properties), strftime(time, '%H:%M') FROM cases c WHERE date < '2026-06-01' "
-        "ORDER BY ALL",
-    )
-    same = ("2026-01-05", "2.9.0+jax=0.8")
-    assert rows == [
-        ("suites/a/test_a.py::test_x[cpu-4]", *same, 1.25, "", 0, 3, "2.9.0", 0, "02:30"),
-        ("suites/a/test_a.py::test_y[cpu-4]", *same, 0.004, "", 0, 3, "2.9.0", 0, "02:30"),
-    ]
-    assert asked(history) == [(1202,)]
-    assert history.set_aside == ()
-
-
-def test_file_that_format_1_wrote_is_read_and_known(tmp_path: Path) -> None:
-    """Recorded with the recorder of that time, at a fraction of a second, which its name lacks."""
-    shutil.copytree(ROOT / "fixtures/history/format-1", tmp_path / "h")
-    before = content(tmp_path / "h")
-    history = History(tmp_path / "h")
-    (again,) = history.record([ROOT / "fixtures/history/format-1.xml"])
-    assert (again.added, again.run) == ("known", "20260106T023000Z-3501243821ba")
-    assert content(tmp_path / "h") == before
-    rows = asked(history, "SELECT c.run, c.outcome, format, microsecond(time) FROM cases c")
-    assert rows == [(again.run, "passed", 3, 250_000), (again.run, "failed", 3, 250_000)]
-    assert [len(history.unverified), history.set_aside] == [1, ()]
-
-
-def test_file_that_format_2_wrote_is_read_and_known(tmp_path: Path) -> None:
-    """Recorded with the recorder of that time, which had no column for torch_tpu."""
-    shutil.copytree(ROOT / "fixtures/history/format-2", tmp_path / "h")
-    before = content(tmp_path / "h")
-    history = History(tmp_path / "h")
-    (again,) = history.record([ROOT / "fixtures/history/format-1.xml"])
-    assert again.added == "known"
-    assert content(tmp_path / "h") == before
-    rows = asked(history, "SELECT c.outcome, format, torch_xla, torch_tpu FROM cases c")
-    assert rows == [("passed", 3, "2.9.0", ""), ("failed", 3, "2.9.0", "")]
-    assert [len(history.unverified), history.set_aside] == [0, ()]
-
-
-def test_every_format_has_a_step_to_the_next() -> None:
-    table = migrated(format_0())
-    assert table.schema.equals(SCHEMA, check_metadata=True)
-    assert table["format"].to_pylist() == [FORMAT] * 2
+def test_file_of_another_format_is_set_aside(history: History) -> None:
+    path = next(Path(history.location).rglob("*.parquet"))
+    text = f"{FORMAT} ".encode() + re.findall(rb"[0-9a-f]{64}", path.read_bytes())[-1]
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes().replace(text, b"4" + text[1:]))
+    assert asked(history) == [(1000,)]
+    (file,) = history.set_aside
+    assert file.cause == f"format 4: another xla-harness wrote it, this one reads {FORMAT}"
 
 
 # Elsewhere than in a folder

@@ -28,7 +28,7 @@ DOCS = (ROOT / "docs" / "outcomes.md").read_text()
 STATIC = ROOT / "harness" / "dashboard" / "static"
 SCRIPT, STYLE = ((STATIC / name).read_text() for name in ("compare.js", "site.css"))
 HEAD = '<testsuite timestamp="2026-11-{day:02}T02:30:00+00:00">'
-OURS = '<properties><property name="xla_harness_report" value="2"/></properties>'
+OURS = '<properties><property name="xla_harness_report" value="3"/></properties>'
 FAILED = '<failure message="E: sums differ"/>'
 TEARDOWN = '<error message="failed on teardown with &quot;OSError&quot;"/>'
 EACH = ("--tx", "2*popen", "--dist", "each")
@@ -39,7 +39,8 @@ def foreign(inside: str = "", **said: str) -> str:
 
 
 def ours(outcome: str, inside: str = "", **said: str) -> str:
-    own = {"id": "a.py::b", "lane": "cpu", "topology": "4", "outcome": outcome}
+    own = {"id": "a.py::b", "lane": "cpu", "topology": "4"}
+    own |= {"outcome": outcome, "actual": outcome}
     return f'<testcase name="b">{properties(own | said)}{inside}</testcase>'
 
 

@@ -20,7 +20,7 @@ from harness.stacks.stack import Stack
 Captured = pytest.CaptureFixture[str]
 SUITE = '<testsuite timestamp="2026-11-{day:02}T02:30:00+00:00" time="-1">'
 HEAD = (
-    '<properties><property name="xla_harness_report" value="2"/>'
+    '<properties><property name="xla_harness_report" value="3"/>'
     '<property name="stack" value="2.9.0"/><property name="torch_xla" value="2.9.0"/></properties>'
 )
 BOMB = '<!DOCTYPE t [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'
@@ -33,7 +33,13 @@ UNREADABLE = {
 
 
 def case(name: str, attributes: str = 'time="1.5"', outcome: str = "passed") -> str:
-    said = {"id": f"a.py::{name}", "lane": "cpu", "topology": "4", "outcome": outcome}
+    said = {
+        "id": f"a.py::{name}",
+        "lane": "cpu",
+        "topology": "4",
+        "outcome": outcome,
+        "actual": outcome,
+    }
     each = "".join(f'<property name="{k}" value="{v}"/>' for k, v in said.items())
     return f'<testcase name="{name}" {attributes}><properties>{each}</properties></testcase>'
 

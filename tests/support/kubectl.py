@@ -30,13 +30,14 @@ elif verb == "exec":
 """
 REPORT = """\
 <testsuites><testsuite name="pytest" tests="2" timestamp="2026-01-01T00:00:00+00:00" time="1">
-<properties><property name="xla_harness_report" value="2"/><property name="torch" value="2.9.0"/>
+<properties><property name="xla_harness_report" value="3"/><property name="torch" value="2.9.0"/>
 </properties>{cases}</testsuite></testsuites>
 """
 CASE = """\
 <testcase classname="a" name="{name}" time="0.1"><properties>
 <property name="id" value="a.py::{name}"/><property name="lane" value="tpu"/>
 <property name="topology" value="4"/><property name="outcome" value="{outcome}"/>
+<property name="actual" value="{outcome}"/>
 <property name="outcome_detail" value="{detail}"/>
 </properties>{result}<system-out>{output}</system-out></testcase>
 """

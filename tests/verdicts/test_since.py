@@ -175,12 +175,3 @@ def test_report_of_another_version(folder: Path) -> None:
     done = since(folder, "1", "--reports", "older")
     assert done.returncode == 2
     assert "older/cpu.xml: expected the property" in done.stderr
-
-
-def test_the_former_name_still_works_and_says_so(folder: Path) -> None:
-    line = [sys.executable, "-m", "harness", "history-of", "pytorch/xla#1"]
-    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
-    now = since(folder, "pytorch/xla#1")
-    assert (done.returncode, done.stdout) == (now.returncode, now.stdout)
-    assert "history-of is deprecated: since is its name" in done.stderr
-    assert now.stderr == ""

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq  # noqa: F401
 
 from harness import cli, commands
 from harness.history.files import Folder
-from harness.history.format import checked
+from harness.history.format import check_bytes
 
 FIRST = 10  # calls, each of which fails once, whatever the step
 MOST = 2000  # calls; no command makes as many
@@ -78,7 +78,7 @@ def whole(folder: Path) -> list[str]:
     files = Folder(folder / "history")
     places = files.listed().places
     for place in places:
-        checked(place, files.read(place.name))
+        check_bytes(place, files.read(place.name))
     found = [place.run for place in places]
     remote = folder / "remote.git"
     for command in (["fsck", "--strict"], ["ls-tree", "-r", "--name-only", "history"]):
