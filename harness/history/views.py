@@ -20,10 +20,10 @@ _PARTITIONS = "hive_partitioning = true, hive_types = {'date': DATE, 'stack': VA
 
 def create_cases(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]) -> None:
     """Create the views ``cases``, over the files, and ``outcomes``, what each outcome means."""
-    rows = _files(addresses) if addresses else "empty"
+    rows = _files(addresses) if addresses else "no_file"
     if not addresses:
         connection.register("given", _EMPTY)
-        connection.execute("CREATE TABLE empty AS SELECT * FROM given")  # so that cursors see it
+        connection.execute("CREATE TABLE no_file AS SELECT * FROM given")  # so that cursors see it
         connection.unregister("given")
     connection.execute(f"CREATE VIEW cases AS SELECT {_COLUMNS} FROM {rows}")  # noqa: S608 - quoted
     connection.execute(f"CREATE VIEW outcomes AS {OUTCOMES_SQL}")

@@ -68,7 +68,9 @@ def connected(cases: Sequence[Sequence[Night]], versions: str) -> duckdb.DuckDBP
         if attempts
     ]
     connection = duckdb.connect()
-    create_cases(connection, [], [pa.Table.from_pylist(rows, COLUMNS)])
+    create_cases(connection, [])
+    connection.register("rows", pa.Table.from_pylist(rows, COLUMNS))
+    connection.execute("INSERT INTO no_file SELECT * FROM rows")
     return connection
 
 
