@@ -229,7 +229,14 @@ def _lower(context: Any, operands: Sequence[Any], function: Any, *, ordered: boo
     return found
 
 
+# XLA packs several of these numbers into a byte, NumPy keeps each in its own.
+_PACKED = {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float4_e2m1fn"}
+
+
 def _kind(aval: Any) -> _Kind:
+    """Return the shape and dtype of an array; raises NotImplementedError for a packed dtype."""
     import numpy as np
 
+    if str(aval.dtype) in _PACKED:
+        raise NotImplementedError(f"{aval.dtype}, whose numbers are smaller than a byte")
     return _Kind(tuple(aval.shape), np.dtype(aval.dtype))

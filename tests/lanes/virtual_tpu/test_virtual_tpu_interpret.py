@@ -176,6 +176,19 @@ def test_random_keys_of_a_tpus_generator_are_refused() -> None:
         jax.jit(f)(key)
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_numbers_smaller_than_a_byte_are_refused(dtype: str) -> None:
+    import jax
+    from jax.experimental import pallas
+
+    def body(x: Any, out: Any) -> None:
+        out[...] = x[...]
+
+    f = pallas.pallas_call(body, out_shape=jax.ShapeDtypeStruct(X.shape, dtype))
+    with pytest.raises(Exception, match=f"{dtype}, whose numbers are smaller than a byte"):
+        jax.jit(f)(X.astype(dtype))
+
+
 def views() -> dict[str, tuple[Callable[[Any, Any], None], Callable[[Any], Any]]]:
     """What a kernel does with float32[8, 128] in VMEM and its result, and what NumPy does."""
     from jax.experimental.pallas import tpu
