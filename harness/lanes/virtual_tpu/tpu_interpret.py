@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from harness.lanes.virtual_tpu import host_callbacks, views
+from harness.lanes.virtual_tpu import copied_views, host_callbacks, views
 
 Axes = Sequence[tuple[Any, int]]  # of a mesh: names and sizes
 
@@ -54,9 +54,21 @@ def mesh_of(context: Any) -> Any:
 
 
 def check(jaxpr: Any) -> None:
-    """Raises NotImplementedError if a kernel would get zeros for random numbers, as JAX has it."""
-    if any(equation.primitive.name in _RANDOM for equation in _equations(jaxpr)):
-        raise NotImplementedError("JAX's TPU interpret mode has no random numbers")
+    """Check that a kernel does nothing that JAX's TPU interpret mode lacks and is not added here.
+
+    Raises:
+        NotImplementedError: it would get zeros for random numbers, or copies through a view of
+            some kind that is not known here.
+    """
+    import jax
+
+    for equation in _equations(jaxpr):
+        if equation.primitive.name in _RANDOM:
+            raise NotImplementedError("JAX's TPU interpret mode has no random numbers")
+        if equation.primitive.name == "dma_start":
+            tree = equation.params["tree"]
+            if reason := copied_views.refused(jax.tree.unflatten(tree, equation.invars)):
+                raise NotImplementedError(reason)
 
 
 def reaches_others(jaxpr: Any, own: Collection[Any] = ()) -> bool:
@@ -99,6 +111,7 @@ def lowering(name: str, axes: Axes) -> Iterator[Kernel]:
         axes: of the mesh whose devices run it together; empty when each runs one of its own.
     """
     kernel = Kernel(name, math.prod(size for _, size in axes))
+    copied_views.interpret(_interpreter())
     with over_mesh(axes), host_callbacks.lowering(kernel.call):
         yield kernel
 

@@ -30,16 +30,16 @@ def called(function: Any, *flat: Any) -> Any:
     arguments, _ = jax.tree.unflatten(function.in_tree, flat)
     at = _parameters(python).index("transforms")
     before, transforms, operands = arguments[:at], arguments[at], arguments[at + 1 :]
-    first = next((n for n, one in enumerate(transforms) if not _is_index(one)), len(transforms))
+    first = first_view(transforms)
     masked = _name(python) == _STORES and operands[1] is not None
     if first == len(transforms) and not masked:
         return function(*flat)
     views = transforms[first:]
     *token, found = _several(_other(python, _LOADS)(*before, transforms[:first]))
     if _name(python) == _LOADS:
-        return [*token, _look(found, views)]
-    changed, old = _changed(found, views, *operands)
-    *token, _ = _several(python(*token, *before[len(token) :], transforms[:first], changed, None))
+        return [*token, look(found, views)]
+    whole, old = changed(found, views, *operands)
+    *token, _ = _several(python(*token, *before[len(token) :], transforms[:first], whole, None))
     return [*token, old]
 
 
@@ -58,8 +58,8 @@ def _other(function: Any, name: str) -> Callable[..., Any]:
     inner, keywords = function, {}
     if isinstance(function, functools.partial):
         inner, keywords = function.func, function.keywords
-    inner = getattr(inner, "__wrapped__", inner)
-    found: Callable[..., Any] = functools.partial(inner.__globals__[name], **keywords)
+    module = inspect.unwrap(inner).__globals__
+    found: Callable[..., Any] = functools.partial(module[name], **keywords)
     return found
 
 
@@ -68,30 +68,38 @@ def _several(found: Any) -> Sequence[Any]:
     return found if isinstance(found, tuple) else (found,)
 
 
-def _is_index(transform: Any) -> bool:
+def first_view(transforms: Sequence[Any]) -> int:
+    """Return the position of the first transform that is no index, or their number."""
+    views = (n for n, transform in enumerate(transforms) if not is_index(transform))
+    return next(views, len(transforms))
+
+
+def is_index(transform: Any) -> bool:
+    """Return whether a transform of a reference is an index, the only kind that JAX interprets."""
     return hasattr(transform, "indices")
 
 
-def _look(array: Any, views: Sequence[Any]) -> Any:
+def look(array: Any, views: Sequence[Any]) -> Any:
+    """Return what the views show of ``array``."""
     for view in views:
-        array = array[_range(view)] if _is_index(view) else _seen(array, view)
+        array = array[_range(view)] if is_index(view) else _seen(array, view)
     return array
 
 
-def _changed(array: Any, views: Sequence[Any], value: Any, mask: Any) -> tuple[Any, Any]:
-    """``array`` with ``value`` where the views and ``mask`` show it, and what was there."""
+def changed(array: Any, views: Sequence[Any], value: Any, mask: Any) -> tuple[Any, Any]:
+    """Return ``array`` with ``value`` where the views and ``mask`` show it, and what was there."""
     import numpy as np
 
     if not views:
         kept = value if mask is None else np.where(mask, value, array)
         return kept, array if mask is None else np.where(mask, array, value)
     view, *others = views
-    if _is_index(view):
-        part, old = _changed(array[_range(view)], others, value, mask)
+    if is_index(view):
+        part, old = changed(array[_range(view)], others, value, mask)
         array = array.copy()
         array[_range(view)] = part
         return array, old
-    inner, old = _changed(_seen(array, view), others, value, mask)
+    inner, old = changed(_seen(array, view), others, value, mask)
     return _seen(inner, view, of=array), old
 
 

@@ -252,6 +252,44 @@ def test_pairs_of_rows_as_wider_numbers() -> None:
     np.testing.assert_array_equal(jax.jit(f)(x), expected)
 
 
+def through_views(source: Callable[[Any], Any], target: Callable[[Any], Any]) -> Any:
+    """A kernel that copies its operand's view into a view of VMEM, and returns twice that."""
+    from jax.experimental.pallas import tpu
+
+    def body(x: Any, out: Any, scratch: Any, semaphore: Any) -> None:
+        tpu.async_copy(source(x), target(scratch), semaphore).wait()
+        out[...] = 2 * scratch[...]
+
+    return call(body, [tpu.VMEM(X.shape, X.dtype), tpu.SemaphoreType.DMA])
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (lambda x: x.reshape(4, 2, 128), lambda scratch: scratch.reshape(4, 2, 128)),
+        (lambda x: x.bitcast(np.int32), lambda scratch: scratch.bitcast(np.int32)),
+        (
+            lambda x: x.at[:8].reshape(2, 4, 128).bitcast(np.uint32),
+            lambda scratch: scratch.at[0:8].reshape(2, 4, 128).bitcast(np.uint32),
+        ),
+    ],
+    ids=["reshaped", "bitcast", "both"],
+)
+def test_copies_through_views(source: Callable[[Any], Any], target: Callable[[Any], Any]) -> None:
+    import jax
+
+    np.testing.assert_array_equal(jax.jit(through_views(source, target))(X), 2 * X)
+
+
+def test_a_copy_of_a_part_of_a_reshaped_reference_is_refused() -> None:
+    """It would read or write the whole, and seem to race with copies of other parts."""
+    import jax
+
+    f = through_views(lambda x: x.reshape(4, 2, 128).at[1], lambda scratch: scratch.at[2:4])
+    with pytest.raises(Exception, match=r"virtual TPU: .*index the reference first"):
+        jax.jit(f)(X)
+
+
 def to_the_right(*, copies: int = 1) -> Any:
     """Every device sends its array to the next one, once all have entered the kernel."""
     import jax
