@@ -29,7 +29,7 @@ def refused(references: Any) -> str:
         if unknown := [type(view).__name__ for view in shown if not _is_known(view)]:
             kinds = f"looks at a reference through {', '.join(unknown)}"
             return f"a copy in a kernel {kinds}, which is not interpreted"
-        if any(views.is_index(view) for view in shown):
+        if any(views.is_index(view) and not _is_whole(view) for view in shown):
             return (
                 "a copy in a kernel indexes a reference that is reshaped or bitcast, "
                 "which is not interpreted: index the reference first, and then reshape or bitcast"
@@ -52,6 +52,16 @@ def _chains(tree: Any) -> Iterator[Sequence[Any]]:
 
 def _is_transform(value: Any) -> bool:
     return hasattr(value, "transform_type") or hasattr(value, "transform_shape")
+
+
+def _is_whole(index: Any) -> bool:
+    """Return whether an index shows everything, as ``at[...]`` does."""
+    return all(
+        hasattr(part, "stride")
+        and isinstance(part.start, int)
+        and (part.start, part.size, part.stride) == (0, size, 1)
+        for part, size in zip(index.indices, index.shape, strict=True)
+    )
 
 
 def _is_known(view: Any) -> bool:

@@ -268,12 +268,13 @@ def through_views(source: Callable[[Any], Any], target: Callable[[Any], Any]) ->
     [
         (lambda x: x.reshape(4, 2, 128), lambda scratch: scratch.reshape(4, 2, 128)),
         (lambda x: x.bitcast(np.int32), lambda scratch: scratch.bitcast(np.int32)),
+        (lambda x: x.reshape(4, 2, 128).at[...], lambda scratch: scratch.reshape(4, 2, 128).at[:]),
         (
             lambda x: x.at[:8].reshape(2, 4, 128).bitcast(np.uint32),
             lambda scratch: scratch.at[0:8].reshape(2, 4, 128).bitcast(np.uint32),
         ),
     ],
-    ids=["reshaped", "bitcast", "both"],
+    ids=["reshaped", "bitcast", "whole", "both"],
 )
 def test_copies_through_views(source: Callable[[Any], Any], target: Callable[[Any], Any]) -> None:
     import jax
