@@ -22,7 +22,7 @@ def refused(references: Any) -> str:
     """Return why a copy cannot be interpreted, as a sentence; "" if it can.
 
     Args:
-        references: what the copy is given, a pytree with the transforms of its references.
+        references: its source and target, a pytree with their transforms.
     """
     for transforms in _chains(references):
         shown = transforms[views.first_view(transforms) :]
