@@ -1,9 +1,10 @@
-"""Asynchronous collectives of JAX: started and done at once.
+"""What JAX submits that XLA's CPU compiler lacks: asynchronous collectives, unreduced values.
 
 JAX writes a program in the StableHLO of the CPU's compiler, which has no operation that starts a
 collective, and fails before the plugin sees it. Where that happens, the collective takes the place
-of its start, and its results that of its end, which is the same to whoever reads them. Where libtpu
-is asked as well, it is given the program as JAX has made it.
+of its start, and its results that of its end, which is the same to whoever reads them. Whole values
+that become unreduced are divided. Where libtpu is asked as well, it is given the program as JAX has
+made it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import wrapt
 
 from harness.lanes import events
-from harness.lanes.virtual_tpu import newer_programs
+from harness.lanes.virtual_tpu import newer_programs, unreduced
 from harness.lanes.virtual_tpu.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual_tpu.lowering import operations
 from harness.lanes.virtual_tpu.submitted import written_as
@@ -39,30 +40,56 @@ def accept(compiler: Any) -> None:
 def _compile(
     compile_: Callable[..., Any], _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    given = args[1] if len(args) > 1 else kwargs["module"]
+    module, original = given, b""
+    if unreduced.is_any(given):
+        module = newer_programs.copy_of(given)
+        original = _original(given)
+        _count("whole value made unreduced", unreduced.divide_whole_values(module))
     try:
-        return compile_(*args, **kwargs)
+        return _submit(compile_, args, kwargs, module, original)
     except Exception as error:
         text = str(error).splitlines()
         if not text or _TOO_NEW not in text[0]:
             raise
-        module = newer_programs.copy_of(args[1] if len(args) > 1 else kwargs["module"])
-        original = newer_programs.artifact_of(module) if STAND_IN_VARIABLE in os.environ else b""
+        module = newer_programs.copy_of(module)
+        original = original or _original(given)
         count = make_synchronous(module)
         if not count and not original:
             raise type(error)(f"{text[0]}\n{_REFUSAL}") from None
-    if events.VARIABLE in os.environ:
-        for _ in range(count):
-            events.write("rewrite", {"rewrite": "asynchronous collective", "mode": ""})
+    _count("asynchronous collective", count)
+    if not count:
+        newer_programs.make_unknown(module)
+    return _submit(compile_, args, kwargs, module, original)
+
+
+def _submit(
+    compile_: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    module: Any,
+    original: bytes,
+) -> Any:
+    """Compile ``module`` in the place of the one that JAX has made, the artifact ``original``."""
     if len(args) > 1:
         args = (args[0], module, *args[2:])
     else:
         kwargs = {**kwargs, "module": module}
     if not original:
         return compile_(*args, **kwargs)
-    if not count:
-        newer_programs.make_unknown(module)
     with written_as(original, newer_programs.mark(module, original)):
         return compile_(*args, **kwargs)
+
+
+def _original(module: Any) -> bytes:
+    """Return the artifact that libtpu is given; nothing where it is not asked."""
+    return newer_programs.artifact_of(module) if STAND_IN_VARIABLE in os.environ else b""
+
+
+def _count(name: str, count: int) -> None:
+    if events.VARIABLE in os.environ:
+        for _ in range(count):
+            events.write("rewrite", {"rewrite": name, "mode": ""})
 
 
 def make_synchronous(module: Any) -> int:

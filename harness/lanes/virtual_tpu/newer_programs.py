@@ -9,22 +9,28 @@ from typing import Any
 UNKNOWN = "xla_harness.newer_stablehlo"
 
 
+def bytecode_of(module: Any) -> bytes:
+    """Return MLIR's bytecode of a module."""
+    from jax._src.interpreters.mlir import module_to_bytecode
+
+    bytecode: bytes = module_to_bytecode(module)
+    return bytecode
+
+
 def copy_of(module: Any) -> Any:
     """Return a copy of MLIR's module, in the same context: JAX keeps the one that it has made."""
-    from jax._src.interpreters.mlir import module_to_bytecode
     from jaxlib.mlir import ir
 
-    return ir.Module.parse(module_to_bytecode(module), module.context)
+    return ir.Module.parse(bytecode_of(module), module.context)
 
 
 def artifact_of(module: Any) -> bytes:
     """Return the module as a portable artifact, in the newest StableHLO that jaxlib writes."""
-    from jax._src.interpreters.mlir import module_to_bytecode
     from jaxlib import xla_client
     from jaxlib.mlir.dialects import stablehlo
 
     artifact: bytes = xla_client._xla.mlir.serialize_portable_artifact(
-        module_to_bytecode(module), stablehlo.get_current_version(), True
+        bytecode_of(module), stablehlo.get_current_version(), True
     )
     return artifact
 
