@@ -11,13 +11,13 @@ enum { BUILD = 3, MULTI_SLICE = 6, OVERRIDES = 7 };
 // Of its executable_build_options. A framework that has no say in it sends a fitting level, too.
 enum { DEBUG = 3, AUTO_SPMD = 7, FITTING_LEVEL = 25, USUAL_FITTING_LEVEL = 29 };
 
-// Those that a TPU's compiler heeds and the CPU's does not.
+// Those that a TPU's compiler heeds and the CPU's does not. Not device_memory_size, which no user
+// gives: it is what the device has said of itself.
 static const struct {
   unsigned number;
   const char *name;
 } IGNORED[] = {
     {14, "fdo_profile"},
-    {15, "device_memory_size"},
     {20, "exec_time_optimization_effort"},
     {21, "memory_fitting_effort"},
     {24, "optimization_level"},
