@@ -70,7 +70,11 @@ class Terminal:
             self._line.begin()
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport | pytest.CollectReport
+    ) -> tuple[str, str, str] | None:
+        if not isinstance(report, pytest.TestReport):  # of a file that can't be imported
+            return None
         if not self._has_cases and is_ours(report):  # pytest-xdist's controller collects nothing
             self._has_cases = True
             if self._quiet:
@@ -82,11 +86,9 @@ class Terminal:
         # pytest's categories and words, without the letter that it would print at once.
         if hasattr(report, "wasxfail"):
             return ("xfailed", "", "XFAIL") if report.skipped else ("xpassed", "", "XPASS")
-        if report.failed and report.when != "call":
-            return "error", "", "ERROR"
         if report.when == "call" or report.skipped:
             return report.outcome, "", report.outcome.upper()
-        return "", "", ""
+        return ("error", "", "ERROR") if report.failed else ("", "", "")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not is_ours(report):
