@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tomllib
@@ -39,8 +38,7 @@ def parse_toml(path: Path, text: str) -> dict[str, Any]:
 def write(texts: Mapping[Path, str]) -> None:
     """Write all files, each at once: a reader or a kill finds the old text or the new one.
 
-    Makes their folders. A link, a device or a pipe, as /dev/stdout, is written to, not replaced.
-    Raises BadInputError.
+    A link, a device or a pipe, as /dev/stdout, is written to, not replaced. Raises BadInputError.
     """
     through = [p for p in texts if p.is_symlink() or (p.exists() and not p.is_file())]
     temporary = {
@@ -51,7 +49,6 @@ def write(texts: Mapping[Path, str]) -> None:
         for path in through:
             path.write_text(texts[path], encoding="utf-8", newline="")
         for path, other in temporary.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
             text = texts[path]
             with other.open("w", encoding="utf-8", newline="") as file:
                 file.write(text)
@@ -65,5 +62,4 @@ def write(texts: Mapping[Path, str]) -> None:
         raise BadInputError(f"{path}: can't be written: {error.strerror}") from error
     finally:
         for other in temporary.values():
-            with contextlib.suppress(OSError):  # there is none, or its folder is a file
-                other.unlink()
+            other.unlink(missing_ok=True)

@@ -209,6 +209,7 @@ class _Output:
         texts = {self.summary: comparison_github.summary(comparison, allowed)}
         if file and file != STDOUT:
             texts[file] = f"{as_json(data, indent=1)}\n"
+        self.summary.parent.mkdir(parents=True, exist_ok=True)
         # What is no file, as /dev/stdout, can't be replaced later.
         write({p: text for p, text in texts.items() if final or p.is_file() or not p.exists()})
         if file == STDOUT:

@@ -108,6 +108,7 @@ def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> Me
     suite.time = max(_time(worker.head) for worker in workers.values())
     whole: Any = JUnitXml("pytest tests")
     whole.add_testsuite(suite)
+    out.parent.mkdir(parents=True, exist_ok=True)
     files.write({out: sealed(whole.tostring().decode())})
     faults = tuple(f"worker {name}: {text}" for name in workers for text in workers[name].faults)
     return Merged(len(reports), missing, faults, tuple(_skew(workers)), counts)

@@ -129,6 +129,11 @@ class Golden:
         new: dict[Path, dict[str, Sequence[Summary]]] = {}
         for (area, case, framework), programs in compiled.items():
             new.setdefault(self.file_of(area, case, framework).path, {})[case] = programs
+        for path in new:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise BadInputError(f"{path}: can't be written: {error.strerror}") from error
         write(
             {
                 path: (self._files.get(path) or GoldenFile(path)).updated(cases)
