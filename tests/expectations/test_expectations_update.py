@@ -604,7 +604,7 @@ BAD: dict[str, tuple[str | dict[str, str], tuple[str, ...], str]] = {
     "another format": (
         OLD_REPORT,
         (),
-        f"one.xml: expected the property {FORMAT_PROPERTY} to be 2 or 3, the report says '1'",
+        f"one.xml: expected the property {FORMAT_PROPERTY} to be 3, the report says '1'",
     ),
     "of another tool": ("<testsuite/>", (), "the report has none"),
     "no case": ({}, (), "one.xml: no case in it: expected a report of a run of cases"),

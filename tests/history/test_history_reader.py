@@ -52,7 +52,7 @@ REFUSED = {
     "no_name": "expected a name, found none",
     "outcome_of_none": "'exploded' is not a valid Kind",
     "no_lane": "property 'lane' is missing",
-    "newer_format": "the property xla_harness_report to be 2 or 3, the report says '4'",
+    "newer_format": "the property xla_harness_report to be 3, the report says '4'",
     "stack_with_control": "property 'stack': expected at most 80 printable characters",
 }
 
