@@ -267,7 +267,7 @@ def test_every_step_of_ci_runs_in_a_clean_clone(tmp_path: Path) -> None:
         tmp_path / "artifacts",
         [
             *("--input", f"arguments={CASE} -k {FUNCTION} -n 0"),
-            *("--matrix", "part:1/4", "--matrix", "lane:cpu", "--matrix", "python:3.11"),
+            *("--matrix", "part:1/5", "--matrix", "lane:cpu", "--matrix", "python:3.11"),
         ],
         variables={"HISTORY_REMOTE": str(_recorded(tmp_path))},
         environment={
