@@ -20,10 +20,12 @@ def choose(early_config: pytest.Config) -> None:
     if it knows of them at its start.
     """
     options = early_config.known_args_namespace
-    if getattr(options, "numprocesses", 0) is not None or options.tx or _needs_one_process(options):
+    if getattr(options, "numprocesses", 0) is not None or options.tx:
         return
     try:
         count = workers(early_config.getini("xla_workers"))
+        if _needs_one_process(options):
+            return
     except BadInputError:
         return  # Settings.of reports it
     if count:
