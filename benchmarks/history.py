@@ -30,6 +30,7 @@ from harness.history.names import RunFile
 from harness.history.run import VERSIONS, Run, read_run
 from harness.history.store import History
 from harness.junit.case import CaseRun
+from harness.junit.names import FORMAT
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
 from harness.verdicts.rules import ask_about, statement
@@ -107,13 +108,14 @@ def _report(number: int, count: int, chance: random.Random) -> Iterator[str]:
     """A report as the suites write them, with the properties that most cases have."""
     time_ = (FIRST + timedelta(days=number)).isoformat()
     yield f'<testsuites><testsuite name="pytest" timestamp="{time_}" hostname="h"><properties>'
-    yield _property("xla_harness_report", "2") + _property("stack", "2.9.0")
+    yield _property("xla_harness_report", FORMAT) + _property("stack", "2.9.0")
     yield "".join(_property(name, "1.2.3") for name in VERSIONS) + "</properties>"
     for case in _cases(count, chance):
         name = case.id.rpartition("::")[2]
         yield f"<testcase classname='a.b' name={quoteattr(name)} time='{case.duration:.3f}'>"
         said = {"id": case.id, "area": case.area, "lane": case.lane, "topology": case.topology}
-        said |= {"outcome": str(case.outcome), "upstream": "pytorch/xla#8854", **case.properties}
+        said |= dict.fromkeys(("outcome", "actual"), str(case.outcome))
+        said |= {"upstream": "pytorch/xla#8854", **case.properties}
         if case.message:
             said |= {"failure": case.message, "layer": case.layer}
         properties = "".join(_property(key, value) for key, value in said.items())

@@ -179,7 +179,8 @@ _TESTS = {
 HEADER = {
     "process": "from worker import *\n",
     "fork": "from worker import *\n",
-    "ranks": "import pytest\nfrom harness.job.ranks import run_ranks\nfrom worker import *\n",
+    "ranks": "import pytest\nfrom harness.job.ranks import run_ranks\nfrom worker import *\n"
+    "for name in FRAMEWORKS:\n    __import__(name)  # once for all ranks\n",
     "launch": "import torch_xla\nfrom worker import *\n",
 }
 _LAUNCHERS = {  # how many processes each starts
@@ -248,8 +249,8 @@ def every_job() -> list[UnreadJob]:
         if framework == "jax" and launcher in ("launch", "torchrun"):
             continue
         for fault, reading in itertools.product(_FAULTS[_LAUNCHERS[launcher]], _READINGS):
-            # A test's own process is not ended, and a job's last rank has nothing to catch.
-            if reading == "exit" and launcher in ("process", "ranks"):
+            # A test's own process is not ended, and torch_xla.launch raises a process's SystemExit.
+            if reading == "exit" and launcher in ("process", "ranks", "launch"):
                 continue
             jobs.append(UnreadJob(framework, launcher, fault, reading))
     return jobs
