@@ -173,14 +173,14 @@ _TESTS = {
     "process": "def test_{}():\n    work({!r}, {!r}, {!r}, 0, 1)\n",
     "fork": "def test_{}():\n    forked({!r}, {!r}, {!r})\n",
     "ranks": "@pytest.mark.lanes('virtual-tpu')\n@pytest.mark.topologies('2@chip')\n"
-    "def test_{}(topology):\n    run_ranks(lambda n: work({!r}, {!r}, {!r}, n, 2), topology)\n",
+    "def test_{0}(topology):\n    __import__({1!r})  # once for all ranks\n"
+    "    run_ranks(lambda n: work({1!r}, {2!r}, {3!r}, n, 2), topology)\n",
     "launch": "def test_{}():\n    torch_xla.launch(launched, args=({!r}, {!r}, {!r}, 2))\n",
 }
 HEADER = {
     "process": "from worker import *\n",
     "fork": "from worker import *\n",
-    "ranks": "import pytest\nfrom harness.job.ranks import run_ranks\nfrom worker import *\n"
-    "for name in FRAMEWORKS:\n    __import__(name)  # once for all ranks\n",
+    "ranks": "import pytest\nfrom harness.job.ranks import run_ranks\nfrom worker import *\n",
     "launch": "import torch_xla\nfrom worker import *\n",
 }
 _LAUNCHERS = {  # how many processes each starts
