@@ -57,7 +57,7 @@ def divide_whole_values(module: Any) -> int:
     count = 0
     for constraint in constraints:
         sharding = str(constraint.attributes["sharding"])
-        new = sorted(_axes(sharding) - _unreduced(constraint.operands[0], frozenset()))
+        new = sorted(_axes(sharding) - _unreduced(constraint.operands[0]))
         if new and (parts := _PARTS.search(sharding)) is not None:
             sizes = dict(_SIZE.findall(meshes.get(parts["mesh"].lstrip("@"), parts["mesh"])))
             places = prod(int(sizes[axis]) for axis in new)
@@ -92,54 +92,57 @@ def _axes(sharding: str) -> frozenset[str]:
     return frozenset(re.findall(r'"([^"]+)"', match[1])) if match else frozenset()
 
 
-def _unreduced(value: Any, seen: frozenset[Any]) -> frozenset[str]:
+def _unreduced(value: Any) -> frozenset[str]:
     """Return the axes over which a value is unreduced, or may be for all that is known."""
-    if value in seen:
-        return frozenset()
-    return frozenset[str]().union(*_origins(value, seen | {value}))
+    axes, seen, todo = frozenset[str](), set[Any](), [value]
+    while todo:
+        value = todo.pop()
+        if value not in seen:
+            seen.add(value)
+            known, made_of = _origin(value)
+            axes |= known
+            todo += made_of
+    return axes
 
 
-def _origins(value: Any, seen: frozenset[Any]) -> Iterator[frozenset[str]]:
+def _origin(value: Any) -> tuple[frozenset[str], list[Any]]:
+    """Return the axes that are stated where a value is made, and the values that it is made of."""
     owner = value.owner
     if not hasattr(owner, "attributes"):  # a block, of whose arguments it is one
-        yield from _of_argument(value, owner, seen)
-        return
+        return _origin_of_argument(value, owner)
     operation = owner.operation if hasattr(owner, "operation") else owner
     number = [*operation.results].index(value)
     if operation.name == CONSTRAINT:
-        yield _axes(str(operation.attributes["sharding"]))
-    elif operation.name == MANUAL:
-        yield _axes(_each(operation.attributes["out_shardings"])[number])
-    elif operation.name in _SUMS:
+        return _axes(str(operation.attributes["sharding"])), []
+    if operation.name == MANUAL:
+        return _axes(_each(operation.attributes["out_shardings"])[number]), []
+    if operation.name in _SUMS:
         # What takes it says whether it is: a constraint of its own follows.
-        yield frozenset(
-            axis
-            for use in value.uses
-            if use.owner.name == CONSTRAINT
-            for axis in _axes(str(use.owner.attributes["sharding"]))
-        )
-    elif operation.name == "func.call":
-        yield from (_unreduced(each, seen) for each in _returned(operation, number))
-    else:
-        yield from (_unreduced(operand, seen) for operand in operation.operands)
+        takers = [use.owner for use in value.uses if use.owner.name == CONSTRAINT]
+        stated = [_axes(str(taker.attributes["sharding"])) for taker in takers]
+        return frozenset[str]().union(*stated), []
+    if operation.name == "func.call":
+        return frozenset(), list(_returned(operation, number))
+    return frozenset(), [*operation.operands]
 
 
-def _of_argument(value: Any, block: Any, seen: frozenset[Any]) -> Iterator[frozenset[str]]:
+def _origin_of_argument(value: Any, block: Any) -> tuple[frozenset[str], list[Any]]:
     function = block.owner.operation
     number = [*block.arguments].index(value)
     if function.name == MANUAL:
-        yield _axes(_each(function.attributes["in_shardings"])[number])
-        return
+        return _axes(_each(function.attributes["in_shardings"])[number]), []
     if function.name != "func.func":  # of a loop: what goes in
-        operands = [*function.operands]
-        yield from (_unreduced(each, seen) for each in operands[number : number + 1])
-        return
+        return frozenset(), [*function.operands][number : number + 1]
+    stated = frozenset[str]()
     if "arg_attrs" in function.attributes:
-        yield _axes(str(function.attributes["arg_attrs"][number]))
+        stated = _axes(str(function.attributes["arg_attrs"][number]))
     name = str(function.attributes["sym_name"]).strip('"')
-    for call in operations(function.parent):
-        if call.name == "func.call" and str(call.attributes["callee"]).lstrip("@") == name:
-            yield _unreduced(call.operands[number], seen)
+    calls = [
+        each
+        for each in operations(function.parent)
+        if each.name == "func.call" and str(each.attributes["callee"]).lstrip("@") == name
+    ]
+    return stated, [call.operands[number] for call in calls]
 
 
 def _returned(call: Any, number: int) -> Iterator[Any]:
@@ -148,10 +151,9 @@ def _returned(call: Any, number: int) -> Iterator[Any]:
         module = module.parent.operation
     name = str(call.attributes["callee"]).lstrip("@")
     for operation in operations(module):
-        if operation.name != "func.func" or str(operation.attributes["sym_name"]) != f'"{name}"':
-            continue
-        *_, last = operation.regions[0].blocks[0].operations
-        yield last.operands[number]
+        if operation.name == "func.func" and str(operation.attributes["sym_name"]) == f'"{name}"':
+            *_, last = operation.regions[0].blocks[0].operations
+            yield last.operands[number]
 
 
 def _each(shardings: Any) -> list[str]:

@@ -59,6 +59,21 @@ def test_only_whole_values_are_divided(body: str, given: str, count: int, elemen
         assert str(module).count("stablehlo.reduce") == count
 
 
+def test_a_long_chain_of_values_takes_no_long_time() -> None:
+    """Each value is looked at once, though twice as many ways lead to each as to the one before."""
+    from jax._src.interpreters.mlir import make_ir_context
+    from jaxlib.mlir import ir
+
+    names = {"type": "f32", "given": WHOLE, "parts": PARTS.removeprefix("#sdy.sharding")}
+    sums = [f"%{n} = stablehlo.add %{n - 1}, %{n - 1} : tensor<8x4xf32>" for n in range(1, 99)]
+    sums[0] = "%1 = stablehlo.add %value, %value : tensor<8x4xf32>"
+    made = MADE.format(**names).replace("%value", f"%{len(sums)}")
+    text = MAIN.format(body="\n  ".join([*sums, made]).replace("%", "%v"), **names)
+    text = text[: text.index("func.func private")].replace("%vvalue", "%value")
+    with make_ir_context(), ir.Location.unknown():
+        assert divide_whole_values(ir.Module.parse(text.replace("%vresult", "%result"))) == 1
+
+
 @pytest.mark.skipif(Version(jax.__version__) < Version("0.10"), reason="JAX 0.10 has reshard to it")
 def test_values_come_back(project: Project) -> None:
     """Numbers are NumPy's: what becomes unreduced and is summed again is what it was."""
