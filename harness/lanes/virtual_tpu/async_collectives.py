@@ -32,7 +32,7 @@ _START, _DONE = "stablehlo.async_start", "stablehlo.async_done"
 
 
 def accept(compiler: Any) -> None:
-    """Let ``jax._src.compiler`` submit programs with asynchronous collectives."""
+    """Let ``jax._src.compiler`` submit programs with what XLA's CPU compiler lacks."""
     if hasattr(compiler, _COMPILE):  # before JAX 0.7 there are none
         wrapt.wrap_function_wrapper(compiler, _COMPILE, _compile)
 

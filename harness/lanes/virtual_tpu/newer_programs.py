@@ -1,11 +1,12 @@
-"""Programs in a StableHLO that XLA's CPU compiler does not read, which JAX does not submit."""
+"""Programs in the place of what JAX has made, and the mark by which libtpu is given JAX's own."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Any
 
-# What such a program calls in its place, where libtpu is asked as well; plugin/refusals.c has it.
+# What a program calls that JAX can't write for XLA's CPU compiler, where libtpu is asked as well;
+# plugin/refusals.c has it.
 UNKNOWN = "xla_harness.newer_stablehlo"
 
 

@@ -58,7 +58,9 @@ def divide_whole_values(module: Any) -> int:
     for constraint in constraints:
         sharding = str(constraint.attributes["sharding"])
         new = sorted(_axes(sharding) - _unreduced(constraint.operands[0]))
-        if new and (parts := _PARTS.search(sharding)) is not None:
+        if new:
+            parts = _PARTS.search(sharding)
+            assert parts is not None, sharding
             sizes = dict(_SIZE.findall(meshes.get(parts["mesh"].lstrip("@"), parts["mesh"])))
             places = prod(int(sizes[axis]) for axis in new)
             constraint.operands[0] = _summed(constraint, parts, new, places)
