@@ -30,3 +30,21 @@ def test_present_format_without_an_actual_outcome(tmp_path: Path, said: str) -> 
         f"property 'actual': expected one of passed, failed, crashed, hung, skipped, found {said!r}"
         in str(refused.value)
     )
+
+
+@pytest.mark.parametrize(
+    ("inside", "outcome", "actual"),
+    [
+        ('<skipped type="pytest.xfail" message="x"/>', "expected failure", "failed"),
+        ('<failure message="[XPASS(strict)] x"/>', "unexpected pass", "passed"),
+        ('<failure message="x"/>', "failed", "failed"),
+        ("", "passed", "passed"),
+    ],
+)
+def test_what_happened_in_another_runners_case(
+    tmp_path: Path, inside: str, outcome: str, actual: str
+) -> None:
+    path = tmp_path / "report.xml"
+    path.write_text(f'<testsuite><testcase classname="a" name="b">{inside}</testcase></testsuite>')
+    (result,) = report.read(path).results.values()
+    assert (result.outcome, result.actual) == (outcome, actual)

@@ -26,6 +26,8 @@ func.func private @inner(%value: tensor<8x4x{type}>) -> tensor<8x4x{type}> {{
 MADE = "%result = sdy.sharding_constraint %value {parts} : tensor<8x4x{type}>"
 SUM = """%sum = stablehlo.add %value, %value : tensor<8x4x{type}>
   %result = sdy.sharding_constraint %sum {parts} : tensor<8x4x{type}>"""
+TWICE = """%once = sdy.sharding_constraint %value {parts} : tensor<8x4x{type}>
+  %result = sdy.sharding_constraint %once {parts} : tensor<8x4x{type}>"""
 CALL = "%result = func.call @inner(%value) : (tensor<8x4x{type}>) -> tensor<8x4x{type}>"
 
 
@@ -36,6 +38,8 @@ CALL = "%result = func.call @inner(%value) : (tensor<8x4x{type}>) -> tensor<8x4x
         (MADE, PARTS, 0),
         (SUM, WHOLE, 1),
         (SUM, PARTS, 0),
+        (TWICE, WHOLE, 1),
+        (TWICE, PARTS, 0),
         (CALL, WHOLE, 1),
         (CALL, PARTS, 0),
     ],
