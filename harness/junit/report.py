@@ -43,7 +43,7 @@ __all__ = [
     "read_all",
 ]
 _MOST_DIGITS = 18  # of a count
-# Another runner's report does not say how a case failed that was expected to.
+# Of a case that only pytest reports: it does not say how one failed that was expected to.
 _ACTUAL = {Kind.EXPECTED_FAILURE: Kind.FAILED, Kind.UNEXPECTED_PASS: Kind.PASSED}
 
 
@@ -85,7 +85,9 @@ class Result:
     @property
     def actual(self) -> Kind:
         """What happened, whatever was expected; conflict where a report says several things."""
-        return Kind(self.properties.get("actual") or _ACTUAL.get(self.outcome, self.outcome))
+        if self.outcome not in _ACTUAL:
+            return self.outcome
+        return Kind(self.properties.get("actual") or _ACTUAL[self.outcome])
 
     @property
     def expected_by(self) -> str:
