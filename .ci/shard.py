@@ -62,7 +62,7 @@ def record(reports: Sequence[Path]) -> None:
 
 def minutes() -> list[str]:
     """A line for each job; without setting up, which the cache decides."""
-    tests = len(re.findall(r"\d/\d", re.search(r"part: \[(.*)\]", _text("ci.yml"))[1]))  # type: ignore[index]
+    tests = part_count()
     lines = [
         f"| tests of the harness {n}/{tests} | {sum(part.values()) / 60:.1f} |"
         for n, part in enumerate(parts(tests), 1)
@@ -73,6 +73,11 @@ def minutes() -> list[str]:
         for number, part in enumerate(shards(((c, lane) for c in cases), durations, count), 1):
             lines.append(f"| suites {lane} {number}/{count} | {sum(part.values()) / 60:.1f} |")
     return ["| job | minutes |", "| --- | --- |", *lines]
+
+
+def part_count() -> int:
+    """Return in how many parts ci.yml runs the harness's tests."""
+    return len(re.findall(r"\d/\d", re.search(r"part: \[(.*)\]", _text("ci.yml"))[1]))  # type: ignore[index]
 
 
 def _text(workflow: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import Any
 
 import numpy as np
@@ -107,4 +108,7 @@ def test_torch_xla() -> None:
     assert xm.get_memory_info(device)["bytes_used"] == info["bytes_used"] + 4096
     del y
     gc.collect()
+    end = time.monotonic() + 20  # torch_xla's own thread may still hold it
+    while xm.get_memory_info(device)["bytes_used"] != info["bytes_used"] and time.monotonic() < end:
+        time.sleep(0.01)
     assert xm.get_memory_info(device)["bytes_used"] == info["bytes_used"]
