@@ -113,6 +113,7 @@ def lowering(name: str, axes: Axes) -> Iterator[Kernel]:
     """
     kernel = Kernel(name, math.prod(size for _, size in axes))
     copied_views.interpret(_interpreter())
+    _take_any_memory()
     with over_mesh(axes), host_callbacks.lowering(kernel.call):
         yield kernel
 
@@ -273,7 +274,6 @@ def over_mesh(axes: Axes) -> Iterator[None]:
 def _register_lowerings() -> None:
     """What asks for the mesh of the program around it, and is lowered without that program."""
     import numpy as np
-    from jax._src import core
     from jax._src.lax import parallel
     from jax._src.lib.mlir import ir
     from jax._src.lib.mlir.dialects import hlo
@@ -318,9 +318,13 @@ def _register_lowerings() -> None:
 
     mlir.register_lowering(parallel.axis_index_p, index, platform="cpu")
     mlir.register_lowering(parallel.all_gather_p, gather, platform="cpu")
-    interpreter = _interpreter()
-    if hasattr(interpreter, "remove_memory_space_p"):  # since JAX 0.7
-        interpreter.remove_memory_space_p.def_abstract_eval(
-            # The interpreter copies each operand into a memory of its own, so any will do.
-            lambda x: core.ShapedArray(x.shape, x.dtype) if isinstance(x, core.ShapedArray) else x
-        )
+
+
+@cache
+def _take_any_memory() -> None:
+    """Let the interpreter's operands be in any memory: it copies each into one of its own."""
+    from jax._src import core
+
+    _interpreter().remove_memory_space_p.def_abstract_eval(
+        lambda x: core.ShapedArray(x.shape, x.dtype) if isinstance(x, core.ShapedArray) else x
+    )
