@@ -19,8 +19,8 @@ from pathlib import Path
 import jax.export
 from recorded import recorded
 
-from harness.lanes.virtual_tpu import library
-from harness.lanes.virtual_tpu.library import backend_path
+from harness.lanes.virtual import library
+from harness.lanes.virtual.library import backend_path
 from harness.model.topology import Topology
 
 PROJECT = """

@@ -8,7 +8,7 @@ from pathlib import Path
 def shipped(name: str) -> Path | None:
     """Return the file or folder of ``fixtures/`` with that name; None where it was not installed.
 
-    harness/lanes/virtual_tpu/plugin/build.py says what a wheel has.
+    harness/lanes/virtual/plugin/build.py says what a wheel has.
     """
     # A stack's environment reaches this package through a link.
     package = Path(__file__).resolve().parent

@@ -24,7 +24,7 @@ from harness.lanes import (
 from harness.lanes.event_file import EventFile
 from harness.lanes.events import EventLog, Events
 from harness.lanes.unseen import unseen_error
-from harness.lanes.virtual_tpu.executor.watch import deadline_of
+from harness.lanes.virtual.executor.watch import deadline_of
 from harness.model.topology import Topology
 
 _LANE = "virtual-tpu"

@@ -9,7 +9,7 @@ import textwrap
 from harness.commands.output import answer, columns
 from harness.commands.parsers import add_json
 from harness.errors import BadInputError
-from harness.lanes.tpu_aot import libtpu
+from harness.lanes.aot import libtpu
 from harness.model.generations import GENERATIONS, Generation
 from harness.model.topology import Topology
 from harness.model.versions import installed

@@ -55,7 +55,7 @@ _TYPES = re.compile(r"The values for attribute 'dtype' do not match")
 _FRAMES = (
     (re.compile(r"torch_xla/stablehlo\.py::|get_stablehlo"), "export"),
     (re.compile(r"harness/ir/"), "verification"),
-    (re.compile(r"harness/lanes/tpu_aot/compiler\.py::"), "compile"),
+    (re.compile(r"harness/lanes/aot/compiler\.py::"), "compile"),
     (re.compile(r"(torch|numpy)/testing/"), "numbers"),
     (
         re.compile(r"jax/_src/compiler\.py::|\.(compile_and_load|compile|backend_compile)\("),
@@ -66,7 +66,7 @@ _FRAMES = (
     (re.compile(r"_xla_(step_marker|sync_multi|warm_up_cache)\(|execute_sharded\("), _RUN),
     (re.compile(r"\.(cpu|item|tolist|numpy)\(\)|\b(as_numpy|sync|settle)\("), _RUN),
     (re.compile(r"_pytree\.py::|concurrent/futures/|harness/isolation/ranks\.py::"), _PASS),
-    (re.compile(r"(virtual_tpu|job)/slices\.py::"), _PASS),
+    (re.compile(r"harness/job/slices\.py::"), _PASS),
 )
 _NATIVE = (
     (re.compile(r"InferOutputShape|XlaNode::XlaNode|::GetOpShape"), "trace"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from harness.lanes.virtual_tpu import library
+from harness.lanes.virtual import library
 from harness.messages import new_token
 from harness.messages.ports import HOST, free_port
 from harness.model.topology import Topology

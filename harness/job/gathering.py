@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.lanes.virtual_tpu.executor.activity import Activity, State
-from harness.lanes.virtual_tpu.executor.folding import listed, ranks_named, verb
+from harness.lanes.virtual.executor.activity import Activity, State
+from harness.lanes.virtual.executor.folding import listed, ranks_named, verb
 
 _SECONDS = 10  # for py-spy
 # The function of a framework in which processes wait for all others, and its argument that says how

@@ -12,7 +12,7 @@ from harness.isolation.ranks import RankError, fork_ranks
 from harness.job.environment import JobEnvironment
 from harness.lanes import events
 from harness.lanes.events import EventLog, Events
-from harness.lanes.virtual_tpu import library, process
+from harness.lanes.virtual import library, process
 from harness.model.topology import Topology
 
 

@@ -23,9 +23,9 @@ LANES: Registry[Lane] = Registry(
     Lane,
     {
         DEFAULT_LANE: "harness.lanes.cpu:CpuLane",
-        "virtual-tpu": "harness.lanes.virtual_tpu.lane:VirtualTpuLane",
-        "tpu-aot": "harness.lanes.tpu_aot.lane:TpuAotLane",
-        "tpu": "harness.lanes.tpu:TpuLane",
+        "virtual-tpu": "harness.lanes.virtual.lane:VirtualTpuLane",
+        "tpu-aot": "harness.lanes.aot.lane:TpuAotLane",
+        "tpu": "harness.lanes.hardware.lane:TpuLane",
     },
 )
 

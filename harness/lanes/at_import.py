@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from harness.errors import BadInputError
-from harness.lanes import hardware, tpu
-from harness.lanes.virtual_tpu import library
+from harness.lanes.hardware import lane as tpu
+from harness.lanes.hardware import machine
+from harness.lanes.virtual import library
 
 
 def environment(lanes: Sequence[str]) -> Mapping[str, str]:
@@ -20,7 +21,7 @@ def environment(lanes: Sequence[str]) -> Mapping[str, str]:
     Empty where torch_tpu is not installed, and for a session that asks for no lane on a machine
     with a TPU, whose tests may be about that TPU.
     """
-    if find_spec("torch_tpu") is None or (not lanes and hardware.chips()):
+    if find_spec("torch_tpu") is None or (not lanes and machine.chips()):
         return {}
     try:
         if tpu.TpuLane.name in lanes:

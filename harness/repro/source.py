@@ -43,7 +43,7 @@ _OF_PLAIN_JAXLIB = {
     "harness.oracles.replicas": "harness.repro.standins.replicas",
 }
 # What a script can't have: it is the harness.
-_KEPT = ("virtual_tpu", "isolation", "lanes", "plugin", "session", "commands", "fixtures")
+_KEPT = ("isolation", "lanes", "plugin", "session", "commands", "fixtures")
 
 
 @dataclass(frozen=True)

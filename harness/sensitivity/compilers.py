@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from harness.lanes import events
-from harness.lanes.virtual_tpu.lowering import as_hlo, hlo_of
+from harness.lanes.virtual.lowering import as_hlo, hlo_of
 from harness.oracles import replicas
 from harness.sensitivity.planting import changed, keep_options
 

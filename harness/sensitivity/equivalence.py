@@ -52,7 +52,7 @@ def compared(told: Mapping[str, Any], folder: Path) -> Compared:
 
 def compared_here(told: Mapping[str, Any], original: bytes) -> Compared:
     """The same of a program whose kernels call functions of this process."""
-    from harness.lanes.virtual_tpu import host_callbacks
+    from harness.lanes.virtual import host_callbacks
 
     host_callbacks.register_with_jaxlib()
     return _compared(told, Path(told["folder"]), original)
@@ -217,7 +217,7 @@ def _of_entry(module: Module) -> Iterator[Any]:
 
 
 def _type(shape: Any) -> tuple[tuple[int, ...], str]:
-    from harness.lanes.virtual_tpu.rewrites import DTYPES
+    from harness.lanes.virtual.rewrites import DTYPES
 
     if shape.element_type not in DTYPES:
         raise ValueError(f"a parameter of element type {shape.element_type} of xla_data.proto")

@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.lanes.hlo import Computation, Instruction, Sharding, SliceDimension
 from harness.lanes.replica_groups import replica_groups
-from harness.lanes.virtual_tpu.inserted import make
+from harness.lanes.virtual.inserted import make
 from harness.sensitivity.fault import STALE
 from harness.sensitivity.program import BF16, F32, F64, S32, S64, U32, Program, root_of
 

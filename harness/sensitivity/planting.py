@@ -12,8 +12,8 @@ import threading
 from functools import cache
 from pathlib import Path
 
-from harness.lanes.virtual_tpu.lowering import as_hlo
-from harness.lanes.virtual_tpu.submitted import Submitted, listen
+from harness.lanes.virtual.lowering import as_hlo
+from harness.lanes.virtual.submitted import Submitted, listen
 from harness.sensitivity.equivalence import compared_here
 from harness.sensitivity.fault import (
     COMPARE_VARIABLE,

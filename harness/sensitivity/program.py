@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from harness.lanes.hlo import Computation, Instruction, Module
-from harness.lanes.virtual_tpu.inserted import Inserted
+from harness.lanes.virtual.inserted import Inserted
 
 # Of PrimitiveType in https://github.com/openxla/xla/blob/main/xla/xla_data.proto.
 S32, S64, U32, F32, F64, BF16 = 4, 5, 8, 11, 12, 16

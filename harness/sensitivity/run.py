@@ -20,8 +20,8 @@ from harness import frameworks
 from harness.errors import BadInputError
 from harness.isolation import libc
 from harness.junit.report import Report, Result, read
-from harness.lanes.virtual_tpu import host_callbacks
-from harness.lanes.virtual_tpu.callbacks import PLANTER_VARIABLE
+from harness.lanes.virtual import host_callbacks
+from harness.lanes.virtual.callbacks import PLANTER_VARIABLE
 from harness.model.outcome import Answer as CaseAnswer
 from harness.model.outcome import Kind
 from harness.sensitivity.answers import changes_nothing, plugin_of

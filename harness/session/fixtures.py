@@ -20,8 +20,8 @@ from harness.model.host_work import HostWork
 from harness.model.topology import Target, Topology
 
 if TYPE_CHECKING:
-    from harness.lanes.tpu_aot.golden import Golden
-    from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+    from harness.lanes.aot.golden import Golden
+    from harness.lanes.aot.tpu_compiler import TpuCompiler
 
 CASE = pytest.StashKey[Case]()
 GOLDEN: pytest.StashKey[Golden | None] = pytest.StashKey()
@@ -96,6 +96,6 @@ def tpu_compiler(request: pytest.FixtureRequest, xla_target: Target) -> TpuCompi
     """The compiler of libtpu for the topology that the case runs on."""
     if not LANES[xla_target.lane].compiles_only:
         pytest.fail(f"tpu_compiler: lane {xla_target.lane} compiles for no TPU", pytrace=False)
-    from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+    from harness.lanes.aot.tpu_compiler import TpuCompiler
 
     return TpuCompiler(request.node.stash[CASE], request.config.stash[GOLDEN])

@@ -23,7 +23,7 @@ from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, 
 from harness.session.workers import workers
 
 if TYPE_CHECKING:
-    from harness.lanes.tpu_aot.golden import Golden
+    from harness.lanes.aot.golden import Golden
 
 _MIB, _KIB = 1 << 20, 1 << 10
 
@@ -334,7 +334,7 @@ def _golden(config: pytest.Config, lanes: Sequence[str]) -> Golden | None:
     compiles = not lanes or any(lane_named(name).compiles_only for name in lanes)
     if folder is None or not compiles:
         return None
-    from harness.lanes.tpu_aot.golden import Golden
+    from harness.lanes.aot.golden import Golden
 
     return Golden(folder)
 

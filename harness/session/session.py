@@ -42,8 +42,9 @@ from harness.junit.names import (
     of_a_session,
     of_a_test,
 )
-from harness.lanes import LANES, hardware, lane_named
-from harness.lanes.tpu_aot.compilation_record import PROPERTY, Summary
+from harness.lanes import LANES, lane_named
+from harness.lanes.aot.compilation_record import PROPERTY, Summary
+from harness.lanes.hardware import machine
 from harness.model.case import Case
 from harness.model.fit import unfit_here, unlaunched
 from harness.model.outcome import Kind
@@ -244,7 +245,7 @@ class Cases:
             LANES[case.target.lane].settle()
             item.stash[_HAS_SETTLED] = True
             return None
-        from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler, compiling_what_is_submitted
+        from harness.lanes.aot.tpu_compiler import TpuCompiler, compiling_what_is_submitted
 
         compiler = getattr(item, "funcargs", {}).get("tpu_compiler")
         if not isinstance(compiler, TpuCompiler):
@@ -365,7 +366,7 @@ class Cases:
         """On real hardware the topology is what it is."""
         if self._settings.hardware is None:
             return
-        reason = hardware.why_not(target.topology, self._settings.hardware)
+        reason = machine.why_not(target.topology, self._settings.hardware)
         if item.get_closest_marker("emulated"):
             reason = "about the virtual TPU itself"
         if reason:

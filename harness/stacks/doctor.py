@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from harness.errors import BadInputError
 from harness.lanes import libtpu_file
-from harness.lanes.virtual_tpu import library
+from harness.lanes.virtual import library
 from harness.model.fit import unmet
 from harness.stacks import uv
 from harness.stacks.environments import Environments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.lanes.tpu_aot.optimized import Optimized
+from harness.lanes.aot.optimized import Optimized
 from harness.model.topology import Topology
 from suites.collectives.data import Groups
 

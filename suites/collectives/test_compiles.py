@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch_xla.core import xla_model as xm
 
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.collectives.compiled import BYTES, SHAPE, check_exchange, must_send

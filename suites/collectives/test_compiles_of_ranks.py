@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.lanes.tpu_aot.compiler import Compilation
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.compiler import Compilation
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target
 from suites.collectives.compiled import SHAPE, check_exchange, must_send
 from suites.collectives.data import (

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Topology
 from harness.oracles.torch_dtensor import Placement
 from harness.session.fixtures import StartRuntime

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target, Topology
 from harness.oracles.torch_dtensor import Placement
 from suites.dtensor.layouts import S0, S1, R, placements_id, ranks

@@ -1,7 +1,7 @@
 import pytest
 from packaging.version import Version
 
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.versions import installed
 from suites.multislice_flash_attention.abstract import Shapes
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 
-from harness.lanes.tpu_aot.compiler import Compilation, RefusedError
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.compiler import Compilation, RefusedError
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention import training

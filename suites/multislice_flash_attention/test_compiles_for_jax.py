@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.lanes.tpu_aot.compiler import RefusedError
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.compiler import RefusedError
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from suites.multislice_flash_attention.abstract import Shapes, summed
 
 pytestmark = [

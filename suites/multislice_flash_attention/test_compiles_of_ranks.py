@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target
 from suites.process_groups.compiling import Step, as_one, compile_steps
 

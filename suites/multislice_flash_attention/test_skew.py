@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.problems import Problem, flash, leaves_on_tpu

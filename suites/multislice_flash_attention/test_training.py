@@ -13,9 +13,9 @@ from torch import nn
 
 from harness.job.ranks import run_ranks
 from harness.job.slices import run_slices, shared_store
+from harness.lanes.aot.optimized import read
 from harness.lanes.events import EventLog
-from harness.lanes.tpu_aot.optimized import read
-from harness.lanes.virtual_tpu.submitted import compilations
+from harness.lanes.virtual.submitted import compilations
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention.training import (

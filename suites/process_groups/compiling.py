@@ -8,10 +8,10 @@ from functools import cache, partial
 import torch
 
 from harness.job.ranks import run_ranks
-from harness.lanes.tpu_aot.compiler import Compilation
-from harness.lanes.tpu_aot.optimized import Optimized
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
-from harness.lanes.virtual_tpu.submitted import Submitted, recording
+from harness.lanes.aot.compiler import Compilation
+from harness.lanes.aot.optimized import Optimized
+from harness.lanes.aot.tpu_compiler import TpuCompiler
+from harness.lanes.virtual.submitted import Submitted, recording
 from harness.model.topology import Target
 from suites.process_groups.backends import BACKENDS
 

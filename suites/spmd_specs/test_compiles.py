@@ -17,8 +17,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
     SpmdFullyShardedDataParallel as FSDPv2,
 )
 
-from harness.lanes.tpu_aot.optimized import Optimized
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.optimized import Optimized
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Topology
 from harness.oracles.sharding import Spec
 from harness.session.fixtures import StartRuntime

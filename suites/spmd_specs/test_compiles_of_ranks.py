@@ -14,7 +14,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target, Topology
 from harness.oracles.torch_dtensor import Placement, Replicate, Shard, distribute_tensor
 from suites.process_groups.compiling import Step, as_one, compile_steps

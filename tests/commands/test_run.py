@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli
-from harness.lanes.virtual_tpu import library
+from harness.lanes.virtual import library
 from harness.messages.ports import free_port
 
 PLACE = """\

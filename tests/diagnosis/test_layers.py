@@ -11,9 +11,9 @@ from support.project import Project
 
 from harness.diagnosis.frames import frames
 from harness.diagnosis.layers import LAYERS, classify, layer_of
+from harness.lanes.aot.golden import Golden
+from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.lanes.events import EventLog
-from harness.lanes.tpu_aot.golden import Golden
-from harness.lanes.tpu_aot.tpu_compiler import TpuCompiler
 from harness.model import mismatch
 from harness.model.case import Case
 from harness.model.outcome import Kind, Outcome

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.job.environment import JobEnvironment
-from harness.lanes.virtual_tpu import library
+from harness.lanes.virtual import library
 from harness.model.topology import Topology
 
 

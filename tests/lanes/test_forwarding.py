@@ -15,10 +15,10 @@ import pytest
 from support.project import OURS
 
 from harness.lanes import libtpu_file
+from harness.lanes.aot.libtpu import ENVIRONMENT
 from harness.lanes.events import EventLog, Events
-from harness.lanes.tpu_aot.libtpu import ENVIRONMENT
-from harness.lanes.virtual_tpu import library
-from harness.lanes.virtual_tpu.plugin import build
+from harness.lanes.virtual import library
+from harness.lanes.virtual.plugin import build
 from harness.model.topology import Topology
 
 TORCH = """
@@ -142,7 +142,7 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib import xla_client
 from harness.model.topology import Topology
-from harness.lanes.tpu_aot import libtpu
+from harness.lanes.aot import libtpu
 
 if os.environ["TPU_LIBRARY_PATH"]:
     libtpu.library_path = lambda: Path(os.environ["TPU_LIBRARY_PATH"])

@@ -24,7 +24,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".binpb", ".pyi"])
-@pytest.mark.parametrize("name", ["hlo", "virtual_tpu/executor/executable"])
+@pytest.mark.parametrize("name", ["hlo", "virtual/executor/executable"])
 def test_what_is_checked_in_is_what_the_script_makes(made: Path, name: str, suffix: str) -> None:
     checked_in = LANES / f"{name}{suffix}"
     assert checked_in.read_bytes() == (made / checked_in.name).read_bytes(), "run .ci/protos"

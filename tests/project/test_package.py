@@ -99,7 +99,7 @@ def test_the_wheel_holds_the_product_and_nothing_else(built: Built) -> None:
     names = set(zipfile.ZipFile(built.wheel).namelist())
     about = {name for name in names if name.startswith(f"{NAME}.dist-info/")}
     ours = in_git("harness") | {f"harness/{name}" for name in in_git(*SHIPPED)}
-    assert names - about == ours | {"harness/lanes/virtual_tpu/libvirtual_tpu.so"}
+    assert names - about == ours | {"harness/lanes/virtual/libvirtual_tpu.so"}
     assert {name.partition("/")[2] for name in about} == {
         "METADATA",
         "RECORD",
@@ -143,11 +143,9 @@ OPTIONAL = {"PyCode_Addr2Line", "PyGILState_Check", "Py_IsFinalizing", "_Py_IsFi
 
 def test_the_plugin_asks_python_only_for_its_stable_abi() -> None:
     """They are looked up by name in the process, so the linker would not tell."""
-    source = (ROOT / "harness/lanes/virtual_tpu/plugin/python.c").read_text()
+    source = (ROOT / "harness/lanes/virtual/plugin/python.c").read_text()
     names = re.findall(r"\bFIND\((Py\w+)\)", source)
-    everywhere = "".join(
-        path.read_text() for path in ROOT.glob("harness/lanes/virtual_tpu/plugin/*.c")
-    )
+    everywhere = "".join(path.read_text() for path in ROOT.glob("harness/lanes/virtual/plugin/*.c"))
     used = set(re.findall(r"\b_?Py[A-Z]?[A-Za-z]*_\w+", everywhere))
     assert used == {*names, *OPTIONAL, "PyGILState_GetThisThreadState"}
     late = {name: FUNCTIONS.get(Symbol(name)) for name in used - OPTIONAL}

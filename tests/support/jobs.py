@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-EXECUTOR = b"harness.lanes.virtual_tpu.executor"
+EXECUTOR = b"harness.lanes.virtual.executor"
 
 
 def executors(job: str) -> list[int]:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from harness.lanes.virtual_tpu.submitted import Ran, Submitted, recording
+from harness.lanes.virtual.submitted import Ran, Submitted, recording
 
 Step = Callable[[torch.Tensor], object]
 SHAPE = 8, 4

@@ -1,0 +1,126 @@
+"""What is recorded of a compilation in a case's events, in JUnit and in a golden file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from harness.lanes.events import Events
+
+if TYPE_CHECKING:
+    from harness.lanes.aot.compiler import Compilation
+    from harness.lanes.aot.optimized import CompiledCollective, Groups, Transfer
+
+EVENT = "aot"  # of a case's log: one program was compiled
+REFUSED = "aot_refused"  # one program was given to the compiler, and refused
+LEFT = "aot_left"  # processes whose programs were not given to the compiler
+PROPERTY = "aot_programs_compiled"  # the summaries of a case's programs, as JSON
+Summary = dict[str, Any]
+# A summary's keys: lists of texts, sums over a step, bytes on one device, and of the kernels the
+# bytes of the largest on its TensorCore and the spills of all. Those are left out if not known.
+TEXTS = ("inside", "across", "changed")
+SUMS = ("kernels", "bytes_inside", "bytes_across", "flops")
+MEMORY = ("arguments", "outputs", "temporaries", "code")
+ON_CHIP = ("vmem", "smem")
+SPILLS = ("vector_spills", "scalar_spills")
+NUMBERS = (*SUMS, *MEMORY, *ON_CHIP, *SPILLS)
+
+
+def summary(compilation: Compilation) -> Summary:
+    """The recorded facts: texts for what is exchanged, integers for every amount."""
+    program, memory = compilation.program, compilation.memory
+    return {
+        "inside": list(_counted(map(_collective, program.collectives))),
+        "across": list(_counted(map(_transfer, program.transfers))),
+        "kernels": program.kernels,
+        "bytes_inside": program.bytes_inside,
+        "bytes_across": program.bytes_across,
+        "flops": compilation.flops,
+        "arguments": memory.arguments,
+        "outputs": memory.outputs,
+        "temporaries": memory.temporaries,
+        "code": memory.code,
+        "vmem": program.vmem,
+        **(asdict(compilation.on_chip) if compilation.on_chip else {}),
+        "changed": list(compilation.changed),
+    }
+
+
+def summaries(events: Events) -> list[Summary]:
+    """The summaries of the programs that a case compiled, in order."""
+    return [dict(event.facts) for event in events.of(EVENT)]
+
+
+def facts(events: Events) -> Mapping[str, str]:
+    """A case's programs as JUnit properties: sums, and the largest of their memory."""
+    programs = summaries(events)
+    numbers = {
+        "aot_programs": len(programs),
+        "aot_collectives": sum(_count(text) for p in programs for text in p["inside"]),
+        "aot_transfers": sum(_count(text) for p in programs for text in p["across"]),
+        **{f"aot_{name}": sum(p[name] for p in programs) for name in SUMS},
+        "aot_peak_bytes": max((sum(p[name] for name in MEMORY) for p in programs), default=0),
+    }
+    texts = {
+        "aot_changed": "; ".join(sorted({text for p in programs for text in p["changed"]})),
+        PROPERTY: json.dumps(programs, separators=(",", ":")),
+    }
+    found = {
+        **{name: str(number) for name, number in numbers.items()},
+        **_on_chip(programs),
+        **texts,
+    }
+    return found if programs else dict.fromkeys(found, "")
+
+
+def _on_chip(programs: list[Summary]) -> dict[str, str]:
+    """Empty where libtpu does not say it of each program."""
+    found = {}
+    for name in (*ON_CHIP, *SPILLS):
+        said = [program[name] for program in programs if name in program]
+        total = max(said, default=0) if name in ON_CHIP else sum(said)
+        found[f"aot_{name}"] = str(total) if len(said) == len(programs) else ""
+    return found
+
+
+def _counted(texts: Iterator[str]) -> Iterator[str]:
+    for text, count in sorted(Counter(texts).items()):
+        yield text if count == 1 else f"{count} x {text}"
+
+
+def _count(text: str) -> int:
+    """Of a line of :func:`_counted`."""
+    count, times, _ = text.partition(" x ")
+    return int(count) if times else 1
+
+
+def _collective(collective: CompiledCollective) -> str:
+    groups = _groups(collective.groups, pairs=collective.kind == "collective-permute")
+    return f"{collective.kind} of {collective.bytes} B over {groups}{_times(collective.count)}"
+
+
+def _transfer(transfer: Transfer) -> str:
+    text = f"{transfer.kind} of {transfer.sent} B to {transfer.received} B"
+    groups = _groups(transfer.groups, pairs=transfer.kind == "ONE_TO_ONE")
+    return f"{text} over {groups}{_times(transfer.count)}"
+
+
+def _times(count: int | None) -> str:
+    return "" if count == 1 else f", {'?' if count is None else count} times a step"
+
+
+def _groups(groups: Groups, *, pairs: bool) -> str:
+    if pairs:
+        return " ".join(f"{source}->{target}" for source, target in groups)
+    return " ".join(f"{{{_ranks(group)}}}" for group in groups) or "all"
+
+
+def _ranks(group: tuple[int, ...]) -> str:
+    """``0-3`` where the ranks are consecutive, or else one by one."""
+    if len(group) > 2 and all(b == a + 1 for a, b in pairwise(group)):
+        return f"{group[0]}-{group[-1]}"
+    return ",".join(map(str, group))

@@ -1,0 +1,116 @@
+"""Loads the installed libtpu beside the virtual TPU of this process."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadInputError
+from harness.lanes.aot import dump
+from harness.lanes.libtpu_file import library
+from harness.model.topology import Topology, check_slice
+from harness.model.versions import installed
+
+_NAME = "libtpu_aot"  # under which jaxlib keeps it: "tpu" is the virtual TPU
+# Read when libtpu is initialised. It would take a lock file that only one process of the machine
+# can have, ask the metadata server of a TPU machine who it is, and write logs to /tmp.
+ENVIRONMENT: Mapping[str, str] = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_LOG_DIR": "disabled",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "TPU_ACCELERATOR_TYPE": "v6e-4",
+}
+
+
+def library_path() -> Path:
+    """The stack's ``libtpu.so``; raises BadInputError when it has none."""
+    path = library()
+    if path is None:
+        raise BadInputError(
+            "lane tpu-aot: libtpu is not installed: expected the package libtpu, which PyPI has "
+            "for Linux on x86-64 from 0.0.1 on"
+        )
+    return path
+
+
+@cache
+def preload() -> None:
+    """Map the library, once for all processes that are forked later; starts no thread.
+
+    Raises BadInputError when it, or jaxlib, is missing or can't be loaded.
+    """
+    _check_jaxlib()
+    try:
+        ctypes.CDLL(str(library_path()))
+    except OSError as error:
+        raise BadInputError(f"lane tpu-aot: {library_path()}: expected libtpu: {error}") from error
+
+
+def _check_jaxlib() -> None:
+    if find_spec("jaxlib") is None:
+        raise BadInputError(
+            "lane tpu-aot: jaxlib is not installed: expected it beside libtpu, which takes its "
+            "programs from it"
+        )
+
+
+@cache
+def _plugin() -> Any:
+    """The PJRT API of libtpu, initialised in this process, which has threads from here on."""
+    from jaxlib import xla_client
+
+    with dump.dumping():
+        plugin = xla_client.load_pjrt_plugin_dynamically(_NAME, str(library_path()))
+        if not xla_client.pjrt_plugin_initialized(_NAME):
+            xla_client.initialize_pjrt_plugin(_NAME)
+    return plugin
+
+
+@cache
+def devices(topology: Topology) -> Sequence[Any]:
+    """The devices of a topology to compile for, slice by slice; ``[0].client`` is the compiler.
+
+    Raises BadInputError, with libtpu's words, for a slice that the installed libtpu does not know,
+    and where libtpu or jaxlib is missing.
+    """
+    _check_jaxlib()
+    from jaxlib import xla_client
+
+    options: dict[str, Any] = {}
+    if topology.slices > 1:
+        options["num_slices"] = topology.slices
+    if topology.chips == 1:  # libtpu expects hosts of four chips
+        options["chips_per_host_bounds"] = [1, 1, 1]
+    if topology.generation == "v4":  # or else each TensorCore is a device
+        options["chip_config_name"] = "megacore"
+    try:
+        found = xla_client.make_c_api_device_topology(_plugin(), topology.slice, **options)
+        compile_only = found._make_compile_only_devices()
+    except Exception as error:
+        raise BadInputError(
+            f"topology {topology}: libtpu {installed('libtpu')} refuses it: {error}"
+        ) from error
+    if len(compile_only) != topology.total:
+        raise BadInputError(
+            f"topology {topology}: libtpu {installed('libtpu')} has {len(compile_only)} devices, "
+            f"expected {topology.total}"
+        )
+    return sorted(compile_only, key=lambda device: (getattr(device, "slice_index", 0), device.id))
+
+
+def check(topology: Topology) -> None:
+    """Raise BadInputError, with near matches, for a slice that no libtpu knows. Loads nothing."""
+    if not topology.generation:
+        raise BadInputError(
+            f"topology {topology}: lane tpu-aot compiles for a generation: expected it in front "
+            f"of the chips, as v6e:{topology.chips} or 2xv6e:2x2"
+        )
+    check_slice(topology)

@@ -1,0 +1,255 @@
+"""What libtpu made of a program, as facts: collectives, what crosses slices, kernels.
+
+Read from the optimized HloModuleProto, of which libtpu makes one for each slice; all slices' are
+equal. A collective inside a slice stays an HLO collective over positions in the slice. One between
+slices becomes a ``send`` and a ``recv`` to the host, whose frontend attributes say what MegaScale
+does with the data: https://github.com/openxla/xla/blob/main/xla/service/hlo.proto has both.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from harness.lanes.aot.trip_counts import trip_count
+from harness.lanes.hlo import Module
+from harness.lanes.replica_groups import replica_groups
+
+Groups = tuple[tuple[int, ...], ...]
+_COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "all-to-all",
+    "ragged-all-to-all",
+    "reduce-scatter",
+    "collective-permute",
+    "collective-broadcast",
+)
+_MEGASCALE = "_xla_megascale_"
+_RENDEZVOUS = "_xla_host_transfer_rendezvous"
+_KERNEL = "tpu_custom_call"
+_VMEM = "1"
+# Bits of an element, by the numbers of PrimitiveType in xla/xla_data.proto. A token has none.
+_BITS = {1: 8, 2: 8, 3: 16, 4: 32, 5: 64, 6: 8, 7: 16, 8: 32, 9: 64, 10: 16, 11: 32, 12: 64}
+_BITS |= {15: 64, 16: 16, 17: 0, 18: 128, 19: 8, 20: 8, 21: 4, 22: 4, 23: 8, 24: 8, 25: 8}
+_TUPLE = 13
+_PRODUCT = re.compile(r"\{(?P<slices>[\d,]+)\}x\{(?P<first>\d+):(?P<last>\d+)\}")
+_SLICE = 100_000
+
+
+@dataclass(frozen=True, order=True)
+class CompiledCollective:
+    """One collective inside a slice.
+
+    ``kind`` is HLO's name (``all-reduce``). ``groups`` are positions in the slice, row by row of
+    its grid, wherever the program's device assignment puts its members; a permutation's are its
+    (source, target) pairs; ``()`` means all in one group.
+    ``bytes`` are those of its buffer on one device, the larger of what it takes and gives.
+    ``count`` is how often a step executes it, ``None`` in a loop whose trip count is not known.
+    """
+
+    kind: str
+    groups: Groups
+    bytes: int
+    count: int | None = 1
+
+
+@dataclass(frozen=True, order=True)
+class Transfer:
+    """One exchange between slices, through the hosts.
+
+    ``kind`` is MegaScale's (``ALL_REDUCE``). ``groups`` are devices, counted slice by slice; of a
+    ``ONE_TO_ONE`` its (source, target) pairs. ``sent`` and ``received`` are bytes of one device,
+    each time.
+    """
+
+    kind: str
+    groups: Groups
+    sent: int
+    received: int
+    count: int | None = 1
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A compiled program's facts; all bytes are of one device in one step.
+
+    ``vmem`` is what the largest kernel allocates of VMEM. ``custom_calls``, which kernels are too,
+    is how many there are in the program, wherever they stand. ``results`` are the dimensions of
+    what the program returns on a device, result by result.
+    """
+
+    collectives: tuple[CompiledCollective, ...]
+    transfers: tuple[Transfer, ...]
+    kernel_names: tuple[str, ...] = ()
+    vmem: int = 0
+    custom_calls: int = 0
+    results: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def kernels(self) -> int:
+        """How many there are in the program."""
+        return len(self.kernel_names)
+
+    @cached_property
+    def bytes_inside(self) -> int:
+        """Of the collectives inside a slice; a loop of unknown length counts once."""
+        return sum(c.bytes * _times(c.count) for c in self.collectives)
+
+    @cached_property
+    def bytes_across(self) -> int:
+        """Sent to other slices; a loop of unknown length counts once."""
+        return sum(t.sent * _times(t.count) for t in self.transfers)
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many collectives of each kind are inside a slice."""
+        return Counter(c.kind for c in self.collectives)
+
+    @property
+    def kinds_across(self) -> Counter[str]:
+        """How many exchanges of each kind are between slices."""
+        return Counter(t.kind for t in self.transfers)
+
+
+def read(module: bytes, devices: int) -> Optimized:
+    """The facts of a serialised, optimized HloModuleProto for slices of so many ``devices``."""
+    program = Module.FromString(module)
+    computations = {c.id: c for c in program.computations}
+    counts = _executions(program.entry_computation_id, computations)
+    places = _places(program)
+    collectives, kernels, vmem, custom_calls = [], [], 0, 0
+    halves: dict[str, dict[str, Any]] = defaultdict(dict)
+    for number, count in counts.items():
+        computation = computations[number]
+        shapes = {i.id: i.shape for i in computation.instructions}
+        for instruction in computation.instructions:
+            kind = instruction.opcode.removesuffix("-start")
+            if kind in _COLLECTIVES:
+                collectives.append(_collective(kind, instruction, shapes, count, places))
+            elif instruction.opcode in ("send", "recv") and instruction.is_host_transfer:
+                attributes = _attributes(instruction)
+                half = halves[attributes.get(_RENDEZVOUS, instruction.name)]
+                half.update(attributes, count=count)
+                half[instruction.opcode] = _bytes(instruction.shape.tuple_shapes[0])
+            elif instruction.opcode == "custom-call":
+                custom_calls += 1
+                if instruction.custom_call_target == _KERNEL:
+                    kernels.append(instruction.name)
+                    vmem = max(vmem, _vmem(instruction))
+    transfers = [_transfer(half, devices) for half in halves.values()]
+    return Optimized(
+        tuple(sorted(collectives, key=str)),
+        tuple(sorted(transfers, key=str)),
+        tuple(sorted(kernels)),
+        vmem,
+        custom_calls,
+        results(program),
+    )
+
+
+def results(program: Any) -> tuple[tuple[int, ...], ...]:
+    """Return the dimensions of each result that a program, an HloModuleProto, has on a device."""
+    entry = next(c for c in program.computations if c.id == program.entry_computation_id)
+    (shape,) = (i.shape for i in entry.instructions if i.id == entry.root_id)
+    parts = shape.tuple_shapes if shape.element_type == _TUPLE else [shape]
+    return tuple(tuple(part.dimensions) for part in parts)
+
+
+def _executions(entry: int, computations: dict[int, Any]) -> dict[int, int | None]:
+    """How often a step executes each computation that it reaches; None if that is not known."""
+    counts: dict[int, int | None] = {}
+
+    def visit(number: int, times: int | None) -> None:
+        before = counts.get(number, 0)
+        counts[number] = None if times is None or before is None else before + times
+        for instruction in computations[number].instructions:
+            inner = times
+            if instruction.opcode == "while":
+                trips = trip_count(instruction, computations[number], computations)
+                inner = None if times is None or trips is None else times * trips
+            for called in instruction.called_computation_ids:
+                visit(called, inner)
+
+    visit(entry, 1)
+    return counts
+
+
+def _times(count: int | None) -> int:
+    return 1 if count is None else count
+
+
+def _vmem(kernel: Any) -> int:
+    try:
+        used = json.loads(kernel.backend_config)["used_scoped_memory_configs"]
+    except (ValueError, KeyError):
+        return 0
+    return sum(int(one["size"]) for one in used if one["memory_space"] == _VMEM)
+
+
+def _places(program: Any) -> list[int]:
+    """Where in the slice each member of the program is, which is one replica or one partition.
+
+    torch_tpu assigns devices in the order of a process group's ranks, and numbers groups by it.
+    """
+    partitions = program.device_assignment.partitions
+    return [device for partition in partitions for device in partition.replica_device_ids]
+
+
+def _collective(
+    kind: str, instruction: Any, shapes: dict[int, Any], count: int | None, places: list[int]
+) -> CompiledCollective:
+    taken = sum(_bytes(shapes[operand]) for operand in instruction.operand_ids)
+    given = _bytes(instruction.shape)
+    if instruction.opcode.endswith("-start"):  # its shape holds operands and results
+        given = _bytes(instruction.shape.tuple_shapes[1]) if kind != "all-reduce" else taken
+    groups = _groups(instruction)
+    if places:
+        groups = tuple(tuple(places[member] for member in group) for group in groups)
+    return CompiledCollective(kind, groups, max(taken, given), count)
+
+
+def _groups(instruction: Any) -> Groups:
+    if instruction.source_target_pairs:
+        return tuple((pair.source, pair.target) for pair in instruction.source_target_pairs)
+    return tuple(map(tuple, replica_groups(instruction)))
+
+
+def _transfer(half: dict[str, Any], devices: int) -> Transfer:
+    return Transfer(
+        kind=half.get(f"{_MEGASCALE}transfer_type", "HOST"),
+        groups=_targets(half.get(f"{_MEGASCALE}target", ""), devices),
+        sent=half.get("send", 0),
+        received=half.get("recv", 0),
+        count=half["count"],
+    )
+
+
+def _targets(text: str, devices: int) -> Groups:
+    """From ``{1,2}x{0:3}``, the devices 0 to 3 of slices 1 and 2, or ``{{100000,200000}, ...}``.
+
+    Slices count from 1, and a device's id is its slice times 100000 and its place there.
+    """
+    if product := _PRODUCT.fullmatch(text):
+        slices = [int(number) - 1 for number in product["slices"].split(",")]
+        places = range(int(product["first"]), int(product["last"]) + 1)
+        return tuple(tuple(s * devices + place for s in slices) for place in places)
+    groups = (re.findall(r"\d+", group) for group in re.findall(r"\{[\d>,-]+\}", text))
+    ids = [tuple(divmod(int(number), _SLICE) for number in group) for group in groups]
+    return tuple(tuple((s - 1) * devices + place for s, place in group) for group in ids)
+
+
+def _attributes(instruction: Any) -> dict[str, str]:
+    return {entry.key: entry.value for entry in instruction.frontend_attributes.map}
+
+
+def _bytes(shape: Any) -> int:
+    if shape.element_type == _TUPLE:
+        return sum(map(_bytes, shape.tuple_shapes))
+    elements: int = math.prod(shape.dimensions)
+    return elements * _BITS[shape.element_type] // 8

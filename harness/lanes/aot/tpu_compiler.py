@@ -1,0 +1,147 @@
+"""What a case of lane ``tpu-aot`` compiles with: its fixture ``tpu_compiler``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.lanes import events
+from harness.lanes.aot import compiler, libtpu
+from harness.lanes.aot.compilation_record import EVENT, LEFT, REFUSED, Summary, summary
+from harness.lanes.aot.compiler import Compilation, identity
+from harness.lanes.aot.golden import Golden
+from harness.lanes.aot.results import check_results, is_comparable
+from harness.lanes.events import EventLog
+from harness.lanes.virtual.kept_programs import keeping, kept_in, not_kept
+from harness.lanes.virtual.stand_in import NOT_RUN
+from harness.lanes.virtual.submitted import Submitted, submissions_compiled
+from harness.model.case import Case
+from harness.model.mismatch import CompilationError
+from harness.model.topology import Topology
+
+
+class TpuCompiler:
+    """libtpu's compiler for the case's topology; everything that it compiles is recorded."""
+
+    def __init__(self, case: Case, golden: Golden | None) -> None:
+        self._case, self._golden = case, golden
+        self._programs: list[Summary] = []
+
+    @property
+    def topology(self) -> Topology:
+        """What is compiled for."""
+        return self._case.target.topology
+
+    @property
+    def devices(self) -> Sequence[Any]:
+        """Its devices, for a JAX mesh; nothing can be put on them."""
+        return libtpu.devices(self.topology)
+
+    def step(self, *outputs: Any) -> Compilation:
+        """The program that torch_xla would run now to compute lazy tensors; it is not run.
+
+        In SPMD mode it is one for all devices, or else that of one replica. Raises RefusedError.
+        """
+        import torch_xla.core.xla_model as xm
+        import torch_xla.runtime as xr
+
+        return self.program(xm.get_stablehlo_bytecode(list(outputs)), partitions=xr.is_spmd())
+
+    def program(self, stablehlo: bytes, *, partitions: bool = False) -> Compilation:
+        """A program that torch_xla exported, of a replica or for all partitions; RefusedError."""
+        with _refusals_recorded():
+            compiled = compiler.compile_stablehlo(stablehlo, self.topology, partitions=partitions)
+        return self._record(compiled)
+
+    def submitted(self, program: Submitted) -> Compilation:
+        """A program that a process submitted on the virtual TPU, as it was; RefusedError.
+
+        Not before the last process is forked: libtpu starts threads here.
+        """
+        with _refusals_recorded():
+            compiled = compiler.compile_submitted(program, self.topology)
+        return self._record(compiled)
+
+    def jax(self, fn: Callable[..., Any], *arguments: Any) -> Compilation:
+        """``fn`` of abstract arguments, whose shardings name ``devices``, by JAX; RefusedError."""
+        import jax
+
+        with _refusals_recorded():
+            compiled = compiler.compile_jax(jax.jit(fn).lower(*arguments), self.topology)
+        return self._record(compiled)
+
+    def compare(self) -> None:
+        """Raise CompilationError unless the programs are the golden file's of this case."""
+        if self._golden is None or not self._programs:
+            return
+        file = self._golden.file_of(self._case.area, self._case.id, self._case.target.framework)
+        difference = file.difference(self._case.id, self._programs)
+        if difference:
+            raise CompilationError(difference)
+
+    def _record(self, compilation: Compilation) -> Compilation:
+        program = summary(compilation)
+        self._programs.append(program)
+        events.write(EVENT, program)
+        return compilation
+
+
+@contextmanager
+def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
+    """Compile each program that the test submits within it, at the end if nothing failed.
+
+    That is this process, and those that it starts. What is the same to libtpu is compiled once: a
+    test of gradients by differences traces one function hundreds of times. What the virtual TPU
+    can't run is compiled as well. Raises RefusedError at the first that libtpu does not compile,
+    CompilationError at the first whose results have other dimensions than here. Processes of which
+    programs are missing are noted.
+    """
+    log, own = EventLog(Path(os.environ[events.VARIABLE])), os.getpid()
+    with keeping() as folder, submissions_compiled(is_comparable) as programs:
+
+        def compile_all() -> None:
+            kept = kept_in(folder)
+            compiling = [e.process for e in log.read().of("compile") if e.process != own]
+            if missing := not_kept(kept, compiling):
+                events.write(LEFT, {"processes": missing})
+            elsewhere = [
+                (one.program, one.compiled_here if is_comparable(one.program) else b"")
+                for one in kept
+            ]
+            _compile_each(compiler, _distinct([*programs, *elsewhere]))
+
+        try:
+            yield
+        except Exception as error:
+            if NOT_RUN in str(error):
+                compile_all()
+            raise
+        compile_all()
+
+
+def _compile_each(compiler: TpuCompiler, programs: Sequence[tuple[Submitted, bytes]]) -> None:
+    for program, compiled_here in programs:
+        by_libtpu = compiler.submitted(program).program
+        if compiled_here:
+            check_results(program, by_libtpu.results, compiled_here)
+
+
+def _distinct(programs: Sequence[tuple[Submitted, bytes]]) -> list[tuple[Submitted, bytes]]:
+    """The first of those that are the same to libtpu."""
+    found: dict[object, tuple[Submitted, bytes]] = {}
+    for program, compiled_here in programs:
+        found.setdefault(identity(program), (program, compiled_here))
+    return [*found.values()]
+
+
+@contextmanager
+def _refusals_recorded() -> Iterator[None]:
+    """Record that a program was not compiled: a case may expect that, and it is evidence too."""
+    try:
+        yield
+    except Exception as refused:  # JAX, too, refuses what no TPU could run, when it lowers it
+        events.write(REFUSED, {"error": type(refused).__name__})
+        raise

@@ -1,0 +1,121 @@
+"""What JAX submits that XLA's CPU compiler lacks: asynchronous collectives, unreduced values.
+
+JAX writes a program in the StableHLO of the CPU's compiler, which has no operation that starts a
+collective, and fails before the plugin sees it. Where that happens, the collective takes the place
+of its start, and its results that of its end, which is the same to whoever reads them. Whole values
+that become unreduced are divided. Where libtpu is asked as well, it is given the program as JAX has
+made it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+
+from harness.lanes import events
+from harness.lanes.virtual import newer_programs, unreduced
+from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
+from harness.lanes.virtual.lowering import operations
+from harness.lanes.virtual.submitted import written_as
+
+_COMPILE = "backend_compile_and_load"
+_TOO_NEW = "Failed to serialize StableHLO"
+_REFUSAL = (
+    "virtual TPU: JAX writes programs in the StableHLO that XLA's CPU compiler reads, which has no"
+    " such operation. Collectives that are done in the function that starts them run on lane"
+    " virtual-tpu; lane tpu-aot asks libtpu's compiler"
+)
+_START, _DONE = "stablehlo.async_start", "stablehlo.async_done"
+
+
+def accept(compiler: Any) -> None:
+    """Let ``jax._src.compiler`` submit programs with what XLA's CPU compiler lacks."""
+    if hasattr(compiler, _COMPILE):  # before JAX 0.7 there are none
+        wrapt.wrap_function_wrapper(compiler, _COMPILE, _compile)
+
+
+def _compile(
+    compile_: Callable[..., Any], _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    given = args[1] if len(args) > 1 else kwargs["module"]
+    module, original = given, b""
+    if unreduced.is_any(given):
+        module = newer_programs.copy_of(given)
+        original = _original(given)
+        _count("whole value made unreduced", unreduced.divide_whole_values(module))
+    try:
+        return _submit(compile_, args, kwargs, module, original)
+    except Exception as error:
+        text = str(error).splitlines()
+        if not text or _TOO_NEW not in text[0]:
+            raise
+        module = newer_programs.copy_of(module)
+        original = original or _original(given)
+        count = make_synchronous(module)
+        if not count and not original:
+            raise type(error)(f"{text[0]}\n{_REFUSAL}") from None
+    _count("asynchronous collective", count)
+    if not count:
+        newer_programs.make_unknown(module)
+    return _submit(compile_, args, kwargs, module, original)
+
+
+def _submit(
+    compile_: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    module: Any,
+    original: bytes,
+) -> Any:
+    """Compile ``module`` in the place of the one that JAX has made, the artifact ``original``."""
+    if len(args) > 1:
+        args = (args[0], module, *args[2:])
+    else:
+        kwargs = {**kwargs, "module": module}
+    if not original:
+        return compile_(*args, **kwargs)
+    with written_as(original, newer_programs.mark(module, original)):
+        return compile_(*args, **kwargs)
+
+
+def _original(module: Any) -> bytes:
+    """Return the artifact that libtpu is given; nothing where it is not asked."""
+    return newer_programs.artifact_of(module) if STAND_IN_VARIABLE in os.environ else b""
+
+
+def _count(name: str, count: int) -> None:
+    if events.VARIABLE in os.environ:
+        for _ in range(count):
+            events.write("rewrite", {"rewrite": name, "mode": ""})
+
+
+def make_synchronous(module: Any) -> int:
+    """Do each collective where it is started, in place.
+
+    Args:
+        module: of MLIR. One in which something else than its end takes what a start returns, as
+            a loop may, is not changed.
+
+    Returns:
+        How many there were.
+    """
+    starts = [o for o in operations(module.operation) if o.name == _START]
+    ends = {start: [use.owner for use in start.results[0].uses] for start in starts}
+    if any(end.name != _DONE for of_start in ends.values() for end in of_start):
+        return 0
+    for start, of_start in ends.items():
+        block = start.regions[0].blocks[0]
+        for inner, outer in zip(block.arguments, start.operands, strict=True):
+            inner.replace_all_uses_with(outer)
+        *body, last = block.operations
+        for operation in body:
+            operation.operation.move_before(start)
+        for end in of_start:
+            for old, new in zip(end.results, last.operands, strict=True):
+                old.replace_all_uses_with(new)
+            end.operation.erase()
+        start.erase()
+    return len(starts)

@@ -1,0 +1,79 @@
+"""Whether the collectives of programs that ran into each other can all be met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.lanes.virtual.executor.programs import Collective, Program
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Where devices stop: each has reached another collective, or its program's end.
+
+    Attributes:
+        reached: the collective that each device waits in; None for one that has ended.
+        number: how many each device had passed before, at the least.
+    """
+
+    reached: Mapping[int, Collective | None]
+    number: int
+
+
+def mismatch(programs: Sequence[Program]) -> Mismatch | None:
+    """Where the programs, one a device in the order of its index, stop for ever; or None.
+
+    Loops and branches are not followed: what is in them is taken as reached once.
+    """
+    queues = [
+        [one for one in program.collectives if one.group_of(index)]
+        for index, program in enumerate(programs)
+    ]
+    at = [0] * len(queues)
+
+    def head(index: int) -> Collective | None:
+        return queues[index][at[index]] if at[index] < len(queues[index]) else None
+
+    moved = True
+    while moved:
+        moved = False
+        for index in range(len(queues)):
+            one = head(index)
+            if one is None:
+                continue
+            group = one.group_of(index)
+            heads = {peer: head(peer) for peer in group}
+            if all(_meets(one, group, heads[peer], peer) for peer in group) and _pairs_up(heads):
+                for peer in group:
+                    at[peer] += 1
+                moved = True
+    stuck = [index for index in range(len(queues)) if head(index) is not None]
+    if not stuck:
+        return None
+    first = min(at[index] for index in stuck)
+    concerned = sorted({peer for index in stuck for peer in _group(head(index), index)})
+    return Mismatch({index: head(index) for index in concerned}, first)
+
+
+def _group(one: Collective | None, index: int) -> tuple[int, ...]:
+    return () if one is None else one.group_of(index)
+
+
+def _meets(one: Collective, group: tuple[int, ...], other: Collective | None, peer: int) -> bool:
+    return other is not None and other.key == one.key and other.group_of(peer) == group
+
+
+def _pairs_up(group: Mapping[int, Collective | None]) -> bool:
+    """Whether each device that sends or receives in a collective-permute does so at both ends.
+
+    Their programs may list other pairs, as those of send and recv do, which only two ranks know of:
+    https://github.com/pytorch/xla/blob/v2.9.0/test/pjrt/test_collective_ops_tpu.py
+    """
+    known = [{*one.pairs} if one is not None else set() for one in group.values()]
+    return all(
+        (source, target) in known[source] and (source, target) in known[target]
+        for position, pairs in enumerate(known)
+        for source, target in pairs
+        if position in (source, target)
+    )

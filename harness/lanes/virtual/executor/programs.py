@@ -1,0 +1,216 @@
+"""What a serialised CPU executable says of its collectives, and the ids that they meet by."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from harness.lanes import hlo
+from harness.lanes.virtual.executor import executable
+from harness.lanes.virtual.host_transfers import TARGET
+from harness.lanes.virtual.sites import is_users
+
+Groups = tuple[tuple[int, ...], ...]
+
+# Ids that the executor gives begin above those of channels, which frameworks count from 1.
+_FIRST_ID = 1 << 32
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a program, as each device that takes part in it must have it.
+
+    Attributes:
+        kind: as ``all-reduce``.
+        operand: type and dimensions of what each device gives, in XLA's numbers.
+        reduction: as ``sum``; "" where nothing is reduced.
+        groups: the devices that exchange with each other, by their index in the program.
+        pairs: source and target of a collective-permute, by their places in the group.
+        channel: its channel id; None for one that has none.
+        name: of its instruction, for messages.
+    """
+
+    kind: str
+    operand: tuple[tuple[int, tuple[int, ...]], ...]
+    reduction: str
+    groups: Groups
+    pairs: tuple[tuple[int, int], ...]
+    channel: int | None
+    name: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What must be equal on all devices of a group."""
+        return self.kind, self.operand, self.reduction, self.channel
+
+    def group_of(self, index: int) -> tuple[int, ...]:
+        """The devices that this one exchanges with, itself among them; () if it takes no part."""
+        return next((group for group in self.groups if index in group), ())
+
+
+class Program:
+    """A rank's program, read once.
+
+    Args:
+        content: the executable, as PJRT_Executable_Serialize returns it.
+        devices: how many it runs on in all, over all processes.
+        partitions: of each replica.
+    """
+
+    def __init__(self, content: bytes, devices: int, partitions: int) -> None:
+        self.content = content
+        self._devices, self._partitions = devices, partitions
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Equal for equal programs, and for no others."""
+        told = f"{self._devices} {self._partitions} ".encode()
+        return hashlib.sha256(told + self.content).digest()
+
+    @cached_property
+    def _parsed(self) -> executable.Executable:
+        return executable.Executable.FromString(self.content)
+
+    @cached_property
+    def collectives(self) -> list[Collective]:
+        """In the order of the program; those of a loop's body and of branches stand there once."""
+        return [self._collective(thunk) for thunk in self._thunks()]
+
+    @cached_property
+    def exchanges(self) -> tuple[object, ...]:
+        """What it exchanges: equal for ranks that compiled the same, whose digests may differ."""
+        return tuple((one.key, one.groups, one.pairs) for one in self.collectives)
+
+    @property
+    def summary(self) -> str:
+        """The names and lines of its collectives."""
+        names = dict.fromkeys(self.told(one) for one in self.collectives)
+        return ", ".join(names) or "no collective"
+
+    def told(self, collective: Collective) -> str:
+        """The name of one of its collectives, and the line that it was written in if known."""
+        line = self._lines.get(collective.name)
+        return f"{collective.name}, {line}" if line else collective.name
+
+    @cached_property
+    def _lines(self) -> dict[str, str]:
+        """The lines of its instructions, by their names."""
+        module = hlo.Module.FromString(self._parsed.result.hlo_module.module)
+        instructions = [i for one in module.computations for i in one.instructions]
+        return {one.name: _line(one, module.stack_frame_index) for one in instructions}
+
+    @cached_property
+    def has_host_transfers(self) -> bool:
+        """Whether it may send to its host or receive from it."""
+        return TARGET.encode() in self.content
+
+    @cached_property
+    def decides(self) -> bool:
+        """Whether it has loops or branches, so that only running it says what it reaches."""
+        sequences = [self._parsed.result.thunk_sequence]
+        found = False
+        while sequences:
+            for thunk in sequences.pop().thunks:
+                found = found or thunk.HasField("conditional") or thunk.HasField("loop")
+                if thunk.HasField("call"):
+                    sequences.append(thunk.call.called)
+        return found
+
+    def meeting(self, ids: dict[tuple[Groups, int], int]) -> bytes:
+        """The executable with ids under which collectives of different programs meet.
+
+        XLA's CPU runtime lets collectives meet whose channel is the same, and for those without a
+        channel it takes the number of the program, which no two programs share. The n-th one over
+        the same groups gets the same id in all programs, as it meets on hardware.
+        """
+        seen: Counter[Groups] = Counter()
+        for thunk, collective in zip(self._thunks(), self.collectives, strict=True):
+            if collective.channel is None:
+                key = collective.groups, seen[collective.groups]
+                seen[collective.groups] += 1
+                thunk.collective.op_params.op_id = ids.setdefault(key, _FIRST_ID + len(ids))
+        return self._parsed.SerializeToString()
+
+    def _thunks(self) -> Iterator[executable.Thunk]:
+        return _collective_thunks(self._parsed.result.thunk_sequence)
+
+    def _collective(self, thunk: executable.Thunk) -> Collective:
+        found = thunk.collective
+        pairs = ((pair.source, pair.target) for pair in found.collective_permute.pairs)
+        return Collective(
+            kind=_kind(found),
+            operand=tuple(
+                (one.shape.element_type, tuple(one.shape.dimensions))
+                for one in found.op_buffers.sources
+            ),
+            reduction=found.all_reduce.kind or found.reduce_scatter.kind,
+            groups=self._groups(found),
+            pairs=tuple(pairs),
+            channel=found.op_params.op_id if found.op_params.has_channel_id else None,
+            name=thunk.info.op_name,
+        )
+
+    def _groups(self, found: executable.Collective) -> Groups:
+        """https://github.com/openxla/xla/blob/main/xla/service/collective_ops_utils.h."""
+        params = found.op_params
+        partitions, replicas = self._partitions, self._devices // self._partitions
+        groups = [list(group.ids) for group in params.groups]
+        if params.use_global_device_ids.value:
+            return tuple(map(tuple, groups or [list(range(self._devices))]))
+        crosses_partitions = found.HasField("all_to_all") or found.HasField("collective_permute")
+        if params.has_channel_id and crosses_partitions:
+            groups = groups or [list(range(partitions))]
+            return tuple(
+                tuple(replica * partitions + one for one in group)
+                for replica in range(replicas)
+                for group in groups
+            )
+        groups = groups or [list(range(replicas))]
+        if params.has_channel_id:
+            return tuple(
+                tuple(one * partitions + part for one in group for part in range(partitions))
+                for group in groups
+            )
+        return tuple(
+            tuple(one * partitions + part for one in group)
+            for part in range(partitions)
+            for group in groups
+        )
+
+
+def _line(instruction: hlo.Instruction, frames: hlo.StackFrames) -> str:
+    """``file:line`` of the frame that called the framework; "" if nothing is known of it.
+
+    JAX always says it, torch_xla with XLA_IR_DEBUG=1 and XLA_HLO_DEBUG=1.
+    """
+    metadata = hlo.Metadata.FromString(instruction.metadata)
+    number = metadata.stack_frame_id
+    while number:
+        frame = frames.stack_frames[number - 1]
+        location = frames.file_locations[frame.file_location_id - 1]
+        file = frames.file_names[location.file_name_id - 1]
+        if is_users(file):
+            return f"{file}:{location.line}"
+        number = frame.parent_frame_id
+    file = metadata.source_file.strip()
+    return f"{file}:{metadata.source_line}" if file else ""
+
+
+def _kind(found: executable.Collective) -> str:
+    """The one that is set of those that a collective may be."""
+    fields = (field.name for field, _ in found.ListFields())
+    return next((name.replace("_", "-") for name in fields if not name.startswith("op_")), "")
+
+
+def _collective_thunks(sequence: executable.ThunkSequence) -> Iterator[executable.Thunk]:
+    for thunk in sequence.thunks:
+        if thunk.HasField("collective"):
+            yield thunk
+        inner = [thunk.call.called] if thunk.HasField("call") else []
+        inner += list(thunk.conditional.branches) if thunk.HasField("conditional") else []
+        inner += [thunk.loop.condition, thunk.loop.body] if thunk.HasField("loop") else []
+        for one in inner:
+            yield from _collective_thunks(one)

@@ -1,0 +1,162 @@
+"""HLO for the CPU that JAX makes of functions, and of the programs that frameworks submit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from harness.lanes.hlo import Module
+from harness.lanes.virtual.host_memory import note_memories
+
+SCAN = "chlo.scan"  # the name of a composite operation
+_MESH = re.compile(r"<@\w+, ")
+
+
+def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: bool) -> bytes:
+    """A function of JAX over operands like ``shapes``, as a serialised HloModuleProto.
+
+    Its entry computation takes all operands, used or not. No client is started.
+    """
+    import jax
+
+    # An option of the user's, which is for their own programs.
+    with _x64(on=x64), jax.numpy_rank_promotion("allow"):
+        lowered = _lower(jax.jit(function, keep_unused=True), shapes)
+    module: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    return module
+
+
+def lower_by_hand(
+    function: Callable[..., Any], shapes: Sequence[Any], mesh: Any, *, x64: bool
+) -> bytes:
+    """The same, as each device of a mesh does it with what it has, for a program of one device.
+
+    TorchTPU submits what one device does, and nothing around it. To the partitioner all devices
+    have the same there, and it refuses to say which of them one is on. The shardings say themselves
+    which mesh they are of, since the module goes into another one.
+    """
+    import jax
+
+    mesh, spec = getattr(mesh, "abstract_mesh", mesh), jax.sharding.PartitionSpec()
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    whole = jax.sharding.NamedSharding(mesh, spec)
+    given = [jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=whole) for one in shapes]
+    module = Module.FromString(lower_for_cpu(mapped, given, x64=x64))
+    text = ", ".join(f'"{name}"={size}' for name, size in mesh.shape.items())
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            for attribute in instruction.frontend_attributes.map:
+                attribute.value = _MESH.sub(f"<mesh<[{text}]>, ", attribute.value)
+    return module.SerializeToString()
+
+
+def as_hlo(form: str, program: bytes) -> bytes:
+    """What a framework submits to PJRT's compiler, as a serialised HloModuleProto.
+
+    Args:
+        form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact,
+            of whose results it is noted in which memory they are.
+        program: in that form.
+    """
+    if form != "mlir":
+        return program
+    from jax._src.interpreters.mlir import make_ir_context, module_to_bytecode
+    from jax._src.lib import xla_client
+    from jaxlib.mlir import ir
+
+    mlir = xla_client._xla.mlir
+    with make_ir_context():
+        module = mlir.deserialize_portable_artifact(program)
+        if isinstance(module, str | bytes):  # before JAX 0.10
+            bytecode = module
+        else:
+            _decompose_scans(module)
+            bytecode = module_to_bytecode(module)
+        if b"pinned_host" not in program:
+            return hlo_of(bytecode)
+        memories = _result_memories(ir.Module.parse(bytecode))
+    hlo = Module.FromString(hlo_of(bytecode))
+    note_memories(hlo, memories)
+    serialized: bytes = hlo.SerializeToString()
+    return serialized
+
+
+def _result_memories(module: Any) -> list[str]:
+    """The memory kind of each result, ``device`` where none is named."""
+    from jaxlib.mlir import ir
+
+    (main,) = (o for o in module.body.operations if _symbol(o) == "main")
+    if "res_attrs" not in main.attributes:
+        return []
+    kind = "mhlo.memory_kind"
+    each: list[Any] = [ir.DictAttr(one) for one in main.attributes["res_attrs"]]
+    return [str(of[kind].value) if kind in of else "device" for of in each]
+
+
+def _symbol(operation: Any) -> str:
+    """Its name; "" for one that has none."""
+    attributes = operation.operation.attributes
+    return str(attributes["sym_name"].value) if "sym_name" in attributes else ""
+
+
+def _decompose_scans(module: Any) -> None:
+    """Call the function that means the same as a scan, in place of each.
+
+    HLO has an opcode for scans that XLA's CPU compiler does not know.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func
+
+    composites = [o for o in operations(module.operation) if o.name == "stablehlo.composite"]
+    for scan in composites:
+        if ir.StringAttr(scan.attributes["name"]).value != SCAN:
+            continue
+        with ir.InsertionPoint(scan), scan.location:
+            types = [result.type for result in scan.results]
+            call = func.CallOp(types, scan.attributes["decomposition"], list(scan.operands))
+        for old, new in zip(scan.results, call.results, strict=True):
+            old.replace_all_uses_with(new)
+        scan.erase()
+
+
+def operations(operation: Any) -> Iterator[Any]:
+    """All operations within one."""
+    for region in operation.regions:
+        for block in region:
+            for each in block.operations:
+                yield each.operation
+                yield from operations(each.operation)
+
+
+def hlo_of(bytecode: str | bytes) -> bytes:
+    """A module of MLIR, which is no portable artifact, as a serialised HloModuleProto."""
+    from jax._src.interpreters.mlir import make_ir_context
+    from jax._src.lib import xla_client
+
+    with make_ir_context():
+        computation = xla_client._xla.mlir.mlir_module_to_xla_computation(
+            bytecode, use_tuple_args=False, return_tuple=False
+        )
+    serialized: bytes = computation.as_serialized_hlo_module_proto()
+    return serialized
+
+
+def _x64(*, on: bool) -> Any:
+    import jax
+
+    if jax.__version_info__ >= (0, 8):
+        return jax.enable_x64(on)
+    from jax.experimental import enable_x64
+
+    return enable_x64(on)
+
+
+def _lower(function: Any, shapes: Sequence[Any]) -> Any:
+    import jax
+    from jax.interpreters import mlir
+
+    if jax.__version_info__ >= (0, 4, 31):
+        return function.trace(*shapes).lower(lowering_platforms=("cpu",))
+    parameters = mlir.LoweringParameters(platforms=("cpu",))
+    return function.lower(*shapes, _experimental_lowering_parameters=parameters)

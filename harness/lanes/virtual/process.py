@@ -1,0 +1,296 @@
+"""The Python half of the plugin, in each process that loads it; the plugin itself calls it."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import wrapt
+from packaging.version import Version
+
+from harness.frameworks import FRAMEWORKS
+from harness.lanes import events
+from harness.lanes.virtual import (
+    async_collectives,
+    callbacks,
+    kept_programs,
+    library,
+    own_frames,
+    pallas,
+    raised,
+)
+from harness.lanes.virtual.sites import NEAR, RUNNERS, is_runners, is_users
+
+_Frame = tuple[int, CodeType, int]  # thread, code, line: of each thread, innermost first
+_RUNNERS = (*RUNNERS, f"{Path(__file__).parent}/")
+_DEEPEST = 12  # frames of a stack that are told
+_TAKES_THE_OLDER = Version("0.4.36")  # of its own StableHLO and of the one that a plugin reads
+
+
+def start() -> str:
+    """Make this process ready for a virtual TPU; starts no client and imports no framework.
+
+    Does nothing in a process that has loaded the plugin for those that are forked from it.
+    """
+    if "VIRTUAL_TPU_TOPOLOGY" not in os.environ:
+        return ""
+    return _start()
+
+
+@cache
+def _start() -> str:
+    plugin = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
+    _settle_at_exit()
+    callbacks.attach(plugin)
+    own_frames.attach(plugin)
+    pallas.record_kernels()
+    kept_programs.keep_here()
+    prepare_frameworks()
+    return ""
+
+
+@cache
+def prepare_frameworks() -> None:
+    """Let frameworks find the chips of the virtual TPU when they are imported."""
+    wrapt.register_post_import_hook(_show_chips, "torch_xla._internal.tpu")
+    wrapt.register_post_import_hook(_end_without_gil, "torch_xla")
+    raised.note_in_pools()
+    for name in ("cloud_tpu_init", "clusters.cluster", "clusters.cloud_tpu_cluster"):
+        wrapt.register_post_import_hook(_is_tpu_machine, f"jax._src.{name}")
+    wrapt.register_post_import_hook(async_collectives.accept, "jax._src.compiler")
+    wrapt.register_post_import_hook(_note_rethrown, "torch_xla")
+    wrapt.register_post_import_hook(_settle_before, "torch_xla")
+    wrapt.register_post_import_hook(_settle_children, "multiprocessing.util")
+    wrapt.register_post_import_hook(_count_slices, "jax._src.clusters.cloud_tpu_cluster")
+    for name in ("jax._src.api", "torch_xla.torch_xla"):  # imported after their own exit hooks
+        wrapt.register_post_import_hook(_note_clients_at_exit, name)
+    wrapt.register_post_import_hook(_show_pci_devices, "torch_tpu._internal.utils.hardware")
+
+
+def settle() -> None:
+    """Wait until all that this process has queued on its devices has run, or can't any more.
+
+    Records the error that torch_xla keeps for a call that has not come. A process that ends before,
+    others may wait for.
+    """
+    if "VIRTUAL_TPU_TOPOLOGY" not in os.environ or not library.PLUGIN.exists():
+        return
+    plugin = ctypes.CDLL(str(library.PLUGIN))
+    runtime = getattr(sys.modules.get("torch_xla"), "_XLAC", None)
+    if plugin.virtual_tpu_has_client() and runtime and runtime._xla_runtime_is_initialized():
+        # torch_xla executes in a thread of its own, which may not have begun.
+        waits = None
+        try:
+            runtime._xla_wait_device_ops([])
+        except RuntimeError as error:
+            # What has waited for the execution may have raised the same error before.
+            waits = None if plugin.virtual_tpu_raised_again() else str(error)
+        if waits is not None:
+            plugin.virtual_tpu_record_error(waits.encode())
+        plugin.virtual_tpu_raised(int(waits is not None))
+    plugin.virtual_tpu_settle()
+
+
+def _settle_at_exit() -> None:
+    """Settle before the exit hooks of all that has been imported so far."""
+    atexit.unregister(settle)
+    atexit.register(settle)
+
+
+def _settle_before(framework: Any) -> None:
+    """torch_xla ends its client in an exit hook, which is registered while it is imported."""
+    del framework
+    if _start.cache_info().currsize:
+        _settle_at_exit()
+
+
+def _settle_children(util: Any) -> None:
+    """A process that multiprocessing forks leaves without the interpreter's exit hooks."""
+    util.register_after_fork(settle, lambda hook: util.Finalize(None, hook, exitpriority=0))
+
+
+def stack(frames: Sequence[_Frame], thread: int) -> str:
+    """The thread's Python stack from the test on, the innermost call last.
+
+    What stands between JAX and its compilation is left out.
+    """
+    found = _summaries(frames, thread)
+    found = [frame for frame in found if frame.filename != async_collectives.__file__]
+    own = [n for n, frame in enumerate(found) if frame.filename.startswith(_RUNNERS)]
+    return "".join(traceback.format_list(found[max(own, default=-1) + 1 :]))
+
+
+def _summaries(frames: Sequence[_Frame], thread: int) -> list[traceback.FrameSummary]:
+    """Return the frames of one thread, the innermost last."""
+    return [
+        traceback.FrameSummary(code.co_filename, line, code.co_name)
+        for ident, code, line in reversed(frames)
+        if ident == thread
+    ]
+
+
+def stacks(frames: Sequence[_Frame], thread: int) -> str:
+    """Where the user's code is in each thread that runs some, the main thread first.
+
+    If none does any more, what ended it.
+    """
+    del thread  # it is the plugin's own
+    main = threading.main_thread().ident
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    told = []
+    for ident in sorted({ident for ident, _, _ in frames}, key=lambda one: one != main):
+        own = _of_this_process(_summaries(frames, ident))
+        users = [frame for frame in own if is_users(frame.filename)][-_DEEPEST:]
+        if users and ident in names:
+            told.append(f"  thread {names[ident]}:\n")
+            told += traceback.format_list(users)
+    return "".join(told) or raised.raised()
+
+
+def _of_this_process(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames without those in which the process that forked this one was then."""
+    starts = [
+        n
+        for n, frame in enumerate(frames)
+        if frame.name == "_bootstrap" and frame.filename.endswith("/multiprocessing/process.py")
+    ]
+    return frames[max(starts, default=0) :]
+
+
+def stablehlo(frames: Sequence[_Frame], thread: int) -> str:
+    """The newest StableHLO that frameworks may write programs in, where it is not the backend's.
+
+    That is what this process's jaxlib writes, if it does not write what it is asked for; and what
+    jaxlib reads, if TorchTPU asks: it has no older form of a scan, as in ``cumsum``. What JAX
+    itself would write then has replica groups in a form that the CPU's compiler does not know.
+    """
+    ours = "jaxlib" in sys.modules and Version(version("jaxlib")) < _TAKES_THE_OLDER
+    scans = "torch_tpu" in sys.modules and find_spec("jaxlib") is not None
+    scans = scans and not _is_jax_asking(frames, thread)
+    if not ours and not scans:
+        return ""
+    from jaxlib.mlir.dialects import stablehlo as dialect
+
+    return str(dialect.get_current_version())
+
+
+def _is_jax_asking(frames: Sequence[_Frame], thread: int) -> bool:
+    jax = sys.modules.get("jax")
+    if jax is None or jax.__file__ is None:
+        return False
+    folder = f"{Path(jax.__file__).parent}/"
+    return any(ident == thread and code.co_filename.startswith(folder) for ident, code, _ in frames)
+
+
+def site(frames: Sequence[_Frame], thread: int) -> str:
+    """The user's lines that this call comes from, innermost first, one after the other.
+
+    In a thread that has no Python, those that the main thread is at, which may be beyond: they
+    begin with "near".
+    """
+    near = "" if any(ident == thread for ident, _, _ in frames) else NEAR
+    asked = threading.main_thread().ident if near else thread
+    found = []
+    for ident, code, line in frames:
+        if ident != asked:
+            continue
+        if is_runners(code.co_filename):
+            break
+        if is_users(code.co_filename):
+            found.append(f"{code.co_filename}:{line} {code.co_name}")
+    more = ", ..." if len(found) > _DEEPEST else ""
+    return f"{near}{', called from '.join(found[:_DEEPEST])}{more}" if found else ""
+
+
+def _note_clients_at_exit(framework: Any) -> None:
+    """Note which clients there are when the process ends, before the framework ends them."""
+    del framework
+    atexit.unregister(_note_clients)
+    atexit.register(_note_clients)
+
+
+def _note_clients() -> None:
+    if events.VARIABLE not in os.environ:
+        return
+    found = [client for framework in FRAMEWORKS.values() for client in framework.clients()]
+    if found:
+        events.write("clients", {"clients": found})
+
+
+def _show_chips(tpu: Any) -> None:
+    """torch_xla counts chips among the PCI devices, where a virtual TPU has none."""
+    tpu.num_available_chips = _chips
+
+
+def _end_without_gil(torch_xla: Any) -> None:
+    """Make torch_xla's exit hook wait for its devices without the GIL.
+
+    It holds it, and a Pallas kernel that has not run yet is interpreted in Python.
+    """
+    extension = torch_xla._XLAC
+    theirs = getattr(extension, "_prepare_to_exit", None)
+    has_client = getattr(extension, "_xla_runtime_is_initialized", None)
+    if theirs is None or has_client is None:  # a release before 2.1
+        return
+
+    def prepare_to_exit() -> None:
+        if has_client():
+            extension._xla_wait_device_ops([])
+        theirs()
+
+    extension._prepare_to_exit = prepare_to_exit
+
+
+def _note_rethrown(torch_xla: Any) -> None:
+    """Have the plugin note which errors torch_xla raises, by itself and by what waits in torch."""
+    torch = Path(sys.modules["torch"].__path__[0]) / "lib" / "libtorch_cpu.so"
+    plugin = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
+    for path in (torch_xla._XLAC.__file__, torch):
+        plugin.virtual_tpu_note_rethrown(os.fsencode(path))
+
+
+def _is_tpu_machine(module: Any) -> None:
+    """Tell JAX that it runs beside a TPU, which it knows by the chips on the PCI bus.
+
+    It lowers kernels for the libtpu that it sees, and finds the processes of its job, only there.
+    Two modules have copied the answer, before a fork maybe.
+    """
+    module.running_in_cloud_tpu_vm = True
+
+
+def _count_slices(clusters: Any) -> None:
+    """Let JAX count the slices that are other processes, without asking a metadata server.
+
+    It multiplies the processes of a slice by the slices, but one process may have them all.
+    """
+    clusters.BaseTpuCluster._get_num_slices = staticmethod(lambda: _of_slices("NUM_SLICES", 1))
+    clusters.BaseTpuCluster._get_slice_id = staticmethod(lambda: _of_slices("SLICE_ID", 0))
+
+
+def _of_slices(name: str, alone: int) -> int:
+    """Return MegaScale's variable, or ``alone`` where this process has all slices."""
+    apart = os.environ.get("MEGASCALE_COORDINATOR_ADDRESS")
+    return int(os.environ.get(f"MEGASCALE_{name}") or alone) if apart else alone
+
+
+def _show_pci_devices(hardware: Any) -> None:
+    """torch_tpu counts chips, and knows their generation, by the PCI devices."""
+    device = os.environ["VIRTUAL_TPU_PCI"]
+    name, bounds = hardware._PCI_DEVICE_ID_TO_NAME, hardware._TOPOLOGY_BY_TPU_PCI_DEVICE_ID
+    hardware.get_tpu_device_name = lambda: name[device]
+    hardware._scan_pci_tpus = lambda: (_chips(), bounds[device])
+
+
+def _chips() -> int:
+    return int(os.environ["VIRTUAL_TPU_CHIPS"])

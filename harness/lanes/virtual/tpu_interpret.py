@@ -1,0 +1,330 @@
+"""JAX's TPU interpret mode, in which a kernel's memories, copies and semaphores are simulated.
+
+Its HLO calls Python for each load, store, copy and signal, and Python holds the simulated memory.
+JAX keeps one such memory in a process. Here each execution of a kernel has its own, which takes the
+place of JAX's while a call lasts; a kernel that reaches other devices has it until all have left.
+
+https://docs.jax.dev/en/latest/pallas/tpu/index.html, jax-ml/jax#25097
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from harness.lanes.virtual import copied_views, host_callbacks, views
+
+Axes = Sequence[tuple[Any, int]]  # of a mesh: names and sizes
+
+_HAS_IT = (0, 7, 1)  # under this name and with all that is used here
+_RANDOM = {"prng_seed", "prng_random_bits"}
+_WHERE = {"dma_start": -1, "semaphore_signal": 3}  # the device among what a primitive takes
+
+
+class RaceError(RuntimeError):
+    """A kernel reads or writes memory while another device or copy does."""
+
+
+def mode() -> Any:
+    """What a kernel is lowered with to run in it; None where it can't.
+
+    In a job of several processes a program may run in another process, without these callbacks.
+    """
+    import jax
+
+    if jax.__version_info__ < _HAS_IT or host_callbacks.plugin().virtual_tpu_process_count() > 1:
+        return None
+    from jax.experimental.pallas import tpu
+
+    # A race that raised at once would leave the other devices waiting: it is looked for at the end.
+    known = {field.name for field in dataclasses.fields(tpu.InterpretParams)}
+    options = {"detect_races": True, "on_race": "warn"}
+    return tpu.InterpretParams(**{key: options[key] for key in options.keys() & known})
+
+
+def mesh_of(context: Any) -> Any:
+    """The mesh that the program around a kernel is divided over by hand; None if there is none."""
+    return getattr(context.module_context.axis_context, "mesh", None)
+
+
+def check(jaxpr: Any) -> None:
+    """Check that a kernel does nothing that JAX's TPU interpret mode lacks and is not added here.
+
+    Raises:
+        NotImplementedError: it would get zeros for random numbers, or copies through a view of
+            some kind that is not known here.
+    """
+    import jax
+
+    for equation in _equations(jaxpr):
+        if equation.primitive.name in _RANDOM:
+            raise NotImplementedError("JAX's TPU interpret mode has no random numbers")
+        if equation.primitive.name == "dma_start":
+            given = jax.tree.unflatten(equation.params["tree"], equation.invars)
+            # Semaphores follow its source and target; what is done to them JAX interprets itself.
+            if reason := copied_views.refused(given[: len(given) // 2]):
+                raise NotImplementedError(reason)
+
+
+def reaches_others(jaxpr: Any, own: Collection[Any] = ()) -> bool:
+    """Whether a kernel copies to other devices, signals them, or asks which device it is on.
+
+    Args:
+        jaxpr: the kernel's.
+        own: axes of its own, as of a device's cores.
+    """
+    return any(
+        _names_device(one) for one in _equations(jaxpr) if one.params.get("axis_name") not in own
+    )
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    from jax._src.core import jaxprs_in_params
+
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from _equations(inner)
+
+
+def _names_device(equation: Any) -> bool:
+    import jax
+
+    name = equation.primitive.name
+    if name not in _WHERE:
+        return name in {"axis_index", "get_barrier_semaphore"}
+    tree = equation.params.get("tree", equation.params.get("args_tree"))
+    return jax.tree.unflatten(tree, equation.invars)[_WHERE[name]] is not None
+
+
+@contextmanager
+def lowering(name: str, axes: Axes) -> Iterator[Kernel]:
+    """Lower what calls Python in this thread so that the plugin answers, for one kernel.
+
+    Args:
+        name: of the kernel.
+        axes: of the mesh whose devices run it together; empty when each runs one of its own.
+    """
+    kernel = Kernel(name, math.prod(size for _, size in axes))
+    copied_views.interpret(_interpreter())
+    _take_any_memory()
+    with over_mesh(axes), host_callbacks.lowering(kernel.call):
+        yield kernel
+
+
+# --- Memories
+
+_STATE = ("_shared_memory", "races", "dma_id_counter")  # JAX's globals, which are of one memory
+
+# Whose memory JAX's globals are: a callback's, or that of a kernel on several devices to its end.
+_memory = threading.Lock()
+_turn = threading.Condition()
+_inside: list[tuple[Kernel, int]] = []  # such a kernel and its run, once for each device in it
+
+
+@dataclasses.dataclass(eq=False)
+class Kernel:
+    """One lowered kernel, and its memory in each execution that runs it now.
+
+    On several devices, each of which waits for what others do, it has JAX's memory for itself.
+    Otherwise nothing may wait: the next instruction of a device that is in a kernel may be a
+    collective, which other devices reach only after the same kernel.
+
+    Attributes:
+        name: as the kernel's author has named it.
+        devices: how many run it together; 1 if each runs one of its own.
+    """
+
+    name: str
+    devices: int
+    _memories: dict[tuple[int, int], dict[str, Any]] = dataclasses.field(default_factory=dict)
+    _came: Counter[int] = dataclasses.field(default_factory=Counter)  # by run
+
+    def between_ends(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, which calls the kernel, with a callback before and one after it."""
+        import jax
+        from jax.experimental import io_callback
+
+        def whole(*operands: Any) -> Any:
+            if self.devices > 1:
+                io_callback(self._begin, (), ordered=True)
+            results = function(*operands)
+            leaves, tree = jax.tree.flatten(results)
+            nan = _has_nan(leaves) & ~_has_nan(operands)
+            leaves = io_callback(self._end, leaves, nan, *leaves, ordered=True)
+            return jax.tree.unflatten(tree, leaves)
+
+        return whole
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call one of the kernel's callbacks, with its memory in the place of JAX's."""
+        try:
+            if self.devices > 1:
+                return views.called(function, *arguments)
+            with _memory, self._in_place(host_callbacks.execution()):
+                return views.called(function, *arguments)
+        except BaseException as error:
+            race = isinstance(error, RaceError)
+            host_callbacks.record_fault("race" if race else "error", self.name)
+            self._leave()
+            raise
+
+    @contextmanager
+    def _in_place(self, execution: tuple[int, int]) -> Iterator[None]:
+        module = _interpreter()
+        vars(module).update(self._memories.get(execution, dict.fromkeys(_STATE)))
+        self._memories[execution] = {}
+        try:
+            yield
+        finally:
+            if execution in self._memories:
+                self._memories[execution] = {name: vars(module).get(name) for name in _STATE}
+
+    def _begin(self) -> tuple[()]:
+        """Wait for the other devices, which may be at an earlier kernel, and enter with them."""
+        run, _ = host_callbacks.execution()
+        with _turn:
+            self._came[run] += 1
+            last = self._came[run] == self.devices
+            if not last:
+                _turn.wait_for(lambda: (self, run) in _inside)
+        if last:
+            _memory.acquire()
+            vars(_interpreter()).update(dict.fromkeys(_STATE))
+            with _turn:
+                del self._came[run]
+                _inside[:] = [(self, run)] * self.devices
+                _turn.notify_all()
+        return ()
+
+    def _end(self, nan: Any, *results: Any) -> tuple[Any, ...]:
+        """Say what was seen in this execution, and hand on its results.
+
+        Raises RaceError.
+        """
+        if nan:
+            host_callbacks.record_fault("nan", self.name)
+        races = _interpreter().races
+        if races is not None and races.races_found:
+            raise RaceError(f"Pallas kernel {self.name!r} has a data race: see standard output")
+        self._leave()
+        return results
+
+    def _leave(self) -> None:
+        if self.devices == 1:
+            self._memories.pop(host_callbacks.execution(), None)
+            return
+        with _turn:
+            if _inside:
+                _inside.pop()
+                if not _inside:
+                    _memory.release()
+
+
+def _has_nan(arrays: Sequence[Any]) -> Any:
+    import jax.numpy as jnp
+
+    floats = [a for a in arrays if jnp.issubdtype(a.dtype, jnp.inexact)]
+    return sum((jnp.isnan(a).any() for a in floats), jnp.bool_(False)) > 0
+
+
+def _interpreter() -> Any:
+    """The module of JAX that holds the simulated memory."""
+    import jax
+
+    if jax.__version_info__ < (0, 8):
+        from jax._src.pallas.mosaic import interpret
+    else:
+        from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpret
+    return interpret
+
+
+# --- Which device it is, and what others have
+
+_lowered = threading.local()
+
+
+@contextmanager
+def over_mesh(axes: Axes) -> Iterator[None]:
+    """Lower in this thread, outside of any program, what a program does on each device of a mesh.
+
+    The devices are the program's partitions, in the mesh's order.
+    """
+    from jax._src import core
+
+    if not hasattr(core, "extend_axis_env_nd"):  # JAX before 0.4.36
+        yield
+        return
+    _register_lowerings()
+    _lowered.axes = axes
+    try:
+        with core.extend_axis_env_nd(list(axes)):
+            yield
+    finally:
+        _lowered.axes = None
+
+
+@cache
+def _register_lowerings() -> None:
+    """What asks for the mesh of the program around it, and is lowered without that program."""
+    import numpy as np
+    from jax._src.lax import parallel
+    from jax._src.lib.mlir import ir
+    from jax._src.lib.mlir.dialects import hlo
+    from jax.interpreters import mlir
+
+    def index(context: Any, *, axis_name: Any) -> Any:
+        axes = getattr(_lowered, "axes", None)
+        if axes is None:
+            return parallel._axis_index_lowering(context, axis_name=axis_name)
+        names, sizes = [name for name, _ in axes], [size for _, size in axes]
+        position = names.index(axis_name)
+        inner, size = (
+            mlir.ir_constant(np.array(number, np.int32))
+            for number in (math.prod(sizes[position + 1 :]), sizes[position])
+        )
+        partition = hlo.convert(size.type, hlo.partition_id())
+        return [hlo.remainder(hlo.divide(partition, inner), size)]
+
+    def gather(context: Any, x: Any, **given: Any) -> Any:
+        axes = getattr(_lowered, "axes", None)
+        if axes is None:
+            return parallel._all_gather_lowering(context, x, **given)
+        names, sizes = [name for name, _ in axes], [size for _, size in axes]
+        axis, dimension = given["axis_name"], given["all_gather_dimension"]
+        position = names.index(axis[0] if isinstance(axis, tuple) else axis)
+        devices = np.arange(math.prod(sizes)).reshape(sizes)
+        groups = np.moveaxis(devices, position, -1).reshape(-1, sizes[position])
+        own, whole = context.avals_in[0].shape, context.avals_out[0].shape
+        element = ir.RankedTensorType(x.type).element_type
+        if not given["tiled"]:  # the devices' parts are gathered along a dimension of their own
+            part = [*own[:dimension], 1, *own[dimension:]]
+            x = hlo.reshape(ir.RankedTensorType.get(part, element), x)
+        gathered = hlo.all_gather(
+            [ir.RankedTensorType.get(whole, element)],
+            [x],
+            all_gather_dim=dimension,
+            replica_groups=mlir.dense_int_elements(groups),
+            channel_handle=hlo.ChannelHandle.get(1, mlir.DEVICE_TO_DEVICE_TYPE),
+            use_global_device_ids=True,
+        )
+        return [gathered] if not isinstance(gathered, list) else gathered
+
+    mlir.register_lowering(parallel.axis_index_p, index, platform="cpu")
+    mlir.register_lowering(parallel.all_gather_p, gather, platform="cpu")
+
+
+@cache
+def _take_any_memory() -> None:
+    """Let the interpreter's operands be in any memory: it copies each into one of its own."""
+    from jax._src import core
+
+    _interpreter().remove_memory_space_p.def_abstract_eval(
+        lambda x: core.ShapedArray(x.shape, x.dtype) if isinstance(x, core.ShapedArray) else x
+    )

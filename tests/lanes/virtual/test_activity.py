@@ -1,0 +1,81 @@
+"""What a process does, seen from outside: it works, waits, is stopped, or is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from harness.lanes.virtual.executor.activity import Activity, State
+
+_LOOKS = 4
+SPIN = "while True: pass"
+SLEEP = "import time; time.sleep(600)"
+POLL = "import time\nwhile True: time.sleep(0.01)"
+HEARTBEATS = f"import threading\nthreading.Thread(target=lambda: exec({POLL!r})).start()\n{SLEEP}"
+THREAD = f"import threading\nthreading.Thread(target=lambda: exec({SPIN!r})).start()\n{SLEEP}"
+CHILD = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {SPIN!r}])\n{SLEEP}"
+
+
+@contextmanager
+def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        time.sleep(1.0)  # to start
+        yield started
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def states(pid: int) -> Counter[State]:
+    activity = Activity(pid)
+    assert activity.look() == State.WORKS  # nothing to compare with
+    found: Counter[State] = Counter()
+    for _ in range(_LOOKS):
+        time.sleep(0.3)
+        found[activity.look()] += 1
+    return found
+
+
+@pytest.mark.parametrize("load", [0, 4])
+@pytest.mark.parametrize("code", [SPIN, THREAD, CHILD], ids=["main", "thread", "child"])
+def test_who_computes_is_never_idle(code: str, load: int) -> None:
+    others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(load)]
+    try:
+        with process(code) as started:
+            seen = states(started.pid)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert seen[State.IDLE] == 0
+    assert seen[State.WORKS]
+
+
+@pytest.mark.parametrize(
+    "code", [SLEEP, POLL, HEARTBEATS], ids=["sleeps", "polls", "sends heartbeats"]
+)
+def test_who_waits_is_idle(code: str) -> None:
+    with process(code) as started:
+        assert states(started.pid)[State.WORKS] == 0
+
+
+def test_who_is_stopped_or_gone() -> None:
+    with process(SPIN) as started:
+        activity = Activity(started.pid)
+        activity.look()
+        started.send_signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        assert activity.look() == State.STOPPED
+        started.kill()
+        started.wait()
+        assert activity.look() == State.GONE
