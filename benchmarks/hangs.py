@@ -335,7 +335,10 @@ def run(job: Job, folder: Path) -> Result:
 def judged(job: Job, lines: list[tuple[float, str]], code: int, seconds: float) -> Result:
     """Return what came of a job that has printed these lines, each at its time."""
     texts = [line for _, line in lines]
-    starts = [i for i, t in enumerate(texts) if t.startswith("xla-harness: virtual TPU:")]
+    # JAX terminates the others at once when the rank with its coordination service ends.
+    ended_first = f"xla-harness: rank {job.who} of {job.processes} ended first"
+    reports = ("xla-harness: virtual TPU:", ended_first)
+    starts = [i for i, t in enumerate(texts) if t.startswith(reports)]
     if not job.hangs:
         if starts:
             return Result("accused", seconds, 0, texts[starts[0]])
@@ -355,8 +358,9 @@ def judged(job: Job, lines: list[tuple[float, str]], code: int, seconds: float) 
     made = next((float(t.partition(_MISTAKE)[2]) for t in texts if _MISTAKE in t), 0.0)
     late = at - made - DEADLINE if made else 0.0
     culprit = re.match(r".*?can't go on: (?:devices? [\d, -]+ of )?ranks? ([\d, -]+)", first)
+    named = str(job.who) if first.startswith(ended_first) else culprit and culprit[1].strip(" ,")
     wrong = ""
-    if culprit is None or culprit[1].strip(" ,") != str(job.who):
+    if named != str(job.who):
         wrong = "another is named"
     elif late > _LATER:
         wrong = "late"

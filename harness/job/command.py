@@ -92,6 +92,7 @@ class _Processes:
 
     def __init__(self, respite: Callable[[Mapping[int, int]], float | None]) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
+        self._ended: list[int] = []  # ranks, in the order in which that was seen
         # Why the processes are stuck is said before what they say of it.
         self._respite, self._output = respite, Output(lambda: respite({}) is not None)
 
@@ -140,10 +141,18 @@ class _Processes:
         failed = self._failed()
         if not failed:
             return Ending(int(bool(self._running())))
-        code = self._code(failed[0])
+        first = failed[0]
+        code = self._code(first)
         assert code is not None
-        alone = len(self._started) == 1  # it has said itself what it has to say
-        return Ending(code, "" if alone else f"{self._named(failed[:1])}: exit code {code}")
+        if len(self._started) == 1:  # it has said itself what it has to say
+            return Ending(code)
+        # JAX terminates all ranks when the one with its coordination service ends, however well.
+        before = sorted(self._ended[: self._ended.index(first)])
+        if before:
+            who = f"{self._named(before)} ended first, with exit code 0; then rank {first}"
+        else:
+            who = self._named([first])
+        return Ending(code, f"{who}: exit code {code}")
 
     def end(self) -> None:
         """End those that still run, and copy what all have written."""
@@ -184,10 +193,16 @@ class _Processes:
         return {rank: self._started[rank].pid for rank in self._running()}
 
     def _running(self) -> list[int]:
-        return [rank for rank in range(len(self._started)) if self._code(rank) is None]
+        """Return the ranks that still run, and note which have ended since."""
+        running = [rank for rank in range(len(self._started)) if self._code(rank) is None]
+        ended = {*range(len(self._started))} - {*running} - {*self._ended}
+        self._ended += sorted(ended, key=lambda rank: bool(self._code(rank)))
+        return running
 
     def _failed(self) -> list[int]:
-        return [rank for rank in range(len(self._started)) if self._code(rank)]
+        """Return the ranks that have failed, the first of them first."""
+        self._running()
+        return [rank for rank in self._ended if self._code(rank)]
 
     def _named(self, ranks: Sequence[int]) -> str:
         return f"rank {', '.join(map(str, ranks))} of {len(self._started)}"

@@ -116,6 +116,13 @@ def test_one_process_has_our_output_and_its_own_exit_code(run: Run) -> None:
     assert ran == Ran(3, "as it is", "")
 
 
+def test_a_rank_that_ended_well_before_another_failed_is_named(run: Run) -> None:
+    text = "import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(2)\n    os.abort()"
+    ran = run("--topology=2@chip", command=python(text))
+    ends = "rank 0 of 2 ended first, with exit code 0; then rank 1: exit code 134"
+    assert (ran.code, f"xla-harness: {ends}" in ran.stderr) == (134, True)
+
+
 @pytest.mark.parametrize(
     ("end", "code"), [("raise SystemExit(7)", 7), ("os.kill(os.getpid(), 9)", 137)]
 )
