@@ -86,7 +86,7 @@ def _text(workflow: str) -> str:
 
 def _cases() -> dict[str, list[str]]:
     """The cases of each lane, as they are collected here."""
-    command = [sys.executable, "-m", "harness", "list", "--json"]
+    command = [sys.executable, "-m", "harness", "ci", "list", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found: defaultdict[str, list[str]] = defaultdict(list)
     for case in json.loads(done.stdout):

@@ -29,9 +29,9 @@ COLLECT = (str(ROOT / "suites"), "--lane=virtual-tpu", "--collect-only")
 WITH_COLLECTIONS = "import gc\ngc.disable = gc.freeze = int\n"
 LINES = {
     "xla-harness --help": (*HARNESS, "--help"),
-    "xla-harness query --help": (*HARNESS, "query", "--help"),
+    "xla-harness ci query --help": (*HARNESS, "ci", "query", "--help"),
     "xla-harness known": (*HARNESS, "known"),
-    "xla-harness completion bash": (*HARNESS, "completion", "bash"),
+    "xla-harness ci completion bash": (*HARNESS, "ci", "completion", "bash"),
     "one test, no plugin": (*PYTEST, "--disable-plugin-autoload"),
     "one test, pytest-xdist": (*PYTEST, "--disable-plugin-autoload", "-p", "xdist"),
     "one test, xla-harness": (*PYTEST, "--disable-plugin-autoload", "-p", "harness.plugin"),

@@ -6,43 +6,19 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from harness import __version__
 from harness.commands.output import say, show
+from harness.commands.registry import ABOUT_CI, CI, COMMANDS, Command
 from harness.errors import INTERRUPTED, BadInputError, nearest
 from harness.model.versions import stack_versions
 
-# Each command is a module of harness.commands. The help shows them in this order.
-_COMMANDS = {
-    "list": "areas with their cases, lanes, topologies and upstream issues",
-    "known": "the defects that expectations declare: causes, cases and stacks",
-    "topologies": "the TPU slices that the installed libtpu compiles for",
-    "stacks": "stacks and their environments",
-    "wheels": "download nightly wheels of one day",
-    "plan": "stacks and cells of a workflow, as KEY=JSON lines",
-    "matrix": "run the suites on several stacks and lanes, and compare them",
-    "qualify": "one verdict on moving from a stack to another, and what carries it",
-    "bisect": "name the stack that broke a case, or fixed it",
-    "since": "since when an upstream issue is there: first bad, last bad, first good stack",
-    "skew": "compile a fixed set of programs with each JAX and each libtpu",
-    "sensitivity": "plant faults in the programs that tests compile, and say which were seen",
-    "expectations": "what upstream is known to get wrong",
-    "durations": "record how long cases take, for --shard",
-    "repro": "write a case as one script that needs neither the harness nor pytest",
-    "run": "run a command on a lane: xla-harness run --topology 2x4 -- python train.py",
-    "record": "add JUnit reports, ours or any pytest's, to a history",
-    "collect": "add a night's cells to a history; what a dead cell lost is recorded too",
-    "history": "fetch a history from a git branch, or add to it",
-    "verdict": "what regressed, was fixed, is flaky, missing or slower in a run",
-    "query": "ask a history in SQL, over the views cases and outcomes",
-    "issues": "keep one GitHub issue for each regression",
-    "dashboard": "publish a history as a static site",
-    "jobset": "print a Kubernetes JobSet that runs cases on TPU slices; collect its reports",
-    "completion": "print a script that completes commands",
-}
+if TYPE_CHECKING:
+    from harness.commands.parsers import Commands
 
 _BROKEN_PIPE = 128 + 13  # as a shell says it of a program that SIGPIPE ended
 
@@ -57,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
             _flush()
-    except BrokenPipeError:  # as of `xla-harness query ... | head`
+    except BrokenPipeError:  # as of `xla-harness ci query ... | head`
         return _BROKEN_PIPE
     except KeyboardInterrupt:
         say("xla-harness: interrupted")
@@ -82,15 +58,35 @@ def _flush() -> None:
 def _run(arguments: list[str]) -> int:
     _refuse_undecodable(arguments)
     own, pytest_arguments = _split(arguments)
-    if own and not own[0].startswith("-") and own[0] not in _COMMANDS:
-        raise BadInputError(f"command {own[0]!r}: {nearest(own[0], _COMMANDS)}")
-    parser = _parser(own[0] if own else "")
+    name = _name(own)
+    parser = _parser(name)
     options = parser.parse_args(own)
     if pytest_arguments and "arguments" not in options:
-        parser.error(f"{own[0]} runs no other program: expected nothing behind --")
+        parser.error(f"{name} runs no other program: expected nothing behind --")
     options.words, options.arguments = own, pytest_arguments
-    options.every_command = _parser  # whose options `completion` needs
+    options.every_command = _parser  # `completion` reads the options of all commands
     return int(options.run(options))
+
+
+def _name(words: Sequence[str]) -> str:
+    """Return the command that the words begin with, such as ``ci plan``.
+
+    Returns "" if an option comes before it. Raises BadInputError for a command that is not known.
+    """
+    group = [*words[:1]] if words[:1] == ["ci"] else []
+    (word,) = words[len(group) : len(group) + 1] or [""]
+    if not word or word.startswith("-"):
+        return ""
+    name = " ".join([*group, word])
+    if name not in _modules():
+        raise BadInputError(f"command {name!r}: {nearest(name, _modules())}")
+    return name
+
+
+def _modules() -> dict[str, str]:
+    """Return the module of each command, by its name with its group."""
+    groups = {"": COMMANDS, "ci ": CI}
+    return {f"{group}{n}": c.module for group, each in groups.items() for n, c in each.items()}
 
 
 def _refuse_undecodable(arguments: Sequence[str]) -> None:
@@ -110,22 +106,29 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The parser of the command line; with ``only``, no other command has its options.
+    """Return the parser of the command line; with ``only``, no other command has its options.
 
     The modules of other commands are then not imported, so that each command starts fast.
     """
     parser = argparse.ArgumentParser(prog="xla-harness", description=sys.modules["harness"].__doc__)
     parser.add_argument("--version", action=_Version, nargs=0, help="show versions and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, about in _COMMANDS.items():
-        command = commands.add_parser(name, help=about, description=about)
-        if only is None or name == only:
-            import_module(f"harness.commands.{name}").add(command)
+    _add(commands, COMMANDS, "", only)
+    group = commands.add_parser("ci", help=ABOUT_CI, description=ABOUT_CI)
+    _add(group.add_subparsers(required=True, metavar="COMMAND"), CI, "ci ", only)
     return parser
 
 
+def _add(parsers: Commands, commands: Mapping[str, Command], group: str, only: str | None) -> None:
+    """Add the commands to the parsers, with their options unless ``only`` names another."""
+    for name, command in commands.items():
+        parser = parsers.add_parser(name, help=command.about, description=command.about)
+        if only in (None, f"{group}{name}"):
+            import_module(f"harness.{command.module}").add(parser)
+
+
 class _Version(argparse.Action):
-    """Prints the versions, which take a look at every component's package."""
+    """Action that prints the versions, for which it looks at every component's package."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         stack = ", ".join(f"{name} {version}" for name, version in stack_versions().items())

@@ -58,6 +58,6 @@ def _issues() -> list[str]:
 
 def _collected() -> list[dict[str, object]]:
     """In a process of its own: the markers are where the suites are, and these import torch."""
-    command = [sys.executable, "-m", "harness", "list", "--json"]
+    command = [sys.executable, "-m", "harness", "ci", "list", "--json"]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

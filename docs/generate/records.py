@@ -43,7 +43,7 @@ def sql() -> str:
     return "\n".join(
         [
             "# SQL columns and rules\n",
-            "`xla-harness query` asks the view `cases`: a row for each answer of a case in a run.",
+            "`xla-harness ci query` asks the view `cases`: a row for each answer of a case.",
             "[History](../history.md) says what each column means.\n",
             *_table(("column", "type"), _columns()),
             "\n## Rules\n",

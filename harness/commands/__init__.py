@@ -1,1 +1,1 @@
-"""The commands of ``xla-harness``: a module each, whose ``add`` puts it on the command line."""
+"""The commands of ``xla-harness``: ``registry.py`` lists them, ``add`` of a module defines one."""

@@ -1,4 +1,4 @@
-"""``xla-harness collect``: add the cells of a night to a history, also those that died."""
+"""``xla-harness ci collect``: add the cells of a night to a history, also those that died."""
 
 from __future__ import annotations
 
@@ -136,5 +136,5 @@ def _night(text: str) -> list[tuple[str, str]]:
         return [(str(entry["stack"]), str(entry["wheels"])) for entry in data]
     except (ValueError, TypeError, KeyError) as error:
         raise BadInputError(
-            f"--night: expected the stacks that `xla-harness plan night` printed: {error!r}"
+            f"--night: expected the stacks that `xla-harness ci plan night` printed: {error!r}"
         ) from error

@@ -1,4 +1,4 @@
-"""``xla-harness completion``: what a shell needs to complete the command line."""
+"""``xla-harness ci completion``: what a shell needs to complete the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("shell", choices=SHELLS, help="whose script to print")
     parser.set_defaults(run=_run)
-    parser.epilog = 'As in ~/.bashrc: eval "$(xla-harness completion bash)"'
+    parser.epilog = 'As in ~/.bashrc: eval "$(xla-harness ci completion bash)"'
 
 
 def _run(options: argparse.Namespace) -> int:

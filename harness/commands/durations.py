@@ -1,4 +1,4 @@
-"""``xla-harness durations``: what ``--shard`` splits a run by."""
+"""``xla-harness ci durations``: what ``--shard`` splits a run by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``xla-harness history``: fetch a history from a branch of a git repository, or push to it."""
+"""``xla-harness ci history``: fetch a history from a branch of a git repository, or push to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``xla-harness known``: the defects that are expected, without a run."""
+"""``xla-harness known``: the defects that are expected, without a run, and their update."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.commands import project
+from harness.commands import known_update, project
 from harness.commands.output import answer, columns
 from harness.commands.parsers import add_folder, add_json
 from harness.expectations import Expectation
@@ -24,6 +24,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_folder(parser)
     add_json(parser)
     parser.set_defaults(run=_run)
+    actions = parser.add_subparsers(metavar="ACTION")
+    known_update.add(actions.add_parser("update", help="rewrite the files from reports"))
 
 
 def _run(options: argparse.Namespace) -> int:

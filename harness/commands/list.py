@@ -1,4 +1,4 @@
-"""``xla-harness list``."""
+"""``xla-harness ci list``."""
 
 from __future__ import annotations
 

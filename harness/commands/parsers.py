@@ -8,9 +8,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 from harness.commands import project
 from harness.commands.output import STDOUT
+from harness.errors import BadInputError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
@@ -21,23 +23,30 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def add_folder(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that reads stacks."""
+def add_folder(parser: argparse.ArgumentParser, default: Path | str | None = None) -> None:
+    """Add the option of every command that reads stacks.
+
+    ``argparse.SUPPRESS`` as its default keeps what an outer command has parsed.
+    """
     parser.add_argument(
         "--folder",
         type=Path,
-        default=project.folder_of_stacks(),
+        default=default or project.folder_of_stacks(),
         metavar="DIR",
-        help="of stacks (default: %(default)s, ini xla_stacks)",
+        help=f"of stacks (default: {project.folder_of_stacks()}, ini xla_stacks)",
     )
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that reports something; harness.commands.output.answer obeys."""
+def add_json(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Add the option of every command that reports something, which ``output.answer`` obeys.
+
+    ``argparse.SUPPRESS`` as its default keeps what an outer command has parsed.
+    """
     parser.add_argument(
         "--json",
         nargs="?",
         type=output_file,
+        default=default,
         const=STDOUT,
         metavar="FILE",
         help="the result as JSON: into FILE, or, without one, on standard output in its place",
@@ -74,3 +83,21 @@ def output_folder(text: str) -> Path:
     if not os.path.isdir(found):  # noqa: PTH112
         raise argparse.ArgumentTypeError(f"{text!r}: expected a folder, {found} is a file")
     return Path(text)
+
+
+def site_address(text: str, option: str = "--address") -> str:
+    """Return the address of a site, with a slash at its end. Raises BadInputError for no URL."""
+    if not text:
+        return ""
+    if text == "pages":  # where GitHub Pages puts the repository whose workflow this is
+        owner, _, name = os.environ.get("GITHUB_REPOSITORY", "").partition("/")
+        if not name:
+            raise BadInputError(f"{option} pages: expected OWNER/NAME in GITHUB_REPOSITORY")
+        return f"https://{owner.lower()}.github.io/{name}/"
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise BadInputError(f"{option} {text!r}: {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInputError(f"{option} {text!r}: expected https://HOST/PATH/")
+    return text.rstrip("/") + "/"

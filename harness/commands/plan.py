@@ -1,4 +1,4 @@
-"""``xla-harness plan``: which stacks and cells a workflow runs, as its matrix."""
+"""``xla-harness ci plan``: which stacks and cells a workflow runs, as its matrix."""
 
 from __future__ import annotations
 

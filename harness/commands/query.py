@@ -1,4 +1,4 @@
-"""``xla-harness query``: query a history in SQL."""
+"""``xla-harness ci query``: query a history in SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``xla-harness skew``: which libtpu compiles what which JAX lowers."""
+"""``xla-harness ci skew``: which libtpu compiles what which JAX lowers."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from harness.commands import project
+from harness.commands import project, topologies
 from harness.commands.output import answer, say, show
 from harness.commands.parsers import add_folder, add_json
 from harness.errors import BadInputError
@@ -40,6 +40,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     action = actions.add_parser("doctor", help="what is missing on this machine, how to get it")
     add_json(action)
     action.set_defaults(run=_doctor)
+    text = "the TPU slices that the installed libtpu compiles for"
+    topologies.add(actions.add_parser("topologies", help=text))
 
 
 def _list(options: argparse.Namespace) -> int:

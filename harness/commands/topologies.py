@@ -1,4 +1,4 @@
-"""``xla-harness topologies``: what the installed libtpu compiles for."""
+"""``xla-harness stacks topologies``: what the installed libtpu compiles for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import textwrap
 from harness.commands.output import answer, columns
 from harness.commands.parsers import add_json
 from harness.errors import BadInputError
-from harness.lanes.aot import libtpu
 from harness.model.generations import GENERATIONS, Generation
 from harness.model.topology import Topology
 from harness.model.versions import installed
@@ -22,6 +21,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from harness.lanes.aot import libtpu
+
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # jaxlib says that it found libtpu
     os.environ.update(libtpu.ENVIRONMENT)
     libtpu.preload()
@@ -45,6 +46,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _taken(generation: Generation, refused: list[str]) -> list[str]:
     """The generation's slices that libtpu takes; what it says of others goes to ``refused``."""
+    from harness.lanes.aot import libtpu
+
     taken = []
     for grid in generation.grids:
         name = f"{generation.name}:{grid}"

@@ -1,4 +1,4 @@
-"""``xla-harness wheels``: nightly wheels into a folder."""
+"""``xla-harness ci wheels``: nightly wheels into a folder."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from harness.dashboard.site import Site
 from harness.dashboard.site_facts import Facts
 from harness.diagnosis.signature import headline
 from harness.history.names import SetAside
+from harness.model.faults_seen import PERCENT
 from harness.model.issues import ISSUE, page
-from harness.sensitivity.score import PERCENT
 from harness.verdicts.upstream import Row
 
 MOST_CASES = 5_000  # with more, those that always pass or are always skipped have no page

@@ -63,7 +63,7 @@ class Issues:
 
     def _label(self) -> None:
         """The label, made if need be: with it the issues are found again."""
-        said = {"name": LABEL, "color": "b60205", "description": "kept by xla-harness issues sync"}
+        said = {"name": LABEL, "color": "b60205", "description": "kept by xla-harness"}
         self._send("POST", f"{self._path}/labels", said, known=(422,))
 
     def _pages(self, address: str) -> Iterator[dict[str, Any]]:

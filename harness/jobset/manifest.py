@@ -119,7 +119,7 @@ def _pod(plan: JobPlan) -> Json:
 
 
 def _container(plan: JobPlan) -> Json:
-    work = ["xla-harness", "jobset", "work", "--out", REPORTS, "--wait", str(plan.wait), "--"]
+    work = ["xla-harness", "ci", "jobset", "work", "--out", REPORTS, "--wait", str(plan.wait), "--"]
     tpus = {"google.com/tpu": str(plan.chips)}
     return {
         "name": CONTAINER,

@@ -70,7 +70,7 @@ def _expected(cluster: KubernetesCluster, name: str) -> list[str]:
         slices, hosts = int(job["replicas"]), int(job["template"]["spec"]["completions"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInputError(
-            f"jobset {name}: expected one that xla-harness jobset has printed: {error}"
+            f"jobset {name}: expected one that xla-harness ci jobset has printed: {error}"
         ) from error
     if not (0 < slices <= _MOST and 0 < hosts <= _MOST):
         raise BadInputError(f"jobset {name}: expected slices of hosts, it has {slices} of {hosts}")

@@ -141,7 +141,7 @@ def check_slice(topology: Topology) -> None:
     near = [f"{generation.name}:{grid}" for grid in near]
     raise BadInputError(
         f"topology {topology}: {topology.slice} is not a slice of a TPU: did you mean "
-        f"{', '.join(near[:-1])} or {near[-1]}? xla-harness topologies lists them all"
+        f"{', '.join(near[:-1])} or {near[-1]}? xla-harness stacks topologies lists them all"
     )
 
 

@@ -9,7 +9,8 @@ from junitparser.junitparser import Failure, Skipped
 from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 
 from harness import files
-from harness.sensitivity.score import PERCENT, SEEN, UNSEEN, Score, Verdict, share
+from harness.model.faults_seen import PERCENT, SEEN, UNSEEN
+from harness.sensitivity.score import Score, Verdict, share
 
 
 def write_report(path: Path, score: Score, lane: str, least: int | None) -> None:

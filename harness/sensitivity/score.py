@@ -9,10 +9,6 @@ from enum import StrEnum
 
 from harness.sensitivity.fault import Fault
 
-# The numbers of an area in a report, as its properties are named. Behind UNSEEN, an underscore and
-# the name of an operator stand for the faults of that operator alone.
-PERCENT, SEEN, UNSEEN = "faults_seen_percent", "faults_seen", "faults_not_seen"
-
 
 class Verdict(StrEnum):
     """What is said of a fault; only the first two count."""

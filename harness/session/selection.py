@@ -83,7 +83,7 @@ def recorded(results: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, f
 def read_durations(path: Path | None) -> Durations:
     """The recorded durations; none without a file.
 
-    Raises BadInputError for a file that is not what ``xla-harness durations`` writes.
+    Raises BadInputError for a file that is not what ``xla-harness ci durations`` writes.
     """
     if path is None:
         return {}
@@ -95,7 +95,7 @@ def read_durations(path: Path | None) -> Durations:
         }
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInputError(
-            f"{path}: expected seconds for each lane and function, as `xla-harness durations` "
+            f"{path}: expected seconds for each lane and function, as `xla-harness ci durations` "
             f"writes them: {error}"
         ) from error
 

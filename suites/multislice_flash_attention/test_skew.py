@@ -1,8 +1,8 @@
 """A few programs that tell which libtpu takes what which JAX and torch_xla lower.
 
-``xla-harness skew`` runs them over versions of both. Mosaic serialises a kernel in a version of its
-own, which JAX chooses by the age of the libtpu that it sees; a libtpu refuses a newer one than its
-own, and some old ones crash.
+``xla-harness ci skew`` runs them over versions of both. Mosaic serialises a kernel in a version of
+its own, which JAX chooses by the age of the libtpu that it sees; a libtpu refuses a newer one than
+its own, and some old ones crash.
 """
 
 from types import ModuleType

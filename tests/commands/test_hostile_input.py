@@ -81,25 +81,25 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 
 # FILE stands for each of BAD.
 READ = {
-    "durations": ["durations", "FILE", "--out", "out.json"],
-    "expectations": ["expectations", "update", "FILE", "--expectations", "expected"],
-    "expectations folder": ["expectations", "update", "good.xml", "--expectations", "FILE"],
+    "durations": ["ci", "durations", "FILE", "--out", "out.json"],
+    "expectations": ["known", "update", "FILE", "--expectations", "expected"],
+    "expectations folder": ["known", "update", "good.xml", "--expectations", "FILE"],
     "stack file": ["stacks", "--folder", "stacks", "show", "FILE.toml"],
     "stack": ["stacks", "--folder", "stacks", "lock", "FILE"],
     "stacks folder": ["stacks", "--folder", "FILE", "list"],
     "since": ["since", "a/b#1", "--reports", "FILE"],
     "repro": ["repro", "FILE::test_x"],
-    "list": ["list", "FILE"],
+    "list": ["ci", "list", "FILE"],
     "verdict": ["verdict", "latest", "--history", "FILE"],
-    "query": ["query", "SELECT 1", "--history", "FILE"],
-    "issues": ["issues", "sync", "--history", "FILE", "--repo", "a/b", "--dry-run"],
-    "wheels": ["wheels", "FILE", "--out", "wheels"],
+    "query": ["ci", "query", "SELECT 1", "--history", "FILE"],
+    "issues": ["ci", "issues", "sync", "--history", "FILE", "--repo", "a/b", "--dry-run"],
+    "wheels": ["ci", "wheels", "FILE", "--out", "wheels"],
     "matrix": ["matrix", "--stacks", "FILE", "--folder", "stacks"],
     "bisect": ["bisect", "FILE::x", "--good", "2.9.0", "--bad", "FILE", "--folder", "stacks"],
-    "plan": ["plan", "--folder", "stacks", "night", "--stacks", "FILE"],
+    "plan": ["ci", "plan", "--folder", "stacks", "night", "--stacks", "FILE"],
     "qualify": ["qualify", "FILE", "good.xml", "--folder", "stacks"],
     "qualify allow": ["qualify", "good.xml", "good.xml", "--allow", "FILE"],
-    "merge": ["jobset", "merge", "FILE", "--out", "out.xml"],
+    "merge": ["ci", "jobset", "merge", "FILE", "--out", "out.xml"],
 }
 
 
@@ -115,9 +115,9 @@ def test_a_file_that_can_not_be_used(name: str, capsys: pytest.CaptureFixture[st
 
 # Each is refused; what the message says.
 REFUSED = {
-    "no statement": (["query", "", "--history", "history"], "SQL: expected a statement"),
-    "only a sign": (["query", ";", "--history", "history"], "SQL: expected a statement"),
-    "no SQL": (["query", "SELEC 1", "--history", "history"], "SQL: Parser Error"),
+    "no statement": (["ci", "query", "", "--history", "history"], "SQL: expected a statement"),
+    "only a sign": (["ci", "query", ";", "--history", "history"], "SQL: expected a statement"),
+    "no SQL": (["ci", "query", "SELEC 1", "--history", "history"], "SQL: Parser Error"),
     "a markdown file nowhere": (
         ["verdict", "latest", "--history", "history", "--markdown", "missing/x.md"],
         "--markdown: 'missing/x.md': expected a file in a folder that exists",
@@ -130,7 +130,7 @@ REFUSED = {
         ["qualify", "good.xml", "good.xml", "--json", "folder"],
         "--json: 'folder': expected a file, found a folder",
     ),
-    "durations nowhere": (["durations", "good.xml", "--out", "missing/x"], "--out: 'missing/x'"),
+    "durations nowhere": (["ci", "durations", "good.xml", "--out", "no/x"], "--out: 'no/x'"),
     "a script nowhere": (["repro", "test_a.py::test_x", "--out", "missing/x"], "--out"),
     "a site in a file": (
         ["dashboard", "--history", "history", "--out", "prose/site"],
@@ -144,19 +144,19 @@ REFUSED = {
         ["dashboard", "--history", "history", "--out", "site", "--nights", "0"],
         "--nights: '0': expected a number from 1 to 36,500",
     ),
-    "a number of digits": (["wheels", "x", "--out", "w", "--back", "9" * 5000], "--back: '999"),
-    "no number": (["wheels", "x", "--out", "w", "--back", "NaN"], "--back: 'NaN'"),
-    "a number of another script": (["wheels", "x", "--out", "w", "--back", "\u0663"], "--back"),
+    "digits": (["ci", "wheels", "x", "--out", "w", "--back", "9" * 5000], "--back: '999"),
+    "no number": (["ci", "wheels", "x", "--out", "w", "--back", "NaN"], "--back: 'NaN'"),
+    "other digits": (["ci", "wheels", "x", "--out", "w", "--back", "\u0663"], "--back"),
     "a day before all": (
-        ["wheels", "http://x/a-1-py3-none-any.whl", "--out", "w", "--date", "0001-01-02"],
+        ["ci", "wheels", "http://x/a-1-py3-none-any.whl", "--out", "w", "--date", "0001-01-02"],
         "7 days before 0001-01-02",
     ),
-    "no address": (["wheels", "http://[x/a-1-py3-none-any.whl", "--out", "w"], "expected the addr"),
+    "no address": (["ci", "wheels", "http://[x/a-1-py3-none-any.whl", "--out", "w"], "the addr"),
     "a machine of bytes": (
         ["record", "good.xml", "--history", "new", "--machine", "\udcff"],
         "--machine: '\\udcff': expected text in UTF-8",
     ),
-    "bytes in one word": (["list", "--json", "a\udc80"], "'a\\udc80': expected text in UTF-8"),
+    "bytes in a word": (["ci", "list", "--json", "\udc80"], "'\\udc80': expected text in UTF-8"),
     "bytes for pytest": (["matrix", "--stacks", "x", "--", "\udcff"], "expected text in UTF-8"),
     "a swap that is no wheel": (
         ["stacks", "--folder", "stacks", "show", "2.9.0+torch=foo.whl"],
@@ -167,12 +167,12 @@ REFUSED = {
         "python='snake': expected",
     ),
     "a shard of too many": (
-        ["plan", "--folder", "stacks", "cells", "--stack", "2.9.0", "--lanes", "cpu",
+        ["ci", "plan", "--folder", "stacks", "cells", "--stack", "2.9.0", "--lanes", "cpu",
          "--shard", "99999999999"],
         "expected NUMBER/COUNT",
     ),
     "a topology of digits": (
-        ["jobset", "--accelerator", "tpu-v6e-slice", "--grid", "9" * 5000, "--image", "x"],
+        ["ci", "jobset", "--accelerator", "tpu-v6e-slice", "--grid", "9" * 5000, "--image", "x"],
         "",
     ),
 }  # fmt: skip
@@ -228,7 +228,7 @@ def test_a_bug_is_no_verdict(
 
 
 def test_output_that_nobody_reads() -> None:
-    question = ["query", "SELECT * FROM range(100000)", "--history", "history"]
+    question = ["ci", "query", "SELECT * FROM range(100000)", "--history", "history"]
     with subprocess.Popen(
         [sys.executable, "-m", "harness", *question],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -245,7 +245,7 @@ def test_output_that_nobody_reads() -> None:
 
 def test_output_onto_a_full_disk() -> None:
     with Path("/dev/full").open("wb") as full:
-        done = command("query", "SELECT 1", "--history", "history", stdout=full.fileno())
+        done = command("ci", "query", "SELECT 1", "--history", "history", stdout=full.fileno())
     assert done.returncode == 2
     assert done.stderr == b"xla-harness: [Errno 28] No space left on device\n"
 
@@ -253,7 +253,7 @@ def test_output_onto_a_full_disk() -> None:
 def test_a_link_is_written_through(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As /dev/stdout is one, which must never be replaced by a file."""
     (folder / "link").symlink_to("target")
-    assert run(["durations", "good.xml", "--out", "link"], capsys)[0] == 0
+    assert run(["ci", "durations", "good.xml", "--out", "link"], capsys)[0] == 0
     assert (folder / "link").is_symlink()
     assert json.loads((folder / "target").read_text()) == {"cpu": {"a.py::x": 1.0}}
 
@@ -261,7 +261,7 @@ def test_a_link_is_written_through(folder: Path, capsys: pytest.CaptureFixture[s
 def test_a_pipe_is_written_to(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(folder / "pipe")
     reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    assert run(["durations", "good.xml", "--out", "pipe"], capsys)[0] == 0
+    assert run(["ci", "durations", "good.xml", "--out", "pipe"], capsys)[0] == 0
     assert (folder / "pipe").is_fifo()
     assert json.loads(os.read(reader, 1000)) == {"cpu": {"a.py::x": 1.0}}
     os.close(reader)

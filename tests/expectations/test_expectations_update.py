@@ -1,4 +1,4 @@
-"""``xla-harness expectations update``: what reports prove is changed, and nothing else."""
+"""``xla-harness known update``: what reports prove is changed, and nothing else."""
 
 from __future__ import annotations
 
@@ -483,7 +483,7 @@ def test_file_of_another_shape_is_refused(bench: Bench, kind: str) -> None:
 
 
 def command(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "harness", "expectations", "update", *map(str, arguments)]
+    line = [sys.executable, "-m", "harness", "known", "update", *map(str, arguments)]
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -558,8 +558,7 @@ def test_what_it_says_of_changes(bench: Bench) -> None:
 
 
 TYPED = (
-    f"  xla-harness expectations update 'a b.xml' --cases '{FILE}::test_sum*' "
-    "--issue OWNER/REPO#NUMBER"
+    f"  xla-harness known update 'a b.xml' --cases '{FILE}::test_sum*' --issue OWNER/REPO#NUMBER"
 )
 
 
@@ -647,7 +646,7 @@ def test_bad_input_is_refused_and_changes_nothing(
         Path("one.xml").write_text(content)
     else:
         write_report(Path("one.xml"), "2.9.0", content)
-    assert cli.main(["expectations", "update", "one.xml", *arguments]) == 2
+    assert cli.main(["known", "update", "one.xml", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert Path("good/a.toml").read_text() == entry(["gone.py::test_x[cpu-4]"])
     assert [path.name for path in Path("good").iterdir()] == ["a.toml"]
@@ -658,7 +657,7 @@ def test_exit_code_says_that_something_is_left(
 ) -> None:
     (tmp_path / "a.toml").write_text(entry(ids("a")))
     report = write_report(tmp_path / "one.xml", "2.9.0", {ids("a")[0]: "passed"})
-    line = ["expectations", "update", str(report), f"--expectations={tmp_path}"]
+    line = ["known", "update", str(report), f"--expectations={tmp_path}"]
     assert cli.main(line) == 1
     assert "1 not changed: not proven" in capsys.readouterr().out
     assert cli.main([*line, "--json"]) == 1

@@ -70,8 +70,8 @@ def test_what_is_pushed_is_fetched_elsewhere(
     here, there = _runs(tmp_path / "here", "one", "two"), tmp_path / "there"
     (here / "date=2026-11-21/stack=a%2Bb/.one.part").write_text("half")
     to = ["--remote", str(remote)]
-    assert cli.main(["history", "push", str(here), *to]) == 0
-    assert cli.main(["history", "fetch", str(there), *to]) == 0
+    assert cli.main(["ci", "history", "push", str(here), *to]) == 0
+    assert cli.main(["ci", "history", "fetch", str(there), *to]) == 0
     assert capsys.readouterr().out == "pushed=2\nruns=2\n"
     assert _cases(there) == ["one", "two"]
     assert len(_files(remote)) == 2
@@ -93,7 +93,7 @@ def test_eight_at_once_lose_nothing(tmp_path: Path, remote: Path) -> None:
     folders = [_runs(tmp_path / f"{n}", f"run-{n}") for n in range(8)]
 
     def push(folder: Path) -> int:
-        command = [sys.executable, "-m", "harness", "history", "push", str(folder)]
+        command = [sys.executable, "-m", "harness", "ci", "history", "push", str(folder)]
         command += ["--remote", str(remote)]
         return subprocess.run(command, check=False).returncode
 
@@ -137,7 +137,7 @@ def test_a_damaged_run_is_not_pushed(
     path = _only(here)
     _runs(here, "two")
     _damage(path)
-    assert cli.main(["history", "push", str(here), "--remote", str(remote)]) == PARTIAL
+    assert cli.main(["ci", "history", "push", str(here), "--remote", str(remote)]) == PARTIAL
     said = capsys.readouterr()
     assert said.out == "pushed=1\n"
     assert f"set aside: {path.relative_to(here)}: damaged" in said.err
@@ -153,17 +153,17 @@ def test_a_run_that_is_damaged_on_the_branch_is_replaced(
     whole = path.read_bytes()
     bad = _damage(path)
     _commit(remote, {name: bad})
-    assert cli.main(["history", "fetch", str(tmp_path / "there"), *to]) == PARTIAL
+    assert cli.main(["ci", "history", "fetch", str(tmp_path / "there"), *to]) == PARTIAL
     assert f"set aside: {name}: damaged" in capsys.readouterr().err
     assert (tmp_path / "there" / name).read_bytes() == bad  # so that who reads it names it
     path.write_bytes(whole)
-    assert cli.main(["history", "fetch", str(here), *to]) == 0
+    assert cli.main(["ci", "history", "fetch", str(here), *to]) == 0
     assert path.read_bytes() == whole
     capsys.readouterr()
-    assert cli.main(["history", "push", str(here), *to]) == 0
+    assert cli.main(["ci", "history", "push", str(here), *to]) == 0
     said = capsys.readouterr()
     assert (said.out, name in said.err) == ("pushed=1\n", True)
-    assert cli.main(["history", "fetch", str(tmp_path / "there"), *to]) == 0
+    assert cli.main(["ci", "history", "fetch", str(tmp_path / "there"), *to]) == 0
     assert _cases(tmp_path / "there") == ["one"]
 
 

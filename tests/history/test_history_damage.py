@@ -247,7 +247,7 @@ def test_any_damage_of_the_only_baseline(
     DAMAGE[damage](path)
     _files(folder)[0].unlink()
     _says_nothing_good(_verdict(folder, capsys), "baseline" if damage == "renamed" else path.name)
-    assert cli.main(["query", "SELECT 1", "--history", str(folder)]) == 3
+    assert cli.main(["ci", "query", "SELECT 1", "--history", str(folder)]) == 3
 
 
 def test_damage_that_decides_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -375,7 +375,7 @@ def test_a_time_that_cannot_be_is_refused(
     assert f"{dated}: attribute 'timestamp': expected " in capsys.readouterr().err
     assert cli.main(["record", str(plain), "--time", time, "--history", str(folder)]) == 2
     assert capsys.readouterr().err.startswith("xla-harness: --time: expected ")
-    night = ["collect", str(tmp_path), "--night", "[]", "--lanes", "cpu", "--time", time]
+    night = ["ci", "collect", str(tmp_path), "--night", "[]", "--lanes", "cpu", "--time", time]
     assert cli.main([*night, "--history", str(folder)]) == 2
     assert capsys.readouterr().err.startswith("xla-harness: --time: expected ")
     assert _files(folder) == before
@@ -428,16 +428,19 @@ def _commands(folder: Path) -> dict[str, tuple[list[str], set[int]]]:
     out, history = folder.parent / "out", ["--history", str(folder)]
     report = str(folder.parent / "12.xml")
     night = '[{"stack": "2.9.0", "wheels": ""}]'
-    collect = ["collect", str(out), "--night", night, "--lanes", "cpu"]
+    collect = ["ci", "collect", str(out), "--night", night, "--lanes", "cpu"]
     to = ["--remote", str(folder.parent / "remote.git")]
     qualify = ["--out", str(out / "q"), "--markdown", str(out / "m")]
     return {
         "verdict": (["verdict", "latest", *history], {1}),
-        "query": (["query", "SELECT count(*) FROM cases", *history], {3}),
+        "query": (["ci", "query", "SELECT count(*) FROM cases", *history], {3}),
         "dashboard": (["dashboard", "--out", str(out / "site"), *history], {3}),
-        "issues": (["issues", "sync", "--repo", "owner/xla-harness", "--dry-run", *history], {0}),
+        "issues": (
+            ["ci", "issues", "sync", "--repo", "owner/xla-harness", "--dry-run", *history],
+            {0},
+        ),
         "qualify": (["qualify", "latest", report, *qualify, *history], {0}),
-        "push": (["history", "push", str(folder), *to], {3}),
+        "push": (["ci", "history", "push", str(folder), *to], {3}),
         "collect": ([*collect, "--time", "2026-11-13T02:30:00Z", *history], {0, 3}),
     }
 
@@ -513,5 +516,5 @@ def test_nothing_but_files_that_cannot_be(folder: Path, capsys: pytest.CaptureFi
             path.rename(name(path))
 
     only(lambda path: path.with_name(f"x{path.name}"))
-    assert cli.main(["query", "SELECT 1", "--history", str(folder)]) == 2
+    assert cli.main(["ci", "query", "SELECT 1", "--history", str(folder)]) == 2
     assert "; set aside: date=2026-11-10/stack=2.9.0/x2026" in capsys.readouterr().err

@@ -106,7 +106,7 @@ def test_collect(preloaded: Path, template: Path) -> None:
     """A night of which a cell died, so that the history is read as well."""
     cells = template.parent / "cells"
     _report(cells / "2.9.0/cpu-1of2.xml", 12)
-    line = ["collect", str(cells), "--night", '[{"stack": "2.9.0", "wheels": ""}]']
+    line = ["ci", "collect", str(cells), "--night", '[{"stack": "2.9.0", "wheels": ""}]']
     line += ["--lanes", "cpu", "--shard", "2", "--time", "2026-11-12T02:30:00Z"]
     line += ["--history", str(template.parent / "trial/history")]
     first, others = _trials(preloaded, template, line, ("history",))
@@ -131,7 +131,7 @@ def test_verdict(preloaded: Path, template: Path) -> None:
 def test_push(preloaded: Path, template: Path, below: str, step: int) -> None:
     """In the history, and in the remote repository that git writes."""
     trial_folder = template.parent / "trial"
-    line = ["history", "push", str(trial_folder / "history")]
+    line = ["ci", "history", "push", str(trial_folder / "history")]
     line += ["--remote", str(trial_folder / "remote.git")]
     first, others = _trials(preloaded, template, line, (below,), step)
     assert first["out"] == "pushed=1\n"

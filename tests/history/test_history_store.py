@@ -210,7 +210,7 @@ def test_history_that_is_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sql", ["SELECT 1 FROM nowhere", "SELEC", "SELECT '\x1b[2J'::INT"])
 def test_query_that_is_none(history: History, sql: str) -> None:
-    done = command("query", sql, "--history", history.location)
+    done = command("ci", "query", sql, "--history", history.location)
     assert done.returncode == 2
     assert done.stderr.startswith("xla-harness: SQL: ")
     assert done.stderr.rstrip("\n").isprintable()
@@ -218,10 +218,12 @@ def test_query_that_is_none(history: History, sql: str) -> None:
 
 def test_query(history: History) -> None:
     sql = "SELECT stack, chr(27) || outcome AS x, NULL FROM cases GROUP BY ALL ORDER BY ALL LIMIT 1"
-    done = command("query", sql, "--history", history.location)
+    done = command("ci", "query", sql, "--history", history.location)
     assert done.stdout.splitlines() == ["stack  x                     NULL",
                                         "2.5.1  \\x1bexpected failure"]  # fmt: skip
-    csv = command("query", "SELECT 1 AS a, 'x,y' AS b", "--csv", "--history", history.location)
+    csv = command(
+        "ci", "query", "SELECT 1 AS a, 'x,y' AS b", "--csv", "--history", history.location
+    )
     assert csv.stdout.splitlines() == ["a,b", '1,"x,y"']
 
 
@@ -241,7 +243,7 @@ def test_summary_that_cannot_be_written(history: History) -> None:
 
 
 def test_no_history(tmp_path: Path) -> None:
-    done = command("query", "SELECT 1", "--history", str(tmp_path / "none"))
+    done = command("ci", "query", "SELECT 1", "--history", str(tmp_path / "none"))
     assert done.returncode == 2
     assert "expected a history with runs in it, found none" in done.stderr
 
@@ -271,7 +273,7 @@ def test_broken_file_is_set_aside(history: History, kind: str) -> None:
         history, "SELECT count(*), max(message || c.case || lane) IS NULL FROM cases c"
     ) == [(1000, False)]
     assert [each.name for each in history.set_aside] == [name]
-    done = command("query", 'SELECT count(*), max("case" || message) FROM cases',
+    done = command("ci", "query", 'SELECT count(*), max("case" || message) FROM cases',
                    "--history", history.location)  # fmt: skip
     assert done.stdout.splitlines()[1].startswith("1000")
     assert f"set aside: {name}: " in done.stderr

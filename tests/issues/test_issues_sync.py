@@ -65,7 +65,7 @@ class Nights:
 
     def sync(self, *arguments: str, code: int = 0) -> str:
         """The command; what it says."""
-        command = ["issues", "sync", "--repo", "owner/xla-harness"]
+        command = ["ci", "issues", "sync", "--repo", "owner/xla-harness"]
         command += ["--history", str(self.folder / "history"), *arguments]
         own = {"GITHUB_API_URL": self.github.address, "GITHUB_TOKEN": TOKEN}
         if self.processes:

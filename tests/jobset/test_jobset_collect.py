@@ -58,7 +58,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def run(out: Path, *more: str) -> int:
-    return cli.main(["jobset", "fetch", "night", "--namespace", "ci", "--out", str(out), *more])
+    return cli.main(
+        ["ci", "jobset", "fetch", "night", "--namespace", "ci", "--out", str(out), *more]
+    )
 
 
 def outcomes(path: Path) -> dict[str, str]:
@@ -200,7 +202,7 @@ def test_a_pods_archive_stays_in_its_folder(
 BAD = {
     "gone": 'jobset gone: jobsets "gone" not found',
     "Night;rm": "name 'Night;rm': expected a DNS label",
-    "foreign": "expected one that xla-harness jobset has printed",
+    "foreign": "expected one that xla-harness ci jobset has printed",
 }
 
 
@@ -209,7 +211,7 @@ def test_bad_input_is_named(
     cluster: Cluster, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (cluster.folder / "foreign.json").write_text('{"spec": {"replicatedJobs": []}}')
-    command = ["jobset", "fetch", name, "--namespace", "ci", "--out", str(tmp_path / "out")]
+    command = ["ci", "jobset", "fetch", name, "--namespace", "ci", "--out", str(tmp_path / "out")]
     assert cli.main(command) == 2
     assert BAD[name] in capsys.readouterr().err
 

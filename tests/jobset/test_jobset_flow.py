@@ -98,7 +98,7 @@ class Job:
     """The processes of a manifest."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "harness", "jobset", *arguments]
+        command = [sys.executable, "-m", "harness", "ci", "jobset", *arguments]
         printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         secret, manifest = items_of(json.loads(printed.stdout))
         self.token = secret["stringData"]["token"]
@@ -178,7 +178,17 @@ def start(tmp_path: Path) -> Iterator[Any]:
 def merged(job: Job, out: Path) -> report.Report:
     """The workers' reports as one, by the command."""
     folders = [str(job.volume(number)) for number in range(len(job.pods))]
-    command = [sys.executable, "-m", "harness", "jobset", "merge", *folders, "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "ci",
+        "jobset",
+        "merge",
+        *folders,
+        "--out",
+        str(out),
+    ]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
     whole = report.read(out)
     assert done.returncode == any(result.outcome.is_bad for result in whole.results.values())

@@ -1,4 +1,4 @@
-"""The JobSet that `xla-harness jobset` prints, compared with Kubernetes' and JobSet's own types."""
+"""The JobSet that `ci jobset` prints, compared with the types of Kubernetes and of JobSet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def both(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Json, Json]]
     """The Secret and the JobSet that are printed."""
 
     def run(*arguments: str) -> tuple[Json, Json]:
-        assert cli.main(["jobset", *arguments]) == 0
+        assert cli.main(["ci", "jobset", *arguments]) == 0
         secret, manifest = items_of(json.loads(capsys.readouterr().out))
         return secret, manifest
 
@@ -230,7 +230,7 @@ def test_pytests_arguments_come_last_and_as_they_are(printed: Callable[..., Json
     command = container_of(printed(*BASE, "--", "suites/x.py", "-k", "a; $(rm) $HOME `b`"))[
         "command"
     ]
-    assert command[:3] == ["xla-harness", "jobset", "work"]
+    assert command[:4] == ["xla-harness", "ci", "jobset", "work"]
     # Kubernetes reads $$ as one $, and starts no shell.
     at = command.index("--")
     assert command[at + 1 :] == ["suites/x.py", "-k", "a; $$(rm) $$HOME `b`", "--lane", "tpu"]
@@ -260,7 +260,7 @@ BAD = {
 
 @pytest.mark.parametrize("wrong", BAD)
 def test_bad_input_is_named(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["jobset", *BASE, *wrong.split(" ")]) == 2
+    assert cli.main(["ci", "jobset", *BASE, *wrong.split(" ")]) == 2
     said = capsys.readouterr()
     assert not said.out
     assert re.sub(r"\s+", " ", BAD[wrong]) in said.err
@@ -270,7 +270,7 @@ def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "docs" / "gke.md").read_text()
     for action in ([], ["work"], ["fetch"], ["merge"]):
         with pytest.raises(SystemExit):
-            cli.main(["jobset", *action, "--help"])
+            cli.main(["ci", "jobset", *action, "--help"])
         options = set(re.findall(r"--[a-z-]{2,}", capsys.readouterr().out)) - {"--help"}
         assert {option for option in options if option not in text} == set()
 
@@ -278,14 +278,14 @@ def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("missing", ["--accelerator", "--grid", "--image"])
 def test_what_is_needed_is_named(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
     at = BASE.index(missing)
-    assert cli.main(["jobset", *BASE[:at], *BASE[at + 2 :]]) == 2
+    assert cli.main(["ci", "jobset", *BASE[:at], *BASE[at + 2 :]]) == 2
     assert f"{missing} is missing" in capsys.readouterr().err
 
 
 def test_a_slice_of_one_host_is_said_to_be_undocumented(
     printed: Callable[..., Json], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["jobset", *BASE, "--slices", "2"]) == 0
+    assert cli.main(["ci", "jobset", *BASE, "--slices", "2"]) == 0
     assert "slices of several hosts only" in capsys.readouterr().err
-    assert cli.main(["jobset", *BASE]) == 0
+    assert cli.main(["ci", "jobset", *BASE]) == 0
     assert not capsys.readouterr().err

@@ -29,7 +29,7 @@ class Worker:
         (folder / "test_inner.py").write_text(BODY)
         (folder / "pytest.ini").write_text("[pytest]\nxla_preload =\n")
         self.out = folder / "out"
-        command = [sys.executable, "-m", "harness", "jobset", "work", "--out", "out"]
+        command = [sys.executable, "-m", "harness", "ci", "jobset", "work", "--out", "out"]
         self.process = subprocess.Popen(
             [*command, "--wait", str(wait), "--", "-v", "test_inner.py"],
             cwd=folder,

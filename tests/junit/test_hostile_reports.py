@@ -162,9 +162,9 @@ def test_nothing_in_a_report_acts(
             return
         for code, _ in (
             run("verdict", "latest", "--history", history, "--annotations", "--markdown", summary),
-            run("query", "SELECT * FROM cases", "--history", history),
+            run("ci", "query", "SELECT * FROM cases", "--history", history),
             run("dashboard", "--history", history, "--out", site, "--nights", "9999"),
-            run("issues", "sync", "--repo", github.repository, "--history", history),
+            run("ci", "issues", "sync", "--repo", github.repository, "--history", history),
         ):
             assert code in (0, 1, 3)
         check_markdown(Path(summary).read_text(encoding="utf-8"))

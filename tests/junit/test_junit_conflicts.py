@@ -163,7 +163,7 @@ def test_conflict_of_one_worker_is_that_of_the_job(
         written(tmp_path / name, *cases, head=OURS).rename(tmp_path / name / "report.xml")
     out = tmp_path / "merged.xml"
     folders = [str(tmp_path / name) for name in ("0-0", "1-0")]
-    assert cli.main(["jobset", "merge", *folders, "--out", str(out)]) == 1
+    assert cli.main(["ci", "jobset", "merge", *folders, "--out", str(out)]) == 1
     assert "1 cases of 2 workers: 1 conflict" in capsys.readouterr().out
     (result,) = read(out).results.values()
     assert result.outcome == Kind.CONFLICT

@@ -66,9 +66,9 @@ COMMANDS: dict[str, list[str]] = {
     "record": ["record", "FILE", "--history", "new"],
     "qualify": ["qualify", "good.xml", "FILE", "--out", "new"],
     "since": ["since", "1", "--reports", "FOLDER"],
-    "durations": ["durations", "FILE", "--out", "new"],
-    "expectations": ["expectations", "update", "FILE", "--expectations", "expectations"],
-    "jobset merge": ["jobset", "merge", "FOLDER", "--out", "new"],
+    "durations": ["ci", "durations", "FILE", "--out", "new"],
+    "expectations": ["known", "update", "FILE", "--expectations", "expectations"],
+    "jobset merge": ["ci", "jobset", "merge", "FOLDER", "--out", "new"],
 }
 
 
@@ -182,7 +182,7 @@ def test_qualify_refuses_a_case_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_durations_leave_out_what_has_none(tmp_path: Path) -> None:
     path, out = report(tmp_path / "1.xml", case("a"), case("b", 'time="-1"')), tmp_path / "out.json"
-    assert cli.main(["durations", str(path), "--out", str(out)]) == PARTIAL
+    assert cli.main(["ci", "durations", str(path), "--out", str(out)]) == PARTIAL
     assert json.loads(out.read_text()) == {"cpu": {"a.py::a": 1.5}}
 
 
@@ -191,7 +191,7 @@ def test_expectations_are_not_rewritten_from_a_part(tmp_path: Path, capsys: Capt
     path = report(tmp_path / "1.xml", case("a"), end=False)
     folder = tmp_path / "expectations"
     folder.mkdir()
-    command = ["expectations", "update", str(path), "--expectations", str(folder)]
+    command = ["known", "update", str(path), "--expectations", str(folder)]
     assert cli.main(command) == 2
     assert f"{path}: cut off or damaged" in capsys.readouterr().err
 
@@ -235,7 +235,7 @@ def merged(tmp_path: Path, capsys: Captured, *workers: str) -> tuple[int, dict[s
         folder.mkdir()
         (folder / "report.xml").write_text(text)
     out = tmp_path / "merged.xml"
-    code = cli.main(["jobset", "merge", *map(str, folders), "--out", str(out)])
+    code = cli.main(["ci", "jobset", "merge", *map(str, folders), "--out", str(out)])
     said = capsys.readouterr()
     found = read(out)
     assert not found.faults
@@ -295,7 +295,14 @@ def test_plain_test_that_a_worker_lacks_has_crashed_there(tmp_path: Path, capsys
 def test_no_worker_with_a_report(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "0-0").mkdir()
     bomb(tmp_path / "0-0" / "report.xml")
-    command = ["jobset", "merge", str(tmp_path / "0-0"), "--out", str(tmp_path / "merged.xml")]
+    command = [
+        "ci",
+        "jobset",
+        "merge",
+        str(tmp_path / "0-0"),
+        "--out",
+        str(tmp_path / "merged.xml"),
+    ]
     assert cli.main(command) == 2
     assert "no worker left a report: 0-0: " in capsys.readouterr().err
     assert not (tmp_path / "merged.xml").exists()
@@ -303,7 +310,7 @@ def test_no_worker_with_a_report(tmp_path: Path, capsys: Captured) -> None:
 
 def test_two_folders_of_one_worker(tmp_path: Path, capsys: Captured) -> None:
     folders = [report(tmp_path / name / "0-0" / "report.xml", case("a")).parent for name in "ab"]
-    command = ["jobset", "merge", *map(str, folders), "--out", str(tmp_path / "merged.xml")]
+    command = ["ci", "jobset", "merge", *map(str, folders), "--out", str(tmp_path / "merged.xml")]
     assert cli.main(command) == 2
     assert "found two of one name" in capsys.readouterr().err
 

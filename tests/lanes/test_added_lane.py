@@ -121,7 +121,17 @@ def test_a_plan_has_a_cell_on_it_for_a_stack_with_its_packages(
         (stacks / f"{name}.toml").write_text(f'python = "3.11"\n[pins]\n{pins}{more}')
     lanes = {}
     for name in ("with", "without"):
-        line = ["plan", "--folder", str(stacks), "cells", "--stack", name, "--lanes", "cpu,acme"]
+        line = [
+            "ci",
+            "plan",
+            "--folder",
+            str(stacks),
+            "cells",
+            "--stack",
+            name,
+            "--lanes",
+            "cpu,acme",
+        ]
         assert cli.main(line) == 0
         said = capsys.readouterr().out.splitlines()[0].removeprefix("cells=")
         lanes[name] = [cell["lane"] for cell in json.loads(said)]

@@ -65,7 +65,7 @@ class Night:
 
     def collect(self, code: int = 0) -> None:
         self.day += 1
-        command = ["collect", str(self.folder), "--night", NIGHT, "--shard", "2"]
+        command = ["ci", "collect", str(self.folder), "--night", NIGHT, "--shard", "2"]
         command += ["--lanes", ",".join(LANES), "--history", str(self.history)]
         command += ["--time", f"2026-11-{self.day:02}T02:30:00Z", "--commit", "abc"]
         assert cli.main(command) == code
@@ -171,7 +171,15 @@ def test_a_report_that_is_cut_off_loses_what_is_behind_the_cut(night: Night) -> 
 def test_bad_input(
     night: Night, option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["collect", str(night.folder), "--lanes", "cpu", "--history", str(night.history)]
+    command = [
+        "ci",
+        "collect",
+        str(night.folder),
+        "--lanes",
+        "cpu",
+        "--history",
+        str(night.history),
+    ]
     given = {"--night": NIGHT, "--time": "2026-11-21"} | {option: value}
     command += [part for pair in given.items() for part in pair]
     assert cli.main(command) == 2

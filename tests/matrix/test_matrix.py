@@ -185,7 +185,10 @@ def test_a_cell_that_dies_does_not_stop_the_others(shared_drift: Drift) -> None:
         (("matrix", "--stacks", "1", "--shard", "3/2"), "--shard '3/2': expected NUMBER/COUNT"),
         (("qualify", "1", "nowhere.xml"), "nowhere.xml: expected a JUnit report"),
         (("qualify", "1", "suites"), "suites: expected reports of xla-harness"),
-        (("list", "--", "-k", "x"), "list runs no other program: expected nothing behind --"),
+        (
+            ("ci", "list", "--", "-k", "x"),
+            "ci list runs no other program: expected nothing behind --",
+        ),
         (("bisect", "suites/area/test_drift.py::test_hal", "--good", "1", "--bad", "5"), "mean"),
     ],
 )

@@ -12,7 +12,7 @@ from harness.errors import BadInputError
 
 
 def _plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
-    assert cli.main(["plan", *arguments]) == 0
+    assert cli.main(["ci", "plan", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     return {key: value for key, _, value in (line.partition("=") for line in lines)}
 
@@ -69,7 +69,7 @@ def test_artifacts_of_a_stack_with_and_without_wheels_differ(
     ],
 )
 def test_bad_input(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", *arguments]) == 2
+    assert cli.main(["ci", "plan", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -81,7 +81,7 @@ def test_time_of_a_night_is_refused_before_it_begins(
     time: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After the night it would be too late; behind a line break would be another output."""
-    assert cli.main(["plan", "night", "--time", time]) == 2
+    assert cli.main(["ci", "plan", "night", "--time", time]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert "--time: expected ISO 8601, as 2026-11-21T02:30:00Z" in said.err

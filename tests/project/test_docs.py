@@ -40,7 +40,7 @@ def _parser() -> Parser:
 
 @pytest.fixture(scope="module")
 def cases() -> list[dict[str, object]]:
-    command = [sys.executable, "-m", "harness", "list", "--json"]
+    command = [sys.executable, "-m", "harness", "ci", "list", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 

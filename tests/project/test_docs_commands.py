@@ -34,16 +34,16 @@ STANDS_FOR = {
 NOT_RUN = {
     "pytest suites/ --lane tpu --junitxml": "needs a TPU: see test_lane_tpu",
     "pytest tests/": "it is what runs now",
-    "xla-harness collect": "needs the cells of a night: see test_collect",
-    "xla-harness history fetch": "a branch of another repository: see test_history_branch",
-    "xla-harness history push": "a branch of another repository: see test_history_branch",
-    "xla-harness issues": "asks GitHub: see test_issues_sync",
-    "xla-harness jobset fetch": "asks a cluster: see test_jobset_collect",
+    "xla-harness ci collect": "needs the cells of a night: see test_collect",
+    "xla-harness ci history fetch": "a branch of another repository: see test_history_branch",
+    "xla-harness ci history push": "a branch of another repository: see test_history_branch",
+    "xla-harness ci issues": "asks GitHub: see test_issues_sync",
+    "xla-harness ci jobset fetch": "asks a cluster: see test_jobset_collect",
     "xla-harness bisect": "environments of several stacks, minutes: see test_bisect",
     "xla-harness matrix": "environments of several stacks, minutes: see test_matrix",
     "xla-harness qualify": "environments of two stacks, minutes: see test_matrix",
     "xla-harness sensitivity": "runs tests hundreds of times: see test_sensitivity",
-    "xla-harness skew": "environments of several stacks, minutes: see test_skew",
+    "xla-harness ci skew": "environments of several stacks, minutes: see test_skew",
     "xla-harness run": "starts a script of the reader's: see test_run and test_launchers",
     "xla-harness stacks create": "an environment of GBs: see test_stacks_environments",
     "xla-harness stacks lock": "asks an index of packages: see test_stacks",
@@ -51,7 +51,7 @@ NOT_RUN = {
     "xla-harness repro suites/": "runs the case: see test_repro, and the tutorial's below",
 }
 # A verdict, or an update with something left to decide: 1 is an answer too.
-ANSWERS_1 = {"verdict", "expectations"}
+ANSWERS_1 = {"verdict", "known"}
 
 
 def why_not_run(shown: Shown) -> str:
@@ -70,7 +70,7 @@ def cheap(shown: Shown) -> tuple[str, ...]:
         if "-n" in own:
             del own[own.index("-n") : own.index("-n") + 2]
         return ("pytest", *own, "--collect-only", "-q")
-    if words[1] == "expectations":
+    if words[1:3] == ["known", "update"]:
         words.append("--dry-run")
     return tuple(words)
 
@@ -155,7 +155,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], t
         shutil.copy(of[stack], folder / name)
     two = folder / "two.xml"  # of another run
     two.write_text(re.sub(r'timestamp="\d{4}', 'timestamp="2027', two.read_text()))
-    first = ["record", "verdict", "query", "dashboard"]  # a history is written, then asked
+    first = ["record", "verdict", "ci", "dashboard"]  # a history is written, then asked
     ordered = sorted(RUN, key=lambda w: first.index(w[1]) if w[1] in first else 9)
     return dict(zip(ordered, run_all(ordered, folder), strict=True))
 

@@ -20,7 +20,7 @@ COMMANDS = """\
 import json, sys
 from harness import cli
 before, first = set(), {}
-for name in ("--help", *cli._COMMANDS):
+for name in ("--help", *cli._modules()):
     cli._parser(name)
     first[name] = sorted(sys.modules.keys() - before)
     before = set(sys.modules)
@@ -44,14 +44,14 @@ def imported() -> dict[str, set[str]]:
     return {name: set(modules) for name, modules in json.loads(done.stdout).items()}
 
 
-@pytest.mark.parametrize("command", ["--help", *cli._COMMANDS])
+@pytest.mark.parametrize("command", ["--help", *cli._modules()])
 def test_options_of_a_command_need_no_heavy_library(command: str) -> None:
     assert not imported()[command] & HEAVY
 
 
 def test_a_command_imports_no_other_one() -> None:
-    of_commands = {f"harness.commands.{name}" for name in cli._COMMANDS}
-    first, *_ = cli._COMMANDS
+    of_commands = {f"harness.{module}" for module in cli._modules().values()}
+    first, *_ = cli._modules()
     assert not imported()["--help"] & of_commands
     assert imported()[first] & of_commands == {f"harness.commands.{first}"}
 

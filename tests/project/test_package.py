@@ -282,13 +282,13 @@ def test_stacks_come_along_and_their_own_extend_them(theirs: Installed, tmp_path
 @pytest.mark.parametrize(
     ("command", "missing"),
     [
-        ("list", "suites"),
+        ("ci list suites", "suites"),
         ("stacks --folder theirs list", "theirs"),
         ("matrix --stacks all", "suites"),
         ("qualify 2.8.0 2.9.0", "suites"),
-        ("skew --jax 0.7.1 --libtpu 0.0.23", "suites"),
+        ("ci skew --jax 0.7.1 --libtpu 0.0.23", "suites"),
         ("since pytorch/xla#8854 --reports reports", "reports"),
-        ("expectations update a.xml", "fixtures/expectations"),
+        ("known update a.xml", "fixtures/expectations"),
         ("repro suites/a.py::test_a", "suites/a.py"),
         ("dashboard --history history --out site", "history"),
     ],

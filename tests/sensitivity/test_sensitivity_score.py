@@ -8,10 +8,10 @@ import pytest
 
 from harness import cli
 from harness.history.store import History
-from harness.render.sensitivity import lines
 from harness.sensitivity.fault import Fault
 from harness.sensitivity.report import write_report
 from harness.sensitivity.score import Answer, Score, Share, Verdict, share
+from harness.sensitivity.score_text import lines
 
 SEEN, UNSEEN = Verdict.SEEN, Verdict.UNSEEN
 

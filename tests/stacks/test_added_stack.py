@@ -31,13 +31,12 @@ def test_one_file_adds_a_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (stacks / "old.toml").write_text(OLD)
     (entries / "area.toml").write_text(ENTRY)
 
-    def said(*arguments: str) -> str:
-        command, *rest = arguments
-        assert cli.main([command, "--folder", str(stacks), *rest]) == 0
+    def said(command: str, *arguments: str) -> str:
+        assert cli.main([*command.split(), "--folder", str(stacks), *arguments]) == 0
         return capsys.readouterr().out
 
     def planned() -> list[str]:
-        line = said("plan", "night").splitlines()[0].removeprefix("stacks=")
+        line = said("ci plan", "night").splitlines()[0].removeprefix("stacks=")
         return [stack["stack"] for stack in json.loads(line)]
 
     def listed() -> list[str]:
@@ -53,6 +52,6 @@ def test_one_file_adds_a_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (row,) = [line for line in said("stacks", "list").splitlines() if line.startswith("new ")]
     assert row.split() == ["new", "3.11", "2.8.0", "0.6.5", "-", "-"]
     assert planned() == ["new", "old"]  # by the version of torch_xla
-    cells = said("plan", "cells", "--stack", "new", "--lanes", "cpu,tpu-aot").splitlines()[0]
+    cells = said("ci plan", "cells", "--stack", "new", "--lanes", "cpu,tpu-aot").splitlines()[0]
     assert [cell["lane"] for cell in json.loads(cells.removeprefix("cells="))] == ["cpu"]
     Expectations.load(entries, known_versions(stacks))

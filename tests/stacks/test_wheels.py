@@ -44,7 +44,9 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 def _download(tmp_path: Path, addresses: str, *arguments: str) -> tuple[int, list[str]]:
     out = tmp_path / "wheels"
-    code = cli.main(["wheels", addresses, "--out", str(out), "--date", "2026-11-21", *arguments])
+    code = cli.main(
+        ["ci", "wheels", addresses, "--out", str(out), "--date", "2026-11-21", *arguments]
+    )
     return code, sorted(path.name for path in out.glob("*")) if out.exists() else []
 
 

@@ -55,5 +55,5 @@ def test_the_grid_as_data() -> None:
 
 
 def test_an_unknown_stack_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["skew", "--jax=0.7.1", "--libtpu=0.0.23", "--stack=2.9"]) == 2
+    assert cli.main(["ci", "skew", "--jax=0.7.1", "--libtpu=0.0.23", "--stack=2.9"]) == 2
     assert "stack '2.9': did you mean" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from harness.dashboard.page_maker import Build
 from harness.dashboard.pages.case_page import recorded
 from harness.dashboard.rows import StackLine
 from harness.dashboard.site_facts import Facts
-from harness.sensitivity.score import PERCENT, SEEN, UNSEEN
+from harness.model.faults_seen import PERCENT, SEEN, UNSEEN
 
 
 @dataclass(frozen=True)

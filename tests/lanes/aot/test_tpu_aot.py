@@ -130,7 +130,7 @@ def other_process(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_topologies_lists_what_libtpu_takes() -> None:
-    done = other_process("-m", "harness", "topologies")
+    done = other_process("-m", "harness", "stacks", "topologies")
     assert done.returncode == 0, done.stderr
     for name in ("v4:2x2x1", "v5e:1x1", "v5p:4x4x4", "v6e:16x16"):
         assert name in done.stdout.split()

@@ -99,7 +99,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from harness.render import sensitivity as shown
+    from harness.sensitivity import score_text as shown
     from harness.sensitivity.plan import Sample
     from harness.sensitivity.report import write_report
     from harness.sensitivity.run import Request, measure

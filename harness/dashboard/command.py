@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from harness.commands.output import say, show
-from harness.commands.parsers import output_folder, whole_number
+from harness.commands.parsers import output_folder, site_address, whole_number
 from harness.commands.project import upstream_rows
 from harness.commands.query import name_set_aside
 from harness.dashboard.publish import NIGHTS, Shown, publish
 from harness.dashboard.site import Site
-from harness.errors import PARTIAL, BadInputError
+from harness.errors import PARTIAL
 
 if TYPE_CHECKING:
     import duckdb
@@ -54,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from harness.history.store import History
 
-    home = address(options.address)
+    home = site_address(options.address)
     rows = upstream_rows(options.upstream)
     history = History(options.history)
 
@@ -68,21 +66,3 @@ def _run(options: argparse.Namespace) -> int:
     say(f"{time.monotonic() - start:.1f} s")
     show(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")
     return PARTIAL if history.set_aside else 0
-
-
-def address(text: str, option: str = "--address") -> str:
-    """The address of a site, with a slash behind it; raises BadInputError for none of the web."""
-    if not text:
-        return ""
-    if text == "pages":  # where GitHub Pages puts the repository whose workflow this is
-        owner, _, name = os.environ.get("GITHUB_REPOSITORY", "").partition("/")
-        if not name:
-            raise BadInputError(f"{option} pages: expected OWNER/NAME in GITHUB_REPOSITORY")
-        return f"https://{owner.lower()}.github.io/{name}/"
-    try:
-        parts = urlsplit(text)
-    except ValueError as error:
-        raise BadInputError(f"{option} {text!r}: {error}") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInputError(f"{option} {text!r}: expected https://HOST/PATH/")
-    return text.rstrip("/") + "/"

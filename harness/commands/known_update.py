@@ -1,4 +1,4 @@
-"""``xla-harness expectations``."""
+"""``xla-harness known update``: rewrite the files of expectations from reports."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ from harness.stacks.catalogue import known_versions
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the command's own commands."""
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    action = actions.add_parser("update", help="rewrite the files from reports")
-    action.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, ours")
-    action.add_argument(
+    """Add the command's options. What ``known`` takes too may also be written before ``update``."""
+    parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="JUnit, ours")
+    parser.add_argument(
         "--expectations",
         type=Path,
         default=project.folder_of_expectations(),
         metavar="DIR",
         help="folder of expectation files (default: %(default)s, ini xla_expectations)",
     )
-    cause = action.add_mutually_exclusive_group()
+    cause = parser.add_mutually_exclusive_group()
     cause.add_argument("--issue", metavar="OWNER/REPO#NUMBER", help="of what fails without entry")
     cause.add_argument("--finding", metavar="NAME", help="instead: a section of docs/findings.md")
-    action.add_argument("--reason", default="", metavar="TEXT", help="of the new entries")
-    action.add_argument(
+    parser.add_argument("--reason", default="", metavar="TEXT", help="of the new entries")
+    parser.add_argument(
         "--cases", action="append", default=[], metavar="GLOB", help="only these; may be repeated"
     )
-    action.add_argument(
+    parser.add_argument(
         "--runs",
         type=whole_number(0, 1000),
         default=2,
         metavar="N",
         help="reports that prove a change (default: 2)",
     )
-    action.add_argument("--dry-run", action="store_true", help="say what would change")
-    add_folder(action)
-    add_json(action)
-    action.set_defaults(run=_update)
+    parser.add_argument("--dry-run", action="store_true", help="say what would change")
+    add_folder(parser, argparse.SUPPRESS)
+    add_json(parser, argparse.SUPPRESS)
+    parser.set_defaults(run=_update)
 
 
 def _update(options: argparse.Namespace) -> int:
-    """0 when nothing is left to do by hand, else 1."""
+    """Update the files, and return 0 when nothing is left to do by hand, else 1."""
+    for name in ("stack", "cause"):
+        if getattr(options, name):
+            raise BadInputError(f"--{name}: expected only without update")
     if options.runs < 1:
         raise BadInputError(f"--runs {options.runs}: expected a number above 0")
     # Without stacks of its own, a project has none that are known.

@@ -1,12 +1,11 @@
-"""``xla-harness issues``: keep one GitHub issue for each regression."""
+"""``xla-harness ci issues``: keep one GitHub issue for each regression."""
 
 from __future__ import annotations
 
 import argparse
 
-from harness.commands.dashboard import address
 from harness.commands.output import show
-from harness.commands.parsers import whole_number
+from harness.commands.parsers import site_address, whole_number
 from harness.commands.query import name_set_aside
 from harness.issues.github import Issues
 from harness.issues.plan import decide
@@ -38,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _sync(options: argparse.Namespace) -> int:
     from harness.history.store import History
 
-    site = address(options.site, "--site")
+    site = site_address(options.site, "--site")
     history, issues = History(options.history), Issues(options.repo)
     found = history.ask(state)
     name_set_aside(history.set_aside)

@@ -1,4 +1,4 @@
-"""``xla-harness jobset``: real multi-slice jobs on GKE, from the manifest to one report."""
+"""``xla-harness ci jobset``: real multi-slice jobs on GKE, from the manifest to one report."""
 
 from __future__ import annotations
 
