@@ -13,7 +13,7 @@ what several draw      ``templates/parts.html``: links, outcomes, strips, plots,
 a picture              its geometry in ``shapes.py``, its SVG in ``templates/parts.html``
 a verdict              ``changes.py``; the rules themselves stand in ``harness/verdicts``
 when something began   ``began.py``: the run, and what changed with it
-an address             ``page_names.py``
+an address             ``harness/render/page_names.py``
 dates, units, colours  ``units.py``, ``static/site.css``
 sorting and filtering  ``static/tables.js``
 how files are written  ``site.py``

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.dashboard.began import Began, began
-from harness.dashboard.page_names import ordered
 from harness.dashboard.rows import BROKEN, StackLine, Start
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import day, number, seconds
 from harness.diagnosis.signature import headline
+from harness.render.page_names import ordered
 from harness.verdicts.nightly import NightVerdict, judge
 from harness.verdicts.words import Verdict
 

@@ -16,15 +16,16 @@ from importlib import resources
 
 from markupsafe import Markup
 
-from harness.dashboard import page_names, units
+from harness.dashboard import units
 from harness.dashboard.changes import Change
-from harness.dashboard.page_names import natural
 from harness.dashboard.site import Site
 from harness.dashboard.site_facts import Facts
 from harness.diagnosis.signature import headline
 from harness.history.names import SetAside
 from harness.model.faults_seen import PERCENT
 from harness.model.issues import ISSUE, page
+from harness.render import page_names
+from harness.render.page_names import natural
 from harness.verdicts.upstream import Row
 
 MOST_CASES = 5_000  # with more, those that always pass or are always skipped have no page

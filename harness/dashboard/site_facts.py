@@ -11,7 +11,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from harness.dashboard.page_names import natural
 from harness.dashboard.rows import (
     Changed,
     Failure,
@@ -28,6 +27,7 @@ from harness.dashboard.rows import (
     cost,
 )
 from harness.model.versions import COMPONENTS
+from harness.render.page_names import natural
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

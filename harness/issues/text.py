@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from harness.dashboard.page_names import case_page, visible
 from harness.diagnosis.signature import first_line
 from harness.history.names import started
 from harness.model.issues import page
 from harness.model.script import becomes_script
 from harness.render.github_markup import code, plain, table
+from harness.render.page_names import case_page, visible
 from harness.verdicts.nightly import changed_components
 from harness.verdicts.regressions import Regression, Standing, State, digest
 

@@ -32,8 +32,9 @@ from support.site_nights import (
 )
 
 from harness import cli
-from harness.dashboard import page_names, shapes, units
+from harness.dashboard import shapes, units
 from harness.errors import PARTIAL
+from harness.render import page_names
 
 
 def publish(history: Path, out: Path, *more: str) -> int:

@@ -12,13 +12,13 @@ from harness.dashboard import shapes
 from harness.dashboard.began import distinct
 from harness.dashboard.changes import Change
 from harness.dashboard.page_maker import Build
-from harness.dashboard.page_names import case_page
 from harness.dashboard.pages.flaky_page import Flaky, listed
 from harness.dashboard.rows import Latest, Moved, Number, Point, StackLine, cost
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import urgency
 from harness.model.issues import ISSUE
 from harness.model.script import becomes_script
+from harness.render.page_names import case_page
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from harness.dashboard.page_maker import Build, as_json
-from harness.dashboard.page_names import cell_page
 from harness.dashboard.rows import Latest, cost
 from harness.dashboard.units import urgency
+from harness.render.page_names import cell_page
 
 _LISTED = 5_000  # rows of a page; those of one that has more are in the data
 

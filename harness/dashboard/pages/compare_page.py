@@ -10,11 +10,11 @@ from hashlib import sha256
 from itertools import pairwise
 
 from harness.dashboard.page_maker import Build
-from harness.dashboard.page_names import pair_page, slug
 from harness.dashboard.pages.runs_page import summaries
 from harness.dashboard.rows import WORKS, Latest, RunOutcome
 from harness.dashboard.units import urgency
 from harness.model.outcome import Kind
+from harness.render.page_names import pair_page, slug
 from harness.verdicts.alignment import (
     move_between,
     pairs,

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.dashboard.page_maker import Build
-from harness.dashboard.page_names import ordered
 from harness.dashboard.rows import Latest, cost
 from harness.dashboard.site_facts import Facts
 from harness.diagnosis.signature import first_line
+from harness.render.page_names import ordered
 
 _CASES = 100
 _NUMBER = re.compile(r"\d+")

@@ -8,9 +8,9 @@ from operator import attrgetter
 
 from harness.dashboard.began import Began, began
 from harness.dashboard.page_maker import Build
-from harness.dashboard.page_names import ordered, slug
 from harness.dashboard.rows import BROKEN, Latest, StackLine
 from harness.dashboard.site_facts import Facts
+from harness.render.page_names import ordered, slug
 
 _CASES = 200  # listed of one cause
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from harness.dashboard.changes import NEWS, Change
 from harness.dashboard.page_maker import Build, as_json
-from harness.dashboard.page_names import case_page
+from harness.render.page_names import case_page
 
 
 @dataclass(frozen=True)

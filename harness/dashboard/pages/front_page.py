@@ -10,10 +10,10 @@ from itertools import groupby
 from harness.dashboard import shapes
 from harness.dashboard.changes import ALWAYS, HEADLINES, ChangeGroup, clusters, of
 from harness.dashboard.page_maker import Build
-from harness.dashboard.page_names import cell_page, natural
 from harness.dashboard.pages.runs_page import Summary, summaries
 from harness.dashboard.rows import BAD, WORKS, Latest, Trend, cost
 from harness.dashboard.site_facts import Facts
+from harness.render.page_names import cell_page, natural
 
 _TREND = 14  # nights in a cell's small line
 _SHOWN = 8  # clusters of a verdict on the first screen; the rest is one click away

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.dashboard.page_maker import Build, as_json
-from harness.dashboard.page_names import natural
 from harness.dashboard.rows import Latest
 from harness.dashboard.site_facts import Facts
 from harness.model.issues import ISSUE
+from harness.render.page_names import natural
 from harness.verdicts.since import StackAnswer, Timeline
 from harness.verdicts.upstream import Row
 

@@ -11,10 +11,10 @@ from itertools import pairwise
 from harness import __version__
 from harness.dashboard.began import steps, unchanged
 from harness.dashboard.page_maker import Build
-from harness.dashboard.page_names import run_page, slug
 from harness.dashboard.rows import BAD, WORKS, Changed, OutcomeCount, ShownRun
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import urgency
+from harness.render.page_names import run_page, slug
 
 _LISTED = 500  # cases on a page; a run that breaks everything needs no more
 

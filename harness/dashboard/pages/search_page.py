@@ -12,13 +12,13 @@ from operator import attrgetter
 from urllib.parse import quote
 
 from harness.dashboard.page_maker import Build
-from harness.dashboard.page_names import case_page, natural, ordered
 from harness.dashboard.pages.failures_page import FailureCause
 from harness.dashboard.pages.issues_page import IssueRow
 from harness.dashboard.rows import Failure
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import day, plural, urgency
 from harness.diagnosis.signature import first_line
+from harness.render.page_names import case_page, natural, ordered
 
 KINDS = ("stack", "issue", "signature", "case")
 _LONGEST = 500  # characters of a failure that is searched in
