@@ -7,10 +7,18 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from harness.ir import Collective, Program, TensorType
-from harness.model.mismatch import NumbersError
-from suites.collectives.data import DTYPES, MLIR_NAMES, Groups
+from suites.shared.groups import Groups
+from suites.shared.values import DTYPES
 
-_MLIR = {DTYPES[name]: mlir for name, mlir in MLIR_NAMES.items()}
+_MLIR = {
+    DTYPES["float32"]: "f32",
+    DTYPES["bfloat16"]: "bf16",
+    DTYPES["float16"]: "f16",
+    DTYPES["int32"]: "i32",
+    DTYPES["int64"]: "i64",
+    DTYPES["uint8"]: "ui8",
+    DTYPES["bool"]: "i1",
+}
 
 
 def type_of(array: np.ndarray) -> TensorType:
@@ -48,29 +56,3 @@ def check_operands(collective: Collective, operands: int) -> None:
     assert got == (operands, operands), (
         f"operands and results: expected {operands} and {operands}, got {got[0]} and {got[1]}"
     )
-
-
-def check_numbers(results: Sequence[Sequence[np.ndarray]], *expected: Sequence[np.ndarray]) -> None:
-    """Every rank's outputs; `expected[output][rank]`. Equal in value, dtype and shape."""
-    for rank, outputs in enumerate(results):
-        assert len(outputs) == len(expected), (
-            f"outputs: expected {len(expected)}, got {len(outputs)}"
-        )
-        for output, got in enumerate(outputs):
-            _check_array(got, expected[output][rank], f"numbers: rank {rank} output {output}")
-
-
-def _check_array(got: np.ndarray, expected: np.ndarray, where: str) -> None:
-    if (got.dtype, got.shape) != (expected.dtype, expected.shape):
-        raise NumbersError(
-            f"{where}: expected {expected.dtype}{expected.shape}, got {got.dtype}{got.shape}"
-        )
-    with np.errstate(invalid="ignore"):
-        nan = np.isnan(got.astype(np.float64)) & np.isnan(expected.astype(np.float64))
-    differs = (got != expected) & ~nan
-    if differs.any():
-        index = tuple(int(i) for i in np.argwhere(differs)[0])
-        raise NumbersError(
-            f"{where} at {index}: expected {expected[index]}, got {got[index]} "
-            f"({int(differs.sum())} of {differs.size} elements differ)"
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.lanes.aot.optimized import Optimized
 from harness.model.topology import Topology
-from suites.collectives.data import Groups
+from suites.shared.groups import Groups
 
 SHAPE = (512, 256)
 BYTES = 4 * 512 * 256

@@ -15,7 +15,7 @@ from torch_xla.core import xla_model as xm
 
 from harness.ir import parse
 from suites.collectives.programs import Fn, Job, PerRank
-from suites.collectives.tensors import to_numpy, to_torch
+from suites.shared.tensors import to_numpy, to_torch
 
 try:
     from torch_xla._dynamo import dynamo_bridge

@@ -44,9 +44,9 @@ def main() -> None:
     import jax
     import numpy as np
 
-    from suites.collectives.data import ranks_of
-    from suites.collectives.jax_programs import AXES, COLLECTIVES, over
-    from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device, spread
+    from suites.shared.global_arrays import Spec, mesh_of, on_each_device, spread
+    from suites.shared.jax_collectives import AXES, COLLECTIVES, over
+    from suites.shared.values import ranks_of
 
     mesh, rows = mesh_of(2, DEVICES // 2), Spec(("x", "y"))
     whole = spread(np.concatenate(ranks_of(DEVICES, (8, 8))), mesh, rows)

@@ -12,8 +12,8 @@ from harness.ir import Program, parse
 from harness.job.ranks import run_ranks
 from harness.model.topology import Target
 from harness.oracles.replicas import execute
-from suites.collectives.tensors import to_torch
-from suites.process_groups.backends import BACKENDS
+from suites.shared.backends import BACKENDS
+from suites.shared.tensors import to_torch
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 

@@ -15,7 +15,7 @@ from torch_xla.stablehlo import StableHLOGraphModule, VariableType, exported_pro
 
 from harness.ir import Program, parse
 from harness.oracles.replicas import execute
-from suites.collectives.tensors import to_numpy, to_torch
+from suites.shared.tensors import to_numpy, to_torch
 
 PerRank = Sequence[Sequence[np.ndarray]]
 Fn = Callable[..., Any]

@@ -13,10 +13,10 @@ from torch_xla.core import xla_model as xm
 from harness.model.topology import Topology
 from harness.oracles.gloo import run_ranks
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import check_numbers
-from suites.collectives.data import REDUCERS, columns, executable, ranks_of
 from suites.collectives.programs import trace
-from suites.collectives.tensors import to_numpy, to_torch
+from suites.shared.comparison import check_numbers
+from suites.shared.tensors import to_numpy, to_torch
+from suites.shared.values import REDUCERS, columns, executable, ranks_of
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 

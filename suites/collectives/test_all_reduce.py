@@ -15,21 +15,12 @@ from torch_xla.core import xla_model as xm
 
 from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import check_groups, check_numbers, check_reducer
-from suites.collectives.data import (
-    LAYOUTS,
-    REDUCERS,
-    REDUCTIONS,
-    SHAPES,
-    Groups,
-    columns,
-    executable,
-    layout,
-    lists,
-    ranks_of,
-)
+from suites.collectives.checks import check_groups, check_reducer
 from suites.collectives.programs import trace
-from suites.collectives.tensors import to_numpy, to_torch
+from suites.shared.comparison import check_numbers
+from suites.shared.groups import LAYOUTS, Groups, layout, lists
+from suites.shared.tensors import to_numpy, to_torch
+from suites.shared.values import REDUCERS, REDUCTIONS, SHAPES, columns, executable, ranks_of
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 

@@ -19,8 +19,9 @@ from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.collectives.compiled import BYTES, SHAPE, check_exchange, must_send
 from suites.collectives.conftest import fake_group
-from suites.collectives.data import REDUCTIONS, Groups, lists, slice_groups, values
 from suites.collectives.programs import Model, export_module
+from suites.shared.groups import Groups, lists, slice_groups
+from suites.shared.values import REDUCTIONS, values
 
 pytestmark = [pytest.mark.lanes("tpu-aot"), pytest.mark.upstream("pytorch/xla#3412")]
 

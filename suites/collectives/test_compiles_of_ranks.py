@@ -17,16 +17,10 @@ from harness.lanes.aot.compiler import Compilation
 from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target
 from suites.collectives.compiled import SHAPE, check_exchange, must_send
-from suites.collectives.data import (
-    REDUCERS,
-    REDUCTIONS,
-    Groups,
-    executable,
-    slice_groups,
-    values,
-)
-from suites.collectives.tensors import to_torch
-from suites.process_groups.compiling import Step, compile_steps
+from suites.shared.compiling import Step, compile_steps
+from suites.shared.groups import Groups, slice_groups
+from suites.shared.tensors import to_torch
+from suites.shared.values import REDUCERS, REDUCTIONS, executable, values
 
 pytestmark = [
     pytest.mark.lanes("tpu-aot"),

@@ -11,24 +11,11 @@ import torch.distributed as dist
 
 from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import (
-    check_groups,
-    check_numbers,
-    check_operands,
-    check_reducer,
-    check_signature,
-)
-from suites.collectives.data import (
-    REDUCERS,
-    REDUCTIONS,
-    SHAPES,
-    columns,
-    executable,
-    layout,
-    ranks_of,
-    values,
-)
+from suites.collectives.checks import check_groups, check_operands, check_reducer, check_signature
 from suites.collectives.programs import Job, export
+from suites.shared.comparison import check_numbers
+from suites.shared.groups import layout
+from suites.shared.values import REDUCERS, REDUCTIONS, SHAPES, columns, executable, ranks_of, values
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 

@@ -12,9 +12,11 @@ import torch.distributed as dist
 
 from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import check_groups, check_numbers, check_operands, check_signature
-from suites.collectives.data import columns, layout, ranks_of
+from suites.collectives.checks import check_groups, check_operands, check_signature
 from suites.collectives.programs import export
+from suites.shared.comparison import check_numbers
+from suites.shared.groups import layout
+from suites.shared.values import columns, ranks_of
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#3412")]
 

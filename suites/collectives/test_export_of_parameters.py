@@ -14,10 +14,10 @@ from harness.job.ranks import run_ranks
 from harness.model.topology import Target
 from harness.oracles import collectives as oracle
 from harness.oracles.replicas import execute
-from suites.collectives.checks import check_numbers
-from suites.collectives.data import ranks_of
-from suites.collectives.tensors import to_torch
-from suites.process_groups.backends import BACKENDS
+from suites.shared.backends import BACKENDS
+from suites.shared.comparison import check_numbers
+from suites.shared.tensors import to_torch
+from suites.shared.values import ranks_of
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

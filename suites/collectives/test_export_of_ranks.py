@@ -16,18 +16,12 @@ import torch.distributed as dist
 
 from harness.model.topology import Target
 from harness.oracles import collectives as oracle
-from suites.collectives.checks import check_groups, check_numbers, check_reducer, check_signature
-from suites.collectives.data import (
-    ARITHMETIC,
-    NUMERIC,
-    REDUCERS,
-    SHAPES,
-    executable,
-    layout,
-    ranks_of,
-)
+from suites.collectives.checks import check_groups, check_reducer, check_signature
 from suites.collectives.exporting import Model, export
-from suites.process_groups.backends import BACKENDS
+from suites.shared.backends import BACKENDS
+from suites.shared.comparison import check_numbers
+from suites.shared.groups import layout
+from suites.shared.values import ARITHMETIC, NUMERIC, REDUCERS, SHAPES, executable, ranks_of
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

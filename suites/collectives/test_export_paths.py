@@ -18,11 +18,12 @@ from torch_xla.stablehlo import exported_program_to_stablehlo
 from harness.ir import parse
 from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import check_numbers, check_reducer
-from suites.collectives.data import columns, ranks_of
+from suites.collectives.checks import check_reducer
 from suites.collectives.dynamo import compile_graphs, without_compiled_guards
 from suites.collectives.programs import export, job_of
-from suites.collectives.tensors import to_numpy, to_torch
+from suites.shared.comparison import check_numbers
+from suites.shared.tensors import to_numpy, to_torch
+from suites.shared.values import columns, ranks_of
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
 

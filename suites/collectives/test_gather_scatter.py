@@ -11,23 +11,11 @@ from torch_xla.core import xla_model as xm
 
 from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import (
-    check_groups,
-    check_numbers,
-    check_reducer,
-)
-from suites.collectives.data import (
-    DTYPES,
-    EVEN_LAYOUTS,
-    REDUCERS,
-    REDUCTIONS,
-    columns,
-    executable,
-    layout,
-    lists,
-    ranks_of,
-)
+from suites.collectives.checks import check_groups, check_reducer
 from suites.collectives.programs import trace, trace_each
+from suites.shared.comparison import check_numbers
+from suites.shared.groups import EVEN_LAYOUTS, layout, lists
+from suites.shared.values import DTYPES, REDUCERS, REDUCTIONS, columns, executable, ranks_of
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#3412")]
 

@@ -17,13 +17,15 @@ from packaging.version import Version
 
 from harness.ir import parse
 from harness.model.topology import Target, Topology
-from suites.collectives.checks import check_groups, check_numbers, check_reducer
-from suites.collectives.data import layout, ranks_of
+from suites.collectives.checks import check_groups, check_reducer
 from suites.collectives.exported import export, read, versions
-from suites.collectives.jax_programs import AXES, COLLECTIVES, groups_of, over
-from suites.jax_compiled import exchanges
-from suites.jax_releases import unreadable_before_0_4_30
-from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device, parts, spread
+from suites.shared.comparison import check_numbers
+from suites.shared.global_arrays import Spec, mesh_of, on_each_device, parts, spread
+from suites.shared.groups import layout
+from suites.shared.jax_collectives import AXES, COLLECTIVES, groups_of, over
+from suites.shared.jax_compiled import exchanges
+from suites.shared.jax_releases import unreadable_before_0_4_30
+from suites.shared.values import ranks_of
 
 pytestmark = [
     pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),

@@ -13,16 +13,10 @@ from torch_xla.distributed import spmd as xs
 from harness.model.topology import Topology
 from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import check_numbers
-from suites.collectives.data import (
-    ARITHMETIC,
-    EVEN_LAYOUTS,
-    layout,
-    lists,
-    ranks_of,
-    slice_groups,
-)
-from suites.collectives.tensors import to_numpy, to_torch
+from suites.shared.comparison import check_numbers
+from suites.shared.groups import EVEN_LAYOUTS, layout, lists, slice_groups
+from suites.shared.tensors import to_numpy, to_torch
+from suites.shared.values import ARITHMETIC, ranks_of
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#9089")]
 

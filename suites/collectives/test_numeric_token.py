@@ -11,9 +11,9 @@ from torch_xla.core import xla_model as xm
 
 from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import check_numbers
-from suites.collectives.data import columns, ranks_of
 from suites.collectives.programs import trace
+from suites.shared.comparison import check_numbers
+from suites.shared.values import columns, ranks_of
 
 pytestmark = [
     pytest.mark.lanes("cpu", "virtual-tpu"),

@@ -11,10 +11,12 @@ from torch_xla.core import xla_model as xm
 
 from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import check_groups, check_numbers
-from suites.collectives.data import DTYPES, EVEN_LAYOUTS, columns, layout, lists, ranks_of
+from suites.collectives.checks import check_groups
 from suites.collectives.programs import export, trace
-from suites.collectives.tensors import to_numpy, to_torch
+from suites.shared.comparison import check_numbers
+from suites.shared.groups import EVEN_LAYOUTS, layout, lists
+from suites.shared.tensors import to_numpy, to_torch
+from suites.shared.values import DTYPES, columns, ranks_of
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8815")]
 

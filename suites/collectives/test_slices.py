@@ -19,10 +19,12 @@ from torch_xla.core import xla_model as xm
 from harness.model.topology import Topology
 from harness.oracles import collectives as oracle
 from harness.session.fixtures import StartRuntime
-from suites.collectives.checks import check_groups, check_numbers
-from suites.collectives.data import Groups, columns, lists, ranks_of, slice_groups
+from suites.collectives.checks import check_groups
 from suites.collectives.programs import trace
-from suites.collectives.tensors import to_numpy, to_torch
+from suites.shared.comparison import check_numbers
+from suites.shared.groups import Groups, lists, slice_groups
+from suites.shared.tensors import to_numpy, to_torch
+from suites.shared.values import columns, ranks_of
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -5,7 +5,7 @@ from torch_xla.distributed.spmd import XLAShardedTensor
 from torch_xla.distributed.spmd.xla_sharding import unwrap_sharded_tensor, wrap_as_sharded_tensor
 
 from harness.oracles.dtensor import Held
-from suites.execution import settle
+from suites.shared.execution import settle
 
 
 def host(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from harness.model.topology import Target, Topology
 from harness.oracles.torch_dtensor import Placement
 from suites.dtensor.layouts import S0, S1, R, placements_id, ranks
 from suites.dtensor.models import distribute_parameters, distributed, seeded_model
-from suites.process_groups.compiling import Step, as_one, compile_steps
+from suites.shared.compiling import Step, as_one, compile_steps
 
 pytestmark = [
     pytest.mark.lanes("tpu-aot"),

@@ -13,8 +13,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from suites.host_work.numbers import RATE
-from suites.jax_releases import checked
-from suites.multislice_flash_attention.attention import Attention
+from suites.shared.attention import Attention
+from suites.shared.jax_releases import checked
 
 WIDTH, HEADS, LAYERS = 32, 4, 3
 ATTENTION = Attention(batch=1, heads=1, length=128)

@@ -16,7 +16,7 @@ from harness.model.host_work import HostWork
 from harness.model.topology import Target, Topology
 from suites.host_work import steps
 from suites.host_work.numbers import check_descent
-from suites.jax_compiled import exchanges
+from suites.shared.jax_compiled import exchanges
 
 pytestmark = [
     pytest.mark.topologies("4"),

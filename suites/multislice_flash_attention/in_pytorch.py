@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -13,10 +13,9 @@ from harness.job.ranks import run_ranks
 from harness.model.topology import Target
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention import problems
-from suites.multislice_flash_attention.problems import Problem
-from suites.process_groups.backends import BACKENDS
+from suites.multislice_flash_attention.problems import Problem, Tensors
+from suites.shared.backends import BACKENDS
 
-Tensors = Mapping[str, torch.Tensor]
 Value = TypeVar("Value")
 
 

@@ -12,8 +12,7 @@ from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_at
 from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 from torch_tpu._internal.pallas import jax_op
 
-from suites.multislice_flash_attention.in_pytorch import Tensors
-from suites.multislice_flash_attention.problems import Problem, segment_ids
+from suites.multislice_flash_attention.problems import Problem, Tensors, segment_ids
 
 
 def _flash(  # noqa: PLR0913, PLR0917 - an operator takes no mapping

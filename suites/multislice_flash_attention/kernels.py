@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from suites.execution import settle
 from suites.multislice_flash_attention.problems import (
     Problem,
     assert_all_close,
@@ -16,6 +15,7 @@ from suites.multislice_flash_attention.problems import (
     leaves_on_tpu,
     softmax_attention,
 )
+from suites.shared.execution import settle
 
 
 def _forward(problem: Problem, **sharding: Any) -> None:

@@ -15,6 +15,9 @@ TOLERANCE = {
 }
 
 
+Tensors = Mapping[str, torch.Tensor]
+
+
 @dataclass(frozen=True)
 class Problem:
     """One attention to compute: tensors of [batch, heads, queries or keys, width]."""
@@ -55,7 +58,7 @@ def segment_ids(problem: Problem, length: int) -> torch.Tensor:
     return (position[..., None] > ends).sum(-1).int()
 
 
-def softmax_attention(problem: Problem, host: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def softmax_attention(problem: Problem, host: Tensors) -> torch.Tensor:
     """softmax((q @ k.T + bias) * scale) @ v in float64, with what may not be seen masked out."""
     return _weights(problem, host) @ _of_each_head(problem, host["v"].double())
 
@@ -70,7 +73,7 @@ def _shared(problem: Problem, gradient: torch.Tensor) -> torch.Tensor:
     return gradient.unflatten(1, (problem.kv_heads or problem.heads, -1)).sum(2)
 
 
-def _weights(problem: Problem, host: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def _weights(problem: Problem, host: Tensors) -> torch.Tensor:
     scores = host["q"].double() @ _of_each_head(problem, host["k"].double()).mT
     if problem.bias:  # before the scale, as in JAX's mha_reference
         scores = scores + host["bias"].double()
@@ -115,7 +118,7 @@ def leaves_on_tpu(problem: Problem) -> dict[str, torch.Tensor]:
     return {name: t.to("xla").requires_grad_(name != "do") for name, t in host.items()}
 
 
-def flash(problem: Problem, leaves: Mapping[str, torch.Tensor], **sharding: Any) -> torch.Tensor:
+def flash(problem: Problem, leaves: Tensors, **sharding: Any) -> torch.Tensor:
     """torch_xla's flash attention of the leaves; not executed yet."""
     from torch_xla.experimental.custom_kernel import flash_attention
 

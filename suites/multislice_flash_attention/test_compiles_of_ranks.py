@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target
-from suites.process_groups.compiling import Step, as_one, compile_steps
+from suites.shared.compiling import Step, as_one, compile_steps
 
 pytestmark = [
     pytest.mark.lanes("tpu-aot"),

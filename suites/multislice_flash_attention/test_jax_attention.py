@@ -14,9 +14,9 @@ import pytest
 
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
-from suites.jax_releases import jitted, needs_tpu_interpret_mode
 from suites.multislice_flash_attention import ragged
-from suites.multislice_flash_attention.attention import Attention
+from suites.shared.attention import Attention
+from suites.shared.jax_releases import jitted, needs_tpu_interpret_mode
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

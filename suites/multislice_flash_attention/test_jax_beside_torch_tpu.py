@@ -18,7 +18,7 @@ from harness.lanes.events import EventLog
 from harness.model.topology import Target
 from suites.multislice_flash_attention.in_pytorch import attend, check_output, kernels_of
 from suites.multislice_flash_attention.problems import Problem, inputs
-from suites.process_groups.backends import BACKENDS
+from suites.shared.backends import BACKENDS
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

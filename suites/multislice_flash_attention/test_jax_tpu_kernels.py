@@ -13,9 +13,9 @@ import pytest
 
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
-from suites.jax_releases import needs_tpu_interpret_mode
 from suites.multislice_flash_attention import ragged
-from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device
+from suites.shared.global_arrays import Spec, mesh_of, on_each_device
+from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -6,9 +6,9 @@ import torch
 import torch_xla
 
 from harness.session.fixtures import StartRuntime
-from suites.jax_releases import needs_tpu_interpret_mode
 from suites.multislice_flash_attention import ragged
 from suites.multislice_flash_attention.paged import TOLERANCE, Cache, expected, inputs
+from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -8,7 +8,7 @@ import torch
 from harness.job.ranks import run_ranks
 from harness.model.topology import Target
 from suites.multislice_flash_attention.problems import Problem, assert_close, expected, inputs
-from suites.process_groups.backends import BACKENDS
+from suites.shared.backends import BACKENDS
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from harness.model.topology import Target
-from suites.collectives.data import Groups
-from suites.process_groups.backends import BACKENDS
 from suites.process_groups.jobs import Question, check, over_framework, over_gloo
+from suites.shared.backends import BACKENDS
+from suites.shared.groups import Groups
 
 
 def ask(

@@ -14,9 +14,9 @@ from harness.job.ranks import run_ranks
 from harness.model.mismatch import NumbersError
 from harness.model.topology import Target
 from harness.oracles import gloo
-from suites.collectives.data import Groups
-from suites.collectives.tensors import to_numpy, to_torch
-from suites.process_groups.backends import BACKENDS
+from suites.shared.backends import BACKENDS
+from suites.shared.groups import Groups
+from suites.shared.tensors import to_numpy, to_torch
 
 
 @dataclass(frozen=True)

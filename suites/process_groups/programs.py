@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from harness.oracles import collectives as oracle
-from suites.collectives.data import Groups
 from suites.process_groups.jobs import Program, Question, Rank
+from suites.shared.groups import Groups
 
 Meaning = Callable[[Sequence[np.ndarray], Groups], list[np.ndarray]]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from harness.model.topology import Target
-from suites.collectives.data import Groups, layout, ranks_of
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Question
 from suites.process_groups.programs import COLLECTIVES, question
+from suites.shared.groups import Groups, layout
+from suites.shared.values import ranks_of
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

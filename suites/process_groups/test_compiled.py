@@ -13,10 +13,11 @@ import torch.distributed._functional_collectives as functional
 
 from harness.model.topology import Target
 from harness.oracles import collectives as oracle
-from suites.collectives.data import layout, ranks_of
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Program, Question, Rank
 from suites.process_groups.programs import group_of
+from suites.shared.groups import layout
+from suites.shared.values import ranks_of
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Target
-from suites.process_groups.backends import BACKENDS
 from suites.process_groups.training import OPTIMIZERS, Trained, check, in_one_process, net, train
+from suites.shared.backends import BACKENDS
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -10,10 +10,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from harness.model.topology import Target
-from suites.collectives.data import Groups, layout, ranks_of
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Program, Question, Rank
 from suites.process_groups.programs import COLLECTIVES
+from suites.shared.groups import Groups, layout
+from suites.shared.values import ranks_of
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -13,10 +13,8 @@ from jax.sharding import NamedSharding
 
 from harness.model.topology import Topology
 from harness.oracles import collectives as oracle
-from suites.collectives.checks import check_numbers
-from suites.collectives.data import ranks_of
-from suites.collectives.jax_programs import AXES, COLLECTIVES, Axes, groups_of, over
-from suites.process_groups.global_arrays import (
+from suites.shared.comparison import check_numbers
+from suites.shared.global_arrays import (
     Parts,
     Spec,
     mesh_of,
@@ -25,6 +23,8 @@ from suites.process_groups.global_arrays import (
     parts,
     spread,
 )
+from suites.shared.jax_collectives import AXES, COLLECTIVES, Axes, groups_of, over
+from suites.shared.values import ranks_of
 
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("jax-ml/jax#40830")]
 

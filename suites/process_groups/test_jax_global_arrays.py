@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
-from suites.process_groups.global_arrays import (
+from suites.shared.global_arrays import (
     Parts,
     Spec,
     mesh_of,

@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from harness.job.ranks import run_ranks
 from harness.messages.ports import HOST, free_port
 from harness.model.topology import Topology
-from suites.process_groups.global_arrays import Spec, mesh_of, spread
+from suites.shared.global_arrays import Spec, mesh_of, spread
 
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("jax-ml/jax#25783")]
 

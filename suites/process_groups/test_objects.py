@@ -10,7 +10,7 @@ import torch.distributed as dist
 from harness.job.ranks import run_ranks
 from harness.model.topology import Target
 from harness.oracles import gloo
-from suites.process_groups.backends import BACKENDS
+from suites.shared.backends import BACKENDS
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from harness.model.topology import Target
-from suites.collectives.data import Groups, ranks_of, rewritten
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Program, Question, Rank
 from suites.process_groups.programs import group_of
+from suites.shared.groups import Groups
+from suites.shared.values import ranks_of, rewritten
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

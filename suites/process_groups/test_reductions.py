@@ -13,10 +13,10 @@ import torch.distributed as dist
 from harness.isolation.ranks import RankError
 from harness.model.topology import Target
 from harness.oracles import collectives as oracle
-from suites.collectives.data import REDUCERS, REDUCTIONS, executable, ranks_of, rewritten
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Program, Question, Rank, over_framework
 from suites.process_groups.programs import part_of_sum
+from suites.shared.values import REDUCERS, REDUCTIONS, executable, ranks_of, rewritten
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -9,7 +9,7 @@ import torch
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Target
-from suites.process_groups.backends import BACKENDS
+from suites.shared.backends import BACKENDS
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

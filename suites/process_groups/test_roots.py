@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 from harness.model.topology import Target
 from harness.oracles import collectives as oracle
-from suites.collectives.data import ranks_of
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Program, Question, Rank
+from suites.shared.values import ranks_of
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

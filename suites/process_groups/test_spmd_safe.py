@@ -11,10 +11,10 @@ from harness.job.ranks import run_ranks
 from harness.lanes.events import EventLog
 from harness.model.topology import Target
 from harness.oracles import collectives as oracle
-from suites.collectives.data import ranks_of
-from suites.collectives.tensors import to_numpy, to_torch
-from suites.process_groups.backends import BACKENDS
 from suites.process_groups.jobs import check
+from suites.shared.backends import BACKENDS
+from suites.shared.tensors import to_numpy, to_torch
+from suites.shared.values import ranks_of
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 from harness.model.topology import Target
-from suites.collectives.data import layout, ranks_of
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Program, Question, Rank
 from suites.process_groups.programs import question
+from suites.shared.groups import layout
+from suites.shared.values import ranks_of
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -13,7 +13,6 @@ from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimi
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
-from suites.process_groups.backends import TorchXla
 from suites.process_groups.training import (
     OPTIMIZERS,
     AllReduced,
@@ -24,6 +23,7 @@ from suites.process_groups.training import (
     probe,
     train,
 )
+from suites.shared.backends import TorchXla
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 from harness.model.topology import Target
-from suites.collectives.data import ranks_of, rewritten
 from suites.process_groups.asking import ask
 from suites.process_groups.jobs import Question, Rank
+from suites.shared.values import ranks_of, rewritten
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),

@@ -19,12 +19,13 @@ from torch_xla.core import xla_model as xm
 from harness.job.ranks import run_ranks
 from harness.model.topology import Target, Topology
 from harness.oracles import collectives as oracle
-from suites.collectives.data import Groups, layout, lists, ranks_of
-from suites.collectives.tensors import to_numpy, to_torch
 from suites.process_groups.asking import ask
-from suites.process_groups.backends import join_replicas
 from suites.process_groups.jobs import Program, Question, Rank, check
 from suites.process_groups.programs import COLLECTIVES, root
+from suites.shared.backends import join_replicas
+from suites.shared.groups import Groups, layout, lists
+from suites.shared.tensors import to_numpy, to_torch
+from suites.shared.values import ranks_of
 
 pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("pytorch/xla#3824")]
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from harness.model.mismatch import NumbersError
-from suites.process_groups.backends import Backend
+from suites.shared.backends import Backend
 
 STEPS = 3
 Optimizer = Callable[[Iterable[torch.nn.Parameter]], Any]

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target, Topology
 from harness.oracles.torch_dtensor import Placement, Replicate, Shard, distribute_tensor
-from suites.process_groups.compiling import Step, as_one, compile_steps
+from suites.shared.compiling import Step, as_one, compile_steps
 
 pytestmark = [
     pytest.mark.lanes("tpu-aot"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Spec, check_placement
 from harness.session.fixtures import StartRuntime
-from suites.execution import settle
+from suites.shared.execution import settle
 from suites.spmd_specs.meshes import (
     check_product,
     every_spec,

@@ -14,7 +14,7 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout
 from harness.session.fixtures import StartRuntime
-from suites.execution import settle
+from suites.shared.execution import settle
 from suites.spmd_specs.meshes import shuffled, xla_mesh
 from suites.spmd_specs.models import Net
 from suites.spmd_specs.twins import ADAM, AXES, Twins, fsdp_layout, models

@@ -8,7 +8,7 @@ from harness.model.mismatch import NumbersError
 from harness.model.topology import Topology
 from harness.oracles.sharding import Shape, Spec, as_numpy, check_placement
 from harness.session.fixtures import StartRuntime
-from suites.execution import settle
+from suites.shared.execution import settle
 from suites.spmd_specs.meshes import grid, marked, numbered, xla_mesh
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]

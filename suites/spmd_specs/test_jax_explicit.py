@@ -17,8 +17,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from suites.jax_compiled import exchanges
-from suites.jax_releases import explicit, needs_explicit_axes
+from suites.shared.jax_compiled import exchanges
+from suites.shared.jax_releases import explicit, needs_explicit_axes
 from suites.spmd_specs.jax_layouts import Entry, check, mesh_of_two_rows, name_of, sharding, specs
 
 pytestmark = [

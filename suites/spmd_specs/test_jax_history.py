@@ -15,14 +15,14 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from suites.jax_compiled import exchanges
-from suites.jax_releases import (
+from suites.shared.global_arrays import mesh_of
+from suites.shared.jax_compiled import exchanges
+from suites.shared.jax_releases import (
     checked,
     explicit,
     needs_explicit_axes,
     unreadable_before_0_4_30,
 )
-from suites.process_groups.global_arrays import mesh_of
 
 pytestmark = [
     pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),

@@ -16,7 +16,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from harness.model.topology import Topology
-from suites.jax_releases import checked, unreadable_before_0_4_30
+from suites.shared.jax_releases import checked, unreadable_before_0_4_30
 from suites.spmd_specs.shapes import all_mesh_shapes
 
 pytestmark = [

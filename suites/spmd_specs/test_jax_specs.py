@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 from harness.model.topology import Topology
-from suites.jax_releases import unreadable_before_0_4_30
+from suites.shared.jax_releases import unreadable_before_0_4_30
 from suites.spmd_specs.jax_layouts import (
     Entry,
     check,

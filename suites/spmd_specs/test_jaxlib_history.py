@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from suites.process_groups.global_arrays import mesh_of
+from suites.shared.global_arrays import mesh_of
 
 pytestmark = [
     pytest.mark.lanes("cpu"),

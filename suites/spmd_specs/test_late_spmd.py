@@ -12,7 +12,7 @@ import torch_xla.runtime as xr
 from harness.model.topology import Target, Topology
 from harness.oracles.sharding import Layout, check_placement
 from harness.session.fixtures import StartRuntime
-from suites.execution import settle
+from suites.shared.execution import settle
 from suites.spmd_specs.meshes import marked, numbered, shuffled, xla_mesh
 
 pytestmark = [

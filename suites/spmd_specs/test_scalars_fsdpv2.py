@@ -16,7 +16,7 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
 from harness.model.topology import Topology
 from harness.oracles.sharding import as_numpy, check_placement
 from harness.session.fixtures import StartRuntime
-from suites.execution import settle
+from suites.shared.execution import settle
 from suites.spmd_specs.meshes import marked, numbered, xla_mesh
 from suites.spmd_specs.models import Block, Net, batch
 from suites.spmd_specs.twins import (

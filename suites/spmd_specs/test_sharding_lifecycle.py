@@ -9,7 +9,7 @@ import torch_xla.distributed.spmd as xs
 from harness.model.topology import Topology
 from harness.oracles.sharding import Shape, Spec, check_placement
 from harness.session.fixtures import StartRuntime
-from suites.execution import settle
+from suites.shared.execution import settle
 from suites.spmd_specs.meshes import grid, marked, numbered, sharding_of, xla_mesh
 
 pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from harness.oracles.sharding import Layout, Spec, as_numpy, check_placement
-from suites.execution import settle
+from suites.shared.execution import settle
 from suites.spmd_specs.meshes import marked, shuffled
 from suites.spmd_specs.models import Net, batch, train
 

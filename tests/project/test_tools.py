@@ -19,6 +19,7 @@ FAULTS = {
     "spelling": ("docs/planted.md", "Errors are rec" + "ieved.\n"),
     "imports": ("harness/model/planted.py", "from harness.junit import case\n"),
 }
+AREAS = ("suites/dtensor/planted.py", "from suites.collectives import checks\n")
 
 
 def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
@@ -34,12 +35,19 @@ def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
 def test_every_planted_fault_is_named(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     subprocess.run(["git", "clone", "--quiet", ROOT, copy], check=True)
-    for path, text in FAULTS.values():
+    for path, text in (*FAULTS.values(), AREAS):
         (copy / path).write_text(text)
     subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
     done = run(copy, *FAULTS)
     assert (done.returncode, done.stderr) == (1, f"failed: {' '.join(FAULTS)}\n"), done.stdout
-    for message in ("F401", "planted.c:1:", "==> received", ".model -> .junit", "be reformatted"):
+    for message in (
+        "F401",
+        "planted.c:1:",
+        "==> received",
+        ".model -> .junit",
+        "suites.dtensor is not allowed to import suites.collectives",
+        "be reformatted",
+    ):
         assert message in done.stdout
 
 

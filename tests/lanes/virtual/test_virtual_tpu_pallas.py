@@ -161,7 +161,7 @@ def _in_a_job(topology: Topology, body: Any, **options: Any) -> list[Any]:
     """What each process has of the kernel's result, or why the kernel can't be interpreted."""
 
     def rank(_: int) -> Any:
-        from suites.process_groups.global_arrays import Spec, mesh_of, on_each_device, spread
+        from suites.shared.global_arrays import Spec, mesh_of, on_each_device, spread
 
         mesh = mesh_of(topology.total)
         given = spread(np.concatenate([X, X + 100]), mesh, Spec("x"))

@@ -13,7 +13,7 @@ from harness.lanes.aot.optimized import Optimized
 from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.lanes.virtual.submitted import Submitted, recording
 from harness.model.topology import Target
-from suites.process_groups.backends import BACKENDS
+from suites.shared.backends import BACKENDS
 
 Step = Callable[[], object]
 Prepare = Callable[[torch.device], Mapping[str, Step]]

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from harness.oracles import collectives as oracle
-from suites.collectives.data import Groups
+from suites.shared.groups import Groups
 
 Axes = tuple[str, ...]
 IndexGroups = list[list[int]] | None

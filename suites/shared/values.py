@@ -1,4 +1,4 @@
-"""The space the cases range over: reducers, dtypes, group layouts, shapes and input values."""
+"""Inputs of collectives: reducers, dtypes, shapes, and the values of each rank."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ import ml_dtypes
 import numpy as np
 from packaging.version import Version
 
-from harness.model.topology import Topology
-
-Groups = tuple[tuple[int, ...], ...]
-
 DTYPES = {
     "float32": np.dtype(np.float32),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -21,15 +17,6 @@ DTYPES = {
     "int64": np.dtype(np.int64),
     "uint8": np.dtype(np.uint8),
     "bool": np.dtype(np.bool_),
-}
-MLIR_NAMES = {
-    "float32": "f32",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "int32": "i32",
-    "int64": "i64",
-    "uint8": "ui8",
-    "bool": "i1",
 }
 SHAPES = {
     "scalar": (),
@@ -86,41 +73,6 @@ def rewritten() -> bool:
         return False
 
 
-def layout(name: str, world: int) -> Groups:
-    """The replica groups of that name over `world` ranks; `()` is the API's own default."""
-    ranks = tuple(range(world))
-    half = max(world // 2, 1)
-    groups: dict[str, Groups] = {
-        "default": (),
-        "all": (ranks,),
-        "reversed": (ranks[::-1],),
-        "pairs": tuple(ranks[i : i + 2] for i in range(0, world, 2)),
-        "strided": tuple(ranks[i::half] for i in range(half)),
-        "uneven": (ranks[:-1], ranks[-1:]) if world > 1 else (ranks,),
-        "singletons": tuple((rank,) for rank in ranks),
-    }
-    return groups[name]
-
-
-LAYOUTS = ("default", "all", "reversed", "pairs", "strided", "uneven", "singletons")
-EVEN_LAYOUTS = tuple(name for name in LAYOUTS if name != "uneven")
-
-
-def slice_groups(name: str, topology: Topology) -> Groups:
-    """Replica groups of a multi-slice job, whose ranks are numbered slice by slice.
-
-    `within`: each slice. `across`: each chip with those of its place in the other slices. `mixed`:
-    one half of every slice, and the other. `all`: one group.
-    """
-    ranks = np.arange(topology.total).reshape(topology.slices, topology.devices)
-    groups: dict[str, np.ndarray] = {"within": ranks, "across": ranks.T}
-    groups["all"] = ranks.reshape(1, -1)
-    if name == "mixed":  # a slice of one chip has no halves
-        halves = ranks.reshape(topology.slices, 2, -1)
-        groups[name] = halves.transpose(1, 0, 2).reshape(2, -1)
-    return tuple(map(tuple, groups[name].tolist()))
-
-
 # Of odd magnitudes, of which eight add up exactly. Those of float32 are all too long for bfloat16.
 _HALVES = {"float32": (128, 2048), "float16": (0, 100)}
 
@@ -157,8 +109,3 @@ def ranks_of(
 def columns(*inputs: list[np.ndarray]) -> list[tuple[np.ndarray, ...]]:
     """Inputs given per tensor, as inputs per rank."""
     return list(zip(*inputs, strict=True))
-
-
-def lists(groups: Groups) -> list[list[int]] | None:
-    """Groups as the API wants them."""
-    return [list(ranks) for ranks in groups] or None

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
-from suites.jax_releases import jitted
+from suites.shared.jax_releases import jitted
 
 Spec = PartitionSpec
 Parts = dict[int, np.ndarray]  # of one array: what each device has of it, by the device's number
