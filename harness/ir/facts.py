@@ -57,7 +57,7 @@ class Program:
     artifact: bytes = field(repr=False, compare=False)
 
     def only(self, kind: str) -> Collective:
-        """The program's single collective, which must be of this kind.
+        """Return the program's single collective, which must be of this kind.
 
         Raises:
             MismatchError: there is none, there are several, or it is of another kind.

@@ -58,7 +58,7 @@ def _context() -> ir.Context:
 
 
 def parse(source: str | bytes) -> Program:
-    """The facts of a StableHLO module given as text or as a portable artifact.
+    """Read the facts of a StableHLO module given as text or as a portable artifact.
 
     Parsing verifies: the result is a valid module.
 
@@ -79,14 +79,14 @@ def parse(source: str | bytes) -> Program:
 
 
 def read_artifact(artifact: bytes) -> Any:
-    """A portable artifact as a module of StableHLO."""
+    """Return the StableHLO module of a portable artifact."""
     with _context() as context:
         found = _artifacts.deserialize_portable_artifact(artifact)  # text before jaxlib 0.10
         return ir.Module.parse(found, context) if isinstance(found, str) else found
 
 
 def name_of(artifact: bytes) -> str:
-    """The name of the module in a portable artifact; raises InvalidProgramError."""
+    """Return the module's name in a portable artifact, or raise InvalidProgramError."""
     name: str = _module(artifact).operation.attributes["sym_name"].value
     return name
 
@@ -169,7 +169,7 @@ def _groups(operation: Any) -> tuple[Group, ...]:
 
 
 def _groups_along(given: Any, operation: Any) -> tuple[Group, ...]:
-    """The groups of devices along axes of a mesh, or along parts of axes.
+    """Return the groups of devices along axes of a mesh, or along parts of axes.
 
     A part (before)size of an axis is what remains of its places divided by ``size * after``, modulo
     ``size``: https://openxla.org/shardy/sharding_representation#sub_axes

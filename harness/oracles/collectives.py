@@ -19,7 +19,7 @@ Reduce = Callable[[np.ndarray], np.ndarray]
 
 
 def all_reduce(inputs: Ranks, reducer: str, groups: Groups = ()) -> list[np.ndarray]:
-    """Each rank gets its group's elementwise reduction; `reducer` is a key of `REDUCERS`."""
+    """Give each rank its group's elementwise reduction; `reducer` is a key of `REDUCERS`."""
     reduced = [np.empty(0)] * len(inputs)
     for group in partition(groups, len(inputs)):
         value = _reduce([inputs[rank] for rank in group], reducer)
@@ -29,7 +29,7 @@ def all_reduce(inputs: Ranks, reducer: str, groups: Groups = ()) -> list[np.ndar
 
 
 def all_gather(inputs: Ranks, axis: int, groups: Groups = ()) -> list[np.ndarray]:
-    """Each rank gets its group's inputs concatenated along `axis`, in the group's order."""
+    """Give each rank its group's inputs concatenated along `axis`, in the group's order."""
     gathered = [np.empty(0)] * len(inputs)
     for group in partition(groups, len(inputs)):
         value = np.concatenate([inputs[rank] for rank in group], axis)
@@ -39,7 +39,7 @@ def all_gather(inputs: Ranks, axis: int, groups: Groups = ()) -> list[np.ndarray
 
 
 def reduce_scatter(inputs: Ranks, reducer: str, axis: int, groups: Groups = ()) -> list[np.ndarray]:
-    """The i-th rank of a group gets the i-th equal part, along `axis`, of the group's reduction.
+    """Give the i-th rank of a group the i-th equal part, along `axis`, of the group's reduction.
 
     Raises:
         ValueError: a group's size doesn't divide the axis.
@@ -55,7 +55,7 @@ def reduce_scatter(inputs: Ranks, reducer: str, axis: int, groups: Groups = ()) 
 def all_to_all(
     inputs: Ranks, split_axis: int, concat_axis: int, groups: Groups = ()
 ) -> list[np.ndarray]:
-    """The i-th rank of a group gets every member's i-th part, concatenated in the group's order.
+    """Give the i-th rank of a group every member's i-th part, concatenated in the group's order.
 
     Raises:
         ValueError: a group's size doesn't divide the split axis.
@@ -69,7 +69,7 @@ def all_to_all(
 
 
 def collective_permute(inputs: Ranks, pairs: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    """The target of each (source, target) pair gets the source's input; other ranks get zeros."""
+    """Give the target of each (source, target) pair the source's input, and other ranks zeros."""
     permuted = [np.zeros_like(value) for value in inputs]
     for source, target in pairs:
         permuted[target] = inputs[source]
@@ -77,12 +77,12 @@ def collective_permute(inputs: Ranks, pairs: Sequence[Sequence[int]]) -> list[np
 
 
 def broadcast(inputs: Ranks, root: int) -> list[np.ndarray]:
-    """Every rank gets the root's input, bit for bit."""
+    """Give every rank the root's input, bit for bit."""
     return [inputs[root]] * len(inputs)
 
 
 def partition(groups: Groups, ranks: int) -> list[Sequence[int]]:
-    """The groups, with the default filled in.
+    """Return the groups, or one group of all ranks if there are none.
 
     Raises:
         ValueError: the groups don't hold each rank exactly once.

@@ -103,7 +103,7 @@ def _distributed(
 def own_shard(
     tensor: torch.Tensor, ranks: DeviceMesh, placements: Sequence[Placement] | None
 ) -> torch.Tensor:
-    """What ``distribute_tensor(..., src_data_rank=None)`` gives, which came with torch 2.7.
+    """Return what ``distribute_tensor(..., src_data_rank=None)`` does since torch 2.7.
 
     A rank cuts its shard out of its own copy: a replica, redistributed, needs no other rank's data.
     """

@@ -47,7 +47,7 @@ def settle_most() -> None:
 
 @cache
 def cpu_client(count: int) -> Any:
-    """A client of jaxlib's own XLA, apart from JAX's, with at least `count` devices."""
+    """Return a client of jaxlib's own XLA, apart from JAX's, with at least `count` devices."""
     make = xla_client.make_cpu_client
     if _takes_number():
         return make(num_devices=count)

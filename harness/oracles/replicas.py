@@ -43,7 +43,7 @@ class ExecutionError(RuntimeError):
 
 
 def execute(program: Program, arguments: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
-    """Runs `program` with one replica per entry of `arguments`.
+    """Run `program` with one replica per entry of `arguments`.
 
     `arguments[replica][i]` is the replica's i-th input: shape and dtype as in `program.inputs`
     (bfloat16 through ml_dtypes). The answer is `results[replica][i]`, likewise.
@@ -65,7 +65,7 @@ def execute(program: Program, arguments: Sequence[Sequence[np.ndarray]]) -> list
 
 
 def compiled(client: Any, module: bytes | str, devices: Sequence[Any], options: Any) -> Any:
-    """A module of StableHLO as an executable of jaxlib's own client, on every release."""
+    """Compile a StableHLO module for jaxlib's own client, on every release."""
     if hasattr(client, "compile_and_load"):
         return client.compile_and_load(module, xla_client.DeviceList(tuple(devices)), options)
     return client.compile(module, options)  # before jaxlib 0.6.1
@@ -99,7 +99,7 @@ def _options(replicas: int) -> Any:
 
 
 def _sharded(devices: Sequence[Any], arguments: Sequence[Sequence[np.ndarray]]) -> list[jax.Array]:
-    """An array for each argument, each device's value on it.
+    """Make an array of each argument, with each device's value on that device.
 
     JAX calls them replicated, which is how it names one value of the full shape on every device;
     it does not look whether they are equal.
@@ -116,7 +116,7 @@ def _sharded(devices: Sequence[Any], arguments: Sequence[Sequence[np.ndarray]]) 
 
 
 def _placed(value: np.ndarray, device: Any) -> Any:
-    """An array on that device, of the same dtype: JAX would make 32 bits of 64."""
+    """Put the value on the device in its own dtype: by default, JAX makes 32 bits of 64."""
     with _enable_x64(True):
         return jax.device_put(np.asarray(value, order="C"), device)
 

@@ -116,7 +116,7 @@ def placed_shards(tensor: Any) -> dict[int, PlacedShard]:
 
 
 def as_numpy(tensor: Any) -> np.ndarray[Any, Any]:
-    """A tensor's values on the host, gathered; bfloat16 becomes float32, which holds it exactly."""
+    """Gather a tensor's values on the host; bfloat16 becomes float32, which holds it exactly."""
     tensor = getattr(tensor, "global_tensor", tensor).detach().cpu()
     values: np.ndarray[Any, Any] = (
         tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor

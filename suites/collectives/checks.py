@@ -28,7 +28,7 @@ def type_of(array: np.ndarray) -> TensorType:
 def check_signature(
     program: Program, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> None:
-    """The program takes what the model takes, in its order, and returns what it returns."""
+    """Check that the program's parameters and results are the model's, in the same order."""
     expected = _signature(map(type_of, inputs), map(type_of, outputs))
     got = _signature(program.inputs, program.outputs)
     assert got == expected, f"signature: expected {expected}, got {got}"
@@ -39,7 +39,7 @@ def _signature(inputs: Iterable[TensorType], outputs: Iterable[TensorType]) -> s
 
 
 def check_groups(collective: Collective, groups: Groups, world: int) -> None:
-    """The collective's replica groups, with the default of all replicas filled in."""
+    """Check the collective's replica groups; no groups mean one group of all replicas."""
     everyone = (tuple(range(world)),)
     expected, got = groups or everyone, collective.groups or everyone
     assert sorted(got) == sorted(expected), f"groups: expected {expected}, got {got}"

@@ -11,7 +11,7 @@ BYTES = 4 * 512 * 256
 
 
 def inside(groups: Groups, topology: Topology) -> Groups:
-    """What of the groups is in the first slice, in positions in that slice."""
+    """Return the part of each group that is in the first slice, as positions in that slice."""
     own = (tuple(rank for rank in group if rank < topology.devices) for group in groups)
     return tuple(sorted(group for group in own if group))
 

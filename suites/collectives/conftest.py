@@ -8,20 +8,20 @@ from harness.model.topology import Topology
 
 @pytest.fixture
 def world(topology: Topology) -> int:
-    """The number of ranks, one per device."""
+    """Return the number of ranks, one per device."""
     return topology.total
 
 
 @pytest.fixture
 def group(world: int) -> Iterator[str]:
-    """The name of the default process group, of as many ranks as devices."""
+    """Yield the name of the default process group, which has a rank for each device."""
     with fake_group(world) as name:
         yield name
 
 
 @pytest.fixture
 def group_of_four() -> Iterator[str]:
-    """The name of the default process group, of four ranks whatever the devices."""
+    """Yield the name of the default process group, of four ranks on any number of devices."""
     with fake_group(4) as name:
         yield name
 

@@ -70,6 +70,6 @@ def _extract(graph: torch.fx.GraphModule) -> tuple[Any, ...]:
 
 
 def _last_graph(saved: Path) -> str:
-    """The program that torch_xla wrote last; it adds its device's ordinal to the file's name."""
+    """Read the program that torch_xla wrote last; it appends the device's ordinal to the name."""
     (file,) = saved.parent.glob(saved.name + "*")
     return file.read_text().rsplit(_BEGIN, 1)[1].split(_END)[0]

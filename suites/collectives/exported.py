@@ -18,18 +18,18 @@ _WRITTEN = (1980, 1, 1, 0, 0, 0)  # the same artifacts, the same file
 
 
 def versions() -> list[str]:
-    """The versions of JAX whose artifacts there are."""
+    """List the versions of JAX whose artifacts are kept."""
     return sorted(path.stem.removeprefix("jax-") for path in FOLDER.glob("jax-*.zip"))
 
 
 def read(version: str) -> Mapping[str, bytes]:
-    """Collective to the artifact that this version of JAX wrote."""
+    """Return the artifacts that this version of JAX wrote, by the collective's name."""
     with zipfile.ZipFile(FOLDER / f"jax-{version}.zip") as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def export(program: Any, *given: Any, platforms: tuple[str, ...] | None = None) -> Any:
-    """The program exported for arguments like these, and for the platform that is here."""
+    """Export the program for arguments like these; by default, for the platform in use."""
     import jax
     from jax import export as exporting
 

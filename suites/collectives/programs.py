@@ -51,7 +51,7 @@ class Model(torch.nn.Module):
 
 
 def export(fn: Fn, inputs: PerRank, rank: int = 0) -> Job:
-    """The program that torch.export and `exported_program_to_stablehlo` make on `rank`."""
+    """Export by torch.export and `exported_program_to_stablehlo` on `rank`."""
     return job_of(export_module(Model(fn), inputs[rank]), inputs)
 
 
@@ -61,7 +61,7 @@ def export_module(model: torch.nn.Module, inputs: Sequence[np.ndarray]) -> Stabl
 
 
 def job_of(module: StableHLOGraphModule, inputs: PerRank) -> Job:
-    """The bundle's program, fed as the bundle's own metadata says."""
+    """Return the bundle's program with the arguments that the bundle's own metadata names."""
     bundle = module._bundle
     sources: list[int | str | None] = []
     constants: list[Any] = []
@@ -87,7 +87,7 @@ def job_of(module: StableHLOGraphModule, inputs: PerRank) -> Job:
 
 
 def trace(fn: Fn, inputs: PerRank) -> Job:
-    """The one program that lazy tracing makes of `fn`, the same on every rank.
+    """Trace `fn` lazily on every rank, and return the program that all ranks have in common.
 
     Raises:
         AssertionError: the ranks trace different programs, which no job of replicas can run.
@@ -99,7 +99,7 @@ def trace(fn: Fn, inputs: PerRank) -> Job:
 
 
 def trace_each(fn: Fn, inputs: PerRank) -> list[Job]:
-    """What each rank traces, as a job of that rank alone. Nothing is executed by torch_xla.
+    """Trace on each rank, as a job of that rank alone. torch_xla executes nothing.
 
     One process plays every rank in turn: a rank is a device, made torch_xla's default, with all
     devices as replication devices, which is what makes `xr.world_size()` the number of ranks.

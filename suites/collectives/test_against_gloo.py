@@ -24,7 +24,7 @@ Collective = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _gloo(collective: Collective, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """The collective, a process for each rank; to be called before the runtime starts: it forks."""
+    """Run the collective in a process per rank. It forks: call it before the runtime starts."""
     return run_ranks(lambda rank: to_numpy(collective(to_torch(inputs[rank]))), len(inputs))
 
 

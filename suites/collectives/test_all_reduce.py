@@ -168,7 +168,7 @@ def test_any_reduction(world: int, dtype: str, start_runtime: StartRuntime) -> N
 
 
 def _partitions(world: int) -> st.SearchStrategy[Groups]:
-    """The ranks in any order, cut anywhere."""
+    """Generate groups: the ranks in any order, divided anywhere."""
 
     def cut(drawn: tuple[list[int], set[int]]) -> Groups:
         ranks, cuts = drawn

@@ -42,7 +42,7 @@ OPERATIONS: dict[str, Callable[[torch.Tensor, Groups], torch.Tensor]] = {
 
 @pytest.fixture
 def x(start_runtime: StartRuntime) -> torch.Tensor:
-    """A tensor of the first of as many replicas as devices."""
+    """Return a tensor of the first replica; there are as many replicas as devices."""
     start_runtime(spmd=False)
     devices = xm.get_xla_supported_devices()
     xm.set_replication(torch.device(devices[0]), devices)

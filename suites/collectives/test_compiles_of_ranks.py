@@ -45,7 +45,7 @@ def collectives(x: torch.Tensor, group: dist.ProcessGroup | None, size: int) -> 
 
 
 def in_groups(groups: Groups) -> Callable[[torch.device], Mapping[str, Step]]:
-    """The collectives over each rank's own of these groups."""
+    """Return a function that prepares the collectives over the group that a rank belongs to."""
 
     def prepare(device: torch.device) -> Mapping[str, Step]:
         made = {ranks: dist.new_group(list(ranks)) for ranks in groups}
@@ -86,7 +86,7 @@ def one(programs: list[Compilation]) -> Compilation:
 def reductions(
     asked: Iterable[tuple[str, str]],
 ) -> Callable[[torch.device], Mapping[str, Step]]:
-    """An all-reduce by each of these reducers, of each dtype beside it."""
+    """Return a function that prepares an all-reduce for each pair of reducer and dtype."""
 
     def prepare(device: torch.device) -> Mapping[str, Step]:
         return {f"{reducer}-{dtype}": step(device, reducer, dtype) for reducer, dtype in asked}

@@ -44,12 +44,12 @@ DTYPES = ("float32", "bfloat16", "int32", "uint8")
 
 
 def _whole(inputs: Sequence[np.ndarray], mesh: Mesh) -> jax.Array:
-    """The array whose parts, device by device, are the inputs."""
+    """Make the array whose parts, device by device, are the inputs."""
     return spread(np.concatenate(inputs), mesh, ROWS)
 
 
 def _ranks(array: jax.Array) -> list[tuple[np.ndarray]]:
-    """What each device has of the array, as the only output of a rank."""
+    """Return each device's part of the array, as the only output of a rank."""
     found = parts(array)
     return [(found[device],) for device in sorted(found)]
 

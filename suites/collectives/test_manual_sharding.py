@@ -26,7 +26,7 @@ _ROWS = ("ranks", None)
 def _run(
     collective: Callable[[torch.Tensor], torch.Tensor], inputs: list[np.ndarray], rows: int
 ) -> list[list[np.ndarray]]:
-    """`collective` on each device's own part; `rows` are the rows of its result on one device."""
+    """Run `collective` on each device's part; `rows` is the number of result rows on a device."""
     world = len(inputs)
     mesh = xs.Mesh(np.arange(world), (world,), ("ranks",))
     whole = to_torch(np.concatenate(inputs)).to(torch_xla.device())

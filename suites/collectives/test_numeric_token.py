@@ -31,7 +31,7 @@ FIRST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def _moved(world: int, first: str, value: float) -> list[np.ndarray]:
-    """What each rank moves: the value; if it is finite, NaN where the token is not taken from.
+    """Return each rank's input: the value, or, if it is finite, NaN where no token is taken from.
 
     It is taken from the first element that a rank receives.
     """

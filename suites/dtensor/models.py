@@ -99,7 +99,7 @@ def whole(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _gathered(tensor: torch.Tensor) -> torch.Tensor:
-    """A rank's DTensor as the global tensor; torch_xla's own subclass of it stays.
+    """Return the global tensor of a rank's DTensor; torch_xla's own subclass stays as it is.
 
     In torch 2.8 and before the square of partial sums, which the output is, has a wrong gradient.
     """

@@ -85,7 +85,7 @@ def test_gathering(
 
 
 def training(topology: Topology, hidden: int) -> Callable[[torch.device], Mapping[str, Step]]:
-    """The two-layer model, tensor parallel inside slices, data parallel over them."""
+    """Return the two-layer model's steps: tensor parallel in slices, data parallel over them."""
 
     def prepare(device: torch.device) -> Mapping[str, Step]:
         mesh = mesh_of(topology)

@@ -71,14 +71,14 @@ Program = Callable[[Placing], Mapping[str, torch.Tensor]]
 
 
 def on_one_tensor(program: Program) -> Values:
-    """What the program gives in plain PyTorch, where nothing is distributed."""
+    """Run the program in plain PyTorch, where nothing is distributed."""
     return {name: tensor.detach().numpy() for name, tensor in program(Placing()).items()}
 
 
 def on_framework(
     program: Program, target: Target, mesh: Sequence[int], start_runtime: StartRuntime
 ) -> list[Values]:
-    """What each process has, whole: one under torch_xla, one a chip under TorchTPU.
+    """Return each process's whole values: one process under torch_xla, one per chip under TorchTPU.
 
     ``mesh`` is the shape of the mesh, which has all devices of the target.
     """

@@ -34,7 +34,7 @@ def parameters(seed: int = 0) -> list[Parameters]:
 
 
 def tokens() -> jax.Array:
-    """A batch of embedded tokens, (batch, length, width)."""
+    """Return a batch of embedded tokens, (batch, length, width)."""
     return jnp.asarray(np.random.default_rng(1).normal(size=(8, 16, WIDTH)), jnp.float32)
 
 
@@ -64,20 +64,20 @@ def _scanned_loss(weights: Any, x: jax.Array) -> jax.Array:
 
 
 def training(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A step of gradient descent, its layers one after the other."""
+    """Return a step of gradient descent that applies its layers one after the other."""
     del mesh
     return partial(_descend, _loss), (parameters(), tokens())
 
 
 def scanned(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The same with the layers in a scan."""
+    """Return a step of gradient descent with its layers in a scan."""
     del mesh
     stacked = jax.tree.map(lambda *each: jnp.stack(each), *parameters())
     return partial(_descend, _scanned_loss), (stacked, tokens())
 
 
 def sharded(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The same with the batch and the weights divided among devices, and constraints between."""
+    """Return a step whose batch is sharded, with a sharding constraint after each layer."""
     along = NamedSharding(mesh, PartitionSpec("x"))
     weights = NamedSharding(mesh, PartitionSpec())
 
@@ -91,7 +91,7 @@ def sharded(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def by_hand(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The same in shard_map, which sums the gradients itself.
+    """Return a step in shard_map, which sums the gradients itself.
 
     Each device has weights of its own. Of weights that all share, JAX 0.6 and later sum the
     gradients already.

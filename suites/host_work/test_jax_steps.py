@@ -89,7 +89,7 @@ def test_one_by_one(mesh: Mesh, host_work: HostWork) -> None:
 
 
 def _count(step: Step, mesh: Mesh, host_work: HostWork) -> Any:
-    """The step's arguments, and what it makes of them."""
+    """Count the calls of a step's stages; return its arguments and its result."""
     _, arguments = step(mesh)
 
     def stages(work: HostWork) -> Any:

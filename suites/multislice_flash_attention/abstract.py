@@ -7,7 +7,7 @@ Shapes = Callable[..., Any]  # the fixture ``abstract``
 
 
 def summed(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradients of the sum of what ``fn`` of queries, keys and values returns."""
+    """Return the gradient of the sum of ``fn``'s result in its queries, keys and values."""
     import jax
 
     def loss(*leaves: Any) -> Any:

@@ -8,7 +8,7 @@ from suites.multislice_flash_attention.abstract import Shapes
 
 @pytest.fixture
 def abstract(tpu_compiler: TpuCompiler) -> Shapes:
-    """Makes an abstract array of a shape and a dtype's name on the slice's first device.
+    """Return a function of shape and dtype that makes abstract arrays on the first device.
 
     Skips the case where libtpu is older than the generation.
     """

@@ -26,7 +26,7 @@ def expected(lhs: torch.Tensor, rhs: torch.Tensor, groups: Sequence[int]) -> tor
 def expected_transposed(
     lhs: torch.Tensor, grad: torch.Tensor, groups: Sequence[int]
 ) -> torch.Tensor:
-    """[groups, width, out]: each group's rows of ``lhs``, transposed, by its rows of ``grad``."""
+    """Return [groups, width, out]: each group's transposed rows of ``lhs`` by those of ``grad``."""
     parts = zip(lhs.split(list(groups)), grad.split(list(groups)), strict=True)
     return torch.stack([a.mT @ b for a, b in parts])
 

@@ -45,7 +45,7 @@ class TorchXla:
 
 
 def kernels_of(target: Target) -> Kernels:
-    """The kernels of the target's framework; JAX is imported before any process is forked.
+    """Return the kernels of the target's framework; import JAX before any process is forked.
 
     Skips the case without JAX, which TorchTPU does not require.
     """
@@ -60,7 +60,7 @@ def kernels_of(target: Target) -> Kernels:
 def in_each_process(
     ask: Callable[[str], Value], target: Target, start_runtime: StartRuntime, deadline: float = 50
 ) -> list[Value]:
-    """What it answers on a device in each process: one under torch_xla, one a chip under TorchTPU.
+    """Call ``ask`` in each process: one under torch_xla, one per chip under TorchTPU.
 
     Raises RankError if a process raises, or has not answered after ``deadline`` seconds.
     """
@@ -79,7 +79,7 @@ def in_each_process(
 
 
 def attend(kernels: Kernels, problem: Problem, device: str) -> dict[str, torch.Tensor]:
-    """The attention as "output", on the host."""
+    """Compute the attention; return it on the host as "output"."""
     leaves = {name: tensor.to(device) for name, tensor in problems.inputs(problem).items()}
     return {"output": kernels.flash(problem, leaves).cpu()}
 

@@ -67,7 +67,7 @@ def paged() -> None:
 
 
 def of_ones_own() -> None:
-    """A Pallas kernel that the user wrote."""
+    """Run a Pallas kernel that the user wrote."""
     from torch_xla.experimental.custom_kernel import jax_import_guard, make_kernel_from_pallas
 
     jax_import_guard()  # as upstream documents it: before JAX is imported
@@ -101,7 +101,7 @@ def step(problem: Problem, **sharding: Any) -> Beside:
 
 
 def assert_step(problem: Problem, **sharding: Any) -> None:
-    """A step whose tensors are the oracle's."""
+    """Check that the tensors of a step are the oracle's."""
     assert_all_close(step(problem, **sharding), problem.dtype)
 
 

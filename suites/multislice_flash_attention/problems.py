@@ -69,7 +69,7 @@ def _of_each_head(problem: Problem, shared: torch.Tensor) -> torch.Tensor:
 
 
 def _shared(problem: Problem, gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient of keys or values that several query heads see."""
+    """Sum the gradient of keys or values over the query heads that share them."""
     return gradient.unflatten(1, (problem.kv_heads or problem.heads, -1)).sum(2)
 
 
@@ -92,7 +92,7 @@ def _weights(problem: Problem, host: Tensors) -> torch.Tensor:
 
 
 def expected(problem: Problem) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The result and the gradients of its inputs, in float64.
+    """Return the result and the gradients of its inputs, in float64.
 
     Without autograd, whose engine starts TorchTPU's client, after which no process can be forked.
     """
@@ -113,7 +113,7 @@ def expected(problem: Problem) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 
 
 def leaves_on_tpu(problem: Problem) -> dict[str, torch.Tensor]:
-    """The inputs on the device; all but ``do`` want a gradient."""
+    """Return the inputs on the device; all but ``do`` require a gradient."""
     host = inputs(problem)
     return {name: t.to("xla").requires_grad_(name != "do") for name, t in host.items()}
 

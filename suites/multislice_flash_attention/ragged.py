@@ -51,7 +51,7 @@ BATCHES = {
 
 
 def arguments(batch: Batch) -> tuple[Floats, Floats, Ints, Ints, Ints, Ints]:
-    """Queries, pages, lengths, page indices, where each sequence's queries end, and their number.
+    """Return queries, pages, lengths, page indices, where queries end, and the sequences' number.
 
     Shapes are [tokens, heads, width], [pages, 16, 2 * kv_heads, width] with keys and values in
     turn, [sequences], [sequences, pages], [sequences + 1] and [1]. Pages are in random order.
@@ -69,7 +69,7 @@ def arguments(batch: Batch) -> tuple[Floats, Floats, Ints, Ints, Ints, Ints]:
 
 
 def expected(batch: Batch) -> npt.NDArray[np.float64]:
-    """[new tokens, heads, width]: softmax attention, sequence by sequence and head by head."""
+    """Return softmax attention by sequence and head: [new tokens, heads, width]."""
     q, pages, _, order, ends, _ = arguments(batch)
     results = []
     for n, (new, length) in enumerate(zip(batch.new, batch.lengths, strict=True)):
@@ -93,5 +93,5 @@ def expected(batch: Batch) -> npt.NDArray[np.float64]:
 
 
 def assert_close(found: npt.NDArray[np.float32], batch: Batch) -> None:
-    """The kernels multiply and add up in float32."""
+    """Compare with tolerances for kernels that multiply and sum in float32."""
     np.testing.assert_allclose(found, expected(batch), rtol=1e-4, atol=1e-4)

@@ -169,7 +169,7 @@ def test_splash_attention(
 
 
 def hybrid(topology: Topology, names: tuple[str, ...]) -> xs.Mesh:
-    """The first axis over the slices, the second over the chips of each."""
+    """Return a mesh with its first axis over the slices and its second over each slice's chips."""
     mesh = xs.HybridMesh(
         ici_mesh_shape=(1, topology.devices), dcn_mesh_shape=(topology.slices, 1), axis_names=names
     )

@@ -36,7 +36,7 @@ class Attention:
     dtype: torch.dtype = torch.float32
 
     def leaves(self, device: torch.device) -> list[torch.Tensor]:
-        """Queries, keys and values: [batch, heads, length, width]."""
+        """Return queries, keys and values: [batch, heads, length, width]."""
         queries, keys = self.heads
         random = torch.Generator().manual_seed(0)
         return [

@@ -42,7 +42,7 @@ def assert_forward(problem: Problem) -> None:
 
 
 def assert_backward(problem: Problem, wanted: Sequence[str] = ("q", "k", "v", "bias")) -> None:
-    """The output and the gradients of the wanted inputs."""
+    """Check the output and the gradients of the wanted inputs."""
     leaves = leaves_on_tpu(problem)
     for name, leaf in leaves.items():
         leaf.requires_grad_(name in wanted)

@@ -49,7 +49,7 @@ CALLS = {
 def users_value(
     start_runtime: StartRuntime, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> str | None:
-    """The guard as the user has it, set after the runtime has started."""
+    """Set the guard as the user has it, after the runtime has started."""
     start_runtime(spmd=False)
     if value is None:
         monkeypatch.delenv(GUARD, raising=False)

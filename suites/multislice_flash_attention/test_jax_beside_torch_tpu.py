@@ -37,14 +37,14 @@ def needs_jax() -> None:
 
 
 def compute_by_jax() -> float:
-    """The sum of 0 to 7, on JAX's first device."""
+    """Compute the sum of 0 to 7 on JAX's first device."""
     import jax.numpy as jnp
 
     return float(jnp.arange(8.0).sum())
 
 
 def reduce_by_torch_tpu() -> float:
-    """The number of ranks."""
+    """Compute the number of ranks by an all-reduce of ones."""
     x = torch.ones(1, device="tpu")
     dist.all_reduce(x)
     return x.item()

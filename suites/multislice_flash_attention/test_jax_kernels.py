@@ -30,7 +30,7 @@ def to_jax(tensor: torch.Tensor) -> Any:
 
 
 def to_torch(array: Any) -> torch.Tensor:
-    """A host tensor of the same dtype."""
+    """Return a host tensor of the same dtype."""
     dtype = getattr(torch, str(array.dtype))
     return torch.from_numpy(np.array(array, np.float32)).to(dtype)
 

@@ -140,7 +140,7 @@ def operator(
 
 
 def shard(tensor: torch.Tensor, spec: Spec, place: Mapping[str, tuple[int, int]]) -> torch.Tensor:
-    """A rank's part: ``place`` is its position and the number of ranks along each mesh axis."""
+    """Return a rank's part; ``place`` is its position and the number of ranks along each axis."""
     for dimension, named in enumerate(spec):
         for axis in (named,) if isinstance(named, str) else named or ():
             position, count = place[axis]

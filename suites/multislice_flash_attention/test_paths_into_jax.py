@@ -80,7 +80,7 @@ class _Half(torch.nn.Module):
 
 
 def jax_mesh() -> torch.Tensor:
-    """The mesh as JAX's, which asks for JAX's devices."""
+    """Convert the mesh to JAX's, which reads JAX's devices."""
     converted = mesh().get_jax_mesh()
     assert [device.id for device in converted.devices.flat] == [0, 1, 2, 3]
     return square() + 1
@@ -99,7 +99,7 @@ def step_trace() -> torch.Tensor:
 
 
 def mark_sharding() -> torch.Tensor:
-    """It looks for torchax, whose tensors it would shard by JAX."""
+    """Mark a sharding, which looks for torchax: torch_xla shards torchax's tensors by JAX."""
     x = square()
     xs.mark_sharding(x, mesh(), ("x", "y"))
     return x + 1

@@ -26,7 +26,7 @@ PROBLEM = Problem(queries=256, keys=256, dtype=torch.bfloat16, causal=True)
 
 
 def over_all(tpu_compiler: TpuCompiler, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """An abstract argument, sharded over all devices by its first dimension."""
+    """Return an abstract argument, sharded over all devices by its first dimension."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -67,7 +67,7 @@ def _shard_map(jax: ModuleType) -> Any:
 
 
 def _unchecked(jax: ModuleType) -> dict[str, bool]:
-    """A kernel says nothing of how its results vary; the argument was renamed with shard_map."""
+    """Return shard_map's argument that turns off a check that kernels fail; it was renamed."""
     return {"check_vma": False} if hasattr(jax, "shard_map") else {"check_rep": False}
 
 

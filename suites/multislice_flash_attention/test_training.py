@@ -36,7 +36,7 @@ pytestmark = [
 
 
 def over_slices(topology: Topology) -> tuple[Block, torch.Tensor, torch.Tensor]:
-    """The model on the device, its attention's batch sharded over slices, and the data."""
+    """Return the model on the device, its attention's batch sharded over slices, and the data."""
     mesh = xs.HybridMesh(
         ici_mesh_shape=(1, topology.devices),
         dcn_mesh_shape=(topology.slices, 1),

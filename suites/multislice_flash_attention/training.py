@@ -33,20 +33,20 @@ class Block(nn.Module):
 
 
 def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **sharding: Any) -> torch.Tensor:
-    """The attention of the model, by torch_xla."""
+    """Compute the model's attention by torch_xla."""
     from torch_xla.experimental.custom_kernel import flash_attention
 
     return flash_attention(q, k, v, causal=True, sm_scale=_PROBLEM.scale, **sharding)
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets, [batch, length, width]."""
+    """Return inputs and targets, [batch, length, width]."""
     random = torch.Generator().manual_seed(2)
     return tuple(torch.randn(BATCH, LENGTH, WIDTH, generator=random) for _ in range(2))
 
 
 def block(attention: Attention) -> Block:
-    """The model with the weights that every training starts from."""
+    """Return the model with the weights that every training starts from."""
     torch.manual_seed(1)
     return Block(attention)
 
@@ -72,7 +72,7 @@ def train(
 
 
 def expected_losses() -> list[float]:
-    """The whole batch in float64 on the CPU, with a plain softmax attention."""
+    """Train on the whole batch in float64 on the CPU, with a plain softmax attention."""
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return softmax_attention(_PROBLEM, {"q": q, "k": k, "v": v})

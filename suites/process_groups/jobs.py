@@ -55,7 +55,7 @@ def over_framework(
     options: Mapping[str, Any] | None = None,
     deadline: float = 50,
 ) -> Answers:
-    """What each rank gets from the target's framework; its groups are created with these options.
+    """Return each rank's results on the target's framework; ``options`` are for its groups.
 
     The questions of one call are executed together. Raises RankError if a rank raises, or has not
     answered after ``deadline`` seconds.
@@ -72,7 +72,7 @@ def over_framework(
 
 
 def over_gloo(questions: Mapping[str, Question], world: int, groups: Groups = ()) -> Answers:
-    """What each rank gets over gloo, of the questions that gloo can answer."""
+    """Return each rank's results over gloo, for the questions that gloo can answer."""
     asked = {name: (q.over_gloo, q.inputs) for name, q in questions.items() if q.over_gloo}
 
     def ask(number: int) -> dict[str, np.ndarray]:
@@ -116,7 +116,7 @@ def _got(program: Program, inputs: Arrays, rank: Rank) -> torch.Tensor:
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> str:
-    """What is wrong with a rank's answer; "" if nothing."""
+    """Describe what is wrong with a rank's answer; return "" if nothing is."""
     if (got.dtype, got.shape) != (want.dtype, want.shape):
         return f"expected {want.dtype}{want.shape}, got {got.dtype}{got.shape}"
     if np.array_equal(got, want):

@@ -31,12 +31,12 @@ class Collective:
 
 
 def root(rank: Rank) -> int:
-    """The group's root, as torch.distributed wants it: counted in the job."""
+    """Return the group's root as torch.distributed takes it: by its rank in the job."""
     return rank.members[1]
 
 
 def group_of(rank: Rank) -> dist.ProcessGroup:
-    """The rank's group, or the one of all ranks: functional collectives take no None."""
+    """Return the rank's group, or that of all ranks: functional collectives take no None."""
     found = rank.group or dist.group.WORLD
     assert found is not None
     return found
@@ -94,9 +94,9 @@ def _reduce_scatter_tensor(x: torch.Tensor, rank: Rank) -> torch.Tensor:
 def part_of_sum(
     x: torch.Tensor, rank: Rank, op: dist.ReduceOp | dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
 ) -> torch.Tensor:
-    """What reduce_scatter means, for gloo: it has none of a list before torch 2.8, and then sums.
+    """Compute a reduce_scatter for gloo, which lacks it for lists before torch 2.8, and then sums.
 
-    That is, whatever the reduction. ``x`` is overwritten.
+    gloo then sums whatever the reduction is. ``x`` is overwritten.
     """
     dist.all_reduce(x, op, group=rank.group)
     return x.chunk(len(rank.members))[rank.members.index(rank.number)]
@@ -211,6 +211,6 @@ COLLECTIVES = {
 
 
 def question(name: str, inputs: Sequence[np.ndarray], groups: Groups = ()) -> Question:
-    """What that collective makes of the inputs, one a rank, within each of the groups."""
+    """Return the question of what this collective makes of the ranks' inputs in each group."""
     found = COLLECTIVES[name]
     return Question(found.program, inputs, found.meaning(inputs, groups), found.over_gloo)

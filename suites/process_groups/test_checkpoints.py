@@ -43,7 +43,7 @@ ADAM = OPTIMIZERS["adam"]
 
 
 def _after(steps: int, ranks: int) -> Trained:
-    """What plain PyTorch comes to. It starts threads, so ranks must have been forked before."""
+    """Train in plain PyTorch. It starts threads, so ranks must have been forked before."""
     plain = net()
     return in_one_process(plain, ADAM(plain.parameters()), ranks, range(steps))
 
@@ -54,7 +54,7 @@ def _outputs(model: torch.nn.Module) -> Trained:
 
 
 def _trained() -> torch.nn.Module:
-    """The model after all steps of torch_xla's data parallelism."""
+    """Return the model after all steps of torch_xla's data parallelism."""
     model = net().to(XLA.join())
     train(model, AllReduced(ADAM(model.parameters())), XLA)
     return model

@@ -39,7 +39,7 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _in_place(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """The step's input is changed by the step, and by the collective."""
+    """Change the step's input in the step, and by the collective."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
@@ -50,7 +50,7 @@ def _in_place(x: torch.Tensor, rank: Rank) -> torch.Tensor:
 
 
 def _same_buffer(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """The step's outputs are one tensor and views of it, which differ in shape and stride."""
+    """Return one tensor and views of it, which differ in shape and stride."""
 
     def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         total = functional.all_reduce(x * 2, "sum", group_of(rank))
@@ -60,7 +60,7 @@ def _same_buffer(x: torch.Tensor, rank: Rank) -> torch.Tensor:
 
 
 def _offsets(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """The step's inputs are views of one buffer, and other views of it in the next call."""
+    """Take views of one buffer as inputs, and other views of it in the next call."""
 
     def step(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         total: torch.Tensor = functional.all_reduce(a * 2 + b[:4], "sum", group_of(rank))
@@ -71,7 +71,7 @@ def _offsets(x: torch.Tensor, rank: Rank) -> torch.Tensor:
 
 
 def _constants(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """The step has two constants, on both sides of the collective."""
+    """Use a constant on each side of the collective."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
         scale = torch.tensor([1.0, 2.0, 4.0], device=x.device)
@@ -83,7 +83,7 @@ def _constants(x: torch.Tensor, rank: Rank) -> torch.Tensor:
 
 
 def _unused(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """The step has a collective that nobody needs."""
+    """Call a collective whose result is not used."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -94,7 +94,7 @@ def _unused(x: torch.Tensor, rank: Rank) -> torch.Tensor:
 
 
 def _unused_in_a_region(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """The same where the collective is compiled together with what is around it."""
+    """Call an unused collective that is compiled together with what is around it."""
 
     @torch.tpu.distributed.spmd_safe
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -106,7 +106,7 @@ def _unused_in_a_region(x: torch.Tensor, rank: Rank) -> torch.Tensor:
 
 
 def _coalesced(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """The step has one collective of two tensors."""
+    """Call one collective of two tensors."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
         both = functional.reduce_scatter_tensor_coalesced(

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("jax-ml/jax
 
 
 def _own(number: int) -> dict[str, np.ndarray]:
-    """What a process has: different in each, of several dtypes and shapes."""
+    """Return a process's arrays: different in each process, of several dtypes and shapes."""
     random = np.random.default_rng(number)
     return {
         "floats": random.standard_normal((2, 3)).astype(np.float32),

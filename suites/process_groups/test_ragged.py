@@ -75,7 +75,7 @@ class Exchange:
         return np.cumsum(sizes, axis) - sizes
 
     def forward(self, given: Sequence[np.ndarray], kept: float) -> list[np.ndarray]:
-        """What each member has, where it had ``kept`` in every row."""
+        """Return each member's rows after the exchange, which had ``kept`` in every row."""
         row, dtype = given[0].shape[1:], given[0].dtype
         found = [np.full((rows, *row), kept, dtype) for rows in self.received]
         for source, target, out, into in self._parts():
@@ -83,7 +83,7 @@ class Exchange:
         return found
 
     def backward(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The gradients of the operands, of those of the results."""
+        """Return the gradients of the operands, given those of the results."""
         row, dtype = gradients[0].shape[1:], gradients[0].dtype
         found = [np.zeros((rows, *row), dtype) for rows in self.given]
         for source, target, out, into in self._parts():
@@ -97,7 +97,7 @@ class Exchange:
         ]
 
     def program(self, x: torch.Tensor, rank: Rank) -> torch.Tensor:
-        """The exchange as a rank asks its group for it, into rows of -1."""
+        """Run the exchange as a rank calls it, into rows of -1."""
         member = rank.members.index(rank.number)
 
         def told(rows: np.ndarray) -> torch.Tensor:

@@ -132,7 +132,7 @@ def _mesh(shape: Shape, split: Shape | None) -> torch.Tensor:
 def _asked(
     layout: Layout, value: np.ndarray, device: torch.device
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The mesh, and this rank's sum over each of its axes."""
+    """Return the mesh and this rank's sum over each of its axes."""
     mesh = DeviceMesh("tpu", _mesh(layout.shape, layout.split))
     sums = []
     for axis in range(len(layout.shape)):
@@ -143,7 +143,7 @@ def _asked(
 
 
 def _check_slices(slices: np.ndarray, parts: Shape) -> None:
-    """The mesh, as the slice of each rank, consists of so many equal parts of one slice each."""
+    """Check that a mesh of slice numbers consists of so many equal parts of one slice each."""
     inner = tuple(extent // part for extent, part in zip(slices.shape, parts, strict=True))
     found = []
     for part in np.ndindex(parts):
@@ -154,7 +154,7 @@ def _check_slices(slices: np.ndarray, parts: Shape) -> None:
 
 
 def _sums(inputs: list[np.ndarray], mesh: np.ndarray, axis: int) -> list[np.ndarray]:
-    """What each rank must have of the sum over all ranks that differ from it on that axis alone."""
+    """Return each rank's sum over all ranks that differ from it on that axis alone."""
     of_rank: dict[int, np.ndarray] = {}
     for line in np.moveaxis(mesh, axis, -1).reshape(-1, mesh.shape[axis]):
         total = np.sum([inputs[rank] for rank in line], axis=0, dtype=inputs[0].dtype)
@@ -165,7 +165,7 @@ def _sums(inputs: list[np.ndarray], mesh: np.ndarray, axis: int) -> list[np.ndar
 def _refusals(
     target: Target, asked: Mapping[str, tuple[Shape, Shape | None]]
 ) -> Callable[[int], dict[str, str]]:
-    """What a rank is told when it asks for these meshes; "" where it gets one."""
+    """Return the error that a rank gets for each of these meshes, or "" where it gets the mesh."""
 
     def ask(_: int) -> dict[str, str]:
         backend = BACKENDS[target.framework]

@@ -30,7 +30,7 @@ Calls = Callable[[Any, torch.Tensor, Rank], torch.Tensor]  # a communicator's
 
 
 def _over(calls: Calls) -> Program:
-    """The calls on the communicator of all ranks, or of the rank's group, split from that."""
+    """Run the calls on the communicator of all ranks, or on that of the rank's group."""
 
     def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
         from torch_tpu._internal.distributed.torchcomm_tpu import create_torchcomms_tpu

@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def _put_from_host(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """The host's second half goes behind zeros on the device."""
+    """Copy the host's second half behind zeros on the device."""
     half = len(x) // 2
     window = dist._new_window(y := torch.zeros_like(x))
     given = x.cpu()[half:].contiguous()
@@ -31,7 +31,7 @@ def _put_from_host(x: torch.Tensor, rank: Rank) -> torch.Tensor:
 
 
 def _put_to_host(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-    """The device's second half goes behind zeros on the host."""
+    """Copy the device's second half behind zeros on the host."""
     half = len(x) // 2
     window = dist._new_window(y := torch.zeros(x.shape, dtype=x.dtype).pin_memory())
     given = x[half:].contiguous()

@@ -36,7 +36,7 @@ def net(norm: torch.nn.Module | None = None, seed: int = 7) -> torch.nn.Sequenti
 
 
 def batch(step: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of all ranks, four rows for each; ranks differ in their magnitude."""
+    """Return inputs and targets of all ranks, four rows for each, of different magnitudes."""
     random = torch.Generator().manual_seed(step)
     size = torch.arange(1.0, ranks + 1).repeat_interleave(4)[:, None]
     x = torch.randn(4 * ranks, 5, generator=random) * size
@@ -44,7 +44,7 @@ def batch(step: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def own(rows: torch.Tensor, rank: int) -> torch.Tensor:
-    """A rank's part of a batch."""
+    """Return a rank's part of a batch."""
     return rows[4 * rank : 4 * rank + 4]
 
 
@@ -59,7 +59,7 @@ def in_one_process(
     steps: Iterable[int] = range(STEPS),
     clip: float | None = None,
 ) -> Trained:
-    """The whole batch in plain PyTorch, with gradients clipped to the norm `clip`, if given."""
+    """Train on the whole batch in plain PyTorch; clip gradients to the norm `clip`, if given."""
     losses = []
     for step in steps:
         x, y = batch(step, ranks)
@@ -92,7 +92,7 @@ class AllReduced:
 def train(
     model: torch.nn.Module, optimizer: Any, backend: Backend, steps: Iterable[int] = range(STEPS)
 ) -> Trained:
-    """This rank's part of each batch; the model or its optimizer exchanges the gradients."""
+    """Train on this rank's part of each batch; the model or optimizer exchanges the gradients."""
     device = next(model.parameters()).device
     rank, world = dist.get_rank(), dist.get_world_size()
     losses = []

@@ -24,13 +24,13 @@ class Attention:
         return float(self.width**-0.5)
 
     def arrays(self) -> tuple[npt.NDArray[np.float32], ...]:
-        """The four of them."""
+        """Return queries, keys, values and the result's gradient."""
         random = np.random.default_rng(8812)
         shape = self.batch, self.heads, self.length, self.width
         return tuple(random.standard_normal(shape, np.float32) for _ in range(4))
 
     def expected(self) -> Arrays:
-        """The result, and the gradients of queries, keys and values."""
+        """Return the result, and the gradients of queries, keys and values."""
         q, k, v, out_gradient = (array.astype(np.float64) for array in self.arrays())
         scores = q @ k.swapaxes(-1, -2) * self.scale
         if self.causal:

@@ -70,7 +70,7 @@ def _finish(step: Step) -> None:
 
 
 def as_one(programs: Sequence[Compilation]) -> Optimized:
-    """What the programs of a step do together."""
+    """Add up the facts of a step's programs."""
     facts = [compilation.program for compilation in programs]
     return Optimized(
         collectives=tuple(collective for one in facts for collective in one.collectives),

@@ -28,24 +28,24 @@ def mesh_of_devices(numbers: Sequence[int]) -> Mesh:
 
 
 def spread(value: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
-    """The array with that value, of which each process makes the parts of its own devices."""
+    """Make the array with that value; each process makes the parts of its own devices."""
     return jax.make_array_from_callback(value.shape, NamedSharding(mesh, spec), value.__getitem__)
 
 
 def on_each_device(function: Callable[..., Any], mesh: Mesh, spec: PartitionSpec) -> Any:
-    """The program that applies the function to each device's part of its one argument."""
+    """Return the program that applies the function to each device's part of its one argument."""
     return jitted(function, mesh, (spec,), spec)
 
 
 def parts(array: jax.Array) -> Parts:
-    """What this process's devices have of the array."""
+    """Return the parts of the array on this process's devices."""
     return {shard.device.id: np.asarray(shard.data) for shard in array.addressable_shards}
 
 
 def on_ranks(
     function: Callable[[int], Mapping[str, Parts]], topology: Topology
 ) -> dict[str, list[np.ndarray]]:
-    """What all devices of the job have of each array that the ranks return the parts of.
+    """Run the function on every rank; return each named array's parts in the devices' order.
 
     Raises AssertionError for a device that two processes addressed, or none.
     """

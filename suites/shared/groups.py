@@ -10,7 +10,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def layout(name: str, world: int) -> Groups:
-    """The replica groups of that name over `world` ranks; `()` is the API's own default."""
+    """Return the replica groups of that name over `world` ranks; `()` is the API's default."""
     ranks = tuple(range(world))
     half = max(world // 2, 1)
     groups: dict[str, Groups] = {
@@ -45,5 +45,5 @@ def slice_groups(name: str, topology: Topology) -> Groups:
 
 
 def lists(groups: Groups) -> list[list[int]] | None:
-    """Groups as the API wants them."""
+    """Return the groups as lists, or None for the default, as the API takes them."""
     return [list(ranks) for ranks in groups] or None

@@ -133,14 +133,14 @@ AXES: dict[str, Axes] = {"all": ("x", "y"), "across": ("x",), "within": ("y",)}
 
 
 def groups_of(axes: Axes, total: int) -> Groups:
-    """The devices that exchange over those axes of a mesh of two rows."""
+    """Return the groups of devices that exchange over these axes of a mesh of two rows."""
     devices = np.arange(total).reshape(2, -1)
     grouped = {("x", "y"): devices.reshape(1, -1), ("x",): devices.T, ("y",): devices}
     return tuple(map(tuple, grouped[axes].tolist()))
 
 
 def over(name: str, axes: Axes, groups: Groups = ()) -> Callable[[jax.Array], Any]:
-    """The collective of that name as a function of a device's part alone."""
+    """Return the named collective as a function of a device's part alone."""
     program = COLLECTIVES[name].program
     return partial(_call, program, axes, [list(group) for group in groups] or None)
 

@@ -10,7 +10,7 @@ _EXCHANGES = {"all-gather", "all-reduce", "all-to-all", "collective-permute", "r
 
 
 def exchanges(compiled: Any) -> set[str]:
-    """The opcodes of the collectives in a program of ``jax.stages.Compiled``."""
+    """Return the opcodes of the collectives in a program of ``jax.stages.Compiled``."""
     (program,) = compiled.runtime_executable().hlo_modules()
     module = Module.FromString(program.as_serialized_hlo_module_proto())
     opcodes = {

@@ -30,7 +30,7 @@ needs_explicit_axes = pytest.mark.skipif(
 
 
 def explicit(mesh: Any) -> Any:
-    """The same mesh with explicit axes."""
+    """Return the same mesh with explicit axes."""
     from jax.sharding import AxisType
 
     types = (AxisType.Explicit,) * len(mesh.axis_names)
@@ -38,12 +38,12 @@ def explicit(mesh: Any) -> Any:
 
 
 def checked(fn: Callable[..., Any], mesh: Any, given: Any, result: Any) -> Callable[..., Any]:
-    """``fn`` of each device's parts, divided by the partition specs ``given`` and ``result``."""
+    """Map ``fn`` over each device's parts, divided by the specs ``given`` and ``result``."""
     mapped: Callable[..., Any] = _shard_map(fn, mesh=mesh, in_specs=given, out_specs=result)
     return mapped
 
 
 def jitted(fn: Callable[..., Any], mesh: Any, given: Any, result: Any) -> Callable[..., Any]:
-    """The same compiled, without the check of what all devices share: few kernels pass it."""
+    """Map and compile ``fn`` without the check of what all devices share: few kernels pass it."""
     mapped = _shard_map(fn, mesh=mesh, in_specs=given, out_specs=result, **_UNCHECKED)
     return jax.jit(mapped)

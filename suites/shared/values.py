@@ -78,7 +78,7 @@ _HALVES = {"float32": (128, 2048), "float16": (0, 100)}
 
 
 def values(dtype: str, shape: tuple[int, ...], rank: int, reducer: str = "sum") -> np.ndarray:
-    """The input of `rank`: of any magnitude that every order of reduction keeps exact.
+    """Return the input of `rank`, of any magnitude that every order of reduction keeps exact.
 
     Eight ranks stay exact in their dtype, so that results can be compared bit for bit, and float32
     and float16 have more digits than bfloat16, so that who reduces in that is wrong. No number is
@@ -102,10 +102,10 @@ def values(dtype: str, shape: tuple[int, ...], rank: int, reducer: str = "sum") 
 def ranks_of(
     world: int, shape: tuple[int, ...], dtype: str = "float32", reducer: str = "sum"
 ) -> list[np.ndarray]:
-    """One input per rank."""
+    """Return one input per rank."""
     return [values(dtype, shape, rank, reducer) for rank in range(world)]
 
 
 def columns(*inputs: list[np.ndarray]) -> list[tuple[np.ndarray, ...]]:
-    """Inputs given per tensor, as inputs per rank."""
+    """Turn inputs per tensor into inputs per rank."""
     return list(zip(*inputs, strict=True))

@@ -38,7 +38,7 @@ def name_of(entries: Sequence[Entry]) -> str:
 
 
 def sharding(mesh: Mesh, entries: Sequence[Entry]) -> NamedSharding:
-    """The sharding of those entries."""
+    """Return the sharding of these entries."""
     return NamedSharding(mesh, PartitionSpec(*entries))
 
 
@@ -65,7 +65,7 @@ def check(array: jax.Array, value: np.ndarray, mesh: Mesh, entries: Sequence[Ent
 def part(
     value: np.ndarray, entries: Sequence[Entry], place: dict[str, Any], sizes: dict[str, int]
 ) -> np.ndarray:
-    """What the device at that place has: axes of one dimension count from the first, the major."""
+    """Return the part of the device at that place: the first axis of a dimension is the major."""
     for dimension, entry in enumerate(entries):
         axes = _axes(entry)
         index = 0

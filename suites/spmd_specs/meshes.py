@@ -26,7 +26,7 @@ NAMES = ("x", "y", "z")
 
 
 def mesh_shapes(devices: int, rank: int) -> list[Shape]:
-    """A few mesh shapes of `rank` dimensions that use all `devices`."""
+    """List a few mesh shapes of `rank` dimensions that use all `devices`."""
     return _SHAPES.get((devices, rank), [(1,) * (rank - 1) + (devices,)])
 
 
@@ -37,7 +37,7 @@ def shuffled(devices: int, seed: int = 1) -> tuple[int, ...]:
 
 
 def layouts(devices: int, rank: int) -> list[Layout]:
-    """The meshes of :func:`mesh_shapes`, with named axes, over shuffled devices."""
+    """Return the meshes of :func:`mesh_shapes`, with named axes, over shuffled devices."""
     return [Layout(s, shuffled(devices), NAMES[:rank]) for s in mesh_shapes(devices, rank)]
 
 
@@ -62,7 +62,7 @@ def xla_mesh(layout: Layout) -> xs.Mesh:
 
 
 def numbered(shape: Shape, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A host tensor of `shape` in which every element differs (modulo the dtype's range)."""
+    """Return a host tensor in which every element differs (modulo the dtype's range)."""
     return torch.arange(math.prod(shape)).reshape(shape).to(dtype)
 
 
@@ -85,11 +85,11 @@ def check_product(error: float, what: str) -> None:
 
 
 def grid(topology: Topology) -> Layout:
-    """A mesh of two rows (one, on one device) over shuffled devices."""
+    """Return a mesh of two rows (one, on one device) over shuffled devices."""
     rows = min(2, topology.devices)
     return Layout((rows, topology.devices // rows), shuffled(topology.devices), ("x", "y"))
 
 
 def sharding_of(tensor: torch.Tensor) -> str:
-    """What torch_xla says of it; the empty string when it is not sharded."""
+    """Return the sharding that torch_xla reports; "" if there is none."""
     return torch_xla._XLAC._get_xla_sharding_spec(tensor)

@@ -45,7 +45,7 @@ class Net(nn.Module):
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets on the host, (16, WIDTH) each."""
+    """Return inputs and targets on the host, (16, WIDTH) each."""
     generator = torch.Generator().manual_seed(7)
     x, y = torch.randn(2, 16, WIDTH, generator=generator)
     return x, y

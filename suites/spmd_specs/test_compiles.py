@@ -36,7 +36,7 @@ NAMES = ("slice", "chip")
 def mesh_over(
     topology: Topology, names: tuple[str, ...] = NAMES, *, transposed: bool = False
 ) -> xs.Mesh:
-    """The first axis over the slices and the second over the chips of each; or the other way."""
+    """Return a mesh with one axis over the slices and the other over each slice's chips."""
     shape = (topology.slices, topology.devices)
     if topology.slices == 1:
         half = topology.devices // 2
@@ -106,7 +106,7 @@ def test_gradients_cross_once(
 
 
 def moved(tensor: torch.Tensor, mesh: xs.Mesh, spec: Spec) -> torch.Tensor:
-    """The tensor once more, sharded by another spec."""
+    """Copy the tensor, sharded by another spec."""
     result = tensor * 2
     xs.mark_sharding(result, mesh, spec)
     return result

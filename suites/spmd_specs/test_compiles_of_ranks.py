@@ -31,7 +31,7 @@ ROWS, WIDTH = 1024, 256
 
 
 def mesh_over(topology: Topology, *, transposed: bool = False) -> DeviceMesh:
-    """The first axis over the slices and the second over the chips of each; or the other way."""
+    """Return a mesh with one axis over the slices and the other over each slice's chips."""
     slices = max(topology.slices, 2)  # of one slice, its halves
     devices = torch.arange(topology.total).reshape(slices, -1)
     return DeviceMesh(
@@ -59,7 +59,7 @@ def two_layers(
 def steps_of(
     topology: Topology, device: torch.device, *, transposed: bool = False
 ) -> Mapping[str, Step]:
-    """The pair's forward pass, whose result is summed over the second axis, and its gradients."""
+    """Return the pair's forward pass, summed over the second axis, and its gradients."""
     mesh = mesh_over(topology, transposed=transposed)
     (first, second), x = two_layers(mesh, device)
     results: list[torch.Tensor] = []

@@ -31,7 +31,7 @@ def _device_kind() -> str:
 
 
 def _beginnings() -> dict[str, Callable[[], object]]:
-    """What a program may have done before it calls use_spmd."""
+    """Return what a program may have done before it calls use_spmd."""
     return {
         "nothing": lambda: None,
         "asked-for-device": torch_xla.device,

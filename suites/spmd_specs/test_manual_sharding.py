@@ -41,7 +41,7 @@ def blocks(values: torch.Tensor, layout: Layout, spec: Spec) -> dict[int, np.nda
 
 
 def assembled(parts: dict[int, np.ndarray], layout: Layout) -> np.ndarray:
-    """The array whose dimension 0 the one mesh axis of `layout` shards."""
+    """Assemble the array whose dimension 0 the one mesh axis of `layout` shards."""
     return np.concatenate([parts[device] for device in layout.device_ids])
 
 
