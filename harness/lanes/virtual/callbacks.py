@@ -21,7 +21,7 @@ STAND_IN_VARIABLE = "VIRTUAL_TPU_STAND_IN"  # set where libtpu is asked as well
 
 
 class _Changed(ctypes.Structure):
-    """``Changed`` in ``plugin/programs.c``."""
+    """``Changed`` in ``plugin/compile/replacements.c``."""
 
     _fields_ = (
         ("format", ctypes.c_char_p),

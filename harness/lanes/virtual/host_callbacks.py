@@ -24,7 +24,7 @@ TARGET = "virtual_tpu_host_callback"
 
 
 class _HostCall(ctypes.Structure):
-    """``HostCall`` in ``plugin/host_callbacks.c``."""
+    """``HostCall`` in ``plugin/host/host_callbacks.c``."""
 
     _fields_ = (
         ("process", ctypes.c_uint64),

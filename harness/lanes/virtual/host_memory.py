@@ -2,7 +2,7 @@
 
 To XLA's CPU compiler all memory is one, and it has no ``annotate_device_placement``. What a program
 computes is the same without; in which memory its results are, the plugin reads in the program and
-moves them there (``plugin/memories.c``).
+moves them there (``plugin/compile/memories.c``).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 # What a program calls that JAX can't write for XLA's CPU compiler, where libtpu is asked as well;
-# plugin/refusals.c has it.
+# plugin/compile/refusals.c has it.
 UNKNOWN = "xla_harness.newer_stablehlo"
 
 

@@ -12,7 +12,7 @@ from harness.lanes.hlo import Computation, Instruction, Layout, Literal, Module,
 from harness.lanes.virtual.inserted import Inserted, make
 from harness.lanes.virtual.lowering import as_hlo
 
-NOT_RUN = "this program can only be compiled by libtpu, not run here"  # plugin/programs.c says it
+NOT_RUN = "this program can only be compiled by libtpu, not run here"  # plugin/compile/shared.c says it
 _SHARDINGS = ("Sharding", "xla.sdy.FuncResultSharding")
 _S32, _TUPLE, _TOKEN = 4, 13, 17  # of PrimitiveType in xla/xla_data.proto
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from harness.lanes.virtual.executor.activity import process_stat
 from harness.lanes.virtual.executor.programs import Program
 
-MOST_MESSAGE = 1 << 17  # bytes; job.c has the same
+MOST_MESSAGE = 1 << 17  # bytes; plugin/job/job.c has the same
 
 
 class Memory:

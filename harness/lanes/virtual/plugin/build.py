@@ -55,13 +55,14 @@ def compile_plugin(target: Path, flags: list[str]) -> None:
         entries = Path(generated) / "entries.inc"
         header = _include() / "pjrt_c_api.h"
         subprocess.run([sys.executable, _HERE / "entries.py", header, entries], check=True)
-        sources = sorted(map(str, _HERE.glob("*.c")))
+        sources = sorted(map(str, _HERE.rglob("*.c")))
         version = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["version"]
         new = target.with_suffix(f".{os.getpid()}")  # replaced at once: a process may be loading it
         command = [
             *_compiler(),
             *_FLAGS,
             f'-DVIRTUAL_TPU_VERSION="{version}"',
+            f"-I{_HERE}",
             f"-I{header.parent}",
             f"-I{generated}",
             # No path of this machine in the debug information: the same sources, the same library.

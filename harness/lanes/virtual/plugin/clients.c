@@ -65,7 +65,7 @@ static PJRT_Error *create(PJRT_Client_Create_Args *args) {
 
 static PJRT_Error *destroy(PJRT_Client_Destroy_Args *args) {
   if (!meeting_leave(args->client)) return NULL;  // functions of the host still use it
-  programs_forget(args->client);
+  executions_forget(args->client);
   usage_forget(args->client);
   devices_forget(args->client);
   gather_forget();

@@ -1,83 +1,50 @@
-#define _GNU_SOURCE
-#include <dlfcn.h>
+#include "plugin.h"
+
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "meeting.h"
-
-const PJRT_Api *backend;
 // A framework of a newer release looks for entries behind those that we have: it must find none.
 static struct {
   PJRT_Api api;
   const void *none[64];
 } table;
-static char missing[1024];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-PJRT_Error *backend_missing(void) {
-  return error_new(PJRT_Error_Code_FAILED_PRECONDITION, "virtual TPU: %s", missing);
-}
-
-const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t size) {
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) {
-    snprintf(wrong, size, "%s can't be loaded: %s", name, dlerror());
-    return NULL;
-  }
-  const PJRT_Api *(*get)(void);
-  *(void **)&get = dlsym(library, "GetPjrtApi");
-  const PJRT_Api *api = get == NULL ? NULL : get();
-  if (api == NULL) {
-    snprintf(wrong, size, "%s=%s %s", name, path,
-             get == NULL ? "exports no GetPjrtApi" : "has a GetPjrtApi that returns NULL");
-  }
-  return api;
-}
-
-// Loading takes longer than all else here, so a process that forks many does it once, before.
-static const PJRT_Api *load(const char *path) {
-  if (path == NULL || *path == '\0') {
-    snprintf(missing, sizeof missing,
-             "VIRTUAL_TPU_BACKEND is not set: expected the path of xla_cpu_pjrt.so");
-    return NULL;
-  }
-  const PJRT_Api *api = api_of("VIRTUAL_TPU_BACKEND", path, missing, sizeof missing);
-  if (api == NULL) return NULL;
-  const PJRT_Api_Version *version = &api->pjrt_api_version;
-  if (version->major_version != PJRT_API_MAJOR || version->minor_version != PJRT_API_MINOR) {
-    snprintf(missing, sizeof missing,
-             "VIRTUAL_TPU_BACKEND=%s is PJRT %d.%d; this plugin was compiled for %d.%d", path,
-             version->major_version, version->minor_version, PJRT_API_MAJOR, PJRT_API_MINOR);
-    return NULL;
-  }
-  return api;
-}
-
-// Load the backend ahead of its first use; 0, or -1 when it can't be.
-VIRTUAL_TPU_EXPORT int virtual_tpu_preload(const char *path) {
-  pthread_mutex_lock(&lock);
-  if (backend == NULL) backend = load(path);
-  pthread_mutex_unlock(&lock);
-  return backend == NULL ? -1 : 0;
-}
-
-VIRTUAL_TPU_EXPORT const char *virtual_tpu_why_missing(void) { return missing; }
 
 VIRTUAL_TPU_EXPORT const char *virtual_tpu_version(void) { return VIRTUAL_TPU_VERSION; }
 
-// What forwards emulates nothing, not even when there is nothing to forward to.
+// A plugin that forwards emulates nothing, not even when there is nothing to forward to.
 static const PJRT_Api *forwarding(const char *path) {
   python_find();
-  char wrong[sizeof missing] = "";
+  char wrong[1024] = "";
   const PJRT_Api *api = forward_api(path, wrong, sizeof wrong);
-  if (api != NULL) return api;
-  pthread_mutex_lock(&lock);
-  backend = NULL;
-  snprintf(missing, sizeof missing, "%s", wrong);
-  pthread_mutex_unlock(&lock);
-  return NULL;
+  if (api == NULL) backend_withhold(wrong);
+  return api;
+}
+
+static void fill(PJRT_Api *api) {
+  *api = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
+                    .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
+                                         .major_version = PJRT_API_MAJOR,
+                                         .minor_version = PJRT_API_MINOR}};
+  if (backend != NULL) api->extension_start = backend->extension_start;
+  bridge_fill(api);
+  if (backend == NULL) return;
+  identity_fill(api);
+  devices_fill(api);
+  clients_fill(api);
+  programs_fill(api);
+  shared_fill(api);
+  optimized_fill(api);
+  compilations_fill(api);
+  memories_fill(api);
+  executions_fill(api);
+  tickets_fill(api);
+  unseen_fill(api);
+  profiler_fill(api);
+  transfers_fill(api);
+  extensions_fill(api);
+  raw_buffers_fill(api);
+  host_transfers_fill(api);
+  usage_fill(api);
 }
 
 VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
@@ -85,34 +52,11 @@ VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
   const int forwards = forward != NULL && *forward != '\0';
   const PJRT_Api *other = forwards ? forwarding(forward) : NULL;
   if (other != NULL) return other;
-  if (!forwards) virtual_tpu_preload(getenv("VIRTUAL_TPU_BACKEND"));
+  if (!forwards) backend_load();
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&lock);
-  PJRT_Api *own = &table.api;
-  if (own->struct_size == 0) {
-    *own = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
-                      .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
-                                           .major_version = PJRT_API_MAJOR,
-                                           .minor_version = PJRT_API_MINOR}};
-    if (backend != NULL) own->extension_start = backend->extension_start;
-    bridge_fill(own);
-    if (backend != NULL) {
-      identity_fill(own);
-      devices_fill(own);
-      clients_fill(own);
-      programs_fill(own);
-      compilations_fill(own);
-      memories_fill(own);
-      tickets_fill(own);
-      unseen_fill(own);
-      profiler_fill(own);
-      transfers_fill(own);
-      extensions_fill(own);
-      raw_buffers_fill(own);
-      host_transfers_fill(own);
-      usage_fill(own);
-    }
-  }
+  if (table.api.struct_size == 0) fill(&table.api);
   pthread_mutex_unlock(&lock);
   if (!forwards) python_start();
-  return own;
+  return &table.api;
 }

@@ -1,6 +1,6 @@
 // What one rank sends to another through PJRT's extension for transfers.
 #define _GNU_SOURCE
-#include "transfers.h"
+#include "meet/transfers.h"
 
 #include <stdio.h>
 #include <string.h>

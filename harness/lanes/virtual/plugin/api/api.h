@@ -1,0 +1,171 @@
+#ifndef XLA_HARNESS_VIRTUAL_TPU_API_H_
+#define XLA_HARNESS_VIRTUAL_TPU_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pjrt_c_api.h"
+
+// Other names let a second copy of this library stand for libtpu, behind the one that forwards.
+#ifndef FORWARD_VARIABLE
+#define FORWARD_VARIABLE "VIRTUAL_TPU_FORWARD"
+#endif
+#ifndef EVENTS_VARIABLE
+#define EVENTS_VARIABLE "XLA_HARNESS_EVENTS"
+#endif
+
+#define VIRTUAL_TPU_EXPORT __attribute__((visibility("default")))
+
+// --- backend.c
+// The CPU plugin's own entries; NULL when it could not be loaded, and then every entry of ours
+// returns an error that says why.
+extern const PJRT_Api *backend;
+// Return that error.
+PJRT_Error *backend_missing(void);
+// Load the backend if it is not loaded yet.
+void backend_load(void);
+// Have no backend, for the reason that `why` gives.
+void backend_withhold(const char *why);
+// Return the table of the library at `path`, which the variable `name` names. On failure returns
+// NULL and writes why into `wrong`.
+const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t size);
+
+// --- errors.c
+// An error of our own, printf-like; the backend's errors are a different kind of object.
+PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void error_destroy(PJRT_Error_Destroy_Args *args);
+void error_message(PJRT_Error_Message_Args *args);
+PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
+PJRT_Error_Code error_code(const PJRT_Error *error);
+// An error's text, to be freed; the error is.
+char *error_text(PJRT_Error *error);
+// Of an error that changes nothing; NULL is none.
+void error_drop(PJRT_Error *error);
+// Destroy an event that nobody waits for.
+void event_drop(PJRT_Event *event);
+// Wait for an event, which is destroyed, and may be NULL: its error.
+PJRT_Error *event_await(PJRT_Event *event);
+// Call an entry of the backend, in a function that returns an error.
+#define TRY(entry, args)                          \
+  do {                                            \
+    PJRT_Error *error_ = backend->entry(&(args)); \
+    if (error_ != NULL) return error_;            \
+  } while (0)
+
+// --- bridge.c
+// Fill `api` with one trampoline for each entry that the backend has.
+void bridge_fill(PJRT_Api *api);
+// A copy at this plugin's size; an error if `from` can't be an older caller's.
+PJRT_Error *widen_PJRT_ExecuteOptions(PJRT_ExecuteOptions *wide, const PJRT_ExecuteOptions *from);
+// The trampoline of each entry, for the calls that add something of their own.
+#define ENTRY(call, ...) PJRT_Error *bridge_##call(call##_Args *args);
+#define VOID_ENTRY(call, ...)
+#define STRUCT(name, ...)
+#include "entries.inc"
+#undef ENTRY
+#undef VOID_ENTRY
+#undef STRUCT
+
+// --- identity.c
+typedef struct {
+  int slices, devices;           // of the whole job, and of one slice
+  int slices_here, first_slice;  // all from 0, or this process's own in a job of several
+  int bounds[3];                 // of one slice's mesh of chips
+  int grid[3];                   // of the processes that a slice's chips are divided among
+  int process, processes;        // this one's index in the whole job, and how many there are
+  int of_chip;                   // devices that one chip is
+  int cores;                     // of one device
+  int64_t memory;                // of one device, in bytes
+  char kind[64], version[512];
+} Identity;
+extern Identity identity;
+// Read the environment; NULL, or what is wrong with it.
+PJRT_Error *identity_read(void);
+int identity_total(void);
+// Of the device with that id: the process that it belongs to, and whether that is this one.
+int identity_process_of(int id);
+int identity_is_own(int id);
+// Its index among the devices of this process, or -1.
+int identity_local(int id);
+void identity_fill(PJRT_Api *api);
+
+// --- numbers.c
+// Read a decimal number from `low` to `high` at `*text` and move `*text` behind it; 0, and nothing
+// is changed, when there is none. Only digits: neither a sign nor space.
+int number_read(const char **text, int low, int high, int *number);
+// The same where `text`, which may be NULL, is nothing but the number.
+int number_whole(const char *text, int low, int high, int *number);
+
+// --- events.c
+// Append an event. `caller` is an address in the library that called; `format` makes the JSON
+// members that only this event has, with a leading comma, or is "".
+void event_write(const char *event, const void *caller, const char *stack, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+// What became of a planted fault: it was given to the compiler, which has taken or refused it, and
+// was executed.
+void event_plant(const void *caller, const char *stage);
+// `text` as a JSON string, in quotes, cut to `size`; NULL is null.
+const char *event_quote(char *out, size_t size, const char *text);
+int event_wants_stack(const char *event);
+// Append what is known of a program that is compiled.
+void event_compilation(const char *event, const void *caller, const PJRT_Program *program);
+
+// --- wrong_answers.c
+// Whether the plugin is to give this answer wrongly; it is written down that it does.
+int answers_wrongly(const char *name);
+
+// --- devices.c
+// The number that PJRT knows a device by.
+int device_id(PJRT_Device *device);
+void devices_learn(PJRT_Client *client);
+void devices_forget(const PJRT_Client *client);
+void devices_forget_executable(const PJRT_LoadedExecutable *executable);
+// The client of one of this process's devices.
+PJRT_Client *devices_client_of(const PJRT_Device *device);
+// An error in a process that was forked after its parent had created a client.
+PJRT_Error *devices_check_process(void);
+void devices_fill(PJRT_Api *api);
+
+// --- profiler.c
+// Put a profiler before the extensions that `api` has.
+void profiler_fill(PJRT_Api *api);
+
+// --- extensions.c
+// Put libtpu's other extensions before those that `api` has.
+void extensions_fill(PJRT_Api *api);
+
+// --- python.c
+// Find the process's Python, if it has one, without importing anything.
+void python_find(void);
+// Import the Python half, once; does nothing in a process without Python.
+void python_start(void);
+// Whether the process's Python can still be asked: not while the interpreter ends.
+int python_runs(void);
+// Whether this thread has a state of Python's; in a process without Python, any thread counts.
+int python_is_thread(void);
+
+// --- questions.c
+// Each returns NULL, too, when Python does not answer soon: another thread may hold the GIL until
+// this one has done its work.
+// The Python stack of this thread, to be freed; NULL where there is none.
+char *python_stack(void);
+// Where each Python thread is, to be freed; NULL where there is none.
+char *python_stacks(void);
+// The file and line that this call comes from, to be freed; NULL in a thread that has no Python.
+char *python_site(void);
+// The newest StableHLO that a program may be written in, as "1.7.8", to be freed; "" for the
+// backend's own.
+char *python_stablehlo(void);
+
+// --- stablehlo.c
+// A copy of the backend's attributes in which its StableHLO is `newest`, if that is one: jaxlib
+// before 0.4.36 writes a program in the newest version that the plugin reads, even if it does not
+// know that version itself, and TorchTPU writes some operations in none as old as the backend's.
+// NULL when memory is short.
+PJRT_NamedValue *stablehlo_attributes(const PJRT_Plugin_Attributes_Args *backends,
+                                      const char *newest);
+// Whether a program is a portable artifact of a StableHLO that the backend does not know.
+int stablehlo_is_newer(const PJRT_Program *program);
+
+#endif  // XLA_HARNESS_VIRTUAL_TPU_API_H_

@@ -1,0 +1,96 @@
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api.h"
+
+// A caller of an older PJRT has smaller structs: PJRT only ever appends fields. Its struct is
+// copied into a zeroed one of our size and back; zero is what PJRT means by a field that is not
+// there. A struct that ends in the middle of a field is none of PJRT's, and is refused.
+static int ends_at(size_t size, const size_t *ends, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (ends[i] == size) return 1;
+  }
+  return 0;
+}
+
+static PJRT_Error *refused(const char *call, size_t given, size_t expected) {
+  return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                   "virtual TPU: %s was called with a struct of %zu bytes; this plugin's has %zu, "
+                   "and none that is shorter ends there: it can't be bridged",
+                   call, given, expected);
+}
+
+#define ENTRY(call, ...)                                                    \
+  PJRT_Error *bridge_##call(call##_Args *args) {                            \
+    if (backend == NULL) return backend_missing();                          \
+    static const size_t ends[] = {__VA_ARGS__};                             \
+    const size_t size = call##_Args_STRUCT_SIZE, given = args->struct_size; \
+    if (given >= size) return backend->call(args);                          \
+    if (!ends_at(given, ends, sizeof ends / sizeof *ends)) {                \
+      return refused(#call, given, size);                                   \
+    }                                                                       \
+    call##_Args wide;                                                       \
+    memset(&wide, 0, sizeof wide);                                          \
+    memcpy(&wide, args, given);                                             \
+    wide.struct_size = size;                                                \
+    PJRT_Error *error = backend->call(&wide);                               \
+    wide.struct_size = given;                                               \
+    memcpy(args, &wide, given);                                             \
+    return error;                                                           \
+  }
+#define VOID_ENTRY(call, ...)
+#define STRUCT(name, ...)                                                    \
+  PJRT_Error *widen_##name(name *wide, const name *from) {                   \
+    static const size_t ends[] = {__VA_ARGS__};                              \
+    const size_t size = name##_STRUCT_SIZE, given = from->struct_size;       \
+    if (given < size && !ends_at(given, ends, sizeof ends / sizeof *ends)) { \
+      return refused(#name, given, size);                                    \
+    }                                                                        \
+    memset(wide, 0, sizeof *wide);                                           \
+    memcpy(wide, from, given < size ? given : size);                         \
+    wide->struct_size = size;                                                \
+    return NULL;                                                             \
+  }
+#include "entries.inc"
+#undef ENTRY
+#undef VOID_ENTRY
+#undef STRUCT
+
+// Headers up to PJRT 0.7x gave this struct's size without its last field, which their structs have
+// and their callers read. So the caller's own memory is filled, whatever size it names.
+static PJRT_Error *plugin_attributes(PJRT_Plugin_Attributes_Args *args) {
+  if (backend == NULL) return backend_missing();
+  const size_t given = args->struct_size, size = PJRT_Plugin_Attributes_Args_STRUCT_SIZE;
+  if (given < size && given != PJRT_STRUCT_SIZE(PJRT_Plugin_Attributes_Args, attributes)) {
+    return refused("PJRT_Plugin_Attributes", given, size);
+  }
+  PJRT_Plugin_Attributes_Args wide = {.struct_size = size};
+  TRY(PJRT_Plugin_Attributes, wide);
+  char *newest = python_stablehlo();  // not under the lock: whoever waits for that may be Python
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
+  static PJRT_NamedValue *known;  // for as long as the process lives, as the backend's are
+  if (known == NULL) known = stablehlo_attributes(&wide, newest);
+  pthread_mutex_unlock(&lock);
+  free(newest);
+  args->attributes = known != NULL ? known : wide.attributes;
+  args->num_attributes = wide.num_attributes;
+  return NULL;
+}
+
+void bridge_fill(PJRT_Api *api) {
+#define ENTRY(call, ...) \
+  if (backend == NULL || backend->call != NULL) api->call = bridge_##call;
+#define VOID_ENTRY(call, ...)
+#define STRUCT(name, ...)
+#include "entries.inc"
+#undef ENTRY
+#undef VOID_ENTRY
+#undef STRUCT
+  api->PJRT_Plugin_Attributes = plugin_attributes;
+  api->PJRT_Error_Destroy = error_destroy;
+  api->PJRT_Error_Message = error_message;
+  api->PJRT_Error_GetCode = error_get_code;
+}

@@ -1,0 +1,299 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compile/compile.h"
+
+// Serialised protos that older and newer XLA read differently, changed on the wire: the fields and
+// their numbers are those of xla/service/hlo.proto, xla/xla.proto and compile_options.proto.
+
+// XLA of 2025 makes an instruction's unique id of its computation's id and its own, 64 bits wide;
+// older XLA refuses ids above INT_MAX. The caller has asked for the program's size before it asks
+// for the program, so each of those is replaced in the bytes that it had, five at least: a varint
+// may have leading zeros. Narrower ids, as in a computation whose id is 0, stay what they are.
+
+typedef struct {
+  uint64_t *from;
+  uint32_t *to;  // 0 is an empty slot
+  size_t slots, used;
+  uint64_t narrow;  // the highest id that fits, known after a first walk
+  int replacing;    // the second one
+} Ids;
+
+typedef enum {
+  WITH_CONFIG,
+  MODULE,
+  COMPUTATION,
+  INSTRUCTION,
+  SCHEDULE,
+  ENTRY,
+  SEQUENCE,
+  NONE
+} Kind;
+
+static size_t slot_of(const Ids *ids, uint64_t id) {
+  size_t slot = (size_t)(id * 0x9E3779B97F4A7C15u >> 20) % ids->slots;
+  while (ids->to[slot] != 0 && ids->from[slot] != id) slot = (slot + 1) % ids->slots;
+  return slot;
+}
+
+static int grow(Ids *ids) {
+  const Ids old = *ids;
+  ids->slots = old.slots == 0 ? 1024 : 2 * old.slots;
+  ids->from = calloc(ids->slots, sizeof *ids->from);
+  ids->to = calloc(ids->slots, sizeof *ids->to);
+  if (ids->from == NULL || ids->to == NULL) return 0;
+  for (size_t i = 0; i < old.slots; ++i) {
+    if (old.to[i] == 0) continue;
+    const size_t slot = slot_of(ids, old.from[i]);
+    ids->from[slot] = old.from[i];
+    ids->to[slot] = old.to[i];
+  }
+  free(old.from);
+  free(old.to);
+  return 1;
+}
+
+// The small id of a wide one, in the order in which they are met.
+static uint32_t small(Ids *ids, uint64_t id) {
+  if (2 * (ids->used + 1) > ids->slots && !grow(ids)) abort();
+  const size_t slot = slot_of(ids, id);
+  if (ids->to[slot] == 0) {
+    ids->from[slot] = id;
+    ids->to[slot] = (uint32_t)(ids->narrow + ++ids->used);
+  }
+  return ids->to[slot];
+}
+
+static void replace(unsigned char **at, const unsigned char *end, Ids *ids) {
+  unsigned char *first = *at;
+  uint64_t id = read_varint(at, end);
+  if (id <= INT32_MAX) {
+    if (id > ids->narrow) ids->narrow = id;
+    return;
+  }
+  if (!ids->replacing) return;
+  id = small(ids, id);
+  for (unsigned char *byte = first; byte < *at; ++byte, id >>= 7) {
+    *byte = (unsigned char)((id & 0x7F) | (byte + 1 < *at ? 0x80 : 0));
+  }
+}
+
+static int is_id(Kind kind, unsigned field) {
+  switch (kind) {
+    case INSTRUCTION:
+      return field >= 35 && field <= 37;  // id, operand_ids, control_predecessor_ids
+    case COMPUTATION:
+      return field == 6;  // root_id
+    case SEQUENCE:
+      return field == 1;  // instruction_ids
+    default:
+      return 0;
+  }
+}
+
+static Kind inside(Kind kind, unsigned field) {
+  if (kind == WITH_CONFIG && field == 1) return MODULE;
+  if (kind == MODULE && field == 3) return COMPUTATION;
+  if (kind == MODULE && field == 7) return SCHEDULE;
+  if (kind == COMPUTATION && field == 2) return INSTRUCTION;
+  if (kind == SCHEDULE && field == 1) return ENTRY;
+  if (kind == ENTRY && field == 2) return SEQUENCE;
+  return NONE;
+}
+
+static void walk(unsigned char *at, unsigned char *end, Kind kind, Ids *ids) {
+  while (at < end) {
+    const uint64_t tag = read_varint(&at, end);
+    const unsigned field = (unsigned)(tag >> 3), wire = tag & 7;
+    if (wire == 0) {
+      if (is_id(kind, field)) {
+        replace(&at, end, ids);
+      } else {
+        read_varint(&at, end);
+      }
+    } else if (wire == 1 || wire == 5) {
+      const size_t size = wire == 1 ? 8 : 4;
+      if ((size_t)(end - at) < size) return;
+      at += size;
+    } else if (wire == 2) {
+      const uint64_t size = read_varint(&at, end);
+      if (size > (uint64_t)(end - at)) return;
+      unsigned char *last = at + size;
+      if (is_id(kind, field)) {
+        while (at < last) replace(&at, last, ids);
+      } else if (inside(kind, field) != NONE) {
+        walk(at, last, inside(kind, field), ids);
+      }
+      at = last;
+    } else {
+      return;
+    }
+  }
+}
+
+void renumber_instructions(char *program, size_t size, int with_config) {
+  Ids ids = {0};
+  unsigned char *first = (unsigned char *)program;
+  const Kind kind = with_config ? WITH_CONFIG : MODULE;
+  walk(first, first + size, kind, &ids);
+  ids.replacing = 1;
+  walk(first, first + size, kind, &ids);
+  free(ids.from);
+  free(ids.to);
+}
+
+// Which parameter an entry of an alias or donor configuration names. With its arguments in one
+// tuple the program has one parameter, and the index within the tuple counts.
+static int64_t named_parameter(unsigned char *at, unsigned char *end, unsigned number) {
+  unsigned char *inner_end, *inner = find_field(at, end, number + 1, &inner_end);
+  if (inner != NULL && inner < inner_end) return (int64_t)read_varint(&inner, inner_end);
+  inner = find_field(at, end, number, &inner_end);
+  return inner == NULL ? 0 : (int64_t)read_varint(&inner, end);
+}
+
+static void add_parameters(unsigned char *at, unsigned char *end, unsigned number, int64_t **found,
+                           size_t *count) {
+  while (at < end) {
+    const uint64_t tag = read_varint(&at, end), size = read_varint(&at, end);
+    if ((tag & 7) != 2 || size > (uint64_t)(end - at)) return;
+    *found = realloc(*found, (*count + 1) * sizeof **found);
+    if (*found == NULL) abort();
+    (*found)[(*count)++] = named_parameter(at, at + size, number);
+    at += size;
+  }
+}
+
+enum { MODULE_FIELD = 1, ALIASES = 8, DONORS = 18 };
+
+unsigned char *find_module(const char *program, size_t size, int with_config, unsigned char **end) {
+  unsigned char *at = (unsigned char *)program;
+  *end = at + size;
+  return with_config ? find_field(at, *end, MODULE_FIELD, end) : at;
+}
+
+int module_has_donors(const char *program, size_t size, int with_config) {
+  unsigned char *end, *at = find_module(program, size, with_config, &end), *part_end;
+  return at != NULL && find_field(at, end, DONORS, &part_end) != NULL;
+}
+
+int64_t *donated_by_module(const char *program, size_t size, int with_config, size_t *count) {
+  enum { ALIAS_PARAMETER = 2, DONOR_PARAMETER = 1 };
+  unsigned char *end, *at = find_module(program, size, with_config, &end), *part, *part_end;
+  int64_t *found = NULL;
+  *count = 0;
+  if (at == NULL) return NULL;
+  if ((part = find_field(at, end, ALIASES, &part_end)) != NULL) {
+    add_parameters(part, part_end, ALIAS_PARAMETER, &found, count);
+  }
+  if ((part = find_field(at, end, DONORS, &part_end)) != NULL) {
+    add_parameters(part, part_end, DONOR_PARAMETER, &found, count);
+  }
+  return found;
+}
+
+// One field of a message.
+typedef struct {
+  unsigned number;
+  uint64_t value;  // of a varint
+  unsigned char *at, *end;
+} Part;
+
+// Read the field at `*at` and move behind it; 0 at the end of the message, or when it is broken.
+static int next_part(unsigned char **at, unsigned char *end, Part *part) {
+  if (*at >= end) return 0;
+  const uint64_t tag = read_varint(at, end);
+  *part = (Part){.number = (unsigned)(tag >> 3), .at = *at};
+  uint64_t size = (tag & 7) == 1 ? 8 : (tag & 7) == 5 ? 4 : 0;
+  if ((tag & 7) == 0) part->value = read_varint(at, end);
+  if ((tag & 7) == 2) {
+    size = read_varint(at, end);
+    part->at = *at;
+  }
+  if (size > (uint64_t)(end - *at)) return 0;
+  part->end = *at += size;
+  return 1;
+}
+
+static int is_text(const Part *part, const char *text) {
+  const size_t size = strlen(text);
+  return (size_t)(part->end - part->at) == size && memcmp(part->at, text, size) == 0;
+}
+
+// Whether any instruction of a module, be it in a fusion, a loop or a called computation, is what
+// `matches` looks for.
+static int any_instruction(unsigned char *at, unsigned char *end,
+                           int (*matches)(unsigned char *, unsigned char *)) {
+  enum { COMPUTATIONS = 3, INSTRUCTIONS = 2 };
+  Part computation, instruction;
+  while (next_part(&at, end, &computation)) {
+    if (computation.number != COMPUTATIONS) continue;
+    unsigned char *inside = computation.at;
+    while (next_part(&inside, computation.end, &instruction)) {
+      if (instruction.number == INSTRUCTIONS && matches(instruction.at, instruction.end)) return 1;
+    }
+  }
+  return 0;
+}
+
+enum { OPCODE = 2, TARGET = 28, IS_HOST_TRANSFER = 47 };
+
+// An instruction that starts a collective asynchronously has "-start" behind the usual opcode, or
+// calls a computation that has the usual one.
+static int is_collective(const Part *opcode) {
+  static const char *const OPCODES[] = {
+      "all-reduce",          "all-gather",       "all-to-all",
+      "ragged-all-to-all",   "reduce-scatter",   "collective-permute",
+      "all-reduce-start",    "all-gather-start", "collective-permute-start",
+      "collective-broadcast"};
+  for (size_t i = 0; i < sizeof OPCODES / sizeof *OPCODES; ++i) {
+    if (is_text(opcode, OPCODES[i])) return 1;
+  }
+  return 0;
+}
+
+static int is_exchange(unsigned char *at, unsigned char *end) {
+  Part part;
+  int sends = 0, is_of_host = 0;
+  while (next_part(&at, end, &part)) {
+    if (part.number == OPCODE && is_collective(&part)) return 1;
+    if (part.number == OPCODE) sends = is_text(&part, "send") || is_text(&part, "recv");
+    if (part.number == IS_HOST_TRANSFER) is_of_host = part.value != 0;
+  }
+  return sends && !is_of_host;
+}
+
+static int is_kernel(unsigned char *at, unsigned char *end) {
+  Part part;
+  while (next_part(&at, end, &part)) {
+    if (part.number == TARGET) return is_text(&part, KERNEL_TARGET);
+  }
+  return 0;
+}
+
+int module_calls_kernel(const char *program, size_t size, int with_config) {
+  unsigned char *end, *at = find_module(program, size, with_config, &end);
+  return at != NULL && any_instruction(at, end, is_kernel);
+}
+
+// The HloModuleProtoWithConfig of a serialised CPU executable; NULL without one.
+static unsigned char *find_program(const char *executable, size_t size, unsigned char **end) {
+  enum { RESULT = 1, HLO = 1 };
+  unsigned char *at = (unsigned char *)executable;
+  *end = at + size;
+  if ((at = find_field(at, *end, RESULT, end)) == NULL) return NULL;
+  return find_field(at, *end, HLO, end);
+}
+
+int executable_exchanges(const char *executable, size_t size, int *exchanges) {
+  unsigned char *end, *at = find_program(executable, size, &end);
+  if (at != NULL) at = find_field(at, end, MODULE_FIELD, &end);
+  if (at != NULL) *exchanges = any_instruction(at, end, is_exchange);
+  return at != NULL;
+}
+
+int64_t *donated_parameters(const char *executable, size_t size, size_t *count) {
+  unsigned char *end, *at = find_program(executable, size, &end);
+  *count = 0;
+  return at == NULL ? NULL : donated_by_module((const char *)at, (size_t)(end - at), 1, count);
+}

@@ -1,0 +1,68 @@
+#include <string.h>
+
+#include "meet/meeting.h"
+
+// Copies that the calling thread makes itself. The backend copies in a thread of its own, and to
+// wake that, and be woken by it, takes longer than to copy an array of usual size.
+
+PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *found) {
+  PJRT_Buffer_GetMemoryLayout_Args args = {
+      .struct_size = PJRT_Buffer_GetMemoryLayout_Args_STRUCT_SIZE, .buffer = buffer};
+  TRY(PJRT_Buffer_GetMemoryLayout, args);
+  *found = 1;
+  if (args.layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled) return NULL;
+  const PJRT_Buffer_MemoryLayout_Tiled *tiled = &args.layout.tiled;
+  for (size_t i = 0; i < tiled->minor_to_major_size; ++i) {
+    *found &= tiled->minor_to_major[i] == (int64_t)(tiled->minor_to_major_size - 1 - i);
+  }
+  return NULL;
+}
+
+static PJRT_Error *has_value(PJRT_Buffer *buffer, int *found) {
+  PJRT_Buffer_ReadyEvent_Args ready = {.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE,
+                                       .buffer = buffer};
+  TRY(PJRT_Buffer_ReadyEvent, ready);
+  PJRT_Event_IsReady_Args is_ready = {.struct_size = PJRT_Event_IsReady_Args_STRUCT_SIZE,
+                                      .event = ready.event};
+  PJRT_Error *error = backend->PJRT_Event_IsReady(&is_ready);
+  *found = error == NULL && is_ready.is_ready;
+  if (*found) return event_await(ready.event);  // which does not wait, and may be an error
+  event_drop(ready.event);
+  return error;
+}
+
+// What a buffer takes is what the array takes, unless its elements are packed.
+static PJRT_Error *has_size(PJRT_Buffer *buffer, size_t size, int *found) {
+  PJRT_Buffer_OnDeviceSizeInBytes_Args args = {
+      .struct_size = PJRT_Buffer_OnDeviceSizeInBytes_Args_STRUCT_SIZE, .buffer = buffer};
+  TRY(PJRT_Buffer_OnDeviceSizeInBytes, args);
+  *found = args.on_device_size_in_bytes == size;
+  return NULL;
+}
+
+// While it is read the buffer is held, so that nobody deletes it.
+static PJRT_Error *copy_held(PJRT_Buffer *buffer, void *to, size_t size) {
+  PJRT_Buffer_UnsafePointer_Args pointer = {
+      .struct_size = PJRT_Buffer_UnsafePointer_Args_STRUCT_SIZE, .buffer = buffer};
+  TRY(PJRT_Buffer_UnsafePointer, pointer);
+  memcpy(to, (const void *)pointer.buffer_pointer, size);
+  return NULL;
+}
+
+PJRT_Error *buffer_copy_here(PJRT_Buffer *buffer, void *to, size_t size, int *copied) {
+  *copied = 0;
+  int may;
+  PJRT_Error *error = has_value(buffer, &may);
+  if (error == NULL && may) error = has_size(buffer, size, &may);
+  if (error == NULL && may) error = buffer_is_row_major(buffer, &may);
+  if (error != NULL || !may) return error;
+  PJRT_Buffer_IncreaseExternalReferenceCount_Args hold = {
+      .struct_size = PJRT_Buffer_IncreaseExternalReferenceCount_Args_STRUCT_SIZE, .buffer = buffer};
+  TRY(PJRT_Buffer_IncreaseExternalReferenceCount, hold);
+  error = copy_held(buffer, to, size);
+  PJRT_Buffer_DecreaseExternalReferenceCount_Args release = {
+      .struct_size = PJRT_Buffer_DecreaseExternalReferenceCount_Args_STRUCT_SIZE, .buffer = buffer};
+  TRY(PJRT_Buffer_DecreaseExternalReferenceCount, release);
+  *copied = error == NULL;
+  return error;
+}

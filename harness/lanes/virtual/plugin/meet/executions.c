@@ -1,0 +1,55 @@
+#include <stdlib.h>
+
+#include "meet/meet.h"
+
+static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
+  PJRT_Error *forked = devices_check_process();
+  if (forked != NULL) return forked;
+  PJRT_Error *refused = shared_refusal(args->executable);
+  if (refused != NULL) {
+    unseen_returned(refused, __builtin_return_address(0));
+    return refused;
+  }
+  char *stack = event_wants_stack("execute") ? python_stack() : NULL;
+  event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu, \"program\": %u",
+              args->num_devices, shared_number(args->executable));
+  free(stack);
+  // Nobody can see a planted fault in a program that does not run.
+  if (shared_take_planted(args->executable)) event_plant(__builtin_return_address(0), "executed");
+  PJRT_Error *mismatch = parameters_check(args);
+  if (mismatch != NULL) return mismatch;
+  PJRT_ExecuteOptions wide, *given = args->options;
+  PJRT_Error *error = widen_PJRT_ExecuteOptions(&wide, given);
+  if (error != NULL) return error;
+  args->options = &wide;
+  int met = 0;
+  error = meeting_execute(args, &met);
+  if (error == NULL && !met) {
+    error = unseen_execute(args, __builtin_return_address(0));
+    if (error == NULL) error = donors_delete(args);
+  }
+  if (error == NULL) error = memories_place(args);
+  usage_executed(args, error == NULL);
+  args->options = given;
+  if (error != NULL) unseen_returned(error, __builtin_return_address(0));
+  return error;
+}
+
+static void forget(const PJRT_LoadedExecutable *executable) {
+  meeting_forget(executable);
+  program_forget(executable);
+  devices_forget_executable(executable);
+}
+
+void executions_forget(const PJRT_Client *client) { shared_forget(client, forget); }
+
+static PJRT_Error *destroy(PJRT_LoadedExecutable_Destroy_Args *args) {
+  if (!shared_release(args->executable)) return NULL;
+  forget(args->executable);
+  return bridge_PJRT_LoadedExecutable_Destroy(args);
+}
+
+void executions_fill(PJRT_Api *api) {
+  api->PJRT_LoadedExecutable_Execute = execute;
+  api->PJRT_LoadedExecutable_Destroy = destroy;
+}

@@ -1,0 +1,118 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "meet/meet.h"
+
+// Threads of one process may each run a program on one device of it, as replicas of torch_xla do.
+// If all of them bring one executable, XLA's own runtime lets them meet; if they bring several, as
+// with pin_layout=True, or some stay away, the job's executor does. Which of both is decided once
+// for all of them, so the first ones wait for the others, as they would in the collective.
+
+enum { PATIENCE_SECONDS = 2 };
+static const double IDLE_SECONDS = 0.01;
+
+typedef enum { OPEN, HERE, IN_EXECUTOR } Decision;
+
+typedef struct Gathering {
+  struct Gathering *next;
+  const PJRT_LoadedExecutable *executable;  // the first one's
+  size_t expected, came, left;
+  Decision decision;
+  char *has;  // for each device, whether it has come
+  PJRT_Device *devices[];
+} Gathering;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t decided = PTHREAD_COND_INITIALIZER;
+static Gathering *gatherings;  // in the order in which their first device came
+
+static size_t index_of(const PJRT_LoadedExecutable_AddressableDevices_Args *all,
+                       const PJRT_Device *device) {
+  size_t index = 0;
+  while (index < all->num_addressable_devices && all->addressable_devices[index] != device) ++index;
+  return index;
+}
+
+static int is_of(const Gathering *one, const PJRT_LoadedExecutable_AddressableDevices_Args *all) {
+  const size_t count = all->num_addressable_devices;
+  return one->expected == count &&
+         memcmp(one->devices, all->addressable_devices, count * sizeof one->devices[0]) == 0;
+}
+
+// The n-th program of one device meets the n-th of the others.
+static Gathering *find(const PJRT_LoadedExecutable_AddressableDevices_Args *all, size_t index) {
+  Gathering **link = &gatherings;
+  while (*link != NULL && (!is_of(*link, all) || (*link)->has[index])) link = &(*link)->next;
+  if (*link != NULL) return *link;
+  const size_t count = all->num_addressable_devices;
+  Gathering *one = calloc(1, sizeof *one + count * sizeof one->devices[0]);
+  if (one == NULL || (one->has = calloc(count, 1)) == NULL) abort();
+  memcpy(one->devices, all->addressable_devices, count * sizeof one->devices[0]);
+  one->executable = all->executable;
+  one->expected = count;
+  return *link = one;
+}
+
+static void drop(Gathering *gone) {
+  Gathering **link = &gatherings;
+  while (*link != gone) link = &(*link)->next;
+  *link = gone->next;
+  free(gone->has);
+  free(gone);
+}
+
+static void decide(Gathering *one, Decision decision) {
+  if (one->decision == OPEN) one->decision = decision;
+  pthread_cond_broadcast(&decided);
+}
+
+static double cpu_seconds(void) {
+  struct timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+// As long as the process does anything, the others may still be on their way.
+static void wait_for_others(Gathering *one) {
+  while (one->decision == OPEN) {
+    const double before = cpu_seconds();
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += PATIENCE_SECONDS;
+    int late = 0;
+    while (one->decision == OPEN && !late) {
+      late = pthread_cond_timedwait(&decided, &lock, &end) == ETIMEDOUT;
+    }
+    if (late && cpu_seconds() - before < IDLE_SECONDS) decide(one, IN_EXECUTOR);
+  }
+}
+
+int gather_here(const PJRT_LoadedExecutable_AddressableDevices_Args *all,
+                const PJRT_Device *device) {
+  const size_t index = index_of(all, device);
+  if (index == all->num_addressable_devices) return 0;
+  pthread_mutex_lock(&lock);
+  Gathering *one = find(all, index);
+  one->has[index] = 1;
+  ++one->came;
+  if (one->executable != all->executable) decide(one, IN_EXECUTOR);
+  if (one->came == one->expected) decide(one, HERE);
+  wait_for_others(one);
+  const int here = one->decision == HERE;
+  if (++one->left == one->expected) drop(one);
+  pthread_mutex_unlock(&lock);
+  return here;
+}
+
+void gather_forget(void) {
+  pthread_mutex_lock(&lock);
+  for (Gathering *one = gatherings, *next; one != NULL; one = next) {
+    next = one->next;
+    if (one->came == one->left) drop(one);
+  }
+  pthread_mutex_unlock(&lock);
+}

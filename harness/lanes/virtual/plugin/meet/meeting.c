@@ -1,0 +1,276 @@
+#define _GNU_SOURCE
+#include "meet/meeting.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+// The call that executes such a program: it hands the arguments over, and gives the caller buffers
+// that get their values when the results are there.
+
+enum { MOST_COPIED_HERE = 1 << 20 };  // bytes
+pthread_mutex_t meeting_lock = PTHREAD_MUTEX_INITIALIZER;
+
+PJRT_Error *promise_make(PJRT_Client *client, PJRT_Device *device, const Array *array,
+                         PJRT_Buffer **buffer, PJRT_FulfillAliasBufferCallback **promise) {
+  PJRT_Device_DefaultMemory_Args memory = {
+      .struct_size = PJRT_Device_DefaultMemory_Args_STRUCT_SIZE, .device = device};
+  TRY(PJRT_Device_DefaultMemory, memory);
+  PJRT_Client_CreateAliasBuffer_Args args = {
+      .struct_size = PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE,
+      .client = client,
+      .memory = memory.memory,
+      .shape_dims = array->dimensions,
+      .shape_num_dims = (size_t)array->dimensions_count,
+      .shape_element_type = (PJRT_Buffer_Type)array->type};
+  TRY(PJRT_Client_CreateAliasBuffer, args);
+  *buffer = args.alias_buffer;
+  *promise = args.fulfill_alias_buffer_cb;
+  return NULL;
+}
+
+static PJRT_Error *promise(Ticket *ticket, PJRT_Device *device, const Array *array, size_t index,
+                           PJRT_Buffer **buffer) {
+  return promise_make(ticket->client, device, array, buffer, &ticket->promises[index]);
+}
+
+// The event that says that a device is done: that a buffer has its value which nobody else has.
+static PJRT_Error *completion(Ticket *ticket, PJRT_Device *device, size_t index,
+                              PJRT_Event **event) {
+  const Array scalar = {.type = PJRT_Buffer_Type_S8, .size = 1};
+  PJRT_Buffer *buffer;
+  PJRT_Error *error = promise(ticket, device, &scalar, index, &buffer);
+  if (error != NULL) return error;
+  PJRT_Buffer_ReadyEvent_Args ready = {.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE,
+                                       .buffer = buffer};
+  if (event != NULL) {
+    TRY(PJRT_Buffer_ReadyEvent, ready);
+    *event = ready.event;
+  }
+  PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
+                                      .buffer = buffer};
+  TRY(PJRT_Buffer_Destroy, destroy);
+  return NULL;
+}
+
+// Copy an argument to where the executor reads it, or start to: a large one takes longer than the
+// caller should wait. A copy under way outlives its buffer.
+static PJRT_Error *copy_argument(Ticket *ticket, PJRT_Buffer *buffer, const Array *array) {
+  char *to = (char *)ticket->loan->segment + array->offset;
+  int copied = 0;
+  // Of an array that could not be computed the copy says so, too.
+  if (array->size <= MOST_COPIED_HERE) {
+    error_drop(buffer_copy_here(buffer, to, array->size, &copied));
+  }
+  if (copied) return NULL;
+  PJRT_Buffer_ToHostBuffer_Args copy = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
+                                        .src = buffer,
+                                        .dst = to,
+                                        .dst_size = array->size};
+  TRY(PJRT_Buffer_ToHostBuffer, copy);
+  ticket->copied[ticket->copied_count++] = copy.event;
+  return NULL;
+}
+
+// So one that the program takes can be deleted at once, as Execute does.
+static PJRT_Error *hand_over(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args,
+                             size_t device, size_t index) {
+  const Array *array = segment_argument(ticket->loan->segment, (int64_t)device, (int64_t)index);
+  PJRT_Buffer *buffer = args->argument_lists[device][index];
+  PJRT_Error *error = copy_argument(ticket, buffer, array);
+  if (error != NULL) return error;
+  const Program *program = ticket->program;
+  if (!is_donated(program->donated, program->donated_count, args->options, (int64_t)index)) {
+    return NULL;
+  }
+  PJRT_Buffer_Delete_Args delete = {.struct_size = PJRT_Buffer_Delete_Args_STRUCT_SIZE,
+                                    .buffer = buffer};
+  return backend->PJRT_Buffer_Delete(&delete);
+}
+
+static PJRT_Error *fill(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args) {
+  const Segment *segment = ticket->loan->segment;
+  size_t at = 0;
+  for (size_t i = 0; i < args->num_devices; ++i) {
+    for (size_t k = 0; k < args->num_args; ++k) {
+      PJRT_Error *error = hand_over(ticket, args, i, k);
+      if (error != NULL) return error;
+    }
+    for (size_t k = 0; k < ticket->program->results; ++k) {
+      PJRT_Error *error =
+          promise(ticket, ticket->devices[i], segment_result(segment, (int64_t)i, (int64_t)k), at++,
+                  &args->output_lists[i][k]);
+      if (error != NULL) return error;
+    }
+    PJRT_Event **event =
+        args->device_complete_events == NULL ? NULL : &args->device_complete_events[i];
+    PJRT_Error *error = completion(ticket, ticket->devices[i], at++, event);
+    if (error != NULL) return error;
+  }
+  return NULL;
+}
+
+static PJRT_Error *new_ticket(const PJRT_LoadedExecutable_Execute_Args *args, Program *program,
+                              PJRT_Device **devices, Ticket **made) {
+  const Segment sizes = {.arguments = (int64_t)args->num_args,
+                         .results = (int64_t)program->results};
+  const size_t head_size = sizeof sizes + args->num_devices * segment_device_size(&sizes);
+  Segment *head = calloc(1, head_size);
+  Loan *loan;
+  if (head == NULL) abort();
+  PJRT_Error *error = segment_plan(program, args, devices, head);
+  if (error == NULL) error = loan_borrow(program, head, head_size, &loan);
+  free(head);
+  if (error != NULL) return error;
+  Ticket *ticket = calloc(1, sizeof *ticket);
+  if (ticket == NULL) abort();
+  *ticket = (Ticket){.program = program,
+                     .devices = devices,
+                     .loan = loan,
+                     .client = devices_client_of(devices[0]),
+                     .own = devices_text(devices, args->num_devices)};
+  ticket->transfers = host_transfers_new(args->options, devices, args->num_devices);
+  ticket->turns = calloc(args->num_devices, sizeof *ticket->turns);
+  ticket->copied = calloc(args->num_devices * args->num_args + 1, sizeof *ticket->copied);
+  ticket->promises = calloc(ticket_promises(ticket), sizeof *ticket->promises);
+  if (ticket->turns == NULL || ticket->copied == NULL || ticket->promises == NULL) abort();
+  const char *given = args->options->call_location;
+  ticket->site = given != NULL && *given != '\0' ? strdup(given) : python_site();
+  ticket_add(ticket);
+  *made = ticket;
+  return NULL;
+}
+
+// The call fails: whatever was promised has no owner, and nobody is told of the execution.
+static PJRT_Error *take_back(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args,
+                             PJRT_Error *error) {
+  free(ticket_await_copies(ticket));
+  const size_t results = ticket->program->results, count = ticket_promises(ticket);
+  for (size_t i = 0; i < count; ++i)
+    ticket_fulfil(ticket, i, NULL, "virtual TPU: it was not executed");
+  for (size_t i = 0; i < args->num_devices; ++i) {
+    for (size_t k = 0; k < results; ++k) {
+      PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
+                                          .buffer = args->output_lists[i][k]};
+      if (ticket->promises[i * (results + 1) + k] != NULL) backend->PJRT_Buffer_Destroy(&destroy);
+    }
+  }
+  ticket_end(ticket);
+  return error;
+}
+
+static PJRT_Error *submit(const PJRT_LoadedExecutable_Execute_Args *args, Program *program,
+                          PJRT_Device **devices) {
+  Ticket *ticket;
+  PJRT_Error *error = new_ticket(args, program, devices, &ticket);
+  if (error != NULL) {
+    pthread_mutex_lock(&meeting_lock);
+    program_leave(program);
+    pthread_mutex_unlock(&meeting_lock);
+    free(devices);
+    return error;
+  }
+  error = fill(ticket, args);
+  if (error != NULL) return take_back(ticket, args, error);
+  ticket_queue(ticket);
+  return NULL;
+}
+
+// The devices, to be freed, that the caller runs the program on; NULL if it is not as many as it
+// says.
+static PJRT_Device **chosen(const PJRT_LoadedExecutable_Execute_Args *args,
+                            const PJRT_LoadedExecutable_AddressableDevices_Args *found) {
+  PJRT_Device **devices = calloc(args->num_devices + 1, sizeof *devices);
+  if (devices == NULL) abort();
+  size_t count = 0;
+  for (size_t i = 0; i < found->num_addressable_devices && count <= args->num_devices; ++i) {
+    PJRT_Device *device = found->addressable_devices[i];
+    if (args->execute_device != NULL ? device == args->execute_device
+                                     : identity_is_own(device_id(device))) {
+      devices[count++] = device;
+    }
+  }
+  if (count == args->num_devices) return devices;
+  free(devices);
+  return NULL;
+}
+
+// Run a program that exchanges nothing on each of the devices, as their other processes do on
+// theirs: XLA takes all devices of a program, or one.
+static PJRT_Error *run_on_each(const PJRT_LoadedExecutable_Execute_Args *args,
+                               PJRT_Device *const *devices) {
+  for (size_t i = 0; i < args->num_devices; ++i) {
+    PJRT_ExecuteOptions options = *args->options;
+    if (options.send_callbacks != NULL) options.send_callbacks += i;
+    if (options.recv_callbacks != NULL) options.recv_callbacks += i;
+    PJRT_LoadedExecutable_Execute_Args one = *args;
+    one.options = &options;
+    one.num_devices = 1;
+    one.execute_device = devices[i];
+    one.argument_lists += i;
+    one.output_lists += i;
+    if (one.device_complete_events != NULL) one.device_complete_events += i;
+    PJRT_Error *error = unseen_execute(&one, __builtin_return_address(0));
+    if (error == NULL) error = donors_delete(&one);
+    if (error != NULL) return error;
+  }
+  return NULL;
+}
+
+// The discovery of several slices waits for all processes already. Without it a launcher's worker
+// that is done early would become a second rank too: pools hand out what is left to who is free.
+PJRT_Error *meeting_await_all(void) {
+  if (identity.processes == 1 || identity.slices > 1 || !job_is_given()) return NULL;
+  PJRT_Error *error = job_join();
+  return error == NULL ? job_await() : error;
+}
+
+void meeting_note(const void *caller) {
+  static atomic_flag is_noted = ATOMIC_FLAG_INIT;
+  if (!atomic_flag_test_and_set(&is_noted)) event_write("meet", caller, NULL, "%s", "");
+}
+
+// Run a program whose devices meet, in the job's executor.
+static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
+                                const PJRT_LoadedExecutable_AddressableDevices_Args *found,
+                                PJRT_Device **devices) {
+  PJRT_Error *error = job_join();
+  if (error == NULL) error = job_error();
+  Program *program;
+  if (error == NULL) error = program_of(args->executable, found, &program);
+  if (error == NULL) meeting_note(__builtin_return_address(0));
+  if (error == NULL) return submit(args, program, devices);
+  free(devices);
+  return error;
+}
+
+PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) {
+  PJRT_LoadedExecutable_AddressableDevices_Args found = {
+      .struct_size = PJRT_LoadedExecutable_AddressableDevices_Args_STRUCT_SIZE,
+      .executable = args->executable};
+  TRY(PJRT_LoadedExecutable_AddressableDevices, found);
+  *met = 0;
+  if (found.num_addressable_devices <= args->num_devices) return NULL;
+  int exchanging;
+  PJRT_Error *error = program_exchanges(args->executable, &exchanging);
+  if (error != NULL) return error;
+  if (args->execute_device != NULL) {
+    if (!exchanging) return NULL;
+    const int is_thread = identity.processes == 1 && args->num_devices == 1;
+    if (is_thread && gather_here(&found, args->execute_device)) return NULL;
+  }
+  *met = 1;
+  PJRT_Device **devices = chosen(args, &found);
+  if (devices == NULL) {
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                     "virtual TPU: process %d runs a program on %zu devices: expected as many as "
+                     "the program has in this process",
+                     identity.process, args->num_devices);
+  }
+  // All devices may be other processes': JAX runs such a program too, and there is nothing to do.
+  if (exchanging && args->num_devices > 0) return run_together(args, &found, devices);
+  error = run_on_each(args, devices);
+  free(devices);
+  return error;
+}

@@ -1,0 +1,137 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "meet/meet.h"
+
+// The bytes behind a buffer, which TorchTPU's windows (one-sided transfers) read and write, a part
+// at a time. The header of xla-cpu-pjrt numbers this extension and does not declare it. Layout:
+// https://github.com/openxla/xla/blob/main/xla/pjrt/c/pjrt_c_api_raw_buffer_extension.h
+
+typedef struct {
+  PJRT_Buffer *buffer;  // the caller's, who destroys it after this
+  size_t size;
+} RawBuffer;
+
+typedef struct {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  PJRT_Buffer *buffer;
+  RawBuffer *raw;  // out
+} CreateArgs;
+
+// All others begin like this.
+typedef struct {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  RawBuffer *raw;
+  union {
+    size_t size;          // out
+    PJRT_Memory *memory;  // out
+    void *pointer;        // out
+    struct {
+      union {
+        void *to;
+        const void *from;
+      };
+      int64_t offset, size;
+      PJRT_Event *event;  // out
+    } copy;
+  };
+} Args;
+
+static PJRT_Error *create(CreateArgs *args) {
+  PJRT_Buffer_OnDeviceSizeInBytes_Args size = {
+      .struct_size = PJRT_Buffer_OnDeviceSizeInBytes_Args_STRUCT_SIZE, .buffer = args->buffer};
+  TRY(PJRT_Buffer_OnDeviceSizeInBytes, size);
+  RawBuffer *raw = malloc(sizeof *raw);
+  if (raw == NULL) {
+    return error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED, "virtual TPU: out of memory");
+  }
+  *raw = (RawBuffer){args->buffer, size.on_device_size_in_bytes};
+  args->raw = raw;
+  return NULL;
+}
+
+static PJRT_Error *destroy(Args *args) {
+  free(args->raw);
+  return NULL;
+}
+
+static PJRT_Error *get_size(Args *args) {
+  args->size = args->raw->size;
+  return NULL;
+}
+
+static PJRT_Error *get_memory(Args *args) {
+  PJRT_Buffer_Memory_Args memory = {.struct_size = PJRT_Buffer_Memory_Args_STRUCT_SIZE,
+                                    .buffer = args->raw->buffer};
+  TRY(PJRT_Buffer_Memory, memory);
+  args->memory = memory.memory;
+  return NULL;
+}
+
+static PJRT_Error *get_pointer(Args *args) {
+  args->pointer = NULL;  // a TPU's memory is not the host's
+  return NULL;
+}
+
+static PJRT_Error *check(const Args *args) {
+  const int64_t offset = args->copy.offset, size = args->copy.size;
+  const int64_t whole = (int64_t)args->raw->size;
+  if (offset >= 0 && size >= 0 && offset <= whole && size <= whole - offset) return NULL;
+  return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                   "virtual TPU: %lld bytes at offset %lld of a buffer that has %lld",
+                   (long long)size, (long long)offset, (long long)whole);
+}
+
+static PJRT_Error *ready(const RawBuffer *raw, PJRT_Event **event) {
+  PJRT_Buffer_ReadyEvent_Args args = {.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE,
+                                      .buffer = raw->buffer};
+  TRY(PJRT_Buffer_ReadyEvent, args);
+  *event = args.event;
+  return NULL;
+}
+
+// Only once the buffer is there: a program that is still to fill it must not win.
+static PJRT_Error *copy_to_device(Args *args) {
+  PJRT_Error *error = check(args);
+  PJRT_Event *event = NULL;
+  if (error == NULL) error = ready(args->raw, &event);
+  if (error == NULL) error = event_await(event);
+  if (error != NULL) return error;
+  PJRT_Buffer_UnsafePointer_Args pointer = {
+      .struct_size = PJRT_Buffer_UnsafePointer_Args_STRUCT_SIZE, .buffer = args->raw->buffer};
+  TRY(PJRT_Buffer_UnsafePointer, pointer);
+  char *bytes = (char *)pointer.buffer_pointer;
+  if (args->copy.size > 0) {
+    memcpy(bytes + args->copy.offset, args->copy.from, (size_t)args->copy.size);
+  }
+  return ready(args->raw, &args->copy.event);
+}
+
+static PJRT_Error *copy_to_host(Args *args) {
+  PJRT_Error *error = check(args);
+  if (error != NULL) return error;
+  PJRT_Buffer_CopyRawToHost_Args copy = {.struct_size = PJRT_Buffer_CopyRawToHost_Args_STRUCT_SIZE,
+                                         .buffer = args->raw->buffer,
+                                         .dst = args->copy.to,
+                                         .offset = args->copy.offset,
+                                         .transfer_size = args->copy.size};
+  TRY(PJRT_Buffer_CopyRawToHost, copy);
+  args->copy.event = copy.event;
+  unseen_asked(copy.event, __builtin_return_address(0));
+  return NULL;
+}
+
+void raw_buffers_fill(PJRT_Api *table) {
+  static struct {
+    PJRT_Extension_Base base;
+    PJRT_Error *(*create)(CreateArgs *args);
+    PJRT_Error *(*calls[6])(Args *args);
+  } extension = {
+      .base = {.struct_size = sizeof extension, .type = PJRT_Extension_Type_RawBuffer},
+      .create = create,
+      .calls = {destroy, get_size, get_memory, copy_to_device, copy_to_host, get_pointer}};
+  extension.base.next = table->extension_start;
+  table->extension_start = &extension.base;
+}

@@ -1,0 +1,190 @@
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "meet/meet.h"
+
+// Executions that end in an error, and whether the user has been given it. A framework that does
+// not read a result hears of an error by the event that the device is done, and drops it. So each
+// such error is an event, and so is each error that the user gets: with a value that is copied to
+// the host, or when a buffer is waited for. An error that a call returns is raised there and then.
+
+enum { SECONDS_FOR_CALLBACKS = 2 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+static int running, asked;  // executions on their way, and events that users have asked for
+
+typedef struct {
+  PJRT_Event *event;  // to be destroyed with this; NULL when it is the caller's
+  const void *caller;
+  struct timespec since;
+  HostTransfers *transfers;
+} Execution;
+
+void unseen_error(const void *caller, const struct timespec *since, const char *text) {
+  event_write("error", caller, text, ", \"since\": %lld.%09ld", (long long)since->tv_sec,
+              since->tv_nsec);
+}
+
+void virtual_tpu_record_error(const char *text) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  unseen_error(NULL, &now, text);
+}
+
+static void less(int *count) {
+  pthread_mutex_lock(&lock);
+  --*count;
+  pthread_cond_broadcast(&ended);
+  pthread_mutex_unlock(&lock);
+}
+
+static void more(int *count) {
+  pthread_mutex_lock(&lock);
+  ++*count;
+  pthread_mutex_unlock(&lock);
+}
+
+static void end(PJRT_Error *error, void *argument) {
+  Execution *execution = argument;
+  if (error != NULL) {
+    char *text = error_text(error);
+    unseen_error(execution->caller, &execution->since, text);
+    free(text);
+  }
+  if (execution->event != NULL) event_drop(execution->event);
+  host_transfers_leave(execution->transfers, 1);
+  free(execution);
+  less(&running);
+}
+
+// Call `function` when the event is there; at once if nothing else is possible.
+static void when_ready(PJRT_Event *event, PJRT_Event_OnReadyCallback function, void *argument) {
+  PJRT_Event_OnReady_Args args = {.struct_size = PJRT_Event_OnReady_Args_STRUCT_SIZE,
+                                  .event = event,
+                                  .callback = function,
+                                  .user_arg = argument};
+  PJRT_Error *error = backend->PJRT_Event_OnReady(&args);
+  if (error != NULL) function(error, argument);
+}
+
+static void follow(PJRT_Event *event, int is_own, const void *caller, HostTransfers *transfers) {
+  Execution *execution = malloc(sizeof *execution);
+  if (execution == NULL) abort();
+  *execution =
+      (Execution){.event = is_own ? event : NULL, .caller = caller, .transfers = transfers};
+  clock_gettime(CLOCK_MONOTONIC, &execution->since);
+  more(&running);
+  when_ready(event, end, execution);
+}
+
+PJRT_Error *unseen_execute(PJRT_LoadedExecutable_Execute_Args *args, const void *caller) {
+  HostTransfers *transfers;
+  PJRT_Error *error = host_transfers_begin(args, &transfers);
+  if (error != NULL) return error;
+  PJRT_Event **given = args->device_complete_events;
+  PJRT_Event **events = given != NULL ? given : calloc(args->num_devices + 1, sizeof *events);
+  if (events == NULL) abort();
+  args->device_complete_events = events;
+  error = bridge_PJRT_LoadedExecutable_Execute(args);
+  args->device_complete_events = given;
+  for (size_t i = 0; error == NULL && i < args->num_devices; ++i) {
+    follow(events[i], given == NULL, caller, transfers);
+  }
+  if (error != NULL) host_transfers_leave(transfers, args->num_devices);
+  if (given == NULL) free(events);
+  return error;
+}
+
+// --- What the user is given
+
+static void give(PJRT_Error *error, void *caller) {
+  if (error != NULL) {
+    char *text = error_text(error);
+    event_write("seen", caller, text, "%s", "");
+    free(text);
+  }
+  less(&asked);
+}
+
+void unseen_asked(PJRT_Event *event, const void *caller) {
+  more(&asked);
+  when_ready(event, give, (void *)caller);
+}
+
+static PJRT_Error *ready_event(PJRT_Buffer_ReadyEvent_Args *args) {
+  PJRT_Error *error = bridge_PJRT_Buffer_ReadyEvent(args);
+  if (error == NULL) unseen_asked(args->event, __builtin_return_address(0));
+  return error;
+}
+
+static PJRT_Error *to_host(PJRT_Buffer_ToHostBuffer_Args *args) {
+  const int copies = args->dst != NULL;  // otherwise it is asked for the size
+  PJRT_Error *error = bridge_PJRT_Buffer_ToHostBuffer(args);
+  if (error == NULL && copies) unseen_asked(args->event, __builtin_return_address(0));
+  if (error != NULL && copies) unseen_returned(error, __builtin_return_address(0));
+  return error;
+}
+
+// --- What a call returns
+// A thread of Python raises it. torch_xla executes in a thread of its own, and keeps the error for
+// the next call that waits: whether one has come is known in the end.
+
+enum { MOST_KEPT = 64 };
+static char *kept[MOST_KEPT];
+static int kept_count;
+
+void unseen_returned(PJRT_Error *error, const void *caller) {
+  PJRT_Error_Message_Args args = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE,
+                                  .error = error};
+  error_message(&args);
+  char *text = strndup(args.message, args.message_size);
+  if (text == NULL) abort();
+  pthread_mutex_lock(&lock);
+  const int keeps = !python_is_thread() && kept_count < MOST_KEPT;
+  if (keeps) kept[kept_count++] = text;
+  pthread_mutex_unlock(&lock);
+  if (keeps) return;
+  event_write("seen", caller, text, "%s", "");
+  free(text);
+}
+
+// All that was kept has been raised, but for the last one if that still `waits`.
+VIRTUAL_TPU_EXPORT void virtual_tpu_raised(int waits) {
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < kept_count; ++i) {
+    if (i < kept_count - waits) event_write("seen", NULL, kept[i], "%s", "");
+    free(kept[i]);
+  }
+  kept_count = 0;
+  pthread_mutex_unlock(&lock);
+}
+
+// --- Waiting
+
+// A fork has none of the threads that would end what its parent has started.
+static void forget(void) {
+  running = asked = kept_count = 0;
+  lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  ended = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+}
+
+void unseen_settle(void) {
+  pthread_mutex_lock(&lock);
+  while (running > 0) pthread_cond_wait(&ended, &lock);
+  // The user may hear of an error just before this does. What never gets a value is not awaited.
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += SECONDS_FOR_CALLBACKS;
+  while (asked > 0 && pthread_cond_timedwait(&ended, &lock, &until) == 0) continue;
+  pthread_mutex_unlock(&lock);
+}
+
+void unseen_fill(PJRT_Api *api) {
+  pthread_atfork(NULL, NULL, forget);
+  api->PJRT_Buffer_ReadyEvent = ready_event;
+  api->PJRT_Buffer_ToHostBuffer = to_host;
+}
