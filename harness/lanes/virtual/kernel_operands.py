@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.lanes.virtual.kernel_semaphores import is_semaphore
+
 
 def numbers(aval: Any) -> Any:
     """Return the shape and dtype in which a custom call passes ``aval``.
 
-    Raises NotImplementedError for a semaphore, which only the kernel that allocated it can use, and
-    for a key of the generator that TPUs have in hardware.
+    Raises NotImplementedError for a key of the generator that TPUs have in hardware.
     """
     import jax
     import jax.numpy as jnp
@@ -24,8 +25,8 @@ def numbers(aval: Any) -> Any:
         if _generator(aval) == "pallas_tpu":
             raise NotImplementedError("JAX's interpret modes have no random numbers of a TPU's own")
         aval = core.physical_aval(aval)
-    if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
-        raise NotImplementedError("semaphores that go from one kernel to another")
+    if is_semaphore(aval):  # as its count
+        return jax.ShapeDtypeStruct(aval.shape, jnp.int32)
     # Mosaic's custom call takes and gives booleans as integers.
     return jax.ShapeDtypeStruct(aval.shape, jnp.int32 if aval.dtype == bool else aval.dtype)
 

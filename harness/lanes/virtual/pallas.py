@@ -17,8 +17,14 @@ from typing import Any
 
 import wrapt
 
-from harness.lanes.virtual import kernel_operands, kernel_reports, tpu_interpret
+from harness.lanes.virtual import (
+    kernel_operands,
+    kernel_reports,
+    kernel_semaphores,
+    tpu_interpret,
+)
 from harness.lanes.virtual.custom_calls import Shapes, replace_custom_calls
+from harness.lanes.virtual.kernel_semaphores import Passed
 from harness.lanes.virtual.lowering import as_hlo, lower_by_hand, lower_for_cpu
 
 TARGET = "tpu_custom_call"
@@ -96,20 +102,23 @@ class Kernel:
         )
         axes = tuple(self.mesh.shape.items()) if reaches else ()
         if mode is None:
-            function, given = self._with(True, shapes)
+            function, given, _ = self._with(True, shapes)
             with tpu_interpret.over_mesh(axes), kernel_reports.interpreting(prints=False):
                 if reaches and not divided:
                     return lower_by_hand(function, given, self.mesh, x64=self.x64)
                 return lower_for_cpu(function, given, x64=self.x64)
         for jaxpr in jaxprs:
             tpu_interpret.check(jaxpr)
-        function, given = self._with(mode, shapes)
+        function, given, passed = self._with(mode, shapes)
         reports = kernel_reports.interpreting(prints=True)
         with tpu_interpret.lowering(self.name, axes) as kernel, reports:
-            return lower_for_cpu(kernel.between_ends(function), given, x64=self.x64)
+            return lower_for_cpu(kernel.between_ends(function, passed), given, x64=self.x64)
 
-    def _with(self, mode: Any, given: Shapes) -> tuple[Callable[..., Any], list[Any]]:
-        """The kernel as a function of JAX in an interpret mode, and what it takes."""
+    def _with(self, mode: Any, given: Shapes) -> tuple[Callable[..., Any], list[Any], Passed]:
+        """Return the kernel as a function in an interpret mode, what it takes, and its semaphores.
+
+        The function takes and gives no semaphores; the shapes are those of all operands.
+        """
         import jax
         from jax._src.pallas import pallas_call
 
@@ -117,6 +126,15 @@ class Kernel:
         takes = inspect.signature(pallas_call._pallas_call_lowering).parameters
         if self.call is pallas_call.pallas_call_p and "backend" in takes:
             parameters["backend"] = None
+
+        passed = Passed()
+        if mode is not True:  # the other mode has no counts
+            parameters, passed = kernel_semaphores.taken_apart(parameters)
+            if passed.results:
+                parameters["interpret"] = tpu_interpret.for_starts(mode)
+        avals, _ = passed.split(self.operands)
+        if any(map(kernel_semaphores.is_semaphore, [*avals, *parameters.get("out_avals", ())])):
+            raise NotImplementedError("semaphores that go from one kernel to another")
 
         over_cores = "jaxprs" in parameters
         if over_cores:
@@ -128,9 +146,9 @@ class Kernel:
             )
 
         def interpreted(*operands: Any) -> Any:
-            operands = tuple(map(kernel_operands.as_operand, operands, self.operands))
+            operands = tuple(map(kernel_operands.as_operand, operands, avals))
             if over_cores:
-                operands = tuple(map(kernel_operands.in_its_memory, operands, self.operands))
+                operands = tuple(map(kernel_operands.in_its_memory, operands, avals))
             results = self.call.bind(*operands, **parameters)
             results = [kernel_operands.as_result(result) for result in results]
             return results[0] if len(results) == 1 else tuple(results)
@@ -144,7 +162,7 @@ class Kernel:
             jax.ShapeDtypeStruct(shape, operand.dtype)
             for shape, operand in zip(given, taken, strict=True)
         ]
-        return interpreted, shapes
+        return interpreted, shapes, passed
 
 
 def _raiser(error: Exception) -> str:

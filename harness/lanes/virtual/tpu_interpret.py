@@ -15,10 +15,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from harness.lanes.virtual import copied_views, host_callbacks, views
+from harness.lanes.virtual.kernel_semaphores import Counts, Passed
 
 Axes = Sequence[tuple[Any, int]]  # of a mesh: names and sizes
 
@@ -46,6 +47,15 @@ def mode() -> Any:
     known = {field.name for field in dataclasses.fields(tpu.InterpretParams)}
     options = {"detect_races": True, "on_race": "warn"}
     return tpu.InterpretParams(**{key: options[key] for key in options.keys() & known})
+
+
+def for_starts(mode: Any) -> Any:
+    """Return the mode for a kernel that starts copies for which another one waits.
+
+    Copies are made when they start. Races are not looked for: until the other kernel waits, the
+    end of this one would be one with each copy.
+    """
+    return dataclasses.replace(mode, dma_execution_mode="eager", detect_races=False)
 
 
 def mesh_of(context: Any) -> Any:
@@ -120,6 +130,11 @@ def lowering(name: str, axes: Axes) -> Iterator[Kernel]:
 
 # --- Memories
 
+# JAX's callbacks in which the semaphores that go to other kernels are looked at: one that allocates
+# some, one at both ends of the kernel on each device, and the last one before JAX forgets all.
+_ALLOCATE, _CLOCKS = "_allocate_semaphores", "_update_clocks_for_device_barrier"
+_LAST = "_validate"
+
 _STATE = ("_shared_memory", "races", "dma_id_counter")  # JAX's globals, which are of one memory
 
 # Whose memory JAX's globals are: a callback's, or that of a kernel on several devices to its end.
@@ -145,20 +160,34 @@ class Kernel:
     devices: int
     _memories: dict[tuple[int, int], dict[str, Any]] = dataclasses.field(default_factory=dict)
     _came: Counter[int] = dataclasses.field(default_factory=Counter)  # by run
+    _passed: Passed = dataclasses.field(default_factory=Passed)
+    _counts: dict[tuple[int, int], Counts] = dataclasses.field(default_factory=dict)
+    _together: threading.Barrier = dataclasses.field(default_factory=lambda: threading.Barrier(1))
 
-    def between_ends(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, which calls the kernel, with a callback before and one after it."""
+    def between_ends(self, function: Callable[..., Any], passed: Passed) -> Callable[..., Any]:
+        """``function``, which calls the kernel, with a callback before and one after it.
+
+        Args:
+            function: takes and gives no semaphores.
+            passed: those that the kernel takes and gives, which the result does as counts.
+        """
         import jax
+        import jax.numpy as jnp
         from jax.experimental import io_callback
 
+        self._passed = passed
+
         def whole(*operands: Any) -> Any:
-            if self.devices > 1:
-                io_callback(self._begin, (), ordered=True)
-            results = function(*operands)
-            leaves, tree = jax.tree.flatten(results)
-            nan = _has_nan(leaves) & ~_has_nan(operands)
-            leaves = io_callback(self._end, leaves, nan, *leaves, ordered=True)
-            return jax.tree.unflatten(tree, leaves)
+            others, counts = passed.split(operands)
+            if self.devices > 1 or passed:
+                io_callback(self._begin, (), *counts, ordered=True)
+            leaves = jax.tree.leaves(function(*others))
+            nan = _has_nan(leaves) & ~_has_nan(others)
+            shapes = passed.shapes[len(passed.operands) :]
+            result = [*leaves, *(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)]
+            results = io_callback(self._end, result, nan, *leaves, ordered=True)
+            merged = passed.merge(results[: len(leaves)], results[len(leaves) :])
+            return merged[0] if len(merged) == 1 else tuple(merged)
 
         return whole
 
@@ -166,14 +195,38 @@ class Kernel:
         """Call one of the kernel's callbacks, with its memory in the place of JAX's."""
         try:
             if self.devices > 1:
-                return views.called(function, *arguments)
+                return self._called(function, *arguments)
             with _memory, self._in_place(host_callbacks.execution()):
-                return views.called(function, *arguments)
+                return self._called(function, *arguments)
         except BaseException as error:
             race = isinstance(error, RaceError)
             host_callbacks.record_fault("race" if race else "error", self.name)
             self._leave()
+            self._together.abort()
             raise
+
+    def _called(self, function: Any, *flat: Any) -> Any:
+        """Call it, and take and give the counts of semaphores at the kernel's ends."""
+        import jax
+        import numpy as np
+
+        counts = self._counts.get(host_callbacks.execution())
+        if counts is None or not hasattr(function, "callback_func"):
+            return views.called(function, *flat)
+        name = views.name_of(function.callback_func)
+        if name == _CLOCKS and self.devices > 1:
+            self._together.wait()  # for what the others copy to this device
+        if name == _LAST:
+            memory, (*_, device) = _interpreter()._get_shared_memory(), flat
+            counts.take_results(memory, int(device) * memory.num_cores_per_device)
+        answer = views.called(function, *flat)
+        if name == _ALLOCATE:
+            (*token, device, _, _), _ = jax.tree.unflatten(function.in_tree, flat)
+            signal = partial(_interpreter().semaphore_signal, *token, device, 0)
+            counts.allocate(
+                np.asarray(answer[-1]), lambda number, count: signal(number, count, None, None)
+            )
+        return answer
 
     @contextmanager
     def _in_place(self, execution: tuple[int, int]) -> Iterator[None]:
@@ -186,8 +239,19 @@ class Kernel:
             if execution in self._memories:
                 self._memories[execution] = {name: vars(module).get(name) for name in _STATE}
 
-    def _begin(self) -> tuple[()]:
-        """Wait for the other devices, which may be at an earlier kernel, and enter with them."""
+    def _begin(self, *counts: Any) -> tuple[()]:
+        """Wait for the other devices, which may be at an earlier kernel, and enter with them.
+
+        Args:
+            counts: of the semaphores that it takes.
+        """
+        import numpy as np
+
+        if self._passed:
+            given = Counts(self._passed, [np.asarray(each) for each in counts])
+            self._counts[host_callbacks.execution()] = given
+        if self.devices == 1:
+            return ()
         run, _ = host_callbacks.execution()
         with _turn:
             self._came[run] += 1
@@ -197,6 +261,7 @@ class Kernel:
         if last:
             _memory.acquire()
             vars(_interpreter()).update(dict.fromkeys(_STATE))
+            self._together = threading.Barrier(self.devices)
             with _turn:
                 del self._came[run]
                 _inside[:] = [(self, run)] * self.devices
@@ -204,17 +269,18 @@ class Kernel:
         return ()
 
     def _end(self, nan: Any, *results: Any) -> tuple[Any, ...]:
-        """Say what was seen in this execution, and hand on its results.
+        """Say what was seen in this execution, and hand on its results and counts.
 
         Raises RaceError.
         """
+        counts = self._counts.pop(host_callbacks.execution(), None)
         if nan:
             host_callbacks.record_fault("nan", self.name)
         races = _interpreter().races
         if races is not None and races.races_found:
             raise RaceError(f"Pallas kernel {self.name!r} has a data race: see standard output")
         self._leave()
-        return results
+        return (*results, *(counts.results if counts else ()))
 
     def _leave(self) -> None:
         if self.devices == 1:

@@ -25,18 +25,18 @@ def called(function: Any, *flat: Any) -> Any:
     import jax
 
     python = function.callback_func
-    if _name(python) not in {_LOADS, _STORES}:
+    if name_of(python) not in {_LOADS, _STORES}:
         return function(*flat)
     arguments, _ = jax.tree.unflatten(function.in_tree, flat)
     at = _parameters(python).index("transforms")
     before, transforms, operands = arguments[:at], arguments[at], arguments[at + 1 :]
     first = first_view(transforms)
-    masked = _name(python) == _STORES and operands[1] is not None
+    masked = name_of(python) == _STORES and operands[1] is not None
     if first == len(transforms) and not masked:
         return function(*flat)
     views = transforms[first:]
     *token, found = _several(_other(python, _LOADS)(*before, transforms[:first]))
-    if _name(python) == _LOADS:
+    if name_of(python) == _LOADS:
         return [*token, look(found, views)]
     whole, old = changed(found, views, *operands)
     *token, _ = _several(python(*token, *before[len(token) :], transforms[:first], whole, None))
@@ -48,7 +48,8 @@ def _parameters(function: Any) -> Sequence[str]:
     return list(inspect.signature(inner).parameters)
 
 
-def _name(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """Return the name of JAX's function that a callback calls; "" if it has none."""
     inner = function.func if isinstance(function, functools.partial) else function
     return str(getattr(inner, "__name__", ""))
 

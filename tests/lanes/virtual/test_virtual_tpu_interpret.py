@@ -463,3 +463,90 @@ def test_kernels_and_collectives_that_do_not_wait_for_each_other(topology: Topol
     for _ in range(2):
         expected = 4 * expected + 2 + np.roll(expected, 1, axis=0) + expected.sum(axis=0)
     np.testing.assert_allclose(result, expected.reshape(-1, 128), rtol=1e-5)
+
+
+def start_and_done(shape: tuple[int, ...], started: Callable[..., None]) -> tuple[Any, Any]:
+    """Return two kernels: one starts copies of its operand to a result, one waits for them.
+
+    Args:
+        shape: of the semaphores that go from the first to the second.
+        started: the first kernel's body: its operand, the copy, and the semaphores.
+    """
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    array = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    anywhere = pallas.BlockSpec(memory_space=pallas.ANY)
+    semaphores = pallas.BlockSpec(memory_space=tpu.SEMAPHORE)
+
+    def wait(x: Any, copy: Any, semaphores: Any, out: Any) -> None:
+        del out  # where the copy is
+        for index in np.ndindex(shape):
+            semaphore = semaphores.at[index] if shape else semaphores
+            whole = x if not shape else x.at[pallas.ds(index[0] * 4, 4)]
+            there = copy if not shape else copy.at[pallas.ds(index[0] * 4, 4)]
+            tpu.make_async_copy(whole, there, semaphore).wait()
+
+    start = pallas.pallas_call(
+        started,
+        out_shape=(array, tpu.SemaphoreType.DMA(shape)),
+        in_specs=[anywhere],
+        out_specs=(anywhere, semaphores),
+    )
+    done = pallas.pallas_call(
+        wait,
+        out_shape=array,
+        in_specs=[anywhere, anywhere, semaphores],
+        out_specs=anywhere,
+        input_output_aliases={1: 0},
+    )
+    return start, done
+
+
+def copy_halves(x: Any, copy: Any, semaphores: Any) -> None:
+    """Start a copy for each half of an array, each with a semaphore of its own."""
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    for half in range(2):
+        rows = pallas.ds(half * 4, 4)
+        tpu.make_async_copy(x.at[rows], copy.at[rows], semaphores.at[half]).start()
+
+
+def test_a_copy_that_another_kernel_waits_for() -> None:
+    """Two in flight at once, in a loop, and of one semaphore and of two."""
+    import jax
+    from jax.experimental.pallas import tpu
+
+    start, done = start_and_done((), lambda x, to, s: tpu.make_async_copy(x, to, s).start())
+    start_two, done_two = start_and_done((2,), copy_halves)
+
+    def step(_: int, x: Any) -> Any:
+        first, second = start(x), start_two(x + 1)
+        return done(x, *first) + done_two(x + 1, *second)
+
+    result = jax.jit(lambda x: jax.lax.fori_loop(0, 3, step, x))(X)
+    expected = X
+    for _ in range(3):
+        expected = expected + (expected + np.float32(1))
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_what_one_kernel_counts_another_one_has(capfd: pytest.CaptureFixture[str]) -> None:
+    """Copies of one half are not enough for a wait for both; a count that is left is reported."""
+    import jax
+
+    def one_half(x: Any, copy: Any, semaphores: Any) -> None:
+        from jax.experimental import pallas
+        from jax.experimental.pallas import tpu
+
+        rows = pallas.ds(0, 4)
+        for _ in range(2):  # one more than is waited for
+            tpu.make_async_copy(x.at[rows], copy.at[rows], semaphores.at[0]).start()
+        tpu.make_async_copy(x.at[rows], copy.at[rows], semaphores.at[1]).start()
+
+    start, done = start_and_done((2,), one_half)
+    result = jax.jit(lambda x: done(x, *start(x)))(X)
+    np.testing.assert_array_equal(result[:4], X[:4])
+    assert "has non-zero count" in capfd.readouterr().out
