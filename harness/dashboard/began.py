@@ -9,6 +9,7 @@ from datetime import datetime
 from harness.dashboard.rows import Failure, ShownRun, StackLine, Start
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import run_time
+from harness.diagnosis.cause import by_cause
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,9 @@ class Distinct:
 
 def distinct(facts: Facts, failures: Iterable[Failure]) -> list[Distinct]:
     """Each failure once, in the order in which they began, with what changed then."""
-    together: dict[str, list[Failure]] = {}
-    for failure in failures:
-        together.setdefault(failure.signature, []).append(failure)
     return [
         Distinct(members, began(facts, members[0].start, facts.before_failures))
-        for members in together.values()
+        for members in sorted(by_cause(failures), key=lambda members: members[0].first_run)
     ]
 
 

@@ -10,6 +10,7 @@ from harness.dashboard.began import Began, began
 from harness.dashboard.rows import BROKEN, StackLine, Start
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import day, number, seconds
+from harness.diagnosis.cause import Cause
 from harness.diagnosis.signature import headline
 from harness.render.page_names import ordered
 from harness.verdicts.nightly import NightVerdict, judge
@@ -48,6 +49,11 @@ class Change:
     layer: str = ""
     outcome: str = ""  # of the run; "" for a case that the run does not have
     began: Began | None = None  # None for a flaky case: it has no first run
+
+    @property
+    def cause(self) -> Cause:
+        """What such changes have in common; false for one that has no cause."""
+        return Cause(self.layer, self.signature)
 
     @property
     def start(self) -> Start:
@@ -131,7 +137,7 @@ def clusters(changes: Iterable[Change]) -> list[ChangeGroup]:
     """Changes with one cause as one, the largest first; without a signature those of one area."""
     together: dict[tuple[str, ...], list[Change]] = {}
     for change in changes:
-        alike = (change.layer, change.signature) if change.signature else ("", "", change.area)
+        alike = change.cause or ("", "", change.area)
         together.setdefault((change.verdict, *alike), []).append(change)
     made = [ChangeGroup(tuple(members)) for members in together.values()]
     return sorted(made, key=lambda cluster: (-len(cluster.changes), cluster.first.name))

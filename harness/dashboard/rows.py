@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import NamedTuple, Protocol
 
+from harness.diagnosis.cause import Cause
 from harness.lanes import LANES
 from harness.model import outcome
 
@@ -87,6 +88,11 @@ class Latest(NamedTuple):
     framework: str  # that it asks, of a case that several are asked; else ""
 
     @property
+    def cause(self) -> Cause:
+        """Why it failed; false for a case that did not."""
+        return Cause(self.layer, self.signature)
+
+    @property
     def line(self) -> StackLine:
         """Where it ran."""
         return StackLine.of(self)
@@ -128,6 +134,11 @@ class Failure(NamedTuple):
     first_run: str
     last_run: str
     times: int
+
+    @property
+    def cause(self) -> Cause:
+        """Why it failed."""
+        return Cause(self.layer, self.signature)
 
     @property
     def start(self) -> Start:

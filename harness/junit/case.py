@@ -12,15 +12,17 @@ from typing import Any
 from junitparser.junitparser import Error, Failure, FinalResult, Skipped
 from junitparser.xunit2 import FlakyError, FlakyFailure, InterimResult
 
-from harness.diagnosis.signature import first_line, generalised
+from harness.diagnosis.cause import Cause, signature_of
+from harness.diagnosis.signature import first_line
 from harness.junit.names import LOST, OF_A_CASE, OUTCOMES, VERSIONS, interpreted, readable
 from harness.junit.stream import Reported
-from harness.model.outcome import ACTUAL, Kind
+from harness.model.outcome import ACTUAL, DECLARABLE, Kind
 
 MOST_MESSAGE = 2000  # characters
 _MOST_ID = 4000  # characters
-_COLUMNS = ("id", "area", "lane", "topology", "upstream", "outcome", "failure", "layer")
-_NO_PROPERTY = frozenset((*_COLUMNS, *VERSIONS))
+_COLUMNS = ("id", "area", "lane", "topology", "upstream")
+_OUTCOME = ("outcome", "failure", "layer", "signature")
+_NO_PROPERTY = frozenset((*_COLUMNS, *_OUTCOME, *VERSIONS))
 _PLACE = frozenset({"id", "lane", "topology"})
 _TEST_MODULE = re.compile(r"test_\w*|\w*_test|conftest")
 _CRASHED = re.compile(r"worker '.*' crashed while running ")  # pytest-xdist
@@ -58,6 +60,11 @@ class CaseRun:
     def key(self) -> tuple[str, str, str]:
         """Which case it is, and where."""
         return self.id, self.lane, self.topology
+
+    @property
+    def cause(self) -> Cause:
+        """Why it failed; false for a case that did not."""
+        return Cause(self.layer, self.signature)
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ def settled(attempts: Sequence[CaseRun]) -> CaseRun:
         outcome=Kind.CONFLICT,
         duration=max(case.duration for case in attempts),
         message="\n".join(filter(None, (head, worst.message)))[:MOST_MESSAGE],
-        signature=generalised(head),
+        signature=signature_of(worst.id, head),
     )
 
 
@@ -172,11 +179,19 @@ def _own(place: Place, reported: Reported) -> CaseRun:
         expected=bool(said.get("expectation")),
         duration=seconds(reported.case._elem.attrib.get("time", "")),
         message=(failure or said.get("outcome_detail", ""))[:MOST_MESSAGE],
-        signature=generalised(failure[:MOST_MESSAGE]) if failure else "",
+        signature=_signature(place, said, failure),
         layer=said.get("layer", ""),
         upstream=tuple(said.get("upstream", "").split()),
         properties=_others(said),
     )
+
+
+def _signature(place: Place, properties: Mapping[str, str], failure: str) -> str:
+    """Return the recorded signature of a failure; a report may be older than that property."""
+    if not failure and properties["actual"] not in DECLARABLE:
+        return ""
+    recorded = properties.get("signature", "")[:MOST_MESSAGE]
+    return recorded or signature_of(place.id, failure[:MOST_MESSAGE])
 
 
 def _foreign(place: Place, reported: Reported) -> CaseRun:
@@ -201,7 +216,7 @@ def _foreign(place: Place, reported: Reported) -> CaseRun:
         expected=outcome in (Kind.EXPECTED_FAILURE, Kind.UNEXPECTED_PASS),
         duration=seconds(reported.case._elem.attrib.get("time", "")),
         message=message[:MOST_MESSAGE],
-        signature=generalised(message[:MOST_MESSAGE]) if failed else "",
+        signature=signature_of(place.id, message[:MOST_MESSAGE]) if failed else "",
         layer=said.get("layer", ""),
         upstream=tuple(said.get("upstream", "").split()),
         properties=properties,

@@ -228,7 +228,8 @@ def _merged(
 def _crash(case: Any, place: CaseRun, message: str) -> None:
     """Nobody can say that the case works: a worker died before it said so."""
     said = {"id": place.id, "area": place.area, "lane": place.lane, "topology": place.topology}
-    said |= {"layer": "", "actual": str(Kind.CRASHED), "outcome": str(Kind.CRASHED)}
+    said |= dict.fromkeys(("layer", "signature"), "")
+    said |= dict.fromkeys(("actual", "outcome"), str(Kind.CRASHED))
     _set(case, said | {"outcome_detail": message, "failure": message})
     error = Error(message)
     error.text = "\n".join([message, *(str(entry.text or "") for entry in case.result)])

@@ -40,7 +40,7 @@ _RECORD = frozenset(
     {
         *("id", "framework", "isolation", "deadline"),
         *("expectation", "expected", "expected_by", "actual"),
-        *("outcome", "outcome_detail", "failure", "signal", "unproven", MODIFIED),
+        *("outcome", "outcome_detail", "failure", "signature", "signal", "unproven", MODIFIED),
         NOT_EXECUTED,
         *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
     }

@@ -16,7 +16,7 @@ _HEAD = ("verdict", "cases", "what", "first case", "failure", "since")
 
 
 def summary(verdicts: Verdicts) -> str:
-    """The answer, the verdicts in at most 30 rows, the failures by signature, the versions."""
+    """The answer, the verdicts in at most 30 rows, the failures by cause, the versions."""
     runs = ", ".join(map(code, verdicts.runs))
     lines = [
         f"**{plain(words.answer(verdicts))}** {runs}: {plain(words.counts(verdicts))}.",
@@ -24,7 +24,7 @@ def summary(verdicts: Verdicts) -> str:
         f"{plain(words.outcomes(verdicts))}.",
         "",
         *_verdicts(verdicts),
-        *_clusters(verdicts),
+        *_causes(verdicts),
         *_versions(verdicts),
     ]
     return "\n".join(lines) + "\n"
@@ -70,7 +70,7 @@ def _links(group: Group[NightVerdict]) -> Iterator[str]:
         yield from map(link, group.first.upstream)
 
 
-def _clusters(verdicts: Verdicts) -> Iterator[str]:
+def _causes(verdicts: Verdicts) -> Iterator[str]:
     rows = [
         (
             str(each.results),
@@ -78,10 +78,10 @@ def _clusters(verdicts: Verdicts) -> Iterator[str]:
             code(each.first),
             code(headline(each.message)),
         )
-        for each in verdicts.clusters[:_ROWS]
+        for each in verdicts.causes[:_ROWS]
     ]
     if rows:
-        yield from table(("failures", "cases", "first in", "of one signature"), rows)
+        yield from table(("failures", "cases", "first in", "of one cause"), rows)
 
 
 def _versions(verdicts: Verdicts) -> Iterator[str]:

@@ -16,7 +16,7 @@ _SHOWN = 10  # groups of a verdict
 
 
 def lines(verdicts: Verdicts) -> Iterator[str]:
-    """The runs, each kind of verdict, the failures by signature, the answer."""
+    """The runs, each kind of verdict, the failures by cause, the answer."""
     yield from map(printable, _lines(verdicts))
 
 
@@ -27,7 +27,7 @@ def _lines(verdicts: Verdicts) -> Iterator[str]:
     yield from wrapped(f"{outcomes(verdicts)}.", 2, "  ")
     for verdict in NIGHTLY:
         yield from _section(verdicts, night_groups(verdicts.of(verdict)))
-    yield from _clusters(verdicts)
+    yield from _causes(verdicts)
     yield title("answer")
     yield from wrapped(f"{counts(verdicts)}.")
     yield from wrapped(answer(verdicts))
@@ -54,16 +54,16 @@ def listed(found: Sequence[Group[NightVerdict]], most: int) -> Sequence[Group[Ni
     return news[:most]
 
 
-def _clusters(verdicts: Verdicts) -> Iterator[str]:
-    if not verdicts.clusters:
+def _causes(verdicts: Verdicts) -> Iterator[str]:
+    if not verdicts.causes:
         return
-    yield title(f"failures by signature: {len(verdicts.clusters)}")
-    for cluster in verdicts.clusters[:_SHOWN]:
-        where = f"{cluster.cases} cases, first in {cluster.first}"
-        yield from wrapped(where, 7, f"{cluster.results:>5}  ")
-        yield from wrapped(headline(cluster.message), 9)
-    if len(verdicts.clusters) > _SHOWN:
-        yield f"       ... and {len(verdicts.clusters) - _SHOWN} more"
+    yield title(f"failures by cause: {len(verdicts.causes)}")
+    for each in verdicts.causes[:_SHOWN]:
+        where = f"{each.cases} cases, first in {each.first}"
+        yield from wrapped(where, 7, f"{each.results:>5}  ")
+        yield from wrapped(headline(each.message), 9)
+    if len(verdicts.causes) > _SHOWN:
+        yield f"       ... and {len(verdicts.causes) - _SHOWN} more"
 
 
 def head(verdict: NightVerdict) -> str:

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
+from harness.diagnosis.cause import Cause, signature_of
 from harness.diagnosis.layers import layer_of
-from harness.diagnosis.signature import with_name_joined
+from harness.diagnosis.signature import headline, with_name_joined
 from harness.expectations import Expectation, judge
 from harness.isolation import reports, subtests
 from harness.isolation.isolator import ItemResult
@@ -51,6 +52,7 @@ class Record(Message):
     outcome_detail: str
     failure: str  # the message of what went wrong, expected or not
     layer: str  # where it went wrong, one of harness.diagnosis.layers
+    signature: str  # of the failure; with the layer it is the cause (harness.diagnosis.cause)
     signal: str
     not_executed: str  # of a pass that executed nothing on a lane that counts: what it did; or ""
     unproven: str  # why its pass says nothing about the lane, and so is none; or ""
@@ -64,6 +66,16 @@ class Record(Message):
     def kind(self) -> Kind:
         """The outcome as its enumeration."""
         return Kind(self.outcome)
+
+    @property
+    def cause(self) -> Cause:
+        """Why the case is bad. That of an unexpected pass is the entry that can go."""
+        return Cause(self.layer, self.signature or signature_of(self.id, self.outcome_detail))
+
+    @property
+    def headline(self) -> str:
+        """What went wrong, in one line; of an unexpected pass, which entry can go."""
+        return headline(self.failure or self.outcome_detail)
 
     def properties(self) -> list[tuple[str, str]]:
         """Flat JUnit properties, the stack's versions included; empty ones are left out."""
@@ -106,6 +118,7 @@ def settle(
         run.reports.append(reports.passed_teardown(item, run.reports))
     record = _record(case, run, outcome, expectation, isolation)
     failure = raw.message if raw.kind in DECLARABLE else ""
+    failure = _NATIVE_TRACE.sub("", failure)[:_MOST_OF_A_FAILURE]
     record = replace(
         record,
         actual=str(raw.kind),
@@ -113,8 +126,9 @@ def settle(
         signal=raw.signal,
         not_executed=_not_executed(record),
         unproven=unproven,
-        failure=_NATIVE_TRACE.sub("", failure)[:_MOST_OF_A_FAILURE],
+        failure=failure,
         layer=layer,
+        signature=signature_of(case.id, failure) if raw.kind in DECLARABLE else "",
     )
     last = run.reports[-1]
     for report in run.reports:
@@ -283,6 +297,7 @@ def _record(
         outcome_detail=outcome.detail,
         failure="",
         layer="",
+        signature="",
         signal="",
         not_executed="",
         unproven="",

@@ -11,11 +11,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from harness.diagnosis.cause import by_cause
 from harness.diagnosis.signature import generalised
 from harness.lanes import DEFAULT_LANE
 from harness.model.outcome import Kind
 from harness.model.script import becomes_script
-from harness.session.causes import Cause, causes, message_of
 from harness.session.record import Record
 from harness.session.session import Collected
 from harness.verdicts.upstream import Row
@@ -70,34 +70,35 @@ def _title(text: str, width: int, **style: bool) -> Line:
 def _unexpected(bad: Sequence[Record], width: int, *, full: bool) -> Iterator[Line]:
     if not bad:
         return
-    found = causes(bad)
-    said = f"unexpected: {len(bad)}" + (f", {len(found)} causes" if len(found) < len(bad) else "")
-    yield _title(said, width, red=True, bold=True)
-    shown = found if full else found[:_CAUSES]
+    causes = by_cause(bad)
+    count = f", {len(causes)} causes" if len(causes) < len(bad) else ""
+    yield _title(f"unexpected: {len(bad)}{count}", width, red=True, bold=True)
+    shown = causes if full else causes[:_CAUSES]
     for cause in shown:
         yield from _cause(cause, width, full=full)
-    if len(shown) < len(found):
-        cases = sum(map(len, found[len(shown) :]))
-        yield f"... and {len(found) - len(shown)} more causes with {cases} cases: --full", {}
-    yield from _again(found[0].first)
+    if len(shown) < len(causes):
+        cases = sum(map(len, causes[len(shown) :]))
+        yield f"... and {len(causes) - len(shown)} more causes with {cases} cases: --full", {}
+    yield from _again(causes[0][0])
 
 
-def _cause(cause: Cause, width: int, *, full: bool) -> Iterator[Line]:
-    first = cause.first
+def _cause(records: Sequence[Record], width: int, *, full: bool) -> Iterator[Line]:
+    first = records[0]
     layer = f" at {first.layer}" if first.layer else ""
-    for line, _ in _counted(len(cause), f"{first.kind}{layer}: {message_of(first)}", width):
+    for line, _ in _counted(len(records), f"{first.kind}{layer}: {first.headline}", width):
         yield line, {"red": True}
-    if first.expectation and first.kind != Kind.UNEXPECTED_PASS:
+    failed = [record for record in records if record.kind != Kind.UNEXPECTED_PASS]
+    for declared in sorted({record.expectation for record in failed if record.expectation}):
         yield from _indented(
-            f"not the failure that the expectation of {first.expectation} declares", width, 7
+            f"not the failure that the expectation of {declared} declares", width, 7
         )
-    if cause.issues:
-        yield from _indented(f"watches {cause.issues}", width, 7)
-    named = cause.records if full else cause.records[:_CASES]
+    if issues := " ".join(sorted({i for record in records for i in record.upstream.split()})):
+        yield from _indented(f"watches {issues}", width, 7)
+    named = records if full else records[:_CASES]
     for record in named:
         yield f"  {record.id}", {}
-    if len(named) < len(cause):
-        yield f"  ... and {len(cause) - len(named)} more: --full names them", {}
+    if len(named) < len(records):
+        yield f"  ... and {len(records) - len(named)} more: --full names them", {}
 
 
 def _again(record: Record) -> Iterator[Line]:

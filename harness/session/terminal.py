@@ -8,13 +8,13 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from harness.diagnosis import layers
+from harness.diagnosis.cause import Cause
 from harness.diagnosis.signature import headline
 from harness.isolation.reports import is_phase
 from harness.model.outcome import Kind
 from harness.model.provenance import modified_components
 from harness.printable import printable
 from harness.session import summary
-from harness.session.causes import Key, key_of, message_of
 from harness.session.fixtures import CASE
 from harness.session.progress import Progress
 from harness.session.record import Record, is_ours, record_of
@@ -34,7 +34,7 @@ class Terminal:
         self._in_process = in_process
         self._rows = rows
         self._records: list[Record] = []
-        self._announced: set[Key] = set()
+        self._announced: set[Cause] = set()
         self._has_cases = False  # until then the progress is pytest's
         self._line = Progress()
 
@@ -126,7 +126,7 @@ class Terminal:
 
     def _announce(self, record: Record) -> None:
         """Name the first case of each cause at once; the line of progress counts them all."""
-        if not record.kind.is_bad or key_of(record) in self._announced:
+        if not record.kind.is_bad or record.cause in self._announced:
             return
-        self._announced.add(key_of(record))
-        self._line.announce(f"{record.kind}: {record.id}", message_of(record))
+        self._announced.add(record.cause)
+        self._line.announce(f"{record.kind}: {record.id}", record.headline)

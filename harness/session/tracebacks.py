@@ -11,7 +11,6 @@ from _pytest.reports import BaseReport
 from _pytest.terminal import TerminalReporter
 
 from harness.printable import printable
-from harness.session.causes import key_of
 from harness.session.record import Record, is_ours
 
 _LISTS = ("error", "failed")
@@ -63,7 +62,7 @@ def _alike(
     lists: Mapping[str, Sequence[BaseReport]], records: Sequence[Record]
 ) -> dict[int, list[BaseReport]]:
     """By the identity of a report whose traceback is printed: those that only are named."""
-    keys = {record.id: key_of(record) for record in records}
+    keys = {record.id: record.cause for record in records}
     failures = Counter(report.nodeid for reports in lists.values() for report in reports)
     first: dict[tuple[object, ...], BaseReport] = {}
     found: dict[int, list[BaseReport]] = {}

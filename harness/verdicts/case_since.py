@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.diagnosis.cause import Cause
 from harness.verdicts.rules import statement
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class CaseSince:
     signature: str = ""
     layer: str = ""
     upstream: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> Cause:
+        """Why the case failed; false for a case that did not."""
+        return Cause(self.layer, self.signature)
 
 
 def cases_of(

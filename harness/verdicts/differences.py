@@ -40,7 +40,8 @@ _MERGED = "it is there only in reports of several workers, merged"
 NOT_COMPARED: Mapping[str, str] = {
     **dict.fromkeys(("expectation", "expected", "expected_by", "actual", "unproven"), _ANSWER),
     "not_executed": "the answer counts the passes of the candidate that executed nothing",
-    **dict.fromkeys(("outcome", "outcome_detail", "failure", "signal", "layer"), _ANSWER),
+    **dict.fromkeys(("outcome", "outcome_detail", "failure", "signal"), _ANSWER),
+    **dict.fromkeys(("layer", "signature"), _ANSWER),
     **dict.fromkeys(("id", "area", "lane", "topology", "framework", "upstream"), _CASE),
     **dict.fromkeys(("isolation", "deadline", "modified"), _CASE),
     **dict.fromkeys(("duration_setup", "duration_runtime_start"), _TIME),

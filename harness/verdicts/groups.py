@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from harness.diagnosis.signature import generalised
+from harness.diagnosis.cause import signature_of
 from harness.verdicts.comparison import ComparedCase
 from harness.verdicts.nightly import NightVerdict
 from harness.verdicts.words import VERDICTS, Verdict
@@ -69,18 +69,18 @@ def causes(cases: Iterable[ComparedCase]) -> tuple[Group[ComparedCase], ...]:
 
 def _cause(case: ComparedCase) -> tuple[Hashable, ...]:
     facts = (*(cost.what for cost in case.costs), *(change.what for change in case.changes))
-    return (case.issues, case.layer, generalised(case.failure), facts)
+    return (case.issues, case.layer, signature_of(case.id, case.failure), facts)
 
 
 def night_groups(found: Iterable[NightVerdict]) -> tuple[Group[NightVerdict], ...]:
-    """Verdicts with the same lane, outcome, layer, signature and beginning.
+    """Verdicts with the same cause and beginning; those without a cause by lane and outcome.
 
     What became slower has no cause in common: such a verdict is a group of its own.
     """
 
     def cause(v: NightVerdict) -> Hashable:
         slower = (v.number, v.case, v.topology) if v.verdict == Verdict.SLOWER else ()
-        return (v.lane, v.outcome, v.layer, v.signature, v.since, *slower)
+        return (v.cause or (v.lane, v.outcome), v.since, *slower)
 
     return _grouped(found, cause)
 

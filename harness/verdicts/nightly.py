@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.diagnosis.cause import Cause
 from harness.errors import PARTIAL
 from harness.history.names import SetAside
 from harness.junit.names import VERSIONS
@@ -45,10 +46,10 @@ class NightVerdict(CaseSince):
 
 
 @dataclass(frozen=True)
-class FailureCluster:
-    """Failures of one signature. ``first`` is the earliest run that is known with it."""
+class CauseCount:
+    """How many failures have one cause. ``first`` is the earliest run that is known with it."""
 
-    signature: str
+    cause: Cause
     cases: int
     stacks: int
     results: int
@@ -63,7 +64,7 @@ class Verdicts:
 
     runs: tuple[str, ...]  # those that exist
     found: tuple[NightVerdict, ...]  # in the order of Verdict, then by case
-    clusters: tuple[FailureCluster, ...]  # the largest first
+    causes: tuple[CauseCount, ...]  # the largest first
     outcomes: Mapping[str, int]
     versions: Mapping[str, Mapping[str, str]]  # run to component to version, of all runs named
     unread: tuple[SetAside, ...] = ()  # damaged files that may be a baseline
@@ -108,17 +109,20 @@ def judge(
     found.sort(
         key=lambda v: (NIGHTLY.index(v.verdict), v.case, v.lane, v.topology, v.run, v.number)
     )
-    clusters = cursor.execute(statement("clusters")).fetchall()
+    causes = [
+        CauseCount(Cause(*row[:2]), *row[2:])
+        for row in cursor.execute(statement("causes")).fetchall()
+    ]
     outcomes = cursor.execute(
         "SELECT outcome, count(*) FROM cases JOIN asked USING (run) GROUP BY ALL ORDER BY ALL"
     ).fetchall()
     asked = [run for (run,) in cursor.execute("SELECT run FROM asked ORDER BY run").fetchall()]
     named = {run for v in found for run in (v.run, v.before, v.since) if run}
-    named |= {*asked} | {cluster[4] for cluster in clusters}
+    named |= {*asked} | {each.first for each in causes}
     return Verdicts(
         tuple(asked),
         tuple(found),
-        tuple(FailureCluster(*row) for row in clusters),
+        tuple(causes),
         dict(outcomes),
         versions_of(cursor, named),
         deciding(cursor, set_aside),

@@ -52,8 +52,8 @@ class Regression:
     def key(self) -> str:
         """The cause, the same on every night; without a signature, the run that lost the cases."""
         first = self.first
-        alike = first.signature if first.state == "broken" else first.before
-        return digest(first.state, first.stack, first.layer, alike)[:16]
+        alike = first.cause if first.state == "broken" else ("", first.before)
+        return digest(first.state, first.stack, *alike)[:16]
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support import nights
 
+from harness.diagnosis.cause import Cause
 from harness.history.store import History
 from harness.render import nightly_github, nightly_text
 from harness.verdicts.nightly import NightVerdict, Verdicts, judge
@@ -100,14 +101,14 @@ def test_crashed_and_hung_are_said_beside_what_changed(judged: Verdicts) -> None
     assert {v.outcome for v in judged.of(Verdict.HUNG)} == {"hung"}
 
 
-def test_failures_of_one_signature_are_one_cluster(history: History, runs: list[str]) -> None:
+def test_failures_of_one_cause_are_counted_as_one(history: History, runs: list[str]) -> None:
     both = [run_of(runs, 25, stack) for stack in nights.STACKS]
-    clusters = history.ask(lambda connection: judge(connection, both)).clusters
-    largest = clusters[0]
+    causes = history.ask(lambda connection: judge(connection, both)).causes
+    largest = causes[0]
     assert (largest.cases, largest.stacks, largest.results) == (2, 2, 4)
-    assert largest.signature == "AssertionError: sums differ: N at ADDRESS"
+    assert largest.cause == Cause("numbers", "AssertionError: sums differ: N at ADDRESS")
     assert largest.first == min(run_of(runs, 20, stack) for stack in nights.STACKS)
-    names = {cluster.message.partition(":")[0] for cluster in clusters}
+    names = {each.message.partition(":")[0] for each in causes}
     assert names == {"AssertionError", "ValueError", "NameError", "hung for 26 s"}
 
 
@@ -135,7 +136,7 @@ def test_every_statement_begins_with_its_rule(name: str) -> None:
         "runs",
         "answers",
         "flaky",
-        "clusters",
+        "causes",
         "standing",
     } == {path.stem for path in SQL.glob("*.sql")}
 
@@ -218,7 +219,7 @@ def hostile(judged: Verdicts) -> Verdicts:
         upstream=("a|b\n## c",),
         layer="<script>",
     )
-    return replace(judged, found=(bad,), clusters=(), runs=(first.run,))
+    return replace(judged, found=(bad,), causes=(), runs=(first.run,))
 
 
 def test_hostile_text_steers_no_terminal_and_no_job(hostile: Verdicts) -> None:

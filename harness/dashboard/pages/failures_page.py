@@ -10,6 +10,7 @@ from harness.dashboard.began import Began, began
 from harness.dashboard.page_maker import Build
 from harness.dashboard.rows import BROKEN, Latest, StackLine
 from harness.dashboard.site_facts import Facts
+from harness.diagnosis.cause import by_cause
 from harness.render.page_names import ordered, slug
 
 _CASES = 200  # listed of one cause
@@ -17,12 +18,20 @@ _CASES = 200  # listed of one cause
 
 @dataclass(frozen=True)
 class FailureCause:
-    """Failures with one layer and one signature, as of the last night of each line."""
+    """Failures of one cause, as of the last night of each line."""
 
-    layer: str
-    signature: str
     rows: Sequence[Latest]
     began: Began  # where it was seen first, in the whole history
+
+    @property
+    def layer(self) -> str:
+        """Its layer."""
+        return self.rows[0].layer
+
+    @property
+    def signature(self) -> str:
+        """Its signature."""
+        return self.rows[0].signature
 
     @property
     def anchor(self) -> str:
@@ -84,20 +93,14 @@ def publish(build: Build) -> list[FailureCause]:
 
 def causes(facts: Facts) -> list[FailureCause]:
     """Those of the last night, undeclared ones first, then the largest."""
-    together: dict[tuple[str, str], list[Latest]] = {}
-    for row in facts.latest:
-        if row.outcome in BROKEN:
-            together.setdefault((row.layer, row.signature or row.name), []).append(row)
     starts = {
-        (failure.name, StackLine.of(failure), failure.signature): failure.start
+        (failure.name, StackLine.of(failure), failure.cause): failure.start
         for failures in facts.failures.values()
         for failure in failures
     }
     found = []
-    for (layer, signature), rows in together.items():
-        first = min(
-            (starts[row.name, row.line, row.signature] for row in rows), key=attrgetter("run")
-        )
+    for rows in by_cause(row for row in facts.latest if row.outcome in BROKEN):
+        first = min((starts[row.name, row.line, row.cause] for row in rows), key=attrgetter("run"))
         since = began(facts, first, facts.before_failures)
-        found.append(FailureCause(layer, signature, rows, since))
+        found.append(FailureCause(rows, since))
     return sorted(found, key=lambda c: (c.expected, -len(c.rows), c.signature, c.layer))

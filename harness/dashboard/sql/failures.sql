@@ -3,7 +3,7 @@ SELECT
     "case" AS name, stack, lane, topology, signature,
     max(outcome) AS outcome,
     max_by(message, run) AS message,
-    max_by(layer, run) AS layer,
+    layer,
     CAST(min(time) AS TIMESTAMP) AS first,
     CAST(max(time) AS TIMESTAMP) AS last,
     min(run) AS first_run,
@@ -11,5 +11,5 @@ SELECT
     count(*) AS times
 FROM cases
 WHERE outcome IN (SELECT o.outcome FROM outcomes o WHERE o.answer <> 'works')
-GROUP BY "case", stack, lane, topology, signature
+GROUP BY "case", stack, lane, topology, layer, signature
 ORDER BY name, first_run, stack, lane, topology

@@ -1,7 +1,7 @@
--- A cluster is the asked runs' failures with one signature, across cases, lanes and stacks, without
--- those that an expectation declares. first is the earliest run known with that signature.
+-- The asked runs' failures by cause, a layer and a signature, across cases, lanes and stacks, without
+-- those that an expectation declares. first is the earliest run known with the cause.
 SELECT
-    c.signature,
+    c.layer, c.signature,
     COUNT(DISTINCT CASE WHEN q.run IS NOT NULL THEN c.case END) AS cases,
     COUNT(DISTINCT CASE WHEN q.run IS NOT NULL THEN c.stack END) AS stacks,
     COUNT(q.run) AS results,
@@ -12,6 +12,6 @@ FROM cases c
 JOIN outcomes o ON o.outcome = c.outcome
 LEFT JOIN asked q ON q.run = c.run
 WHERE o.answer = 'broken' AND c.signature <> ''
-GROUP BY c.signature
+GROUP BY c.layer, c.signature
 HAVING COUNT(q.run) > 0
-ORDER BY results DESC, c.signature
+ORDER BY results DESC, c.layer, c.signature
