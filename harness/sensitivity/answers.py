@@ -19,13 +19,13 @@ class WrongAnswer:
     Attributes:
         name: as in the plugin's sources.
         upstream: an issue that was such a defect.
-        asked: a fact whose number says whether a case may be given it.
-        least: from which number on.
+        condition: a fact of a case's report, a number that decides whether the case can get it.
+        least: the smallest number with which it can.
     """
 
     name: str
     upstream: str
-    asked: str
+    condition: str
     least: int = 1
 
 
@@ -42,22 +42,25 @@ ANSWERS = {
 
 
 def plugin_of(facts: Mapping[str, str]) -> Recorded:
-    """The plugin, as a program in which these are planted, by what a case's report says."""
-    asked = {
+    """Return the plugin as a program that has these faults; ``facts`` says which a case can get."""
+    places = {
         name: ["client"]
         for name, answer in ANSWERS.items()
-        if int(facts.get(answer.asked, "0")) >= answer.least
+        if int(facts.get(answer.condition, "0")) >= answer.least
     }
-    return Recorded(PLUGIN, asked, "", PLUGIN)
+    return Recorded(PLUGIN, places, "", PLUGIN)
 
 
 def changes_nothing(folder: Path, fault: Fault) -> bool:
-    """Whether the case submits the same programs with a wrong answer.
+    """Return whether the case submits the same programs with a wrong answer as without it.
 
-    Then it computes the same, if on other devices: only one that asks about devices can see it.
+    It then computes the same, possibly on other devices; only a case that asks about devices sees
+    the fault.
     """
     before = case_file(folder, fault.case)
     after = folder / fault.file
-    told = [submitted_file(path) for path in (before, after)]
-    found = [Counter(path.read_text().splitlines()) if path.exists() else None for path in told]
-    return found[0] == found[1]
+    paths = [submitted_file(path) for path in (before, after)]
+    submissions = [
+        Counter(path.read_text().splitlines()) if path.exists() else None for path in paths
+    ]
+    return submissions[0] == submissions[1]

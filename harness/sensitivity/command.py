@@ -100,9 +100,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from harness.sensitivity import score_text as shown
-    from harness.sensitivity.plan import Sample
+    from harness.sensitivity.measure import Request, measure
     from harness.sensitivity.report import write_report
-    from harness.sensitivity.run import Request, measure
+    from harness.sensitivity.sample import Sample
     from harness.session.selection import read_cases
 
     operators, budget = _operators(options), _seconds(options.budget)
@@ -224,10 +224,10 @@ def _data(score: Any) -> dict[str, Any]:
                 "area": one.area,
                 "verdict": one.verdict,
                 "seconds": one.seconds,
-                "told": one.told,
+                "told": one.explanation,
                 "difference": list(one.difference),
             }
-            for one in score.answers
+            for one in score.results
         ],
         "red": dict(score.red),
         "idle": list(score.idle),

@@ -44,8 +44,10 @@ def attach_to_jax() -> None:
     original = getattr(compiler, name)
 
     def compiled(backend: Any, module: Any, *others: Any, **named: Any) -> Any:
-        given = [*others, *named.values()]
-        (options,) = (one for one in given if type(one).__name__ == "CompileOptions")
+        arguments = [*others, *named.values()]
+        (options,) = (
+            argument for argument in arguments if type(argument).__name__ == "CompileOptions"
+        )
 
         def compile_it(other: str) -> Any:
             with module.context:
@@ -58,9 +60,10 @@ def attach_to_jax() -> None:
 
 
 def _compiled(hlo: bytes, options: Any, compile_it: Callable[[str], _T]) -> _T:
-    """What ``compile_it`` makes of a program with the fault in it, as MLIR; of none, of "".
+    """Compile a program with the planted fault, and return the executable.
 
-    As the plugin does: a program that is refused is compiled as it was.
+    ``compile_it`` gets the changed program as MLIR, or "" if nothing was planted. If the compiler
+    refuses the changed program, the original is compiled instead, as the plugin does.
     """
     from jaxlib import xla_client
 
@@ -71,9 +74,9 @@ def _compiled(hlo: bytes, options: Any, compile_it: Callable[[str], _T]) -> _T:
     events.write("plant", {}, stage="given")
     try:
         computation = xla_client.XlaComputation(other)
-        found = compile_it(xla_client._xla.mlir.xla_computation_to_mlir_module(computation))
+        executable = compile_it(xla_client._xla.mlir.xla_computation_to_mlir_module(computation))
     except Exception:  # of many types, by release: each is the compiler's refusal
         return compile_it("")
     events.write("plant", {}, stage="taken")
     events.write("plant", {}, stage="executed")  # as nearly all are that are compiled here
-    return found
+    return executable

@@ -1,8 +1,8 @@
-"""Whether a program with a fault does what the program without it does, on random inputs.
+"""Compares a program that has a fault with the same program without it, on random inputs.
 
-Both are compiled and executed by jaxlib's own CPU client, over as many devices as the case had. Run
-as a script, since what a fault does to a program can end the process: it reads faults, one in a
-line, and writes a line for each as soon as it knows.
+Both are compiled and executed by jaxlib's own CPU client, over as many devices as the case had.
+This module runs as a script, because a fault can end the process: it reads one fault from each
+line of input, and writes a line as soon as it knows the result.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ _METADATA = re.compile(r", metadata={[^}]*}")
 _NAMES = re.compile(r"[%\w.-]*planted[\w.]*|%[\w.-]+|, metadata={[^}]*}|, backend_config=.*$")
 
 
-def compared(told: Mapping[str, Any], folder: Path) -> Compared:
-    """Compare the program of a fault, as ``Fault.text`` says it, with the one without."""
-    return _compared(told, folder, folder.joinpath(told["program"]).read_bytes())
+def compared(fault: Mapping[str, Any], folder: Path) -> Compared:
+    """Compare the program of a fault, in the format of ``Fault.text``, with the original."""
+    return _compared(fault, folder, folder.joinpath(fault["program"]).read_bytes())
 
 
-def compared_here(told: Mapping[str, Any], original: bytes) -> Compared:
-    """The same of a program whose kernels call functions of this process."""
+def compared_here(fault: Mapping[str, Any], original: bytes) -> Compared:
+    """Compare a program whose kernels call functions of this process with its planted version."""
     from harness.lanes.virtual import host_callbacks
 
     host_callbacks.register_with_jaxlib()
-    return _compared(told, Path(told["folder"]), original)
+    return _compared(fault, Path(fault["folder"]), original)
 
 
-def _compared(told: Mapping[str, Any], folder: Path, original: bytes) -> Compared:
-    other = planted(told, original)
+def _compared(fault: Mapping[str, Any], folder: Path, original: bytes) -> Compared:
+    other = planted(fault, original)
     difference = list(_difference(original, other))
     try:
-        options = folder.joinpath(f"{told['program']}.options").read_bytes()
+        options = folder.joinpath(f"{fault['program']}.options").read_bytes()
         before, after = (_Executable(code, options) for code in (original, other))
         why = before.differs_from(after)
     except Exception as error:
         why = f"{type(error).__name__}: {_first_line(error)}"
-        return Compared(told["number"], None, why, difference)
-    return Compared(told["number"], not why, why, difference)
+        return Compared(fault["number"], None, why, difference)
+    return Compared(fault["number"], not why, why, difference)
 
 
 class _Executable:
@@ -110,7 +110,7 @@ class _Executable:
         self._optimized = Module.FromString(optimized.as_serialized_hlo_module_proto())
 
     def differs_from(self, other: _Executable) -> str:
-        """How the other one's facts or results differ from this one's; "" if they do not."""
+        """Describe the first difference of the other program's facts or results, "" for none."""
         if self._facts() != other._facts():
             return "other collectives or parameters"
         for seed in _SEEDS:
@@ -127,30 +127,36 @@ class _Executable:
         return ""
 
     def _facts(self) -> tuple[list[Any], list[str]]:
-        """The parameters of each device, and the collectives."""
+        """Return the parameters of each device, and the collectives."""
         alone = self._alone()
         every = _COLLECTIVE.finditer(self._text)
         matches = (match for match in every if match["name"] not in alone)
-        found = (" ".join(match.groups()[1:]) for match in matches)
-        return self._parameters(), sorted(_PAIRS.sub(_sorted, _NAMES.sub("", one)) for one in found)
+        collectives = (" ".join(match.groups()[1:]) for match in matches)
+        return self._parameters(), sorted(
+            _PAIRS.sub(_sorted, _NAMES.sub("", collective)) for collective in collectives
+        )
 
     def _alone(self) -> set[str]:
-        """The collectives in whose groups each device is alone: nothing is exchanged there."""
+        """Return the collectives that exchange nothing: each group has one device."""
         every = (
             i for computation in self._optimized.computations for i in computation.instructions
         )
-        groups = {one.name: replica_groups(one) for one in every}
-        return {name for name, of in groups.items() if of and all(len(one) == 1 for one in of)}
+        groups = {instruction.name: replica_groups(instruction) for instruction in every}
+        return {
+            name
+            for name, of in groups.items()
+            if of and all(len(instruction) == 1 for instruction in of)
+        }
 
     def _parameters(self) -> list[tuple[tuple[int, ...], str]]:
-        return [_type(one.shape) for one in _of_entry(self._optimized)]
+        return [_type(parameter.shape) for parameter in _of_entry(self._optimized)]
 
     def _ran(
         self, seed: int, below: int = _BELOW
     ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
-        """Random arguments that the program takes, and its results.
+        """Return random arguments that the program accepts, and its results.
 
-        A kernel may read out of bounds with some integers, so smaller ones are tried then.
+        A kernel may read out of bounds for some integers, so smaller ones are tried next.
         """
         given = self._arguments(seed, below)
         try:
@@ -166,40 +172,40 @@ class _Executable:
         return [value for column in run(self._loaded, self._devices, given) for value in column]
 
     def _arguments(self, seed: int, below: int) -> list[list[np.ndarray]]:
-        """Random values that the seed decides, of each argument on each device.
+        """Return random values for each argument on each device; the seed decides them.
 
-        They are those of the program without the fault, whatever the other one says of devices.
+        They follow the shardings of the program without the fault, so both programs get the same.
         """
         chance = np.random.default_rng(seed)
         rising = seed == _SEEDS[-1]  # as offsets are
-        whole = [_type(one.shape)[0] for one in _of_entry(self._whole)]
-        found = []
+        whole = [_type(parameter.shape)[0] for parameter in _of_entry(self._whole)]
+        arguments = []
         for number, (shape, dtype) in enumerate(self._parameters()):
             if self._partitions == 1:
-                found.append(
+                arguments.append(
                     [_random(chance, shape, dtype, below, rising=rising) for _ in self._devices]
                 )
             else:
                 full = _random(chance, whole[number], dtype, below, rising=rising)
-                found.append(self._divided(number, full, shape))
-        return found
+                arguments.append(self._divided(number, full, shape))
+        return arguments
 
     def _divided(self, number: int, full: np.ndarray, shape: Sequence[int]) -> list[np.ndarray]:
-        """What each device has of a parameter, filled up with zeros where need be."""
-        told = self._loaded.get_parameter_shardings()
-        sharding = Sharding.FromString(told[number].SerializeToString()) if told else None
+        """Return each device's part of a parameter, padded with zeros if it is smaller."""
+        shardings = self._loaded.get_parameter_shardings()
+        sharding = Sharding.FromString(shardings[number].SerializeToString()) if shardings else None
         tiles = list(sharding.tile_dimensions[: full.ndim]) if sharding else []
         if sharding is None or math.prod(tiles) <= 1:
             return [full] * len(self._devices)
         grid = np.array(devices_of(sharding)).reshape(*tiles, -1)
-        found = []
+        parts = []
         for device in range(len(self._devices)):
             (place, *_) = np.argwhere(grid == device)
             starts = [int(n) * size for n, size in zip(place, shape, strict=False)]
             part = full[tuple(slice(n, n + size) for n, size in zip(starts, shape, strict=True))]
-            found.append(np.zeros(shape, full.dtype))
-            found[-1][tuple(slice(size) for size in part.shape)] = part
-        return found
+            parts.append(np.zeros(shape, full.dtype))
+            parts[-1][tuple(slice(size) for size in part.shape)] = part
+        return parts
 
 
 def _first_line(error: Exception) -> str:
@@ -212,8 +218,10 @@ def _sorted(pairs: re.Match[str]) -> str:
 
 def _of_entry(module: Module) -> Iterator[Any]:
     entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-    found = [one for one in entry.instructions if one.opcode == "parameter"]
-    return iter(sorted(found, key=lambda one: one.parameter_number))
+    parameters = [
+        instruction for instruction in entry.instructions if instruction.opcode == "parameter"
+    ]
+    return iter(sorted(parameters, key=lambda instruction: instruction.parameter_number))
 
 
 def _type(shape: Any) -> tuple[tuple[int, ...], str]:
@@ -225,7 +233,7 @@ def _type(shape: Any) -> tuple[tuple[int, ...], str]:
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether values are equal but for rounding, as of a sum in another order."""
+    """Return whether values are equal except for rounding, as when a sum changes its order."""
     if a.dtype.kind in "biu":
         return bool((a == b).all())
     import ml_dtypes
@@ -244,8 +252,8 @@ def _random(
 
     dtype = np.dtype(name)
     if dtype.kind in "biu":
-        found = chance.integers(0, 2 if dtype.kind == "b" else below, shape)
-        return np.asarray(np.sort(found) if rising and shape else found, dtype)
+        values = chance.integers(0, 2 if dtype.kind == "b" else below, shape)
+        return np.asarray(np.sort(values) if rising and shape else values, dtype)
     return chance.normal(size=shape).astype(dtype)
 
 
@@ -260,13 +268,13 @@ def _difference(original: bytes, other: bytes) -> Iterator[str]:
 
 
 def main() -> None:
-    """Answer each line of standard input."""
+    """Compare the fault of each line of standard input, and print the comparison as JSON."""
     from harness.oracles import jax_cpu
 
     jax_cpu.settle_most()
     for line in sys.stdin:
-        told = json.loads(line)
-        answer = vars(compared(told, Path(told["folder"])))
+        fault = json.loads(line)
+        answer = vars(compared(fault, Path(fault["folder"])))
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
 

@@ -15,17 +15,17 @@ RECORD_VARIABLE = "XLA_HARNESS_PROGRAMS"
 # Names a file for a line on each program that is submitted.
 SUBMITTED_VARIABLE = "XLA_HARNESS_SUBMITTED"
 
-# Names a file for what is told of the two programs, which are compared where the fault would be.
+# Names a file for the comparison of the two programs, which the case's process makes.
 COMPARE_VARIABLE = "XLA_HARNESS_COMPARE"
 
-PYTHON_VARIABLE = "XLA_HARNESS_PYTHON_FAULTS"  # the folders whose functions are noted, with ":"
+PYTHON_VARIABLE = "XLA_HARNESS_PYTHON_FAULTS"  # folders whose functions are traced, joined by ":"
 
 STALE = "stale-program"
-PLUGIN = "plugin"  # in place of a program, of what the plugin answers
+PLUGIN = "plugin"  # stands for a program if the fault is a wrong answer of the plugin
 
 
 def in_python(program: str) -> bool:
-    """Whether a fault's program is a function of a framework."""
+    """Return whether a fault's program is a function of a framework."""
     return ":" in program
 
 
@@ -56,32 +56,32 @@ class Fault:
 
     @property
     def in_python(self) -> bool:
-        """Whether it is in a framework's Python, and not in a program."""
+        """Return whether the fault is in a framework's Python, and not in a program."""
         return in_python(self.program)
 
     @property
     def in_program(self) -> bool:
-        """Whether it is in a program, which can be compared with the one without it."""
+        """Return whether the fault is in a program, which can be compared with the original."""
         return not self.in_python and self.program != PLUGIN
 
     @property
     def where(self) -> tuple[str, int]:
-        """Return its place: a line of Python is the same place in every case that executes it."""
+        """Return the fault's place. A line of Python is the same place in every case."""
         return self.program, self.place
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Faults of one kind are one defect: operator and opcode, or line of a function."""
+        """Return what identifies the defect: operator and opcode, or line of a function."""
         opcode = f"{self.program} {self.opcode}" if self.in_python else self.opcode
         return self.operator, opcode
 
     @property
     def file(self) -> str:
-        """What the files of its run are named by."""
+        """Return the stem of the names of its run's files."""
         return f"fault-{self.number}"
 
     def text(self, folder: Path) -> str:
-        """For the environment variable, with the folder in which the programs are."""
+        """Return the value of the environment variable, which includes the programs' folder."""
         return json.dumps({**asdict(self), "folder": str(folder)})
 
 
@@ -107,12 +107,13 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Compared:
-    """Of one fault, by its number.
+    """Result of comparing a fault's program with the original.
 
     Attributes:
-        equivalent: whether results and facts are equal; None where nobody can tell.
-        why: what differs, or why nobody can tell.
-        difference: of the two programs as HLO, in unified lines.
+        number: of the fault.
+        equivalent: whether results and facts are equal; None if the programs cannot be compared.
+        why: what differs, or why the programs cannot be compared.
+        difference: unified diff of the two programs as HLO.
     """
 
     number: int
@@ -122,28 +123,28 @@ class Compared:
 
 
 def case_file(folder: Path, case: str) -> Path:
-    """Where a case's processes say which programs it compiles, a digest in each line."""
+    """Return the file in which a case's processes list the digests of its programs."""
     return folder / f"case-{hashlib.sha256(case.encode()).hexdigest()[:16]}"
 
 
 def compared_file(folder: Path, fault: Fault) -> Path:
-    """Where a case's process says how the two programs of a fault compare, as JSON."""
+    """Return the file in which a case's process writes a ``Compared`` as JSON."""
     return folder / f"{fault.file}.compared"
 
 
-def submitted_file(said: Path) -> Path:
-    """Where the processes of a run note what they submit; ``said`` is the file of the run."""
-    return said.with_suffix(".submitted")
+def submitted_file(run_file: Path) -> Path:
+    """Return the file in which the processes of a run note the programs that they submit."""
+    return run_file.with_suffix(".submitted")
 
 
-def python_file(said: Path) -> Path:
-    """Where they note which lines of a framework's functions they execute."""
-    return said.with_suffix(".python")
+def python_file(run_file: Path) -> Path:
+    """Return the file in which the processes of a run note the executed lines of Python."""
+    return run_file.with_suffix(".python")
 
 
 def programs_of(folder: Path, case: str) -> list[Recorded]:
-    """What a case has compiled, each program once, in order."""
-    said = case_file(folder, case)
-    digests = said.read_text().split() if said.exists() else []
-    found = (folder / f"{digest}.json" for digest in dict.fromkeys(digests))
-    return [Recorded(**json.loads(path.read_text())) for path in found]
+    """Return the programs that a case has compiled, each once, in order."""
+    file = case_file(folder, case)
+    digests = file.read_text().split() if file.exists() else []
+    files = (folder / f"{digest}.json" for digest in dict.fromkeys(digests))
+    return [Recorded(**json.loads(path.read_text())) for path in files]

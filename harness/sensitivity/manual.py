@@ -18,27 +18,31 @@ _CONSTANT = "stablehlo.constant"
 
 
 def inline_manual_calls(module: Module) -> bool:
-    """Leave no calls in a program's manual regions, nor shardings in their loops, if it has any.
+    """Inline the calls in a program's manual regions; return whether it has any.
 
-    A kernel is a call that all devices make by themselves. Without the sharding of what it returns
-    the partitioner would divide that, and ends the process; in one computation it is propagated.
+    A kernel is a call that each device makes by itself. The sharding of what it returns is lost, so
+    the partitioner would divide the result, and end the process. In one computation the sharding
+    is propagated. Shardings in the regions' loops are removed, too.
     """
-    if not any(one.opcode == "call" and _is_manual(one) for one in instructions(module)):
+    if not any(
+        instruction.opcode == "call" and _is_manual(instruction)
+        for instruction in instructions(module)
+    ):
         return False
     _Inliner(module).inline()
     for computation in module.computations:
         if computation.id != module.entry_computation_id:
-            for one in filter(_is_manual, computation.instructions):
-                one.ClearField("sharding")
+            for instruction in filter(_is_manual, computation.instructions):
+                instruction.ClearField("sharding")
     return True
 
 
 def keep_manual(module: str | bytes) -> str:
-    """StableHLO of what ``inline_manual_calls`` left, with the shardings that were lost on the way.
+    """Add the shardings that the conversion to StableHLO lost, and return the text.
 
-    Sorts and slices have none any more, and the partitioner ends the process at such a sort. A loop
-    gets none: what its body returns has no place for one. Constants come in through
-    SPMDFullToShardShape: of equal ones only one is left, and the rest of the program has it, too.
+    Sorts and slices lose theirs, and the partitioner ends the process at such a sort. A loop gets
+    none: its body's result has no place for one. Constants enter a region through
+    SPMDFullToShardShape, because equal ones are merged with those of the rest of the program.
     """
     from jax._src.interpreters.mlir import make_ir_context
     from jaxlib.mlir import ir
@@ -48,34 +52,34 @@ def keep_manual(module: str | bytes) -> str:
         main = ir.SymbolTable(parsed.operation)["main"]
         manual: set[ir.Value] = set()
         for view in list(main.regions[0].blocks[0]):
-            one: Any = view.operation  # the stub's lists are not iterable
-            if _SHARDING in one.attributes:
-                if "manual" not in ir.StringAttr(one.attributes[_SHARDING]).value:
+            operation: Any = view.operation  # the stub's lists are not iterable
+            if _SHARDING in operation.attributes:
+                if "manual" not in ir.StringAttr(operation.attributes[_SHARDING]).value:
                     continue
-            elif manual.isdisjoint(one.operands):
+            elif manual.isdisjoint(operation.operands):
                 continue
-            elif one.name != "stablehlo.while" and one.results:
-                told = ["{manual}" for _ in one.results]
-                text = told[0] if len(told) == 1 else "{" + ", ".join(told) + "}"
-                one.attributes[_SHARDING] = ir.StringAttr.get(text)
-            manual.update(one.results)
-            if one.name == _CONSTANT:
-                del one.attributes[_SHARDING]
-            _take_constants_in(one)
+            elif operation.name != "stablehlo.while" and operation.results:
+                shardings = ["{manual}" for _ in operation.results]
+                text = shardings[0] if len(shardings) == 1 else "{" + ", ".join(shardings) + "}"
+                operation.attributes[_SHARDING] = ir.StringAttr.get(text)
+            manual.update(operation.results)
+            if operation.name == _CONSTANT:
+                del operation.attributes[_SHARDING]
+            _take_constants_in(operation)
         return str(parsed)
 
 
-def _take_constants_in(one: Any) -> None:
-    """Have an operation of a manual region take each constant as that region's own."""
-    for number, value in enumerate(one.operands):
+def _take_constants_in(operation: Any) -> None:
+    """Give an operation of a manual region the region's own copy of each constant."""
+    for number, value in enumerate(operation.operands):
         if getattr(value.owner, "name", "") == _CONSTANT:
-            whole = _custom_call("Sharding", value, "{replicated}", one)
-            own = _custom_call("SPMDFullToShardShape", whole, "{manual}", one)
-            one.operands[number] = own
+            whole = _custom_call("Sharding", value, "{replicated}", operation)
+            own = _custom_call("SPMDFullToShardShape", whole, "{manual}", operation)
+            operation.operands[number] = own
 
 
 def _custom_call(target: str, value: Any, sharding: str, before: Any) -> Any:
-    """The result, of ``value``'s type, of a custom call that stands before an operation."""
+    """Insert a custom call before an operation; return its result, which has ``value``'s type."""
     from jaxlib.mlir import ir
 
     attributes = {"call_target_name": target, _SHARDING: sharding}
@@ -90,19 +94,19 @@ def _custom_call(target: str, value: Any, sharding: str, before: Any) -> Any:
     return made.result
 
 
-def _is_manual(one: Instruction) -> bool:
-    if not one.HasField("sharding"):
+def _is_manual(instruction: Instruction) -> bool:
+    if not instruction.HasField("sharding"):
         return False
-    sharding = Sharding.FromString(one.sharding)
+    sharding = Sharding.FromString(instruction.sharding)
     return all(each.type == _MANUAL for each in sharding.tuple_shardings or [sharding])
 
 
 class _Inliner:
-    """Puts what each call calls in its place."""
+    """Replaces each call by a copy of the called computation."""
 
     def __init__(self, module: Module) -> None:
         self._computations = {each.id: each for each in module.computations}
-        self._next = 1 + max(one.id for one in instructions(module))
+        self._next = 1 + max(instruction.id for instruction in instructions(module))
         self._done: set[int] = set()
 
     def inline(self) -> None:
@@ -115,35 +119,35 @@ class _Inliner:
         self._done.add(computation.id)
         flat: list[Instruction] = []
         results: dict[int, int] = {}  # of each call, what stands for it
-        for one in computation.instructions:
-            _renumber(one, results)
-            if one.opcode == "call":
-                (called,) = one.called_computation_ids
-                results[one.id] = self._copy(self._computations[called], one, flat)
+        for instruction in computation.instructions:
+            _renumber(instruction, results)
+            if instruction.opcode == "call":
+                (called,) = instruction.called_computation_ids
+                results[instruction.id] = self._copy(self._computations[called], instruction, flat)
             else:
-                flat.append(one)
+                flat.append(instruction)
         computation.root_id = results.get(computation.root_id, computation.root_id)
         del computation.instructions[:]
         computation.instructions.extend(flat)
 
     def _copy(self, called: Computation, call: Instruction, flat: list[Instruction]) -> int:
-        """The id of the result in a copy of all that ``called`` has, which is appended."""
+        """Append a copy of ``called`` to ``flat``; return the id of its result."""
         self._flatten(called)
         ids: dict[int, int] = {}
-        for one in called.instructions:
-            if one.opcode == "parameter":
-                ids[one.id] = call.operand_ids[one.parameter_number]
+        for instruction in called.instructions:
+            if instruction.opcode == "parameter":
+                ids[instruction.id] = call.operand_ids[instruction.parameter_number]
                 continue
             copy = Instruction()
-            copy.CopyFrom(one)
+            copy.CopyFrom(instruction)
             _renumber(copy, ids)
-            copy.id = ids[one.id] = self._next
-            copy.name = f"{one.name}.{self._next}"
+            copy.id = ids[instruction.id] = self._next
+            copy.name = f"{instruction.name}.{self._next}"
             self._next += 1
             flat.append(copy)
         return ids[called.root_id]
 
 
-def _renumber(one: Instruction, ids: Mapping[int, int]) -> None:
-    for field in (one.operand_ids, one.control_predecessor_ids):
+def _renumber(instruction: Instruction, ids: Mapping[int, int]) -> None:
+    for field in (instruction.operand_ids, instruction.control_predecessor_ids):
         field[:] = [ids.get(number, number) for number in field]

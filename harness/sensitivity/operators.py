@@ -1,7 +1,7 @@
-"""What can be wrong with a program: each operator is a class of defects that compilers have had.
+"""Operators that plant faults; each models a kind of bug that a compiler or lowering has had.
 
-An operator finds the places of a program where its defect can be, and plants it at one of them. The
-program stays one that XLA accepts wherever that can be known here.
+An operator finds the places of a program where its defect can occur, and plants it at one of them.
+As far as can be known here, XLA still accepts the program.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from harness.lanes.hlo import Computation, Instruction, Sharding, SliceDimension
 from harness.lanes.replica_groups import replica_groups
 from harness.lanes.virtual.inserted import make
 from harness.sensitivity.fault import STALE
-from harness.sensitivity.program import BF16, F32, F64, S32, S64, U32, Program, root_of
+from harness.sensitivity.program import BF16, F32, F64, S32, S64, U32, EditedModule, root_of
 
 Edit = Callable[[], None]
-Edits = Callable[[Program, Computation, Instruction], Iterator[Edit]]
+Edits = Callable[[EditedModule, Computation, Instruction], Iterator[Edit]]
 
 _ORDERED = ("all-gather", "reduce-scatter", "all-to-all")  # the order of a group's devices matters
 _COLLECTIVES = ("all-reduce", "collective-permute", "collective-broadcast", *_ORDERED)
@@ -48,17 +48,17 @@ class Operator:
     """One class of defects.
 
     Attributes:
-        name: as in a plan and in a table.
-        upstream: an issue that was such a defect.
-        edits: what can be done to an instruction, one edit for each way to get it wrong.
+        name: its name on the command line and in reports.
+        upstream: an issue that reports such a defect.
+        edits: yields an edit for each way to get an instruction wrong.
     """
 
     name: str
     upstream: str
     edits: Edits
 
-    def places(self, program: Program) -> list[tuple[Instruction, Edit]]:
-        """Where it applies, in the program's order, each with what plants the fault there."""
+    def places(self, program: EditedModule) -> list[tuple[Instruction, Edit]]:
+        """Return the instructions that it applies to, in order, each with the edit to make."""
         return [
             (instruction, edit)
             for computation, instruction in program.instructions()
@@ -69,125 +69,138 @@ class Operator:
 # --- Collectives
 
 
-def _dropped(program: Program, _: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode not in _COLLECTIVES:
+def _dropped(program: EditedModule, _: Computation, instruction: Instruction) -> Iterator[Edit]:
+    if instruction.opcode not in _COLLECTIVES:
         return
-    operands, results = program.operands(one), list(one.shape.tuple_shapes) or [one.shape]
+    operands, results = (
+        program.operands(instruction),
+        list(instruction.shape.tuple_shapes) or [instruction.shape],
+    )
     if [list(o.shape.dimensions) for o in operands] == [list(r.dimensions) for r in results]:
-        opcode = "tuple" if one.shape.tuple_shapes else "copy"
-        yield partial(make, one, opcode, list(one.operand_ids))
+        opcode = "tuple" if instruction.shape.tuple_shapes else "copy"
+        yield partial(make, instruction, opcode, list(instruction.operand_ids))
 
 
-def _merged(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    groups = replica_groups(one) if one.opcode == "all-reduce" else []
+def _merged(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    groups = replica_groups(instruction) if instruction.opcode == "all-reduce" else []
     if len(groups) > 1:
-        yield partial(_set_groups, one, [[n for group in groups for n in group]])
+        yield partial(_set_groups, instruction, [[n for group in groups for n in group]])
 
 
-def _split(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    groups = replica_groups(one) if one.opcode == "all-reduce" else []
+def _split(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    groups = replica_groups(instruction) if instruction.opcode == "all-reduce" else []
     if groups and all(len(group) > 1 for group in groups):
         halves = [(group[: len(group) // 2], group[len(group) // 2 :]) for group in groups]
-        yield partial(_set_groups, one, [half for both in halves for half in both])
+        yield partial(_set_groups, instruction, [half for both in halves for half in both])
 
 
-def _permuted(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    groups = replica_groups(one) if one.opcode in _COLLECTIVES else []
+def _permuted(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    groups = replica_groups(instruction) if instruction.opcode in _COLLECTIVES else []
     if len(groups) > 1:
         first, second, *others = groups
         exchanged = [[*first[:-1], second[0]], [first[-1], *second[1:]], *others]
-        yield partial(_set_groups, one, exchanged)
-    if one.opcode in _ORDERED and groups and len(groups[0]) > 1:
-        yield partial(_set_groups, one, [group[::-1] for group in groups])
+        yield partial(_set_groups, instruction, exchanged)
+    if instruction.opcode in _ORDERED and groups and len(groups[0]) > 1:
+        yield partial(_set_groups, instruction, [group[::-1] for group in groups])
 
 
 def _reducer_changed(
-    program: Program, _: Computation, one: Instruction, opcodes: Sequence[str]
+    program: EditedModule, _: Computation, instruction: Instruction, opcodes: Sequence[str]
 ) -> Iterator[Edit]:
-    if one.opcode not in opcodes or len(one.called_computation_ids) != 1:
+    if instruction.opcode not in opcodes or len(instruction.called_computation_ids) != 1:
         return
-    (reducer,) = program.called(one)
+    (reducer,) = program.called(instruction)
     root = root_of(reducer)
-    if root.opcode in _OTHER_REDUCER and one.shape.element_type:
+    if root.opcode in _OTHER_REDUCER and instruction.shape.element_type:
 
         def edit() -> None:
-            own = program.own_computation(one)
+            own = program.own_computation(instruction)
             root_of(own).opcode = _OTHER_REDUCER[root.opcode]
 
         yield edit
 
 
-def _reduced_twice(program: Program, own: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode != "all-reduce":
+def _reduced_twice(
+    program: EditedModule, own: Computation, instruction: Instruction
+) -> Iterator[Edit]:
+    if instruction.opcode != "all-reduce":
         return
-    (reducer,) = program.called(one)
+    (reducer,) = program.called(instruction)
     root = root_of(reducer)
     if root.opcode == "add":
 
         def edit() -> None:
-            once = program.move(own, one)
+            once = program.move(own, instruction)
             program.give_own_channel(once)
-            one.operand_ids[:] = [part.id for part in _parts(program, own, one, once)]
+            instruction.operand_ids[:] = [
+                part.id for part in _parts(program, own, instruction, once)
+            ]
 
         yield edit
 
 
 def _parts(
-    program: Program, own: Computation, before: Instruction, whole: Instruction
+    program: EditedModule, own: Computation, before: Instruction, whole: Instruction
 ) -> list[Instruction]:
-    """The elements of a tuple; of what is no tuple, itself."""
+    """Return the elements of a tuple, or the value itself if it is not a tuple."""
     if not whole.shape.tuple_shapes:
         return [whole]
-    found = []
+    parts = []
     for number, operand in enumerate(program.operands(whole)):
         part = program.add(own, before, "get-tuple-element", [whole.id], operand)
         part.tuple_index = number
-        found.append(part)
-    return found
+        parts.append(part)
+    return parts
 
 
-def _pairs_reversed(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    pairs = [(pair.source, pair.target) for pair in one.source_target_pairs]
+def _pairs_reversed(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    pairs = [(pair.source, pair.target) for pair in instruction.source_target_pairs]
     if sorted(pairs) != sorted((target, source) for source, target in pairs):
 
         def edit() -> None:
-            for pair in one.source_target_pairs:
+            for pair in instruction.source_target_pairs:
                 pair.source, pair.target = pair.target, pair.source
 
         yield edit
 
 
-def _pair_left_out(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    for number in range(len(one.source_target_pairs)):
-        yield partial(_remove, one.source_target_pairs, number)
+def _pair_left_out(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    for number in range(len(instruction.source_target_pairs)):
+        yield partial(_remove, instruction.source_target_pairs, number)
 
 
-def _dimension_changed(program: Program, own: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode not in _ORDERED or len(one.operand_ids) != 1 or len(one.dimensions) != 1:
+def _dimension_changed(
+    program: EditedModule, own: Computation, instruction: Instruction
+) -> Iterator[Edit]:
+    if (
+        instruction.opcode not in _ORDERED
+        or len(instruction.operand_ids) != 1
+        or len(instruction.dimensions) != 1
+    ):
         return
-    (operand,) = program.operands(one)
-    before, (dimension,) = _dimensions(operand), one.dimensions
-    if one.opcode == "all-to-all":
-        size = len((replica_groups(one) or [[]])[0])
+    (operand,) = program.operands(instruction)
+    before, (dimension,) = _dimensions(operand), instruction.dimensions
+    if instruction.opcode == "all-to-all":
+        size = len((replica_groups(instruction) or [[]])[0])
         for other, extent in enumerate(before):
             if other != dimension and size > 1 and extent and extent % size == 0:
-                yield partial(one.dimensions.__setitem__, 0, other)
+                yield partial(instruction.dimensions.__setitem__, 0, other)
         return
-    after = _dimensions(one)
+    after = _dimensions(instruction)
     if not math.prod(after) or before[dimension] == after[dimension]:
         return
     for other, extent in enumerate(before):
-        told = extent * after[dimension]
+        elements = extent * after[dimension]
         between = before[min(dimension, other) : max(dimension, other)]
-        if told % before[dimension] or math.prod(between) == 1:  # the same elements
+        if elements % before[dimension] or math.prod(between) == 1:  # the same elements
             continue
 
-        def edit(other: int = other, extent: int = told // before[dimension]) -> None:
-            moved = program.move(own, one)
+        def edit(other: int = other, extent: int = elements // before[dimension]) -> None:
+            moved = program.move(own, instruction)
             moved.dimensions[:] = [other]
             moved.shape.dimensions[:] = before
             moved.shape.dimensions[other] = extent
-            make(one, "reshape", [moved.id])
+            make(instruction, "reshape", [moved.id])
 
         yield edit
 
@@ -195,77 +208,83 @@ def _dimension_changed(program: Program, own: Computation, one: Instruction) -> 
 # --- Shardings
 
 
-def _sharding_dropped(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    if _divides(one):
-        yield partial(one.ClearField, "sharding")
-    for number, attribute in enumerate(one.frontend_attributes.map):
+def _sharding_dropped(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    if _divides(instruction):
+        yield partial(instruction.ClearField, "sharding")
+    for number, attribute in enumerate(instruction.frontend_attributes.map):
         if attribute.key == _SHARDY and '"' in attribute.value:
-            yield partial(_lose, one, number)
+            yield partial(_lose, instruction, number)
 
 
-def _lose(one: Instruction, number: int) -> None:
-    """Drop an annotation and, of what is nothing else, the call: GSPMD would ask for its own."""
-    _remove(one.frontend_attributes.map, number)
-    if one.custom_call_target == "Sharding":
-        one.opcode = "reshape"
-        one.ClearField("custom_call_target")
-        one.ClearField("sharding")
+def _lose(instruction: Instruction, number: int) -> None:
+    """Drop an annotation. A call for the annotation alone goes, too: GSPMD would need its own."""
+    _remove(instruction.frontend_attributes.map, number)
+    if instruction.custom_call_target == "Sharding":
+        instruction.opcode = "reshape"
+        instruction.ClearField("custom_call_target")
+        instruction.ClearField("sharding")
 
 
-def _replicated(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    if _divides(one):
-        yield partial(setattr, one, "sharding", Sharding(type=0).SerializeToString())
-    yield from _axes_changed(one, lambda axes: ["{}" for _ in axes])
+def _replicated(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    if _divides(instruction):
+        yield partial(setattr, instruction, "sharding", Sharding(type=0).SerializeToString())
+    yield from _axes_changed(instruction, lambda axes: ["{}" for _ in axes])
 
 
-def _axes_swapped(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    sharding = _divides(one)
-    rank = len(one.shape.dimensions)
+def _axes_swapped(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    sharding = _divides(instruction)
+    rank = len(instruction.shape.dimensions)
     if sharding and rank > 1 and len(set(sharding.tile_dimensions[:rank])) > 1:
 
         def edit() -> None:
-            changed = Sharding.FromString(one.sharding)
+            changed = Sharding.FromString(instruction.sharding)
             changed.tile_dimensions[:rank] = list(changed.tile_dimensions[:rank])[::-1]
-            one.sharding = changed.SerializeToString()
+            instruction.sharding = changed.SerializeToString()
 
         yield edit
-    yield from _axes_changed(one, lambda axes: axes[::-1])
+    yield from _axes_changed(instruction, lambda axes: axes[::-1])
 
 
-def _devices_reversed(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    if sharding := _divides(one):
+def _devices_reversed(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    if sharding := _divides(instruction):
         devices = devices_of(sharding)
 
         def edit() -> None:
-            changed = Sharding.FromString(one.sharding)
+            changed = Sharding.FromString(instruction.sharding)
             changed.ClearField("iota_reshape_dims")
             changed.ClearField("iota_transpose_perm")
             changed.tile_devices[:] = devices[::-1]
-            one.sharding = changed.SerializeToString()
+            instruction.sharding = changed.SerializeToString()
 
         yield edit
 
 
-def _axes_changed(one: Instruction, change: Callable[[list[str]], list[str]]) -> Iterator[Edit]:
-    """Edits of a value's sharding in Shardy's words, where ``change`` makes it another one."""
+def _axes_changed(
+    instruction: Instruction, change: Callable[[list[str]], list[str]]
+) -> Iterator[Edit]:
+    """Yield edits of a value's Shardy annotation, if ``change`` makes it another one."""
 
     def changed(match: re.Match[str]) -> str:
         return f"[{', '.join(change(re.findall(r'{[^}]*}', match[1])))}]"
 
-    for attribute in one.frontend_attributes.map:
+    for attribute in instruction.frontend_attributes.map:
         value = _AXES.sub(changed, attribute.value) if attribute.key == _SHARDY else ""
         if value and value != attribute.value:
             yield partial(setattr, attribute, "value", value)
 
 
-def _divides(one: Instruction) -> Sharding | None:
-    """How GSPMD divides an instruction's array over devices; None if it does not."""
-    if not one.HasField("sharding") or not one.shape.element_type or one.shape.tuple_shapes:
+def _divides(instruction: Instruction) -> Sharding | None:
+    """Return how GSPMD divides an instruction's array over devices, or None if it does not."""
+    if (
+        not instruction.HasField("sharding")
+        or not instruction.shape.element_type
+        or instruction.shape.tuple_shapes
+    ):
         return None
-    if any(attribute.key == _SHARDY for attribute in one.frontend_attributes.map):
-        return None  # Shardy reads that alone
-    sharding = Sharding.FromString(one.sharding)
-    of_array = sharding.tile_dimensions[: len(one.shape.dimensions)]
+    if any(attribute.key == _SHARDY for attribute in instruction.frontend_attributes.map):
+        return None  # Shardy reads only its own annotation
+    sharding = Sharding.FromString(instruction.sharding)
+    of_array = sharding.tile_dimensions[: len(instruction.shape.dimensions)]
     return sharding if sharding.type == _OTHER and math.prod(of_array) > 1 else None
 
 
@@ -273,7 +292,7 @@ _OTHER = 3  # of OpSharding.Type: neither replicated, nor on one device, nor man
 
 
 def devices_of(sharding: Sharding) -> list[int]:
-    """The device of each tile, the last dimension's tiles beside each other."""
+    """Return the device of each tile, in row-major order."""
     if sharding.tile_devices:
         return list(sharding.tile_devices)
     grid = np.arange(math.prod(sharding.iota_reshape_dims)).reshape(*sharding.iota_reshape_dims)
@@ -283,19 +302,19 @@ def devices_of(sharding: Sharding) -> list[int]:
 # --- Arithmetic and data movement
 
 
-def _shifted(program: Program, own: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode == "slice":
-        (operand,) = program.operands(one)
-        for bounds, extent in zip(one.slice_dimensions, _dimensions(operand), strict=True):
+def _shifted(program: EditedModule, own: Computation, instruction: Instruction) -> Iterator[Edit]:
+    if instruction.opcode == "slice":
+        (operand,) = program.operands(instruction)
+        for bounds, extent in zip(instruction.slice_dimensions, _dimensions(operand), strict=True):
             if bounds.start or bounds.limit < extent:
                 yield partial(_shift, bounds, -1 if bounds.start else 1)
-    if one.opcode not in ("dynamic-slice", "dynamic-update-slice"):
+    if instruction.opcode not in ("dynamic-slice", "dynamic-update-slice"):
         return
-    whole, *others = program.operands(one)
-    starts = others[1:] if one.opcode == "dynamic-update-slice" else others
-    part = others[0] if one.opcode == "dynamic-update-slice" else one
+    whole, *others = program.operands(instruction)
+    starts = others[1:] if instruction.opcode == "dynamic-update-slice" else others
+    part = others[0] if instruction.opcode == "dynamic-update-slice" else instruction
     sizes = zip(_dimensions(whole), _dimensions(part), strict=True)
-    first = len(one.operand_ids) - len(starts)
+    first = len(instruction.operand_ids) - len(starts)
     for number, (extent, size) in enumerate(sizes):
         if len(starts) != len(whole.shape.dimensions) or size == extent:
             continue
@@ -304,9 +323,9 @@ def _shifted(program: Program, own: Computation, one: Instruction) -> Iterator[E
             continue
 
         def edit(number: int = number, start: Instruction = start) -> None:
-            constant = program.constant(own, one, start, 1)
-            total = program.add(own, one, "add", [start.id, constant.id], start)
-            one.operand_ids[first + number] = total.id
+            constant = program.constant(own, instruction, start, 1)
+            total = program.add(own, instruction, "add", [start.id, constant.id], start)
+            instruction.operand_ids[first + number] = total.id
 
         yield edit
 
@@ -315,20 +334,20 @@ def _shift(bounds: SliceDimension, step: int) -> None:
     bounds.start, bounds.limit = bounds.start + step, bounds.limit + step
 
 
-def _swapped(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    operands = list(one.operand_ids)
-    if one.opcode == "select":
-        yield partial(_set_operands, one, [operands[0], operands[2], operands[1]])
-    if one.comparison_direction in {"EQ", "NE"}:
+def _swapped(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    operands = list(instruction.operand_ids)
+    if instruction.opcode == "select":
+        yield partial(_set_operands, instruction, [operands[0], operands[2], operands[1]])
+    if instruction.comparison_direction in {"EQ", "NE"}:
         return
-    if one.opcode in _NOT_COMMUTATIVE and len(operands) == 2 and operands[0] != operands[1]:
-        yield partial(_set_operands, one, operands[::-1])
+    if instruction.opcode in _NOT_COMMUTATIVE and len(operands) == 2 and operands[0] != operands[1]:
+        yield partial(_set_operands, instruction, operands[::-1])
 
 
-def _constant_off(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode != "constant" or one.shape.dimensions:
+def _constant_off(_: EditedModule, __: Computation, instruction: Instruction) -> Iterator[Edit]:
+    if instruction.opcode != "constant" or instruction.shape.dimensions:
         return
-    literal = one.literal
+    literal = instruction.literal
     for values in (literal.s32s, literal.s64s):
         if len(values) == 1:
             yield partial(values.__setitem__, 0, values[0] + (1 if values[0] < 2**30 else -1))
@@ -338,43 +357,47 @@ def _constant_off(_: Program, __: Computation, one: Instruction) -> Iterator[Edi
             yield partial(floats.__setitem__, 0, off)
 
 
-def _narrowed(program: Program, own: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode not in _ROUNDED:
+def _narrowed(program: EditedModule, own: Computation, instruction: Instruction) -> Iterator[Edit]:
+    if instruction.opcode not in _ROUNDED:
         return
-    if one.shape.element_type in (F32, F64):
+    if instruction.shape.element_type in (F32, F64):
 
         def edit() -> None:
-            moved = program.move(own, one)
-            make(one, "convert", [_narrow(program, own, one, moved).id])
+            moved = program.move(own, instruction)
+            make(instruction, "convert", [_narrow(program, own, instruction, moved).id])
 
         yield edit
-    elif one.shape.tuple_shapes:  # of several operands: the first of them is
-        first = program.operands(one)[0]
+    elif instruction.shape.tuple_shapes:  # it has several operands: narrow the first
+        first = program.operands(instruction)[0]
 
         def edit_first() -> None:
-            narrow = _narrow(program, own, one, first)
-            one.operand_ids[0] = program.add(own, one, "convert", [narrow.id], first).id
+            narrow = _narrow(program, own, instruction, first)
+            instruction.operand_ids[0] = program.add(
+                own, instruction, "convert", [narrow.id], first
+            ).id
 
         if first.shape.element_type in (F32, F64):
             yield edit_first
 
 
 def _narrow(
-    program: Program, own: Computation, before: Instruction, wide: Instruction
+    program: EditedModule, own: Computation, before: Instruction, wide: Instruction
 ) -> Instruction:
     narrow = program.add(own, before, "convert", [wide.id], wide)
     narrow.shape.element_type = BF16
     return narrow
 
 
-def _contraction_swapped(program: Program, _: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode != "dot":
+def _contraction_swapped(
+    program: EditedModule, _: Computation, instruction: Instruction
+) -> Iterator[Edit]:
+    if instruction.opcode != "dot":
         return
-    left, right = program.operands(one)
-    told = one.dot_dimensions
+    left, right = program.operands(instruction)
+    numbers = instruction.dot_dimensions
     sides = (
-        (left, told.lhs_contracting, told.lhs_batch),
-        (right, told.rhs_contracting, told.rhs_batch),
+        (left, numbers.lhs_contracting, numbers.lhs_batch),
+        (right, numbers.rhs_contracting, numbers.rhs_batch),
     )
     for operand, contracting, batch in sides:
         extents = _dimensions(operand)
@@ -385,46 +408,52 @@ def _contraction_swapped(program: Program, _: Computation, one: Instruction) -> 
                 yield partial(contracting.__setitem__, 0, number)
 
 
-def _comparison_changed(_: Program, __: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.comparison_direction:
-        other = _OTHER_COMPARISON[one.comparison_direction]
-        yield partial(setattr, one, "comparison_direction", other)
+def _comparison_changed(
+    _: EditedModule, __: Computation, instruction: Instruction
+) -> Iterator[Edit]:
+    if instruction.comparison_direction:
+        other = _OTHER_COMPARISON[instruction.comparison_direction]
+        yield partial(setattr, instruction, "comparison_direction", other)
 
 
-def _transposed(program: Program, _: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode != "transpose":
+def _transposed(program: EditedModule, _: Computation, instruction: Instruction) -> Iterator[Edit]:
+    if instruction.opcode != "transpose":
         return
-    (operand,) = program.operands(one)
+    (operand,) = program.operands(instruction)
     extents = _dimensions(operand)
-    order = list(one.dimensions)
+    order = list(instruction.dimensions)
     for a in range(len(order)):
         for b in range(a):
             if extents[order[a]] == extents[order[b]] > 1:
                 other = list(order)
                 other[a], other[b] = other[b], other[a]
-                yield partial(one.dimensions.__setitem__, slice(None), other)
+                yield partial(instruction.dimensions.__setitem__, slice(None), other)
 
 
-def _results_swapped(program: Program, own: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode != "tuple" or one.id != own.root_id:
+def _results_swapped(
+    program: EditedModule, own: Computation, instruction: Instruction
+) -> Iterator[Edit]:
+    if instruction.opcode != "tuple" or instruction.id != own.root_id:
         return
-    operands = program.operands(one)
+    operands = program.operands(instruction)
     for number in range(1, len(operands)):
         first, second = operands[number - 1 : number + 1]
         if first.id != second.id and _type(first) == _type(second):
-            order = list(one.operand_ids)
+            order = list(instruction.operand_ids)
             order[number - 1], order[number] = order[number], order[number - 1]
-            yield partial(_set_operands, one, order)
+            yield partial(_set_operands, instruction, order)
 
 
-def _number_off(program: Program, own: Computation, one: Instruction) -> Iterator[Edit]:
-    if one.opcode not in ("partition-id", "replica-id"):
+def _number_off(
+    program: EditedModule, own: Computation, instruction: Instruction
+) -> Iterator[Edit]:
+    if instruction.opcode not in ("partition-id", "replica-id"):
         return
 
     def edit() -> None:
-        moved = program.move(own, one)
-        constant = program.constant(own, one, one, 1)
-        make(one, "xor", [moved.id, constant.id])
+        moved = program.move(own, instruction)
+        constant = program.constant(own, instruction, instruction, 1)
+        make(instruction, "xor", [moved.id, constant.id])
 
     yield edit
 
@@ -433,22 +462,22 @@ def _remove(values: Any, number: int) -> None:
     del values[number]
 
 
-def _set_operands(one: Instruction, operands: Sequence[int]) -> None:
-    one.operand_ids[:] = operands
+def _set_operands(instruction: Instruction, operands: Sequence[int]) -> None:
+    instruction.operand_ids[:] = operands
 
 
-def _dimensions(one: Instruction) -> list[int]:
-    return list(one.shape.dimensions)
+def _dimensions(instruction: Instruction) -> list[int]:
+    return list(instruction.shape.dimensions)
 
 
-def _type(one: Instruction) -> tuple[int, list[int]]:
-    return one.shape.element_type, _dimensions(one)
+def _type(instruction: Instruction) -> tuple[int, list[int]]:
+    return instruction.shape.element_type, _dimensions(instruction)
 
 
-def _set_groups(one: Instruction, groups: Sequence[Sequence[int]]) -> None:
-    field = one.device_list if one.HasField("device_list") else one
-    if one.HasField("device_list"):
-        one.device_list.ClearField("iota")
+def _set_groups(instruction: Instruction, groups: Sequence[Sequence[int]]) -> None:
+    field = instruction.device_list if instruction.HasField("device_list") else instruction
+    if instruction.HasField("device_list"):
+        instruction.device_list.ClearField("iota")
     del field.replica_groups[:]
     for group in groups:
         field.replica_groups.add().replica_ids[:] = group
@@ -492,11 +521,14 @@ OPERATORS = {
 }
 
 
-def planted(told: Mapping[str, Any], serialized: bytes) -> bytes:
-    """A module with a fault in it, as ``Fault.text`` says it; raises IndexError for no place."""
-    if told["operator"] == STALE:
-        return Path(told["folder"], told["other"]).read_bytes()
-    program = Program(serialized)
-    _, edit = OPERATORS[told["operator"]].places(program)[told["place"]]
+def planted(fault: Mapping[str, Any], serialized: bytes) -> bytes:
+    """Return a module with a fault in the format of ``Fault.text``.
+
+    Raises IndexError if the module has no such place.
+    """
+    if fault["operator"] == STALE:
+        return Path(fault["folder"], fault["other"]).read_bytes()
+    program = EditedModule(serialized)
+    _, edit = OPERATORS[fault["operator"]].places(program)[fault["place"]]
     edit()
     return program.serialize()

@@ -24,70 +24,70 @@ from harness.sensitivity.fault import (
     in_python,
 )
 from harness.sensitivity.operators import OPERATORS, planted
-from harness.sensitivity.program import Program, digest, likeness
+from harness.sensitivity.program import EditedModule, digest, likeness
 
 _last: dict[int, tuple[Path, str]] = {}  # of each thread, the program that it compiles
 
 
 def plant(form: str, code: bytes) -> tuple[bytes, list[tuple[str, str]]]:
-    """What ``changed`` makes of it; what it is compiled with is noted, too."""
+    """Return what ``changed`` does, and have the plugin report what it submits and compiles."""
     if SUBMITTED_VARIABLE in os.environ:
         _listen()
     return changed(form, code)
 
 
 def changed(form: str, code: bytes) -> tuple[bytes, list[tuple[str, str]]]:
-    """The program with the fault that this case is to run with; no names where it has none.
+    """Plant the fault that this case is to run with; nothing is planted in other programs.
 
     Args:
         form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact.
         code: in that form.
 
     Returns:
-        A serialised HloModuleProto, and what was planted. While programs are kept that is nothing
-        but the way through HLO, which every planted program goes.
+        A serialised HloModuleProto, and the names of what was planted. While programs are recorded,
+        they only take the way through HLO that every planted program takes.
     """
-    if said := os.environ.get(RECORD_VARIABLE):
-        return _record(Path(said), digest(code), as_hlo(form, code)), [("nothing", "")]
-    told = json.loads(os.environ.get(FAULT_VARIABLE, "{}"))
-    if not told or told["program"] == PLUGIN or in_python(told["program"]):
+    if file := os.environ.get(RECORD_VARIABLE):
+        return _record(Path(file), digest(code), as_hlo(form, code)), [("nothing", "")]
+    fault = json.loads(os.environ.get(FAULT_VARIABLE, "{}"))
+    if not fault or fault["program"] == PLUGIN or in_python(fault["program"]):
         return code, []
-    same = told["program"] == digest(code)
+    same = fault["program"] == digest(code)
     serialized = as_hlo(form, code) if same or form == "hlo" else b""
-    if not same and (not serialized or told["like"] != likeness(serialized)):
+    if not same and (not serialized or fault["like"] != likeness(serialized)):
         return code, []
-    if said := os.environ.get(COMPARE_VARIABLE):
-        _write(Path(said), json.dumps(vars(compared_here(told, serialized))).encode())
+    if file := os.environ.get(COMPARE_VARIABLE):
+        _write(Path(file), json.dumps(vars(compared_here(fault, serialized))).encode())
         return code, []
-    return planted(told, serialized), [(told["operator"], "")]
+    return planted(fault, serialized), [(fault["operator"], "")]
 
 
-def _record(said: Path, name: str, serialized: bytes) -> bytes:
-    """Keep a program once for all cases, and that this one has compiled it."""
-    path = said.parent / name
+def _record(run_file: Path, name: str, serialized: bytes) -> bytes:
+    """Store a program once for all cases, and note that this case compiles it."""
+    path = run_file.parent / name
     if not path.exists():
-        program = Program(serialized)
-        found = {
+        program = EditedModule(serialized)
+        places = {
             operator.name: [instruction.opcode for instruction, _ in operator.places(program)]
             for operator in OPERATORS.values()
         }
         facts = {
             "digest": name,
-            "places": {operator: opcodes for operator, opcodes in found.items() if opcodes},
+            "places": {operator: opcodes for operator, opcodes in places.items() if opcodes},
             "signature": program.signature(),
             "like": likeness(serialized),
             "name": program.module.name,
         }
         _write(path, serialized)
         _write(path.with_name(f"{name}.json"), json.dumps(facts).encode())
-    with said.open("ab", buffering=0) as file:
+    with run_file.open("ab", buffering=0) as file:
         file.write(f"{name}\n".encode())
     _last[threading.get_ident()] = path, name
     return serialized
 
 
 def _write(path: Path, content: bytes) -> None:
-    """In one step, for those who look whether it is there."""
+    """Write a file in one step, since other processes check whether it exists."""
     part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     part.write_bytes(content)
     part.replace(path)
@@ -95,7 +95,7 @@ def _write(path: Path, content: bytes) -> None:
 
 @cache
 def _listen() -> None:
-    """Have the plugin tell what is submitted, and what each program is compiled with."""
+    """Have the plugin report each program that is submitted, with its compile options."""
 
     def note(program: Submitted, _: int) -> None:
         with Path(os.environ[SUBMITTED_VARIABLE]).open("ab", buffering=0) as file:
@@ -106,7 +106,7 @@ def _listen() -> None:
 
 
 def keep_options(options: bytes) -> None:
-    """Write down what the last program of this thread is compiled with, if it is kept."""
+    """Write down the compile options of this thread's last program, if it is recorded."""
     path, name = _last.get(threading.get_ident(), (Path(), ""))
-    if name and not (told := path.with_name(f"{name}.options")).exists():
-        _write(told, options)
+    if name and not (options_file := path.with_name(f"{name}.options")).exists():
+        _write(options_file, options)

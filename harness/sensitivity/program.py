@@ -14,7 +14,7 @@ _ADDRESSES = (S64, 9)  # and u64
 _VALUES = {S32: "s32s", S64: "s64s", U32: "u32s"}
 
 
-class Program:
+class EditedModule:
     """A module that is changed in place.
 
     Args:
@@ -28,17 +28,17 @@ class Program:
         self._instructions = {i.id: i for c in self.module.computations for i in c.instructions}
 
     def instructions(self) -> Iterator[tuple[Computation, Instruction]]:
-        """Each instruction with its computation, in the module's order."""
+        """Yield each instruction with its computation, in the module's order."""
         for computation in list(self.module.computations):
             for instruction in list(computation.instructions):
                 yield computation, instruction
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
-        """What the instruction takes."""
+        """Return the instructions whose results the instruction takes."""
         return [self._instructions[number] for number in instruction.operand_ids]
 
     def called(self, instruction: Instruction) -> list[Computation]:
-        """The computations that it calls, as a reduction's."""
+        """Return the computations that the instruction calls, such as a reduction's."""
         return [self._computations[number] for number in instruction.called_computation_ids]
 
     def add(
@@ -49,7 +49,7 @@ class Program:
         operands: Sequence[int],
         like: Instruction,
     ) -> Instruction:
-        """A new instruction with the result type of ``like``, placed before another one."""
+        """Add an instruction with the result type of ``like`` before another one; return it."""
         new = Instruction(opcode=opcode, operand_ids=operands)
         new.shape.CopyFrom(like.shape)
         return self._place(computation, before, new)
@@ -57,14 +57,14 @@ class Program:
     def constant(
         self, computation: Computation, before: Instruction, like: Instruction, value: int
     ) -> Instruction:
-        """A scalar integer of the type of ``like``, placed before an instruction."""
+        """Add a scalar integer of the type of ``like`` before an instruction; return it."""
         new = self.add(computation, before, "constant", [], like)
         new.literal.shape.CopyFrom(like.shape)
         getattr(new.literal, _VALUES[like.shape.element_type]).append(value)
         return new
 
     def own_computation(self, instruction: Instruction) -> Computation:
-        """A copy, for this instruction alone, of the one computation that it calls."""
+        """Give the instruction its own copy of the one computation that it calls; return it."""
         (called,) = self.called(instruction)
         module = Module(entry_computation_id=called.id)
         module.computations.add().CopyFrom(called)
@@ -74,30 +74,34 @@ class Program:
         return own
 
     def move(self, computation: Computation, instruction: Instruction) -> Instruction:
-        """A copy of an instruction, placed before it, so that it can be made of the copy."""
+        """Add a copy before an instruction, which can then be computed from it; return the copy."""
         copy = Instruction()
         copy.CopyFrom(instruction)
         return self._place(computation, instruction, copy)
 
     def give_own_channel(self, collective: Instruction) -> None:
-        """Let it be another collective than the one that it was copied from.
+        """Make a copied collective independent of the original.
 
-        XLA takes collectives of one channel for parts of one, and orders them as such.
+        XLA treats collectives of one channel as parts of one, and orders them so.
         """
         if collective.channel_id:
-            every = (one.channel_id for _, one in self.instructions())
+            every = (instruction.channel_id for _, instruction in self.instructions())
             collective.channel_id = 1 + max(every)
 
     def signature(self) -> str:
-        """Of the entry computation: its parameters and its result."""
+        """Return a hash of the types of the entry computation's parameters and result."""
         entry = self._computations[self.module.entry_computation_id]
-        found = [one for one in entry.instructions if one.opcode == "parameter"]
-        found.sort(key=lambda one: one.parameter_number)
-        shapes = b"|".join(one.shape.SerializeToString() for one in (*found, root_of(entry)))
+        parameters = [
+            instruction for instruction in entry.instructions if instruction.opcode == "parameter"
+        ]
+        parameters.sort(key=lambda instruction: instruction.parameter_number)
+        shapes = b"|".join(
+            instruction.shape.SerializeToString() for instruction in (*parameters, root_of(entry))
+        )
         return hashlib.sha256(shapes).hexdigest()[:16]
 
     def serialize(self) -> bytes:
-        """The module, as a HloModuleProto; nothing can be changed any more."""
+        """Return the module as a HloModuleProto. It must not be changed afterwards."""
         self._inserted.finish()
         return self.module.SerializeToString()
 
@@ -114,29 +118,35 @@ class Program:
 
 
 def root_of(computation: Computation) -> Instruction:
-    """The instruction whose result is the computation's."""
-    return next(one for one in computation.instructions if one.id == computation.root_id)
+    """Return the instruction whose result is the computation's."""
+    return next(
+        instruction
+        for instruction in computation.instructions
+        if instruction.id == computation.root_id
+    )
 
 
 def digest(code: bytes) -> str:
-    """A program's name in a plan: equal for equal bytes."""
+    """Return a hash of a program's bytes, its name in a plan."""
     return hashlib.sha256(code).hexdigest()[:16]
 
 
 def likeness(serialized: bytes) -> str:
-    """Equal for modules that differ in names, and in what they call of their own process.
+    """Return a hash that ignores names, and the addresses of functions that a module calls.
 
-    A Pallas kernel's interpreter calls functions by their addresses, which are others each time.
+    A Pallas kernel's interpreter calls functions by their addresses, which differ in each process.
     """
     module = Module.FromString(serialized)
     places = {i.id: n for c in module.computations for n, i in enumerate(c.instructions)}
-    told = hashlib.sha256()
+    hashed = hashlib.sha256()
     for computation in module.computations:
-        for one in computation.instructions:
+        for instruction in computation.instructions:
             for name in ("name", "metadata", "backend_config", "id", "called_computation_ids"):
-                one.ClearField(name)
-            one.operand_ids[:] = [places.get(number, -1) for number in one.operand_ids]
-            if one.opcode == "constant" and one.shape.element_type in _ADDRESSES:
-                one.ClearField("literal")
-            told.update(one.SerializeToString(deterministic=True))
-    return told.hexdigest()[:16]
+                instruction.ClearField(name)
+            instruction.operand_ids[:] = [
+                places.get(number, -1) for number in instruction.operand_ids
+            ]
+            if instruction.opcode == "constant" and instruction.shape.element_type in _ADDRESSES:
+                instruction.ClearField("literal")
+            hashed.update(instruction.SerializeToString(deterministic=True))
+    return hashed.hexdigest()[:16]

@@ -120,16 +120,16 @@ PYTHON_OPERATORS: dict[str, Callable[[ast.AST], Iterator[Edit]]] = {
 
 
 def folder_of(package: str) -> str:
-    """Where a package's modules are; "" if it is not installed. Does not import it."""
+    """Return the folder of a package's modules, or "" if it is not installed. Imports nothing."""
     spec = importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec else None
     return f"{Path(places[0]).resolve()}/" if places else ""
 
 
 class Calls:
-    """The lines of some folders that this process executes, and those that it forks.
+    """Tracer of the lines of some folders that this process and its forks execute.
 
-    Each is written to a file when it is first executed: a forked process may end without a word.
+    It writes each line to a file at its first execution: a forked process may end at any time.
     """
 
     def __init__(self, folders: tuple[str, ...], file: Path) -> None:
@@ -139,15 +139,15 @@ class Calls:
         self._out = -1
 
     def start(self) -> None:
-        """Listen in this thread and in those that it starts or forks."""
+        """Start tracing in this thread, and in threads and processes that it starts or forks."""
         self._out = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         threading.settrace(self._enter)
         self._listen()
-        # coverage.py begins anew in each forked process, in the place of what listens there.
+        # coverage.py starts its own tracer in each forked process, which replaces this one.
         os.register_at_fork(after_in_child=self._listen)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop tracing."""
         sys.settrace(None)
         threading.settrace(None)
         os.close(self._out)
@@ -175,31 +175,31 @@ class Calls:
 
 
 def called(file: Path) -> dict[str, list[int]]:
-    """The lines that ``Calls`` wrote, by their functions' names; none without the file."""
-    found: dict[str, set[int]] = {}
+    """Read the lines that ``Calls`` wrote, by their functions' names; none without the file."""
+    lines: dict[str, set[int]] = {}
     for text in file.read_text().splitlines() if file.exists() else ():
         name, _, line = text.rpartition(" ")
-        found.setdefault(name, set()).add(int(line))
-    return {name: sorted(found[name]) for name in sorted(found)}
+        lines.setdefault(name, set()).add(int(line))
+    return {name: sorted(lines[name]) for name in sorted(lines)}
 
 
 def places(name: str, lines: Collection[int]) -> dict[str, list[str]]:
-    """Of each operator, the line of each place of a function; "" for one that is not executed.
+    """Return, for each operator, the line of each place in a function, or "" if never executed.
 
-    Operators without a place in the lines that are executed are left out.
+    Operators without a place in an executed line are left out.
     """
     node = _node(name)
     if node is None:
         return {}
-    found = {
+    by_operator = {
         kind: [f"line {line}" if line in lines else "" for line, _ in _edits(node, kind)]
         for kind in PYTHON_OPERATORS
     }
-    return {kind: told for kind, told in found.items() if any(told)}
+    return {kind: of_kind for kind, of_kind in by_operator.items() if any(of_kind)}
 
 
 def plant(name: str, kind: str, place: int) -> bool:
-    """Have a function of this process be a changed one; whether it is there to be changed."""
+    """Change a function of this process; return whether it is loaded and could be changed."""
     module, qualified, _ = name.split(":")
     function = _function(module, qualified)
     node = copy.deepcopy(_node(name))
@@ -214,20 +214,22 @@ def plant(name: str, kind: str, place: int) -> bool:
 
 
 def difference(name: str, kind: str, place: int) -> list[str]:
-    """The changed lines of a function, before and after."""
+    """Return the changed lines of a function, before and after, as in a diff."""
     node = _node(name)
     if node is None:
         return []
     changed = copy.deepcopy(node)
     _edits(changed, kind)[place][1]()
-    was, now = (ast.unparse(ast.fix_missing_locations(one)).splitlines() for one in (node, changed))
+    was, now = (
+        ast.unparse(ast.fix_missing_locations(tree)).splitlines() for tree in (node, changed)
+    )
     removed = [line for line in was if line not in now]
     added = [line for line in now if line not in was]
     return [f"-{line}" for line in removed] + [f"+{line}" for line in added]
 
 
 def _name(code: CodeType) -> str:
-    """``module:qualified name:line``; "" for what no name leads to, as a function in a function."""
+    """Return ``module:qualified name:line``, or "" for a function within a function."""
     qualified = getattr(code, "co_qualname", code.co_name)
     if "<" in qualified:
         return ""
@@ -237,31 +239,33 @@ def _name(code: CodeType) -> str:
 
 @cache
 def _module_of(path: str) -> str:
-    found = (
+    names = (
         name
         for name, module in list(sys.modules.items())
         if getattr(module, "__file__", None) == path and name != "__main__"
     )
-    return next(found, "")
+    return next(names, "")
 
 
 @cache
 def _tree(path: str) -> dict[tuple[str, int], ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions of a file, by their qualified names and first lines, decorators included."""
-    found: dict[tuple[str, int], ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    """Return a file's functions by qualified name and first line, which may be a decorator's."""
+    functions: dict[tuple[str, int], ast.FunctionDef | ast.AsyncFunctionDef] = {}
 
     def visit(node: ast.AST, names: tuple[str, ...]) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef):
                 visit(child, (*names, child.name))
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                first = min([child.lineno, *(one.lineno for one in child.decorator_list)])
-                found[".".join((*names, child.name)), first] = child
+                first = min(
+                    [child.lineno, *(decorator.lineno for decorator in child.decorator_list)]
+                )
+                functions[".".join((*names, child.name)), first] = child
             else:
                 visit(child, names)
 
     visit(ast.parse(Path(path).read_text()), ())
-    return found
+    return functions
 
 
 def _node(name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
@@ -273,30 +277,30 @@ def _node(name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
 
 
 def _edits(node: ast.AST, kind: str) -> list[tuple[int, Edit]]:
-    """Each with the line of its statement.
+    """Return the edits of a function's body, each with the line of its statement.
 
-    In the function's body: its decorators and defaults were evaluated once, long ago.
+    Decorators and defaults are left out: they were evaluated when the module was imported.
     """
     find = PYTHON_OPERATORS[kind]
     return [
         (statement.lineno, edit)
         for statement in _statements(node)
-        for one in _of_statement(statement)
-        for edit in find(one)
+        for part in _of_statement(statement)
+        for edit in find(part)
     ]
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
     for within in ("body", "orelse", "finalbody", "handlers", "cases"):
-        for one in getattr(node, within, ()) if not isinstance(node, ast.IfExp) else ():
-            if isinstance(one, ast.stmt):
-                yield one
-            if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                yield from _statements(one)
+        for child in getattr(node, within, ()) if not isinstance(node, ast.IfExp) else ():
+            if isinstance(child, ast.stmt):
+                yield child
+            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield from _statements(child)
 
 
 def _of_statement(node: ast.AST) -> Iterator[ast.AST]:
-    """A statement and the expressions in it, but no statement."""
+    """Yield a statement and its expressions, but no statements within it."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case | ast.Lambda):
@@ -304,19 +308,19 @@ def _of_statement(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _function(module: str, qualified: str) -> FunctionType | None:
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in qualified.split("."):
-        found = vars(found).get(part) if found is not None else None
-        found = getattr(found, "__func__", getattr(found, "fget", None) or found)
-    while wrapped := getattr(found, "__wrapped__", None):
-        found = wrapped
-    return found if isinstance(found, FunctionType) else None
+        value = vars(value).get(part) if value is not None else None
+        value = getattr(value, "__func__", getattr(value, "fget", None) or value)
+    while wrapped := getattr(value, "__wrapped__", None):
+        value = wrapped
+    return value if isinstance(value, FunctionType) else None
 
 
 def _compiled(
     function: FunctionType, node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str
 ) -> CodeType | None:
-    """The code of a function's new definition, where its names mean what they did."""
+    """Compile a function's new definition in the scope of the old one; return its code."""
     node.decorator_list = []
     (outer,) = ast.parse(_AROUND.format(owner=owner or "Module")).body
     assert isinstance(outer, ast.FunctionDef)

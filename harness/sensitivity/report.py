@@ -10,7 +10,7 @@ from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 
 from harness import files
 from harness.model.faults_seen import PERCENT, SEEN, UNSEEN
-from harness.sensitivity.score import Score, Verdict, share
+from harness.sensitivity.score import FaultVerdict, Score, share
 
 
 def write_report(path: Path, score: Score, lane: str, least: int | None) -> None:
@@ -26,21 +26,21 @@ def write_report(path: Path, score: Score, lane: str, least: int | None) -> None
     suite = TestSuite("sensitivity")  # type: ignore[no-untyped-call]
     suite.timestamp = datetime.now(UTC).isoformat(timespec="seconds")
     for area, counts in score.by_area().items():
-        found = share(counts)
-        seconds = sum(one.seconds for one in score.answers if one.area == area)
+        shares = share(counts)
+        seconds = sum(result.seconds for result in score.results if result.area == area)
         case = TestCase(area, classname=f"sensitivity.{lane}", time=round(seconds, 3))
         case.add_property("area", area)
-        case.add_property(SEEN, str(counts[Verdict.SEEN]))
-        case.add_property(UNSEEN, str(counts[Verdict.UNSEEN]))
+        case.add_property(SEEN, str(counts[FaultVerdict.SEEN]))
+        case.add_property(UNSEEN, str(counts[FaultVerdict.UNSEEN]))
         for operator, of in score.by_operator(area).items():
             if share(of).counted:  # also where it is 0: the last number is the one that is shown
-                case.add_property(f"{UNSEEN}_{operator}", str(of[Verdict.UNSEEN]))
-        if found.percent is None:
+                case.add_property(f"{UNSEEN}_{operator}", str(of[FaultVerdict.UNSEEN]))
+        if shares.percent is None:
             case.result = [Skipped("none of the planted faults counts")]
         else:
-            case.add_property(PERCENT, str(round(found.percent, 1)))
-            if least is not None and found.percent < least:
-                case.result = [Failure(f"{found.percent:.1f} % of the faults were seen")]
+            case.add_property(PERCENT, str(round(shares.percent, 1)))
+            if least is not None and shares.percent < least:
+                case.result = [Failure(f"{shares.percent:.1f} % of the faults were seen")]
         suite.add_testcase(case)
     report = JUnitXml()
     report.add_testsuite(suite)

@@ -1,4 +1,4 @@
-"""What became of planted faults, and how many of those that can be seen were."""
+"""Results of planted faults, and the share of those that can be seen that were."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from enum import StrEnum
 from harness.sensitivity.fault import Fault
 
 
-class Verdict(StrEnum):
-    """What is said of a fault; only the first two count."""
+class FaultVerdict(StrEnum):
+    """Verdict on a fault; only the first two count."""
 
-    SEEN = "seen"  # the case passes without it, and does not with it
+    SEEN = "seen"  # the case passes without it, and fails with it
     UNSEEN = "not seen"
-    EQUIVALENT = "equivalent"  # the program does the same on random inputs, by the same means
-    REFUSED = "refused"  # by the compiler: nobody could overlook it
-    ABSENT = "not applied"  # the case has not compiled, or not executed, that program this time
-    DISTURBED = "disturbed"  # the case failed, and the fault was not in it yet
+    EQUIVALENT = "equivalent"  # the program computes the same on random inputs
+    REFUSED = "refused"  # the compiler rejects the program, so no test could miss the fault
+    ABSENT = "not applied"  # this time the case did not compile or execute that program
+    DISTURBED = "disturbed"  # the case failed before the fault was planted
     NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is known of one fault.
+class FaultResult:
+    """Result of one fault.
 
     Attributes:
-        fault: which.
-        area: of its case.
-        verdict: what became of it.
-        seconds: how long the case took with it.
-        told: what the case's failure says, or why two programs differ.
-        difference: of the program with it and the one without, for a fault that was not seen.
-        name: of the program.
-        unknown: whether nobody can tell if it changes anything.
+        fault: the fault.
+        area: the area of its case.
+        verdict: whether it was seen, or why that is not known.
+        seconds: how long the case took with the fault.
+        explanation: the case's failure, or how the two programs differ.
+        difference: diff of the programs without and with the fault, if it was not seen.
+        name: the name of the program.
+        unknown: whether the two programs could not be compared.
     """
 
     fault: Fault
     area: str
-    verdict: Verdict
+    verdict: FaultVerdict
     seconds: float = 0.0
-    told: str = ""
+    explanation: str = ""
     difference: tuple[str, ...] = ()
     name: str = ""
     unknown: bool = False
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """Faults of one kind are one defect of an area."""
+        """Return what identifies the defect within all areas."""
         return self.area, *self.fault.kind
 
 
@@ -61,61 +61,64 @@ class Share:
 
     @property
     def counted(self) -> int:
-        """How many count."""
+        """Return how many faults count."""
         return self.seen + self.unseen
 
     @property
     def percent(self) -> float | None:
-        """Of those that count; None where none does."""
+        """Return the percentage of faults seen among those that count, or None if none counts."""
         return 100 * self.seen / self.counted if self.counted else None
 
 
 @dataclass(frozen=True)
 class Score:
-    """The answers, and the cases that could not be asked.
+    """Results of all faults, and the cases that could not be measured.
 
     Attributes:
-        answers: of each planned fault.
-        red: the cases that do not pass without a fault, each with its outcome.
-        idle: the cases that compile no program.
-        cost: of each case without a fault, in seconds.
+        results: one for each planned fault.
+        red: cases that do not pass without a fault, each with its outcome.
+        idle: cases that compile no program.
+        cost: how long each case takes without a fault, in seconds.
     """
 
-    answers: Sequence[Answer]
+    results: Sequence[FaultResult]
     red: Mapping[str, str] = field(default_factory=dict)
     idle: Sequence[str] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
 
-    def by_area(self) -> dict[str, Counter[Verdict]]:
-        """How many faults of each area came to what."""
-        return _counted((one.area, one.verdict) for one in self.answers)
+    def by_area(self) -> dict[str, Counter[FaultVerdict]]:
+        """Count the faults of each area by verdict."""
+        return _counted((result.area, result.verdict) for result in self.results)
 
-    def by_operator(self, area: str | None = None) -> dict[str, Counter[Verdict]]:
-        """The same for each operator, of one area or of all."""
-        chosen = (one for one in self.answers if area in (None, one.area))
-        return _counted((one.fault.operator, one.verdict) for one in chosen)
+    def by_operator(self, area: str | None = None) -> dict[str, Counter[FaultVerdict]]:
+        """Count the faults of each operator by verdict, in one area or in all."""
+        chosen = (result for result in self.results if area in (None, result.area))
+        return _counted((result.fault.operator, result.verdict) for result in chosen)
 
-    def by_case(self) -> dict[str, Counter[Verdict]]:
-        """The same for each case that has a fault that counts; those that miss most come first."""
-        found = _counted((one.fault.case, one.verdict) for one in self.answers)
-        counted = {case: counts for case, counts in found.items() if share(counts).counted}
-        return dict(sorted(counted.items(), key=lambda item: -item[1][Verdict.UNSEEN]))
+    def by_case(self) -> dict[str, Counter[FaultVerdict]]:
+        """Count the faults of each case by verdict; those that miss most come first.
 
-    def of(self, verdict: Verdict) -> list[Answer]:
-        """The faults that came to it."""
-        return [one for one in self.answers if one.verdict == verdict]
+        Cases without a fault that counts are left out.
+        """
+        counts_by_case = _counted((result.fault.case, result.verdict) for result in self.results)
+        counted = {case: counts for case, counts in counts_by_case.items() if share(counts).counted}
+        return dict(sorted(counted.items(), key=lambda item: -item[1][FaultVerdict.UNSEEN]))
+
+    def of(self, verdict: FaultVerdict) -> list[FaultResult]:
+        """Return the results with that verdict."""
+        return [result for result in self.results if result.verdict == verdict]
 
     def smallest(self, part: float = 1.0, given: Collection[str] = ()) -> list[str]:
-        """Cases, cheapest first for what they add, that see that part of all kinds that are seen.
+        """Choose cases that see that part of all kinds of fault that are seen.
 
-        The ``given`` cases are always among them, and come first. A kind is seen by a case if the
-        case has seen a fault of it, and missed none.
+        The ``given`` cases come first; then the case is added that sees most new kinds for its
+        cost. A case sees a kind if it has seen a fault of that kind and missed none.
         """
         by_case: dict[str, set[tuple[str, str, str]]] = defaultdict(set)
-        for one in self.of(Verdict.SEEN):
-            by_case[one.fault.case].add(one.kind)
-        for one in self.of(Verdict.UNSEEN):
-            by_case[one.fault.case].discard(one.kind)
+        for result in self.of(FaultVerdict.SEEN):
+            by_case[result.fault.case].add(result.kind)
+        for result in self.of(FaultVerdict.UNSEEN):
+            by_case[result.fault.case].discard(result.kind)
         every = set().union(*by_case.values())
         chosen = sorted(given)
         open_ = every.difference(*(by_case[case] for case in chosen if case in by_case))
@@ -129,21 +132,21 @@ class Score:
         return chosen
 
     def adds_nothing(self) -> list[str]:
-        """Cases that were asked and see only kinds that cheaper ones see."""
-        asked = {one.fault.case for one in self.answers if one.verdict in _COUNTED}
-        return sorted(asked - set(self.smallest()))
+        """Return the measured cases that see only kinds of fault that cheaper cases see."""
+        counted = {result.fault.case for result in self.results if result.verdict in _COUNTED}
+        return sorted(counted - set(self.smallest()))
 
 
-_COUNTED = (Verdict.SEEN, Verdict.UNSEEN)
+_COUNTED = (FaultVerdict.SEEN, FaultVerdict.UNSEEN)
 
 
-def share(counts: Mapping[Verdict, int]) -> Share:
-    """Of the faults with those verdicts, by verdict."""
-    return Share(counts.get(Verdict.SEEN, 0), counts.get(Verdict.UNSEEN, 0))
+def share(counts: Mapping[FaultVerdict, int]) -> Share:
+    """Return the share of faults seen, from the counts by verdict."""
+    return Share(counts.get(FaultVerdict.SEEN, 0), counts.get(FaultVerdict.UNSEEN, 0))
 
 
-def _counted(pairs: Iterable[tuple[str, Verdict]]) -> dict[str, Counter[Verdict]]:
-    found: dict[str, Counter[Verdict]] = defaultdict(Counter)
+def _counted(pairs: Iterable[tuple[str, FaultVerdict]]) -> dict[str, Counter[FaultVerdict]]:
+    counts: dict[str, Counter[FaultVerdict]] = defaultdict(Counter)
     for name, verdict in pairs:
-        found[name][verdict] += 1
-    return dict(sorted(found.items()))
+        counts[name][verdict] += 1
+    return dict(sorted(counts.items()))

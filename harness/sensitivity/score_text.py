@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from harness.render.terminal_lines import title, wrapped
-from harness.sensitivity.score import Answer, Score, Verdict, share
+from harness.sensitivity.score import FaultResult, FaultVerdict, Score, share
 
 _SHOWN = 10  # faults that were not seen, and cases; --json has all
 _WIDEST = 76
 _LINES = 6  # of the difference of two programs
-_COLUMNS = (Verdict.SEEN, Verdict.UNSEEN, Verdict.EQUIVALENT, Verdict.REFUSED)
+_COLUMNS = (FaultVerdict.SEEN, FaultVerdict.UNSEEN, FaultVerdict.EQUIVALENT, FaultVerdict.REFUSED)
 
 
 def lines(score: Score) -> Iterator[str]:
@@ -21,7 +21,7 @@ def lines(score: Score) -> Iterator[str]:
     yield from _table("operator", score.by_operator())
     yield from _cases(score)
     yield from _left_out(score)
-    unseen = score.of(Verdict.UNSEEN)
+    unseen = score.of(FaultVerdict.UNSEEN)
     if unseen:
         yield title("not seen")
     for one in unseen[:_SHOWN]:
@@ -29,14 +29,14 @@ def lines(score: Score) -> Iterator[str]:
     if len(unseen) > _SHOWN:
         yield f"... and {len(unseen) - _SHOWN} more: --json FILE has all"
     if nothing := score.adds_nothing():
-        asked = len({one.fault.case for one in score.answers})
+        asked = len({one.fault.case for one in score.results})
         yield from wrapped(
             f"{len(nothing)} of {asked} cases see no kind of fault that a cheaper one does not: "
             "--json FILE names them."
         )
 
 
-def _table(head: str, rows: Mapping[str, Mapping[Verdict, int]]) -> Iterator[str]:
+def _table(head: str, rows: Mapping[str, Mapping[FaultVerdict, int]]) -> Iterator[str]:
     width = max(len(head), *map(len, rows)) if rows else len(head)
     yield f"{head:<{width}} {'share':>6}" + "".join(f"  {name}" for name in _COLUMNS)
     for name, counts in rows.items():
@@ -46,17 +46,18 @@ def _table(head: str, rows: Mapping[str, Mapping[Verdict, int]]) -> Iterator[str
 
 def _cases(score: Score) -> Iterator[str]:
     """The cases that miss most: a case's id may be longer than a line, so it has its own."""
-    missing = {c: n for c, n in score.by_case().items() if n[Verdict.UNSEEN]}
+    missing = {c: n for c, n in score.by_case().items() if n[FaultVerdict.UNSEEN]}
     if missing:
         yield title("cases that do not see all of their faults")
     for case, counts in list(missing.items())[:_SHOWN]:
-        yield f"{_percent(counts):>6}  {counts[Verdict.UNSEEN]} of {share(counts).counted} not seen"
+        shares = share(counts)
+        yield f"{_percent(counts):>6}  {shares.unseen} of {shares.counted} not seen"
         yield f"        {case}"
     if len(missing) > _SHOWN:
         yield f"... and {len(missing) - _SHOWN} more: --json FILE has all"
 
 
-def _percent(counts: Mapping[Verdict, int]) -> str:
+def _percent(counts: Mapping[FaultVerdict, int]) -> str:
     percent = share(counts).percent
     return "." if percent is None else f"{percent:.0f} %"
 
@@ -65,9 +66,13 @@ def _left_out(score: Score) -> Iterator[str]:
     asked = {
         "cases that fail without a fault: nothing is planted in them": score.red,
         "cases that compile no program, or were skipped": score.idle,
-        "faults whose program the case did not compile or execute again": score.of(Verdict.ABSENT),
-        "faults whose case failed before it compiled their program": score.of(Verdict.DISTURBED),
-        "faults left when the budget ended": score.of(Verdict.NOT_RUN),
+        "faults whose program the case did not compile or execute again": score.of(
+            FaultVerdict.ABSENT
+        ),
+        "faults whose case failed before it compiled their program": score.of(
+            FaultVerdict.DISTURBED
+        ),
+        "faults left when the budget ended": score.of(FaultVerdict.NOT_RUN),
     }
     if any(asked.values()):
         yield title("not counted")
@@ -76,8 +81,8 @@ def _left_out(score: Score) -> Iterator[str]:
             yield f"{len(found):5}  {what}"
 
 
-def _survivor(one: Answer) -> Iterator[str]:
-    yield f"{one.fault.operator} at {one.fault.opcode} of {one.name}: {one.told}"
+def _survivor(one: FaultResult) -> Iterator[str]:
+    yield f"{one.fault.operator} at {one.fault.opcode} of {one.name}: {one.explanation}"
     yield f"  {one.fault.case}"
     for line in one.difference[:_LINES]:
         yield f"    {line[:_WIDEST]}"

@@ -40,15 +40,15 @@ _PID = os.getpid()  # of the process that forks
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a session does.
+class SessionPlan:
+    """Instructions for one session.
 
     Attributes:
-        folder: of the programs.
-        faults: to plant, each with the deadline of its case in seconds. Without any, programs are
-            kept.
-        until: the time at which no further case begins, in seconds since 1970.
-        compare: whether the programs are compared in the case's process, and nothing is planted.
+        folder: holds the programs.
+        faults: to plant, each with the deadline of its case in seconds. Without faults, programs
+            are recorded.
+        until: no case begins after this time, in seconds since 1970.
+        compare: compare the programs in the case's process, and plant nothing.
     """
 
     folder: Path
@@ -57,32 +57,32 @@ class Plan:
     compare: bool = False
 
     def write(self, path: Path) -> None:
-        """As ``read`` takes it."""
+        """Write the file that ``read`` parses."""
         faults = [[vars(fault), deadline] for fault, deadline in self.faults]
-        told = vars(self) | {"folder": str(self.folder), "faults": faults}
-        path.write_text(json.dumps(told))
+        data = vars(self) | {"folder": str(self.folder), "faults": faults}
+        path.write_text(json.dumps(data))
 
     @classmethod
-    def read(cls, path: Path) -> Plan:
-        """What ``write`` has written."""
-        told = json.loads(path.read_text())
-        faults = tuple((Fault(**fault), deadline) for fault, deadline in told["faults"])
-        return cls(**told | {"folder": Path(told["folder"]), "faults": faults})
+    def read(cls, path: Path) -> SessionPlan:
+        """Return the plan that ``write`` has written."""
+        data = json.loads(path.read_text())
+        faults = tuple((Fault(**fault), deadline) for fault, deadline in data["faults"])
+        return cls(**data | {"folder": Path(data["folder"]), "faults": faults})
 
 
 def number_of(key: str) -> int:
-    """The fault that a case of such a session ran with, by its id."""
+    """Return the number of the fault with which a case ran, from the case's id."""
     return int(key.rpartition(_SEPARATOR)[2].partition(" ")[0])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have each case keep its programs, or be there once for each of its faults."""
-    plan = Plan.read(Path(os.environ[PLAN_VARIABLE]))
+    """Have each case record its programs, or replace it by a copy for each of its faults."""
+    plan = SessionPlan.read(Path(os.environ[PLAN_VARIABLE]))
     if not plan.faults:
         for item in items:
-            said = case_file(plan.folder, item.nodeid)
-            where = {RECORD_VARIABLE: str(said), SUBMITTED_VARIABLE: str(submitted_file(said))}
+            file = case_file(plan.folder, item.nodeid)
+            where = {RECORD_VARIABLE: str(file), SUBMITTED_VARIABLE: str(submitted_file(file))}
             item.add_marker(pytest.mark.environment(**where))
         return
     config.pluginmanager.register(_Budget(plan.until))
@@ -95,22 +95,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Budget:
-    """Leaves out what comes after its end. Registered last, it is asked before a case is forked."""
+    """Leaves out cases after the budget ends. Registered last, it runs before a case is forked."""
 
     def __init__(self, until: float) -> None:
         self._until = until
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self) -> bool | None:
-        """Say that an item has been run when it is too late for it."""
+        """Claim that an item has been run if it is too late for it."""
         return True if os.getpid() == _PID and time.time() > self._until else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """In the case's own process, before any fixture: be where programs are compiled.
+    """Attach to the compilers in the case's own process, before any fixture.
 
-    Or change a function of a framework, or begin to note them.
+    For faults in Python, change a function of a framework, or start to trace functions.
     """
     if os.getpid() != _PID:
         _attach(item)
@@ -121,14 +121,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
                 events.write("plant", {}, stage="taken")
                 events.write("plant", {}, stage="executed")
         elif folders := os.environ.get(PYTHON_VARIABLE):
-            said = python_file(Path(os.environ[RECORD_VARIABLE]))
-            item.stash[_CALLS] = python_faults.Calls(tuple(folders.split(":")), said)
+            file = python_file(Path(os.environ[RECORD_VARIABLE]))
+            item.stash[_CALLS] = python_faults.Calls(tuple(folders.split(":")), file)
             item.stash[_CALLS].start()
     yield
 
 
 def _attach(item: pytest.Item) -> None:
-    """Plant in what no plugin compiles; without JAX there is nothing."""
+    """Attach to the compilers that use no plugin; without JAX there are none."""
     if "jax" not in sys.modules or os.environ.get(PYTHON_VARIABLE):
         return
     from harness.sensitivity import compilers
@@ -140,23 +140,23 @@ def _attach(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Note no more of what it executes."""
+    """Stop tracing what the case executes."""
     yield
     if (calls := item.stash.get(_CALLS, None)) is not None:
         calls.stop()
 
 
 def pytest_runtest_logfinish() -> None:
-    """Count it, once; the controller of pytest-xdist is told of all."""
+    """Count the case once: in the controller of pytest-xdist, which hears of all cases."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         with Path(os.environ[PROGRESS]).open("ab", buffering=0) as file:
             file.write(b".")
 
 
-def _with_fault(item: pytest.Item, fault: Fault, deadline: float, plan: Plan) -> pytest.Item:
-    """The same test once more, with another id and the fault in its environment.
+def _with_fault(item: pytest.Item, fault: Fault, deadline: float, plan: SessionPlan) -> pytest.Item:
+    """Return a copy of the test with another id, and with the fault in its environment.
 
-    Its name stays: unittest's tests are looked up by it.
+    The name stays the same, as unittest looks tests up by name.
     """
     other = copy.copy(item)
     set_id(other, f"{item.nodeid}{_SEPARATOR}{fault.number}")

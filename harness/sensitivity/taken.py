@@ -1,7 +1,6 @@
-"""Programs as jaxlib's client takes them, which reads StableHLO: what is lost on the way there.
+"""Rewrites programs so that jaxlib's client, which reads StableHLO, accepts them.
 
-Two kinds of shardings in one program are not taken at all, nor is a reduce-scatter of several
-operands.
+It accepts neither two kinds of shardings in one program nor a reduce-scatter of several operands.
 """
 
 from __future__ import annotations
@@ -14,38 +13,47 @@ _GSPMD = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
 
 
 def leave_to_shardy(module: Module) -> None:
-    """Take GSPMD's shardings out of a program that has Shardy's, which reads no others.
+    """Remove GSPMD's shardings from a program that has Shardy's.
 
-    jaxlib's client does not use Shardy for a program that has both, and GSPMD refuses its calls.
-    Calls that GSPMD alone has, as in what an older JAX exported, keep theirs: Shardy reads those.
+    For a program with both, jaxlib's client does not use Shardy, and GSPMD refuses Shardy's calls.
+    Shardy does read the shardings of GSPMD's own calls, as an older JAX exported them, so these
+    stay.
     """
     if any(map(_is_of_shardy, instructions(module))):
-        for one in instructions(module):
-            if one.custom_call_target not in _GSPMD or _is_of_shardy(one):
-                one.ClearField("sharding")
+        for instruction in instructions(module):
+            if instruction.custom_call_target not in _GSPMD or _is_of_shardy(instruction):
+                instruction.ClearField("sharding")
 
 
-def _is_of_shardy(one: Instruction) -> bool:
-    return any(attribute.key.startswith("xla.sdy.") for attribute in one.frontend_attributes.map)
+def _is_of_shardy(instruction: Instruction) -> bool:
+    return any(
+        attribute.key.startswith("xla.sdy.") for attribute in instruction.frontend_attributes.map
+    )
 
 
 def divide_reduce_scatters(module: Module) -> None:
-    """Make of each reduce-scatter of several operands a tuple of one for each of them."""
+    """Replace each reduce-scatter of several operands by a tuple of one for each operand."""
     every = list(instructions(module))
-    number = 1 + max((one.id for one in every), default=0)
-    channel = 1 + max((one.channel_id for one in every), default=0)
+    number = 1 + max((instruction.id for instruction in every), default=0)
+    channel = 1 + max((instruction.channel_id for instruction in every), default=0)
     for computation in module.computations:
         divided: list[Instruction] = []
-        for one in computation.instructions:
-            if one.opcode != "reduce-scatter" or not one.shape.tuple_shapes:
-                divided.append(one)
+        for instruction in computation.instructions:
+            if instruction.opcode != "reduce-scatter" or not instruction.shape.tuple_shapes:
+                divided.append(instruction)
                 continue
-            results = Instruction(name=one.name, opcode="tuple", id=one.id)
-            results.shape.CopyFrom(one.shape)
-            for operand, shape in zip(one.operand_ids, one.shape.tuple_shapes, strict=True):
+            results = Instruction(name=instruction.name, opcode="tuple", id=instruction.id)
+            results.shape.CopyFrom(instruction.shape)
+            for operand, shape in zip(
+                instruction.operand_ids, instruction.shape.tuple_shapes, strict=True
+            ):
                 part = Instruction()
-                part.CopyFrom(one)
-                part.id, part.name, part.channel_id = number, f"{one.name}.{number}", channel
+                part.CopyFrom(instruction)
+                part.id, part.name, part.channel_id = (
+                    number,
+                    f"{instruction.name}.{number}",
+                    channel,
+                )
                 part.operand_ids[:] = [operand]
                 part.shape.CopyFrom(shape)
                 divided.append(part)
@@ -57,5 +65,9 @@ def divide_reduce_scatters(module: Module) -> None:
 
 
 def instructions(module: Module) -> Iterator[Instruction]:
-    """Of all its computations."""
-    return (one for computation in module.computations for one in computation.instructions)
+    """Yield the instructions of every computation."""
+    return (
+        instruction
+        for computation in module.computations
+        for instruction in computation.instructions
+    )

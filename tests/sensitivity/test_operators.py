@@ -6,7 +6,7 @@ import pytest
 from jaxlib import xla_client
 
 from harness.sensitivity.operators import OPERATORS
-from harness.sensitivity.program import Program
+from harness.sensitivity.program import EditedModule
 
 GATHER = """
 HloModule program
@@ -31,5 +31,5 @@ def test_a_gather_along_another_dimension(before: str, after: str, places: int) 
     """It is a fault where it gives other elements."""
     text = GATHER.format(before=before, after=after)
     module = xla_client._xla.hlo_module_from_text(text)
-    program = Program(module.as_serialized_hlo_module_proto())
+    program = EditedModule(module.as_serialized_hlo_module_proto())
     assert len(OPERATORS["dimension-changed"].places(program)) == places

@@ -117,20 +117,6 @@ def test_lines_fit_a_terminal(ran: Ran) -> None:
     assert [line for line in ran.stdout.splitlines() if len(line) > 80] == []
 
 
-def test_one_seed_gives_one_answer(folder: Path, told: dict[str, Any]) -> None:
-    again = sensitivity(
-        folder,
-        *("test_user.py", "--json", "--most=12", "--folder=again", "-n2"),
-        behind=["--topology=4"],
-    )
-    found = json.loads(again.stdout)["faults"]
-    assert len(found) == 12
-    same = ("number", "case", "operator", "program", "place", "verdict")
-    assert [[fault[name] for name in same] for fault in found] == [
-        [fault[name] for name in same] for fault in told["faults"][:12]
-    ]
-
-
 PACKAGE = """
 class Scale:
     def __init__(self, factor):

@@ -10,18 +10,18 @@ from harness import cli
 from harness.history.store import History
 from harness.sensitivity.fault import Fault
 from harness.sensitivity.report import write_report
-from harness.sensitivity.score import Answer, Score, Share, Verdict, share
+from harness.sensitivity.score import FaultResult, FaultVerdict, Score, Share, share
 from harness.sensitivity.score_text import lines
 
-SEEN, UNSEEN = Verdict.SEEN, Verdict.UNSEEN
+SEEN, UNSEEN = FaultVerdict.SEEN, FaultVerdict.UNSEEN
 
 
-def answer(case: str, opcode: str, verdict: Verdict = SEEN, area: str = "area") -> Answer:
-    return Answer(Fault(0, case, "digest", "narrowed", 0, opcode), area, verdict)
+def answer(case: str, opcode: str, verdict: FaultVerdict = SEEN, area: str = "area") -> FaultResult:
+    return FaultResult(Fault(0, case, "digest", "narrowed", 0, opcode), area, verdict)
 
 
-@pytest.mark.parametrize("verdict", [one for one in Verdict if one not in (SEEN, UNSEEN)])
-def test_only_what_can_be_seen_counts(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [one for one in FaultVerdict if one not in (SEEN, UNSEEN)])
+def test_only_what_can_be_seen_counts(verdict: FaultVerdict) -> None:
     score = Score([answer("a", "dot"), answer("a", "dot", UNSEEN), answer("a", "dot", verdict)])
     counts = score.by_area()["area"]
     assert counts[verdict] == 1
@@ -37,7 +37,7 @@ def test_the_cases_that_miss_most_come_first() -> None:
         answer("one", "reduce", UNSEEN),
         answer("two", "dot", UNSEEN),
         answer("two", "reduce", UNSEEN),
-        answer("uncounted", "dot", Verdict.EQUIVALENT),
+        answer("uncounted", "dot", FaultVerdict.EQUIVALENT),
     ]
     score = Score(answers)
     assert list(score.by_case()) == ["two", "one", "all"]
@@ -48,7 +48,7 @@ def test_the_cases_that_miss_most_come_first() -> None:
 
 
 def test_where_nothing_counts_nobody_knows() -> None:
-    assert share({Verdict.REFUSED: 3}).percent is None
+    assert share({FaultVerdict.REFUSED: 3}).percent is None
 
 
 def test_the_cheapest_cases_that_see_all() -> None:
@@ -82,7 +82,7 @@ def test_lines_of_two_functions_are_two_kinds() -> None:
     faults = [
         Fault(0, f"of {name}", f"m:{name}:1", "python-number", 0, "line 3") for name in ("f", "g")
     ]
-    score = Score([Answer(fault, "area", SEEN) for fault in faults])
+    score = Score([FaultResult(fault, "area", SEEN) for fault in faults])
     assert score.smallest() == ["of f", "of g"]
 
 
@@ -97,10 +97,10 @@ def test_nothing_seen_needs_no_case() -> None:
 
 def test_a_report_has_the_numbers_of_each_area(tmp_path: Path) -> None:
     answers = [
-        answer("a", "narrowed", Verdict.SEEN, area="dtensor"),
-        answer("b", "narrowed", Verdict.UNSEEN, area="dtensor"),
-        answer("c", "narrowed", Verdict.SEEN, area="spmd_specs"),
-        answer("d", "narrowed", Verdict.EQUIVALENT, area="host_work"),
+        answer("a", "narrowed", FaultVerdict.SEEN, area="dtensor"),
+        answer("b", "narrowed", FaultVerdict.UNSEEN, area="dtensor"),
+        answer("c", "narrowed", FaultVerdict.SEEN, area="spmd_specs"),
+        answer("d", "narrowed", FaultVerdict.EQUIVALENT, area="host_work"),
     ]
     write_report(tmp_path / "report.xml", Score(answers), "virtual-tpu", 60)
     recorded = ["record", str(tmp_path / "report.xml"), "--stack=2.9.0"]

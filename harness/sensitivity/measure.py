@@ -1,4 +1,4 @@
-"""Runs cases without faults, then with one each, and says which faults were seen."""
+"""Runs cases without faults, then with one fault each, and decides which faults were seen."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from harness.isolation import libc
 from harness.junit.report import Report, Result, read
 from harness.lanes.virtual import host_callbacks
 from harness.lanes.virtual.callbacks import PLANTER_VARIABLE
-from harness.model.outcome import Answer as CaseAnswer
-from harness.model.outcome import Kind
+from harness.model.outcome import Answer, Kind
 from harness.sensitivity.answers import changes_nothing, plugin_of
 from harness.sensitivity.fault import (
     PLUGIN,
@@ -36,38 +35,38 @@ from harness.sensitivity.fault import (
     programs_of,
     python_file,
 )
-from harness.sensitivity.plan import Sample, planned
 from harness.sensitivity.python_faults import called, difference, folder_of, places
-from harness.sensitivity.score import Answer, Score, Verdict
-from harness.sensitivity.session import PLAN_VARIABLE, PROGRESS, Plan, number_of
+from harness.sensitivity.sample import Sample, planned
+from harness.sensitivity.score import FaultResult, FaultVerdict, Score
+from harness.sensitivity.session import PLAN_VARIABLE, PROGRESS, SessionPlan, number_of
 
 Say = Callable[[str], None]
 _PLUGIN = "harness.sensitivity.session"
 _PLANTER = "harness.sensitivity.planting"
 _COMPARER = "harness.sensitivity.equivalence"
-_LEAST_DEADLINE, _SLOWER = 10.0, 4.0  # seconds, and how much slower a case may be with a fault
+_LEAST_DEADLINE, _SLOWER = 10.0, 4.0  # seconds; how much slower a case may be with a fault
 _COMPARISON_DEADLINE = 60.0  # seconds for one pair of programs
-_EXECUTIONS = 10  # of a case, which take as long as compiling two programs and running each twice
-_OPTIMISM = 3  # how much faster than without a fault the cases may be, to plan enough of them
-_FOR_COMPARISONS = 0.1  # of the budget
-_FOR_KERNELS = 0.2  # of it, and besides
+_EXECUTIONS = 10  # a comparison compiles two programs and runs each twice: this many runs of a case
+_OPTIMISM = 3  # plan this many times the faults that fit the budget: cases may run faster with them
+_FOR_COMPARISONS = 0.1  # share of the budget
+_FOR_KERNELS = 0.2  # on top of the budget
 _RAN = (0, 1, 5)  # exit codes of pytest: all passed, some failed, none says anything of the lane
 _LIVE, _PLAIN = 1.0, 20.0  # seconds between two lines of progress
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked.
+    """Options of a measurement.
 
     Attributes:
-        paths: for pytest, and its further arguments.
+        paths: tests, and further arguments for pytest.
         lane: where cases run.
-        operators: the names of those to plant.
-        packages: in whose Python faults are planted; in programs if there is none.
-        budget: for all, in seconds.
+        operators: the names of the operators to use.
+        packages: plant faults in the Python of these packages; in programs if there are none.
+        budget: total time, in seconds.
         sample: which faults are planted, and how many at most.
         jobs: how many processes run cases.
-        folder: for programs, reports and logs; it is there and empty.
+        folder: for programs, reports and logs; exists and is empty.
     """
 
     paths: Sequence[str]
@@ -81,52 +80,59 @@ class Request:
 
 
 def measure(request: Request, say: Say) -> Score:
-    """Plant faults and say what became of each.
+    """Plant faults, and return the result of each.
 
-    Raises BadInputError when pytest can't run the cases, or none compiles a program.
+    Raises BadInputError if pytest can't run the cases, or no case compiles a program.
     """
     start = time.time()
     programs = request.folder / "programs"
     programs.mkdir()
     say("running the cases without a fault")
-    report = _session(request, "without", Plan(programs), 0, say)
+    report = _session(request, "without", SessionPlan(programs), 0, say)
     works, red, idle = _sorted(report)
     of_case = _functions_in if request.packages else _programs_and_plugin
-    found = {result.id: of_case(programs, result) for result in works}
-    idle += [case for case, recorded in found.items() if not recorded]
-    found = {case: recorded for case, recorded in found.items() if recorded}
-    if not found:
+    programs_by_case = {result.id: of_case(programs, result) for result in works}
+    idle += [case for case, recorded in programs_by_case.items() if not recorded]
+    programs_by_case = {case: recorded for case, recorded in programs_by_case.items() if recorded}
+    if not programs_by_case:
         raise BadInputError(
             f"{' '.join(request.paths)}: no case passes on lane {request.lane} and has a place "
             f"for a fault: {len(red)} do not pass, {len(idle)} have none"
         )
     by_id = {result.id: result for result in works}
-    areas = {case: by_id[case].properties.get("area", "") for case in found}
+    areas = {case: by_id[case].properties.get("area", "") for case in programs_by_case}
     until = start + request.budget * (1 - _FOR_COMPARISONS)
     faults = _affordable(
-        planned(areas, found, request.operators, request.sample),
-        {case: by_id[case].seconds for case in found},
+        planned(areas, programs_by_case, request.operators, request.sample),
+        {case: by_id[case].seconds for case in programs_by_case},
         (until - time.time()) * request.jobs,
     )
-    deadlines = {case: _deadline(by_id[case]) for case in found}
-    plan = Plan(programs, tuple((fault, deadlines[fault.case]) for fault in faults), until)
-    say(f"planting up to {len(faults)} faults, in {len(found)} cases, while the budget lasts")
+    deadlines = {case: _deadline(by_id[case]) for case in programs_by_case}
+    plan = SessionPlan(programs, tuple((fault, deadlines[fault.case]) for fault in faults), until)
+    say(
+        f"planting up to {len(faults)} faults, in {len(programs_by_case)} cases, "
+        "while the budget lasts"
+    )
     report = _session(request, "with", plan, len(faults), say)
     with_fault = {number_of(result.id): result for result in report.results.values()}
-    names = {one.digest: one.name for recorded in found.values() for one in recorded}
-    answers = [
-        replace(_answer(fault, with_fault.get(fault.number)), area=areas[fault.case])
+    names = {
+        program.digest: program.name
+        for recorded in programs_by_case.values()
+        for program in recorded
+    }
+    results = [
+        replace(_judged(fault, with_fault.get(fault.number)), area=areas[fault.case])
         for fault in faults
     ]
-    answers = _compared(answers, programs, request.jobs, say)
-    answers = _compared_in_cases(request, answers, programs, say)
-    answers = [replace(one, name=names[one.fault.program]) for one in answers]
-    cost = {case: by_id[case].seconds for case in found}
-    return Score(answers, red, sorted(idle), cost)
+    results = _compared(results, programs, request.jobs, say)
+    results = _compared_in_cases(request, results, programs, say)
+    results = [replace(result, name=names[result.fault.program]) for result in results]
+    cost = {case: by_id[case].seconds for case in programs_by_case}
+    return Score(results, red, sorted(idle), cost)
 
 
-def _session(request: Request, name: str, plan: Plan, total: int, say: Say) -> Report:
-    """A session of pytest in a process of its own; its report."""
+def _session(request: Request, name: str, plan: SessionPlan, total: int, say: Say) -> Report:
+    """Run pytest in a process of its own, and return its report."""
     folder = request.folder
     plan.write(folder / f"{name}.json")
     progress, log, report = (folder / f"{name}.{end}" for end in ("done", "log", "xml"))
@@ -161,7 +167,7 @@ def _session(request: Request, name: str, plan: Plan, total: int, say: Say) -> R
 
 @contextmanager
 def _telling(progress: Path, total: int, say: Say) -> Iterator[None]:
-    """Say every now and then how many cases have run; a session writes a byte for each."""
+    """Print regularly how many cases have run; the session writes a byte for each."""
     ended = threading.Event()
     start = time.monotonic()
 
@@ -181,22 +187,22 @@ def _telling(progress: Path, total: int, say: Say) -> Iterator[None]:
 
 
 def _sorted(report: Report) -> tuple[list[Result], dict[str, str], list[str]]:
-    """The cases that pass, the outcomes of those that do not, and those that were not measured."""
+    """Return cases that pass, the outcomes of those that do not, and cases without an answer."""
     works, red, idle = list[Result](), dict[str, str](), list[str]()
-    for one in report.results.values():
-        if one.outcome == Kind.PASSED:
-            works.append(one)
-        elif one.outcome.answer is None:
-            idle.append(one.id)
+    for result in report.results.values():
+        if result.outcome == Kind.PASSED:
+            works.append(result)
+        elif result.outcome.answer is None:
+            idle.append(result.id)
         else:
-            red[one.id] = one.outcome.value
+            red[result.id] = result.outcome.value
     return works, red, idle
 
 
 def _affordable(
     faults: Sequence[Fault], seconds: Mapping[str, float], budget: float
 ) -> list[Fault]:
-    """The first faults: more than there is time for, but not all that could be thought of."""
+    """Return the first faults: more than there is time for, but not all possible ones."""
     taken, chosen = 0.0, list[Fault]()
     for fault in faults:
         if taken > budget * _OPTIMISM and chosen:
@@ -210,51 +216,58 @@ def _deadline(result: Result) -> float:
     return max(_LEAST_DEADLINE, _SLOWER * result.seconds)
 
 
-def _answer(fault: Fault, result: Result | None) -> Answer:
-    """What a run with the fault says; of a case that passes, no more than that it does."""
+def _judged(fault: Fault, result: Result | None) -> FaultResult:
+    """Judge a fault by its case's run; whether an unseen one changes anything is decided later."""
     if result is None:
-        return Answer(fault, "", Verdict.NOT_RUN)
+        return FaultResult(fault, "", FaultVerdict.NOT_RUN)
     planted, executed, refused = (
         int(result.properties.get(f"faults_{name}", "0"))
         for name in ("planted", "executed", "refused")
     )
-    passed = result.outcome.answer is CaseAnswer.WORKS
+    passed = result.outcome.answer is Answer.WORKS
     if planted and not passed:
-        verdict = Verdict.SEEN
+        verdict = FaultVerdict.SEEN
     elif executed:
-        verdict = Verdict.UNSEEN
+        verdict = FaultVerdict.UNSEEN
     elif refused:
-        verdict = Verdict.REFUSED
+        verdict = FaultVerdict.REFUSED
     else:
-        verdict = Verdict.ABSENT if passed or not result.outcome.answer else Verdict.DISTURBED
-    told = f"{result.outcome}: {result.failure}" if result.failure else str(result.outcome)
-    return Answer(fault, "", verdict, result.seconds, told)
+        applicable = result.outcome.answer and not passed
+        verdict = FaultVerdict.DISTURBED if applicable else FaultVerdict.ABSENT
+    explanation = f"{result.outcome}: {result.failure}" if result.failure else str(result.outcome)
+    return FaultResult(fault, "", verdict, result.seconds, explanation)
 
 
-def _compared(answers: Sequence[Answer], programs: Path, jobs: int, say: Say) -> list[Answer]:
-    """The answers, with the faults that were not seen divided by whether they change anything."""
-    answers = [_by_submissions(one, programs) for one in answers]
-    unseen = [one for one in answers if one.verdict == Verdict.UNSEEN and one.fault.in_program]
+def _compared(
+    results: Sequence[FaultResult], programs: Path, jobs: int, say: Say
+) -> list[FaultResult]:
+    """Return the results, where faults that were not seen but change nothing are equivalent."""
+    results = [_by_submissions(result, programs) for result in results]
+    unseen = [
+        result
+        for result in results
+        if result.verdict == FaultVerdict.UNSEEN and result.fault.in_program
+    ]
     if unseen:
         say(f"comparing the programs of {len(unseen)} faults that were not seen")
     parts = [unseen[number::jobs] for number in range(jobs)]
     with ThreadPoolExecutor(jobs) as pool:
-        known = [one for part in pool.map(_Comparer(programs).all, parts) for one in part]
-    found = {one.number: one for one in known}
-    return [_with(one, found.get(one.fault.number)) for one in answers]
+        known = [each for part in pool.map(_Comparer(programs).all, parts) for each in part]
+    comparisons = {comparison.number: comparison for comparison in known}
+    return [_with(result, comparisons.get(result.fault.number)) for result in results]
 
 
 def _programs_and_plugin(folder: Path, result: Result) -> list[Recorded]:
-    """What a case compiles, and whom it asks of devices."""
+    """Return the programs that a case compiles, and the plugin if it asks that about devices."""
     plugin = plugin_of(result.properties)
     return [*programs_of(folder, result.id), *([plugin] if plugin.places else [])]
 
 
 def _functions_in(folder: Path, result: Result) -> list[Recorded]:
-    """The functions of the packages that a case calls, with their places."""
+    """Return the functions of the packages that a case calls, with their places."""
     lines = called(python_file(case_file(folder, result.id)))
-    found = (Recorded(name, _places(name, tuple(lines[name])), "", name) for name in lines)
-    return [one for one in found if one.places]
+    functions = (Recorded(name, _places(name, tuple(lines[name])), "", name) for name in lines)
+    return [function for function in functions if function.places]
 
 
 @cache
@@ -263,63 +276,67 @@ def _places(name: str, lines: tuple[int, ...]) -> dict[str, list[str]]:
 
 
 def _compared_in_cases(
-    request: Request, answers: Sequence[Answer], programs: Path, say: Say
-) -> list[Answer]:
-    """The answers, with programs compared that call functions of the process that made them."""
-    unknown = [one for one in answers if one.verdict == Verdict.UNSEEN and one.unknown]
+    request: Request, results: Sequence[FaultResult], programs: Path, say: Say
+) -> list[FaultResult]:
+    """Compare the programs that call functions of their process there; return all results."""
+    unknown = [
+        result for result in results if result.verdict == FaultVerdict.UNSEEN and result.unknown
+    ]
     faults = tuple(
-        (one.fault, max(_COMPARISON_DEADLINE, _EXECUTIONS * one.seconds))
-        for one in unknown
-        if _calls_back(programs / one.fault.program)
+        (result.fault, max(_COMPARISON_DEADLINE, _EXECUTIONS * result.seconds))
+        for result in unknown
+        if _calls_back(programs / result.fault.program)
     )
     if not faults:
-        return list(answers)
+        return list(results)
     there = [fault for fault, _ in faults]
     say(f"comparing {len(there)} of them in their cases: kernels call functions of those")
     until = time.time() + request.budget * _FOR_KERNELS
-    plan = Plan(programs, faults, until, compare=True)
+    plan = SessionPlan(programs, faults, until, compare=True)
     _session(request, "compared", plan, len(there), say)
     files = {fault.number: compared_file(programs, fault) for fault in there}
-    found = {
+    comparisons = {
         number: Compared(**json.loads(path.read_text()))
         for number, path in files.items()
         if path.exists()
     }
-    asked = [
-        replace(one, told="nobody could compare it in its case") if one.fault in there else one
-        for one in answers
+    marked = [
+        replace(result, explanation="nobody could compare it in its case")
+        if result.fault in there
+        else result
+        for result in results
     ]
-    return [_with(one, found.get(one.fault.number)) for one in asked]
+    return [_with(result, comparisons.get(result.fault.number)) for result in marked]
 
 
 def _calls_back(program: Path) -> bool:
     return host_callbacks.TARGET.encode() in program.read_bytes()
 
 
-def _by_submissions(answer: Answer, programs: Path) -> Answer:
-    """Of a wrong answer that was not seen: whether it has changed what was submitted."""
-    if answer.fault.program != PLUGIN or answer.verdict != Verdict.UNSEEN:
-        return answer
-    if changes_nothing(programs, answer.fault):
-        return replace(answer, verdict=Verdict.EQUIVALENT, told="the same programs")
-    return replace(answer, told="other programs")
+def _by_submissions(result: FaultResult, programs: Path) -> FaultResult:
+    """Call a wrong answer equivalent if it was not seen and has not changed what was submitted."""
+    if result.fault.program != PLUGIN or result.verdict != FaultVerdict.UNSEEN:
+        return result
+    if changes_nothing(programs, result.fault):
+        return replace(result, verdict=FaultVerdict.EQUIVALENT, explanation="the same programs")
+    return replace(result, explanation="other programs")
 
 
-def _with(answer: Answer, told: Compared | None) -> Answer:
-    if answer.fault.in_python and answer.verdict == Verdict.UNSEEN:
-        fault = answer.fault
+def _with(result: FaultResult, comparison: Compared | None) -> FaultResult:
+    if result.fault.in_python and result.verdict == FaultVerdict.UNSEEN:
+        fault = result.fault
         return replace(
-            answer, difference=tuple(difference(fault.program, fault.operator, fault.place))
+            result, difference=tuple(difference(fault.program, fault.operator, fault.place))
         )
-    if told is None:
-        return answer
-    verdict = Verdict.EQUIVALENT if told.equivalent else Verdict.UNSEEN
+    if comparison is None:
+        return result
+    verdict = FaultVerdict.EQUIVALENT if comparison.equivalent else FaultVerdict.UNSEEN
     return replace(
-        answer,
+        result,
         verdict=verdict,
-        told=told.why,
-        difference=tuple(told.difference),
-        unknown=told.equivalent is None,
+        explanation=comparison.why,
+        difference=tuple(comparison.difference),
+        unknown=comparison.equivalent is None,
     )
 
 
@@ -329,22 +346,22 @@ class _Comparer:
     def __init__(self, programs: Path) -> None:
         self._programs = programs
 
-    def all(self, answers: Sequence[Answer]) -> list[Compared]:
-        """What is told of each fault."""
-        found: list[Compared] = []
-        waiting = list(answers)
+    def all(self, results: Sequence[FaultResult]) -> list[Compared]:
+        """Return the comparison of each fault."""
+        comparisons: list[Compared] = []
+        waiting = list(results)
         while waiting:
-            told = self._some(waiting)
-            found += told
-            waiting = waiting[len(told) :]
-            if waiting:  # the first of them is what the process ended or stopped at
+            more = self._some(waiting)
+            comparisons += more
+            waiting = waiting[len(more) :]
+            if waiting:  # the process ended or stopped at the first of these
                 why = "the comparison ended or stopped"
-                found.append(Compared(waiting.pop(0).fault.number, None, why, ()))
-        return found
+                comparisons.append(Compared(waiting.pop(0).fault.number, None, why, ()))
+        return comparisons
 
-    def _some(self, answers: Sequence[Answer]) -> list[Compared]:
-        """Of the first ones, for as long as one process lives."""
-        texts = "".join(f"{one.fault.text(self._programs)}\n" for one in answers)
+    def _some(self, results: Sequence[FaultResult]) -> list[Compared]:
+        """Return the comparisons of the first faults, up to the one that ends the process."""
+        texts = "".join(f"{result.fault.text(self._programs)}\n" for result in results)
         process = subprocess.Popen(
             [sys.executable, "-m", _COMPARER],
             stdin=subprocess.PIPE,
@@ -365,16 +382,16 @@ class _Comparer:
 
         threading.Thread(target=listen, daemon=True).start()
         threading.Thread(target=_feed, args=(process, texts), daemon=True).start()
-        found = []
+        comparisons = []
         try:
             while line := lines.get(timeout=_COMPARISON_DEADLINE):
-                found.append(Compared(**json.loads(line)))
+                comparisons.append(Compared(**json.loads(line)))
         except Empty:
             pass
         finally:
             process.kill()
             process.wait()
-        return found
+        return comparisons
 
 
 def _feed(process: subprocess.Popen[str], text: str) -> None:
@@ -383,4 +400,4 @@ def _feed(process: subprocess.Popen[str], text: str) -> None:
         process.stdin.write(text)
         process.stdin.close()
     except BrokenPipeError:
-        pass  # it has ended, which its answers show
+        pass  # it has ended, which its results show

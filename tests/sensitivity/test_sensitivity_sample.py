@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.sensitivity.fault import STALE, Fault, Recorded
-from harness.sensitivity.plan import Sample, planned
+from harness.sensitivity.sample import Sample, planned
 
 AREAS = {"a.py::one": "a", "a.py::two": "a", "b.py::one": "b"}
 OPERATORS = ("narrowed", "constant-off", STALE)

@@ -13,12 +13,12 @@ from harness.sensitivity.fault import STALE, Fault, Recorded
 
 @dataclass(frozen=True)
 class Sample:
-    """Which faults of all that are possible.
+    """How to choose from all possible faults.
 
     Attributes:
-        seed: another one chooses other faults.
-        most: how many.
-        first: the cases that are asked before others at a place of Python.
+        seed: decides the choice.
+        most: the largest number of faults.
+        first: cases that have their turn before others at a place in Python.
     """
 
     seed: int
@@ -34,16 +34,16 @@ def planned(
 ) -> list[Fault]:
     """Return the sample of the faults, each in one program of one case.
 
-    Each area and each operator has its turn as often as any other, for as long as it has places
-    left, and within them each case. A line of Python is the same place in all cases that execute
-    it: each place has its turn, in another case each time. Of one seed more faults begin with the
-    same ones.
+    Each area and each operator has as many turns as any other while it has places left, and so
+    does each case in them. A line of Python is the same place in all cases that execute it: each
+    place has its turn, in another case each time. A larger sample of the same seed begins with the
+    faults of a smaller one.
 
     Args:
-        areas: of each case.
-        programs: what each case compiles.
-        operators: the names of those to use.
-        sample: which of them.
+        areas: the area of each case.
+        programs: the programs that each case compiles.
+        operators: the names of the operators to use.
+        sample: how to choose.
     """
     chance = random.Random(sample.seed)  # noqa: S311 - no secret
     queues = _queues(areas, programs, operators, sample, chance)
@@ -66,7 +66,7 @@ def _queues(
     sample: Sample,
     chance: random.Random,
 ) -> list[Iterator[Fault]]:
-    """Return the faults of each area and operator in the order in which they have their turns."""
+    """Return an iterator over the faults of each area and operator, in the order of their turns."""
     turns: dict[tuple[str, str], dict[Hashable, list[Fault]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -85,22 +85,22 @@ def _queues(
 def _faults(
     case: str, programs: Sequence[Recorded], operator: str, chance: random.Random
 ) -> list[Fault]:
-    """All of one operator in one case, in any order."""
+    """Return every fault of one operator in one case, in random order."""
     if operator == STALE:
-        found = [
+        faults = [
             Fault(0, case, after.digest, operator, 0, "program", before.digest, after.like)
             for before, after in pairwise(programs)
             if before.signature == after.signature
         ]
     else:
-        found = [
+        faults = [
             Fault(0, case, program.digest, operator, place, opcode, like=program.like)
             for program in programs
             for place, opcode in enumerate(program.places.get(operator, ()))
             if opcode
         ]
-    chance.shuffle(found)
-    return found
+    chance.shuffle(faults)
+    return faults
 
 
 def _in_turn(lists: list[list[Fault]], chance: random.Random) -> Iterator[Fault]:
