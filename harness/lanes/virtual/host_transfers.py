@@ -1,7 +1,8 @@
 """What a program sends to its host and receives from it, as calls that the plugin answers.
 
 A TPU's callbacks of JAX are HLO's ``send`` and ``recv``, which XLA's CPU compiler lacks. Whoever
-executes the program gives PJRT a function for each channel; ``plugin/host/host_transfers.c`` calls it.
+executes the program gives PJRT a function for each channel, which
+``plugin/host/host_transfers.c`` calls.
 """
 
 from __future__ import annotations
