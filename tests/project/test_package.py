@@ -145,7 +145,9 @@ def test_the_plugin_asks_python_only_for_its_stable_abi() -> None:
     """They are looked up by name in the process, so the linker would not tell."""
     source = (ROOT / "harness/lanes/virtual/plugin/api/python.c").read_text()
     names = re.findall(r"\bFIND\((Py\w+)\)", source)
-    everywhere = "".join(path.read_text() for path in ROOT.glob("harness/lanes/virtual/plugin/**/*.c"))
+    everywhere = "".join(
+        path.read_text() for path in ROOT.glob("harness/lanes/virtual/plugin/**/*.c")
+    )
     used = set(re.findall(r"\b_?Py[A-Z]?[A-Za-z]*_\w+", everywhere))
     assert used == {*names, *OPTIONAL, "PyGILState_GetThisThreadState"}
     late = {name: FUNCTIONS.get(Symbol(name)) for name in used - OPTIONAL}
