@@ -45,7 +45,6 @@ CI: Mapping[str, Command] = {
     "durations": Command("commands.durations", "record how long cases take, for --shard"),
     "issues": Command("issues.command", "keep one GitHub issue for each regression"),
     "jobset": Command("jobset.command", "a JobSet that runs cases on TPU slices; its reports"),
-    "skew": Command("commands.skew", "compile a set of programs with each JAX and each libtpu"),
     "completion": Command("commands.completion", "print a script that completes commands"),
 }
 ABOUT_CI = "commands that workflows and scripts call"

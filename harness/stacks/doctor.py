@@ -174,7 +174,7 @@ def mosaic_remark(jax: str, libtpu: str, built: date, guard: date) -> str:
         return ""
     return (
         f"jax {jax} writes its newest Mosaic version for libtpu built since {guard}; whether this "
-        f"one reads it: xla-harness ci skew --jax {jax} --libtpu {libtpu}"
+        f"one reads it: xla-harness matrix --lanes tpu-aot --stacks 2.9.0+jax={jax}+libtpu={libtpu}"
     )
 
 

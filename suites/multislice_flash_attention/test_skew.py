@@ -1,8 +1,8 @@
 """A few programs that tell which libtpu takes what which JAX and torch_xla lower.
 
-``xla-harness ci skew`` runs them over versions of both. Mosaic serialises a kernel in a version of
-its own, which JAX chooses by the age of the libtpu that it sees; a libtpu refuses a newer one than
-its own, and some old ones crash.
+``xla-harness matrix --lanes tpu-aot`` runs them on stacks such as ``2.9.0+libtpu=0.0.23``. JAX
+serialises a Mosaic kernel in a version that it chooses by the age of the installed libtpu; a libtpu
+refuses a version newer than its own, and some old ones crash.
 """
 
 from types import ModuleType

@@ -43,7 +43,6 @@ NOT_RUN = {
     "xla-harness matrix": "environments of several stacks, minutes: see test_matrix",
     "xla-harness qualify": "environments of two stacks, minutes: see test_matrix",
     "xla-harness sensitivity": "runs tests hundreds of times: see test_sensitivity",
-    "xla-harness ci skew": "environments of several stacks, minutes: see test_skew",
     "xla-harness run": "starts a script of the reader's: see test_run and test_launchers",
     "xla-harness stacks create": "an environment of GBs: see test_stacks_environments",
     "xla-harness stacks lock": "asks an index of packages: see test_stacks",

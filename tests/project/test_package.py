@@ -288,7 +288,6 @@ def test_stacks_come_along_and_their_own_extend_them(theirs: Installed, tmp_path
         ("stacks --folder theirs list", "theirs"),
         ("matrix --stacks all", "suites"),
         ("qualify 2.8.0 2.9.0", "suites"),
-        ("ci skew --jax 0.7.1 --libtpu 0.0.23", "suites"),
         ("since pytorch/xla#8854 --reports reports", "reports"),
         ("known update a.xml", "fixtures/expectations"),
         ("repro suites/a.py::test_a", "suites/a.py"),

@@ -337,4 +337,4 @@ def test_doctor_is_unsure_of_a_libtpu_built_just_after_jax_asks(built: str, unsu
     from harness.stacks.doctor import mosaic_remark
 
     remark = mosaic_remark("0.7.1", "0.0.21", date.fromisoformat(built), date(2025, 8, 14))
-    assert ("xla-harness ci skew --jax 0.7.1 --libtpu 0.0.21" in remark) == unsure
+    assert ("matrix --lanes tpu-aot --stacks 2.9.0+jax=0.7.1+libtpu=0.0.21" in remark) == unsure
