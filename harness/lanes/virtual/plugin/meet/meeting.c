@@ -44,14 +44,15 @@ static PJRT_Error *completion(Ticket *ticket, PJRT_Device *device, size_t index,
   if (error != NULL) return error;
   PJRT_Buffer_ReadyEvent_Args ready = {.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE,
                                        .buffer = buffer};
-  if (event != NULL) {
-    TRY(PJRT_Buffer_ReadyEvent, ready);
+  if (event != NULL && (error = backend->PJRT_Buffer_ReadyEvent(&ready)) == NULL) {
     *event = ready.event;
   }
   PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
                                       .buffer = buffer};
-  TRY(PJRT_Buffer_Destroy, destroy);
-  return NULL;
+  PJRT_Error *destroyed = backend->PJRT_Buffer_Destroy(&destroy);
+  if (error == NULL) return destroyed;
+  error_drop(destroyed);
+  return error;
 }
 
 // Copy an argument to where the executor reads it, or start to: a large one takes longer than the
