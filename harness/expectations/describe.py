@@ -127,7 +127,7 @@ def _missing(decisions: Decisions, reports: Sequence[Path], runs: int) -> Iterat
         yield from _wrapped(first_line(decisions.messages[missing]), 4)
         yield from _ids(ids)
     function = next(iter(decisions.missing)).function
-    typed = ["xla-harness", "expectations", "update", *map(str, reports)]
+    typed = ["xla-harness", "known", "update", *map(str, reports)]
     typed += ["--runs", str(runs)] if runs != 2 else []
     yield from _wrapped("add them with their cause, as an upstream issue or --finding NAME:")
     yield f"  {shlex.join([*typed, '--cases', f'{function}*'])} --issue OWNER/REPO#NUMBER"

@@ -38,7 +38,7 @@ def suites(tmp_path: Path) -> Path:
 
 
 def test_list(suites: Path) -> None:
-    done = command(suites, "list")
+    done = command(suites, "ci", "list")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "sums: 3 cases",
@@ -54,7 +54,7 @@ def test_list(suites: Path) -> None:
 @pytest.mark.parametrize("body", ["1 / 0", "@pytest.mark.lanes('gpu')\ndef test_x(): pass"])
 def test_list_of_what_cannot_be_collected(suites: Path, body: str) -> None:
     (suites / "suites" / "test_bad.py").write_text(f"import pytest\n{body}\n")
-    done = command(suites, "list", "suites/test_bad.py")
+    done = command(suites, "ci", "list", "suites/test_bad.py")
     assert done.returncode == 2
     assert "suites/test_bad.py can't be collected" in done.stderr
     assert ("ZeroDivisionError" in done.stderr) != ("lane 'gpu'" in done.stderr)
@@ -67,7 +67,8 @@ def test_version_names_the_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typo", "hint"), [("lsit", "did you mean list"), ("xyz", "expected one of list, known")]
+    ("typo", "hint"),
+    [("knwon", "did you mean known"), ("xyz", "expected one of known, stacks, run")],
 )
 def test_unknown_command(tmp_path: Path, typo: str, hint: str) -> None:
     done = command(tmp_path, typo)
