@@ -68,7 +68,7 @@ def test_version_names_the_stack(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("typo", "hint"),
-    [("knwon", "did you mean known"), ("xyz", "expected one of known, stacks, run")],
+    [("bisekt", "did you mean bisect"), ("xyz", "expected one of known, stacks, run")],
 )
 def test_unknown_command(tmp_path: Path, typo: str, hint: str) -> None:
     done = command(tmp_path, typo)
