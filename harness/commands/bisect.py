@@ -21,6 +21,7 @@ from harness.matrix import run
 from harness.matrix.attribution import differing
 from harness.matrix.bisect import StackState, TurningPoint, bisect
 from harness.matrix.cell import Cell, collected
+from harness.model.case_id import file_of
 from harness.stacks import wheels
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
@@ -74,7 +75,7 @@ class _Asker:
         self.results: dict[str, Result] = {}
 
     def ask(self, stack: Stack) -> StackState:
-        file = self._case.partition("::")[0]
+        file = file_of(self._case)
         cell = Cell(stack, self._lane, self._folder / stack.slug, (file,), (self._case,))
         try:
             done = run.run([cell], self._environments, jobs=1, say=say)
@@ -116,7 +117,7 @@ def _lane(options: argparse.Namespace, good: Stack, environments: Environments) 
 
     Raises BadInputError for one that the good stack does not collect.
     """
-    file = options.case.partition("::")[0]
+    file = file_of(options.case)
     if not Path(file).is_file():
         raise BadInputError(f"case {options.case!r}: {file} is missing")
     ids = collected(environments.create(good, say), environments.cache, file, options.lane)

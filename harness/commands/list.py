@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.commands.output import answer, columns, say
 from harness.commands.parsers import add_json
 from harness.errors import BadInputError
+from harness.model.case_id import file_of
 from harness.session import listing
 
 
@@ -21,7 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if missing := [path for path in options.paths if not Path(path.partition("::")[0]).exists()]:
+    if missing := [path for path in options.paths if not Path(file_of(path)).exists()]:
         raise BadInputError(
             f"{missing[0]}: expected a file or folder of cases, as a clone of the project has"
         )

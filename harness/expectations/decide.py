@@ -10,8 +10,8 @@ from harness.expectations import ranges
 from harness.expectations.condition import Versions
 from harness.expectations.entry import Expectation
 from harness.expectations.evidence import Evidence, StackEvidence
-from harness.expectations.globs import function_of
 from harness.expectations.store import Expectations
+from harness.model.case_id import function_of
 from harness.model.outcome import Kind, Outcome
 
 Ranges = tuple[tuple[str, str], ...]  # a Condition's

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 
 from harness.expectations.entry import glob_pattern
+from harness.model.case_id import function_of
 
 
 def cover(wanted: Collection[str], others: Collection[str]) -> list[str]:
@@ -24,11 +25,6 @@ def cover(wanted: Collection[str], others: Collection[str]) -> list[str]:
         for function, members in by_function.items()
         for glob in _cover_function(members, beside[function])
     ]
-
-
-def function_of(id_: str) -> str:
-    """The id without its parameters."""
-    return id_.partition("[")[0]
 
 
 def _cover_function(wanted: list[str], others: list[str]) -> Iterator[str]:

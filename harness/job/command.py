@@ -194,10 +194,11 @@ class _Processes:
 
     def _running(self) -> list[int]:
         """Return the ranks that still run, and note which have ended since."""
-        running = [rank for rank in range(len(self._started)) if self._code(rank) is None]
-        ended = {*range(len(self._started))} - {*running} - {*self._ended}
-        self._ended += sorted(ended, key=lambda rank: bool(self._code(rank)))
-        return running
+        left = [rank for rank in range(len(self._started)) if rank not in self._ended]
+        ended = [rank for rank in left if self._code(rank) is not None]
+        # Which of several came first is not known: none is said to have ended before a failure.
+        self._ended += sorted(ended, key=lambda rank: not self._code(rank))
+        return [rank for rank in left if rank not in ended]
 
     def _failed(self) -> list[int]:
         """Return the ranks that have failed, the first of them first."""

@@ -29,6 +29,7 @@ from harness.matrix.home import (
     sources,
 )
 from harness.matrix.sizes import for_lane
+from harness.model.case_id import file_of
 from harness.session.selection import Shard
 from harness.stacks.environments import Environment, plugin_path
 from harness.stacks.stack import Stack
@@ -188,7 +189,7 @@ class Cell:
         """Its arguments; of chosen cases only their files: collecting all takes seconds."""
         home, here = self._home, Path.cwd()
         given = for_lane(seen_from(home, self.arguments, here), lane_named(self.lane))
-        files = sorted({case.partition("::")[0] for case in self.cases or ()})
+        files = sorted({file_of(case) for case in self.cases or ()})
         # ids are relative to pytest's rootdir
         if not files or not all(is_path(file, home) for file in files):
             return given
@@ -246,7 +247,7 @@ def sources_digest(arguments: Sequence[str]) -> str:
 
 
 def _sources(arguments: Sequence[str]) -> Iterable[Path]:
-    given = [Path(text.partition("::")[0]) for text in paths_in(arguments)]
+    given = [Path(file_of(text)) for text in paths_in(arguments)]
     project = project_of(arguments, Path.cwd())
     places = [Path(harness.__file__).parent, project, *map(Path, python_path(os.environ))]
     places += [path for path in given if not path.resolve().is_relative_to(project)]

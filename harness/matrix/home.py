@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import BadInputError
+from harness.model.case_id import file_of
 
 _SOURCES = (".py", ".toml", ".ini", ".cfg", ".c", ".h", ".so")
 _ENVIRONMENT = "pyvenv.cfg"  # marks a folder with somebody's packages
@@ -18,7 +19,7 @@ def is_path(argument: str, folder: Path | None = None) -> bool:
 
     The folder is the current one by default.
     """
-    path = Path(argument.partition("::")[0])
+    path = Path(file_of(argument))
     return (path if folder is None else folder / path).exists()
 
 
@@ -89,7 +90,7 @@ def _is_stack(path: Path) -> bool:
 
 def _top(arguments: Sequence[str], here: Path) -> Path:
     """The folder or file that has all the tests; ``here`` where no argument is a path."""
-    paths = [here / text.partition("::")[0] for text in paths_in(arguments, here)]
+    paths = [here / file_of(text) for text in paths_in(arguments, here)]
     return Path(os.path.commonpath([path.resolve() for path in paths or [here]]))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from harness.model.case_id import file_of
 from harness.model.issues import page
 from harness.printable import escaped, printable
 
@@ -58,7 +59,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 def annotation(level: str, case: str, title: str, text: str) -> str:
     """One line; ``level`` is error or warning. Its text can't begin another command."""
-    file = case.partition("::")[0]
+    file = file_of(case)
     place = f"file={_property(file)}," if file.endswith(".py") else ""
     return f"::{level} {place}title={_property(title)}::{_data(text)}"
 

@@ -16,6 +16,7 @@ from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations, glob_pattern
 from harness.lanes import DEFAULT_LANE
 from harness.model.case import Case
+from harness.model.case_id import file_of, function_of
 from harness.model.topology import Target
 from harness.session.markers import case_of
 from harness.session.options import Settings
@@ -64,7 +65,7 @@ def find(text: str) -> Found:
 
 def _files(text: str) -> list[str]:
     """The files that can have a case which is ``text``, whose stars match slashes as well."""
-    file = text.partition("::")[0]
+    file = file_of(text)
     if Path(file).is_file() and not Path(file).is_absolute():
         return [file]
     known = sorted(_test_files(Path()))
@@ -121,7 +122,7 @@ def describe(item: pytest.Item, items: dict[str, pytest.Item]) -> Found:
 
 
 def _no_lane(item: pytest.Item, target: Target, items: dict[str, pytest.Item]) -> str:
-    function = item.nodeid.partition("[")[0]
+    function = function_of(item.nodeid)
     others = [id_ for id_ in items if id_.startswith(f"{function}[{DEFAULT_LANE}-")]
     close = difflib.get_close_matches(item.nodeid, others, n=1, cutoff=0) or others[:1]
     hint = (

@@ -15,6 +15,7 @@ from harness.commands.output import answer, say
 from harness.commands.parsers import add_json, names, output_file, output_folder, whole_number
 from harness.errors import BadInputError
 from harness.files import write
+from harness.model.case_id import file_of
 
 if TYPE_CHECKING:
     from harness.sensitivity.score import Score
@@ -146,7 +147,7 @@ def _operators(options: argparse.Namespace) -> Sequence[str]:
     if options.lane not in _LANES:
         raise BadInputError(f"--lane {options.lane!r}: expected one of {', '.join(_LANES)}")
     for path in options.paths:
-        if not Path(path.partition("::")[0]).exists():
+        if not Path(file_of(path)).exists():
             raise BadInputError(f"{path}: expected a file or folder of tests")
     return options.operators or known
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.errors import BadInputError
 from harness.files import read_text
+from harness.model.case_id import function_of
 
 _SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 Durations = Mapping[str, Mapping[str, float]]  # lane to test function to seconds of one case
@@ -39,11 +40,6 @@ class Shard:
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
-
-
-def function_of(case_id: str) -> str:
-    """The test function of a case: its id without parameters."""
-    return case_id.partition("[")[0]
 
 
 def shards(

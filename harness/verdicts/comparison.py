@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from harness.errors import BadInputError
 from harness.junit.report import Report, Result
+from harness.model.case_id import file_of
 from harness.model.flakiness import is_flaky
 from harness.model.outcome import Answer
 from harness.model.versions import named_by
@@ -43,7 +44,7 @@ class Side:
 
     def why_missing(self, case: Result) -> str:
         """Why there is no run of a case that the other stack has."""
-        file = case.id.partition("::")[0]
+        file = file_of(case.id)
         if file in self.uncollected:
             return self.uncollected[file]
         for cause in self.left_out:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from harness.diagnosis.cause import signature_of
+from harness.model.case_id import file_of, function_of
 from harness.verdicts.comparison import ComparedCase
 from harness.verdicts.nightly import NightVerdict
 from harness.verdicts.words import VERDICTS, Verdict
@@ -110,8 +111,8 @@ def representatives(cases: Iterable[ComparedCase], most: int) -> tuple[ComparedC
     """
     files: dict[str, dict[str, list[ComparedCase]]] = defaultdict(lambda: defaultdict(list))
     for case in sorted(cases, key=lambda case: case.key):
-        function = case.id.partition("[")[0]
-        files[function.partition("::")[0]][function].append(case)
+        function = function_of(case.id)
+        files[file_of(function)][function].append(case)
     ranked = [
         ((turn, place, case.key), case)
         for functions in files.values()

@@ -23,6 +23,7 @@ from harness.lanes.aot.compilation_record import (
     TEXTS,
     Summary,
 )
+from harness.model.case_id import file_of
 from harness.model.versions import leading, stack_versions
 
 _STACK = "stack"
@@ -120,7 +121,7 @@ class Golden:
 
         Frameworks are of different stacks, so each has files of its own.
         """
-        stem = Path(case.partition("::")[0]).stem
+        stem = Path(file_of(case)).stem
         path = self._folder / area / f"{'-'.join(filter(None, (stem, framework)))}.toml"
         return self._files.get(path) or GoldenFile(path)
 

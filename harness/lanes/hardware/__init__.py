@@ -1,1 +1,1 @@
-"""Runs cases on this machine's devices: which it has, and the vendor's library."""
+"""Lane ``tpu``, and which devices this machine has."""

@@ -210,8 +210,8 @@ class Kernel:
         import jax
         import numpy as np
 
-        counts = self._counts.get(host_callbacks.execution())
-        if counts is None or not hasattr(function, "callback_func"):
+        counts = self._counts.get(host_callbacks.execution()) if self._passed else None
+        if counts is None:  # until it has begun
             return views.called(function, *flat)
         name = views.name_of(function.callback_func)
         if name == _CLOCKS and self.devices > 1:
@@ -273,7 +273,7 @@ class Kernel:
 
         Raises RaceError.
         """
-        counts = self._counts.pop(host_callbacks.execution(), None)
+        counts = self._counts.get(host_callbacks.execution())
         if nan:
             host_callbacks.record_fault("nan", self.name)
         races = _interpreter().races
@@ -283,6 +283,7 @@ class Kernel:
         return (*results, *(counts.results if counts else ()))
 
     def _leave(self) -> None:
+        self._counts.pop(host_callbacks.execution(), None)
         if self.devices == 1:
             self._memories.pop(host_callbacks.execution(), None)
             return

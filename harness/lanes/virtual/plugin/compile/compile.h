@@ -17,6 +17,9 @@ PJRT_Error *replaced_compile(PJRT_Client_Compile_Args *args, const void *caller)
 PJRT_Error *stand_in_compile(PJRT_Client_Compile_Args *args, const void *caller,
                              PJRT_Error *refused);
 
+// Return whether programs get planted faults, which few processes ask for.
+int faults_are_planted(void);
+
 // --- shared.c
 // Compile the program of `args`, which was made of `submitted`, unless an equal one is there.
 PJRT_Error *shared_compile(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,

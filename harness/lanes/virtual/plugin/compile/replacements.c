@@ -27,6 +27,8 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_set_rewriter(Change function) { rewriter = f
 
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_planter(Change function) { planter = function; }
 
+int faults_are_planted(void) { return planter != NULL; }
+
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_stand_in(Change function) { stand_in = function; }
 
 // Read a line at `*text` into `line`, and move `*text` behind it.

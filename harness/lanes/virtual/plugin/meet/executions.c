@@ -15,7 +15,9 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
               args->num_devices, shared_number(args->executable));
   free(stack);
   // Nobody can see a planted fault in a program that does not run.
-  if (shared_take_planted(args->executable)) event_plant(__builtin_return_address(0), "executed");
+  if (faults_are_planted() && shared_take_planted(args->executable)) {
+    event_plant(__builtin_return_address(0), "executed");
+  }
   PJRT_Error *mismatch = parameters_check(args);
   if (mismatch != NULL) return mismatch;
   PJRT_ExecuteOptions wide, *given = args->options;
