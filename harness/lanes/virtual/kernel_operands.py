@@ -68,17 +68,40 @@ def in_its_memory(operand: Any, aval: Any) -> Any:
 
     JAX passes scalars and what ``jax.new_ref`` put into VMEM or SMEM without a block specification.
     """
-    from jax._src.pallas import core
     from jax.experimental.pallas import tpu
 
     space = _space(aval) if aval.shape else tpu.SMEM
     if space not in {tpu.SMEM, tpu.VMEM}:
         return operand
-    return core.with_memory_space_constraint_p.bind(operand, memory_space=space)
+    return tpu.with_memory_space_constraint(operand, space)
 
 
-def over_cores(jaxpr: Any, operands: int, aliases: Mapping[int, int]) -> Any:
-    """Return the ``jaxpr`` of a kernel over cores in the form that JAX's interpreter can run.
+def in_one_buffer(parameters: dict[str, Any], operands: int) -> dict[str, Any]:
+    """Return a kernel's call whose results in VMEM or SMEM are where their operands are.
+
+    A kernel over cores has such buffers for itself. That of a ``pallas_call`` is a copy, unless the
+    array is there.
+
+    Args:
+        parameters: those of the primitive.
+        operands: how many there are.
+    """
+    from jax.experimental.pallas import tpu
+
+    aliases = dict(parameters["input_output_aliases"])
+    if "jaxprs" in parameters:
+        jaxprs = [_in_one_buffer(jaxpr, operands, aliases) for jaxpr in parameters["jaxprs"]]
+        return parameters | {"jaxprs": tuple(jaxprs)}
+    results = parameters.get("out_avals", ())
+    there = [_space(aval) in {tpu.SMEM, tpu.VMEM} for aval in results]
+    aliases = {operand: result for operand, result in aliases.items() if there and there[result]}
+    if not aliases:
+        return parameters
+    return parameters | {"jaxpr": _in_one_buffer(parameters["jaxpr"], operands, aliases)}
+
+
+def _in_one_buffer(jaxpr: Any, operands: int, aliases: Mapping[int, int]) -> Any:
+    """Return the ``jaxpr`` of a kernel in the form that JAX's interpreter can run.
 
     The interpreter passes the number of a buffer for each operand, so scalars are read from memory.
     An operand in VMEM or SMEM and the result that takes its place are one buffer on a TPU and two

@@ -20,8 +20,8 @@ def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: b
     """
     import jax
 
-    # An option of the user's, which is for their own programs.
-    with _x64(on=x64), jax.numpy_rank_promotion("allow"):
+    # Options of the user's are for their own programs.
+    with _x64(on=x64), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         lowered = _lower(jax.jit(function, keep_unused=True), shapes)
     module: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
     return module

@@ -136,18 +136,11 @@ class Kernel:
         if any(map(kernel_semaphores.is_semaphore, [*avals, *parameters.get("out_avals", ())])):
             raise NotImplementedError("semaphores that go from one kernel to another")
 
-        over_cores = "jaxprs" in parameters
-        if over_cores:
-            parameters["jaxprs"] = tuple(
-                kernel_operands.over_cores(
-                    jaxpr, len(self.operands), parameters["input_output_aliases"]
-                )
-                for jaxpr in parameters["jaxprs"]
-            )
+        parameters = kernel_operands.in_one_buffer(parameters, len(avals))
 
         def interpreted(*operands: Any) -> Any:
             operands = tuple(map(kernel_operands.as_operand, operands, avals))
-            if over_cores:
+            if "jaxprs" in parameters:  # over cores
                 operands = tuple(map(kernel_operands.in_its_memory, operands, avals))
             results = self.call.bind(*operands, **parameters)
             results = [kernel_operands.as_result(result) for result in results]

@@ -550,3 +550,30 @@ def test_what_one_kernel_counts_another_one_has(capfd: pytest.CaptureFixture[str
     result = jax.jit(lambda x: done(x, *start(x)))(X)
     np.testing.assert_array_equal(result[:4], X[:4])
     assert "has non-zero count" in capfd.readouterr().out
+
+
+def test_a_result_in_vmem_in_the_place_of_an_operand() -> None:
+    """It is the operand where the kernel writes nothing, also under strict promotion of dtypes."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if jax.__version_info__ < (0, 8):
+        pytest.skip("JAX before 0.8 has no arrays in VMEM outside of kernels")
+    vmem = pallas.BlockSpec(memory_space=tpu.VMEM)
+
+    def one_row(x: Any, out: Any) -> None:
+        del x
+        out[0, :] = out[0, :] * 2
+
+    kernel = pallas.pallas_call(
+        one_row,
+        out_shape=tpu.VMEM(X.shape, X.dtype),
+        in_specs=[vmem],
+        out_specs=vmem,
+        input_output_aliases={0: 0},
+    )
+    with jax.numpy_dtype_promotion("strict"):
+        result = jax.jit(kernel)(X)
+    np.testing.assert_array_equal(result[0], X[0] * 2)
+    np.testing.assert_array_equal(result[1:], X[1:])
