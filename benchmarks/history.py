@@ -34,7 +34,6 @@ from harness.junit.names import FORMAT
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
 from harness.verdicts.rules import ask_about, statement
-from harness.verdicts.words import NIGHTLY
 
 FIRST = datetime(2024, 1, 1, 2, 30, tzinfo=UTC)
 LANES = (("cpu", "4"), ("virtual-tpu", "2x4"))
@@ -186,7 +185,7 @@ def _ask(history: History) -> None:
     asked = sorted({each.stack: each.run for each in sorted(places)}.values())
     print(f"{len(places)} runs; asked about the last of each of {len(asked)} stacks")
     cursor = _timed("  views", lambda: ask_about(connection, asked, DAYS))
-    for name in (*(kind.rule for kind in NIGHTLY if kind.rule != "flaky"), "clusters"):
+    for name in ("changed", "died", "missing", "slower", "causes"):
         _timed(f"  {name}", lambda name=name: cursor.execute(statement(name)).fetchall())
     _timed("  heat map", lambda: cursor.execute(HEAT_MAP).fetchall())
     _timed("verdict on one run, with all of its stack's history",

@@ -28,6 +28,7 @@ from harness.dashboard.rows import (
 )
 from harness.model.versions import COMPONENTS
 from harness.render.page_names import natural
+from harness.verdicts.nightly import flaky_lines
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -109,6 +110,11 @@ class Facts:
     def eventful(self) -> set[str]:
         """The cases that were broken, turned or passed unexpectedly in the nights shown."""
         return {name for (name,) in self._rows("eventful")}
+
+    @cached_property
+    def flaky(self) -> set[tuple[str, str, str, str]]:
+        """The cases that were flaky on one of those nights, with stack, lane and topology."""
+        return flaky_lines(self._connection, [run.run for run in self.runs])
 
     @cached_property
     def areas(self) -> Mapping[str, str]:

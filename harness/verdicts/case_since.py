@@ -41,10 +41,8 @@ class CaseSince:
         return Cause(self.layer, self.signature)
 
 
-def cases_of(
-    cursor: duckdb.DuckDBPyConnection, rules: Iterable[str]
-) -> list[tuple[str, dict[str, Any]]]:
-    """Each row of the rules' statements, as the rule and the fields of a class of CaseSince.
+def cases_of(cursor: duckdb.DuckDBPyConnection, rules: Iterable[str]) -> list[dict[str, Any]]:
+    """Return each row of the rules' statements as the fields of a class of CaseSince.
 
     A statement's columns are named as the fields; what is NULL is left to the field's default.
     """
@@ -52,11 +50,9 @@ def cases_of(
     for rule in rules:
         rows = cursor.execute(statement(rule)).fetchall()
         names = [name for name, *_ in cursor.description or ()]
-        found += [
-            (rule, {n: v for n, v in zip(names, row, strict=True) if v is not None}) for row in rows
-        ]
-    said = _said_by(cursor, {fields["run"] for _, fields in found})
-    for _, fields in found:
+        found += [{n: v for n, v in zip(names, row, strict=True) if v is not None} for row in rows]
+    said = _said_by(cursor, {fields["run"] for fields in found})
+    for fields in found:
         place = (fields["run"], fields["lane"], fields["topology"], fields["case"])
         fields.update(said.get(place, {}))
     return found

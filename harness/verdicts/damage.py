@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from harness.history.names import RunFile, SetAside, place_of
-from harness.model.flakiness import WINDOW
 
 if TYPE_CHECKING:
     import duckdb
 
+_WINDOW = 7  # runs that flaky.sql looks at
 # Of a run that can't be read, between the parameters: its name. A lane that no run since then has,
 # a case that is broken now and that no run since then measured, and, where the flaky rule would
 # have looked at it, a case with answers of both kinds.
@@ -63,5 +63,5 @@ def _place(file: SetAside) -> RunFile | None:
 
 
 def _matters(cursor: duckdb.DuckDBPyConnection, place: RunFile) -> bool:
-    values = {"damaged": place.run, "window": WINDOW}
+    values = {"damaged": place.run, "window": _WINDOW}
     return cursor.execute(_MATTERS, values).fetchone() == (True,)

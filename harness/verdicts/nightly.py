@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import duckdb
 
 
+_RULES = ("changed", "died", "missing", "slower")
+
+
 @dataclass(frozen=True, kw_only=True)
 class NightVerdict(CaseSince):
     """One verdict on one case of one run; a case may have several.
@@ -102,9 +105,9 @@ def judge(
     ``set_aside`` are the history's files that can't be read.
     """
     cursor = ask_about(connection, runs, days)
-    by_rule = {verdict.rule: verdict for verdict in NIGHTLY}
     found = [
-        NightVerdict(verdict=by_rule[rule], **fields) for rule, fields in cases_of(cursor, by_rule)
+        NightVerdict(**{**fields, "verdict": Verdict(fields["verdict"])})
+        for fields in cases_of(cursor, _RULES)
     ]
     found.sort(
         key=lambda v: (NIGHTLY.index(v.verdict), v.case, v.lane, v.topology, v.run, v.number)
@@ -127,6 +130,15 @@ def judge(
         versions_of(cursor, named),
         deciding(cursor, set_aside),
     )
+
+
+def flaky_lines(
+    connection: duckdb.DuckDBPyConnection, runs: Sequence[str]
+) -> set[tuple[str, str, str, str]]:
+    """Return case, stack, lane and topology of each that was flaky between these runs."""
+    cursor = ask_about(connection, runs, days=0)
+    rows = cursor.execute('SELECT DISTINCT "case", stack, lane, topology FROM flaky').fetchall()
+    return set(rows)
 
 
 def versions_of(

@@ -79,7 +79,7 @@ def state(connection: duckdb.DuckDBPyConnection) -> State:
     """The state of the whole history as of the newest run of each stack."""
     newest = [run for (run,) in connection.execute(_NEWEST).fetchall()]
     cursor = ask_about(connection, newest)
-    standing = [Standing(**fields) for _, fields in cases_of(cursor, ["standing"])]
+    standing = [Standing(**fields) for fields in cases_of(cursor, ["standing"])]
     working = {digest(*line)[:10]: run for *line, run in connection.execute(_WORKING).fetchall()}
     named = {*newest, *working.values(), *(r for s in standing for r in (s.before, s.since))}
     return State(grouped(standing), working, versions_of(cursor, named))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.history.names import started
 from harness.history.sql import quoted
+from harness.verdicts.words import CHANGES_SQL
 
 if TYPE_CHECKING:
     import duckdb
@@ -43,8 +44,8 @@ def ask_about(
 
     There ``asked`` are the runs that exist of ``runs``, and ``cases`` what has to do with them:
     their stacks, not after them, and at most ``days`` before them. ``numbers`` has a line for each
-    number of a case that works; ``runs``, ``answers`` and ``flaky`` are what the statements of
-    those names say.
+    number of a case that works; ``changes`` is the rule about change; ``runs``, ``answers`` and
+    ``flaky`` are what the statements of those names say.
     """
     cursor = connection.cursor()
     dates = _dates(runs)
@@ -65,6 +66,7 @@ def ask_about(
     (reach,) = cursor.execute(_REACH).fetchone() or (None,)
     since = f"date >= DATE '{reach}'" if reach else "true"
     cursor.execute(f"CREATE TEMP VIEW numbers AS {_NUMBERS.format(where=since)}")
+    cursor.execute(f"CREATE TEMP VIEW changes AS {CHANGES_SQL}")
     for name in ("answers", "flaky"):
         cursor.execute(f"CREATE TEMP TABLE {name} AS {statement(name)}")
     return cursor

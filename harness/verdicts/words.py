@@ -1,13 +1,13 @@
-"""The verdicts, each word once, and the rule about change in Python.
+"""The verdicts, each word once, and the rule about change.
 
-docs/glossary.md says what each word means. The rules over a history are statements in ``sql/``.
-``tests/verdicts/test_rules_agree.py`` compares them with ``change`` and with
-``harness.model.flakiness``.
+docs/glossary.md says what each word means. The rules over a history are statements in ``sql/``,
+which join the relation ``CHANGES_SQL``.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import product
 
 from harness.model.outcome import Answer
 
@@ -28,11 +28,6 @@ class Verdict(StrEnum):
     STILL_FAILING = "still failing"
     NEWLY_MEASURED = "newly measured"
     UNCHANGED = "unchanged"
-
-    @property
-    def rule(self) -> str:
-        """The name of the rule's file in ``sql/``, for those that a history has a rule for."""
-        return self.replace(" ", "_")
 
 
 VERDICTS = list(Verdict)
@@ -60,6 +55,17 @@ def change(was: Answer | None, now: Answer | None) -> Verdict:
     if now is Answer.BROKEN and was is not Answer.BROKEN:
         return Verdict.NEW_FAILURE
     return Verdict.STILL_FAILING if was else Verdict.NEWLY_MEASURED
+
+
+# The same as SQL that every engine reads. An answer that was not measured is ''.
+CHANGES_SQL = (
+    "SELECT c.was, c.now, c.verdict FROM (VALUES\n    "  # noqa: S608 - words of ours
+    + ",\n    ".join(
+        f"('{was or ''}', '{now or ''}', '{change(was, now)}')"
+        for was, now in product((None, *Answer), repeat=2)
+    )
+    + "\n) AS c (was, now, verdict)"
+)
 
 
 def counted(size: int, expected: int, verdict: Verdict) -> str:

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 from support import nights
+from support.paths import ROOT
 
 from harness.diagnosis.cause import Cause
 from harness.history.store import History
+from harness.model.outcome import BROKEN, DECLARABLE, OUTCOMES_SQL, WORKS, Kind
 from harness.render import nightly_github, nightly_text
 from harness.verdicts.nightly import NightVerdict, Verdicts, judge
 from harness.verdicts.rules import SQL, statement
-from harness.verdicts.words import NIGHTLY, Verdict
+from harness.verdicts.words import CHANGES_SQL, NIGHTLY, Verdict
 
 Said = tuple[int, str, str, str]
 
@@ -113,32 +115,34 @@ def test_failures_of_one_cause_are_counted_as_one(history: History, runs: list[s
 
 
 def test_case_that_a_rerun_changes_is_flaky(tmp_path: Path) -> None:
-    """Of any pytest's report: it passed in the end, and was not broken before either."""
-    for night, inside in enumerate(
-        ("", '<flakyFailure message="x"/>', "", '<failure message="x"/>')
-    ):
+    """Of any pytest's report: it passed in the end, and is flaky for seven runs."""
+    for night, inside in enumerate(("", '<flakyFailure message="x"/>', *[""] * 7)):
         body = f'<testcase name="a">{inside}</testcase><testcase name="b"/>'
-        head = f'<testsuite timestamp="2026-11-2{night}T02:30:00">'
+        head = f'<testsuite timestamp="2026-11-1{night}T02:30:00">'
         (tmp_path / f"{night}.xml").write_text(f"{head}{body}</testsuite>")
     history = History(tmp_path / "history")
     history.record(sorted(tmp_path.glob("*.xml")))
     runs = [Path(name).stem for name in history.files.listed().names]
     found = history.ask(lambda connection: judge(connection, runs)).found
     assert [(str(v.verdict), v.case, v.run) for v in found] == [
-        ("flaky", "a", run) for run in runs[1:]
+        ("flaky", "a", run) for run in runs[1:8]
     ]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SQL.glob("*.sql")))
 def test_every_statement_begins_with_its_rule(name: str) -> None:
     assert statement(name).startswith("-- ")
-    assert {kind.rule for kind in NIGHTLY} | {
-        "runs",
-        "answers",
-        "flaky",
-        "causes",
-        "standing",
-    } == {path.stem for path in SQL.glob("*.sql")}
+
+
+def test_every_outcome_is_one_answer_or_none() -> None:
+    assert {*WORKS, *BROKEN, Kind.SKIPPED} == set(Kind)
+    assert not set(WORKS) & set(BROKEN)
+    assert set(DECLARABLE) <= set(BROKEN)
+
+
+@pytest.mark.parametrize("relation", [OUTCOMES_SQL, CHANGES_SQL])
+def test_other_engines_get_the_same_relations(relation: str) -> None:
+    assert relation in (ROOT / "docs" / "history.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

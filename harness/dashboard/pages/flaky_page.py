@@ -11,7 +11,6 @@ from harness.dashboard.changes import Change, of
 from harness.dashboard.page_maker import Build
 from harness.dashboard.rows import WORKS, Point, StackLine
 from harness.dashboard.site_facts import Facts
-from harness.model.flakiness import is_flaky
 
 _LISTED = 500
 
@@ -38,28 +37,15 @@ def turns(facts: Facts, points: Sequence[Point]) -> int:
     )
 
 
-def was_flaky(facts: Facts, points: Sequence[Point]) -> bool:
-    """Whether the case was flaky on one of these nights, by the rule of the verdict."""
-    attempts: dict[tuple[tuple[str, str], ...], list[list[bool]]] = {}
-    for point in points:
-        if point.outcome != "skipped":
-            versions = tuple(sorted(facts.run[point.run].versions.items()))
-            runs = attempts.setdefault(versions, [])
-            runs.append([point.outcome in WORKS])
-            if is_flaky(runs):
-                return True
-    return False
-
-
 def _same(facts: Facts, one: str, other: str) -> bool:
     return facts.run[one].versions == facts.run[other].versions
 
 
 def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Flaky | None:
     """The line in the list, if the case is flaky on it."""
-    if not tonight and not was_flaky(facts, points):
-        return None
     first = points[0]
+    if not tonight and (first.name, *StackLine.of(first)) not in facts.flaky:
+        return None
     ran = [point for point in points if point.outcome != "skipped"]
     return Flaky(
         first.name,

@@ -1,12 +1,7 @@
 -- flaky: within the case's last 7 answers on the same component versions, the attempts of one run
 -- disagree, or the case turned at least twice from working to broken or back. Whether it was broken
--- as expected makes no difference. One change alone has a cause that stays. A flaky case has no other
--- verdict about change: not regressed, fixed, new failure or still failing.
--- harness/model/flakiness.py is the same rule in Python.
-SELECT
-    w.run, w.stack, w.lane, w.topology, w.case,
-    w.before_run AS before, w.since,
-    CAST(NULL AS VARCHAR(99)) AS number, CAST(NULL AS DOUBLE) AS was, CAST(NULL AS DOUBLE) AS now
+-- as expected makes no difference. One change alone has a cause that stays.
+SELECT w.run, w.stack, w.lane, w.topology, w.case
 FROM (
     SELECT
         t.*,
@@ -32,5 +27,4 @@ FROM (
         ) l
     ) t
 ) w
-JOIN asked q ON q.run = w.run
 WHERE w.turns > 1 OR w.disagreed > 0

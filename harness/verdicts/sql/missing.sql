@@ -1,9 +1,7 @@
 -- missing: the last run of this stack and lane measured the case, and this one did not: it skipped
 -- the case, or does not have it. A lane of which a run has no case at all was not asked for.
 SELECT
-    b.run, p.stack, p.lane, p.topology, p.case,
-    b.before, b.run AS since,
-    CAST(NULL AS VARCHAR(99)) AS number, CAST(NULL AS DOUBLE) AS was, CAST(NULL AS DOUBLE) AS now
+    d.verdict, b.run, p.stack, p.lane, p.topology, p.case, b.before, b.run AS since
 FROM (
     SELECT
         l.run, l.stack, l.lane,
@@ -16,4 +14,5 @@ JOIN outcomes o ON o.outcome = p.outcome
 LEFT JOIN cases n
     ON n.run = b.run AND n.lane = p.lane AND n.topology = p.topology AND n.case = p.case
 LEFT JOIN outcomes m ON m.outcome = n.outcome
-WHERE m.outcome IS NULL
+JOIN changes d ON d.was = o.answer AND d.now = COALESCE(m.answer, '')
+WHERE d.verdict = 'missing'

@@ -52,7 +52,7 @@ limits AS (
         s.since, s.last, s.lowest, s.was, s.now
 )
 SELECT
-    l.asked_run AS run, l.stack, l.lane, l.topology, l.case, l.before, l.since,
+    'slower' AS verdict, l.asked_run AS run, l.stack, l.lane, l.topology, l.case, l.before, l.since,
     l.name AS number, l.was, l.now
 FROM limits l
 WHERE l.lowest > l.most AND COALESCE(l.last, l.was) <= l.most
