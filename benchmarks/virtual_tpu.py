@@ -22,6 +22,7 @@ from recorded import recorded
 from harness.lanes.virtual import library
 from harness.lanes.virtual.library import backend_path
 from harness.model.topology import Topology
+from harness.platforms.tpu import TPU
 
 PROJECT = """
 import statistics
@@ -104,7 +105,7 @@ def _interception(folder: str, times: dict[str, list[float]]) -> None:
         program.write_bytes(
             square(jax.ShapeDtypeStruct((448, 448), "float32")).mlir_module_serialized
         )
-    wanted = library.environment(Topology(1, 1)).items()
+    wanted = library.environment(Topology(1, 1), TPU).items()
     environment = {name: value for name, value in wanted if value is not None}
     environment["XLA_HARNESS_EVENTS"] = str(Path(folder) / "events.jsonl")
     sides = dict(zip(PAIRS["interception"], (backend_path(), library.PLUGIN), strict=True))

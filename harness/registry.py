@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
@@ -17,8 +18,9 @@ class Registry(Mapping[str, T]):
     """Maps a name to its object, which is made when it is first asked for.
 
     Every entry has the form of an entry point: a name and ``module:Class``, where ``Class()`` is
-    the object. The harness's own entries come first, in their order; those of installed packages
-    follow in the order of their names. Iterating over the names imports no entry's module.
+    the object, or ``module:OBJECT`` for data. The harness's own entries come first, in their order;
+    those of installed packages follow in the order of their names. Iterating over the names imports
+    no entry's module.
     """
 
     def __init__(self, noun: str, interface: type[Any], own: Mapping[str, str]) -> None:
@@ -60,12 +62,16 @@ class Registry(Mapping[str, T]):
     def _make(self, entry: EntryPoint) -> T:
         where = f"{self._noun} {entry.name!r} of {_package(entry)}: {entry.value}"
         try:
-            made: T = entry.load()()
+            made: T = entry.load()
+            made = made() if callable(made) else made
         except Exception as error:  # whatever a foreign module raises
             raise BadInputError(f"{where} can't be loaded: {error!r}") from error
         members = {*vars(self._interface), *self._interface.__annotations__}
+        is_whole = is_dataclass(self._interface) and isinstance(made, self._interface)
         missing = sorted(
-            name for name in members if not name.startswith("_") and not self._has(made, name)
+            name
+            for name in (() if is_whole else members)
+            if not name.startswith("_") and not self._has(made, name)
         )
         if missing:
             raise BadInputError(f"{where}: expected it to have {', '.join(missing)}")

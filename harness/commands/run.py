@@ -26,6 +26,7 @@ from harness.lanes.events import EventLog, Events
 from harness.lanes.unseen import unseen_error
 from harness.lanes.virtual.executor.watch import deadline_of
 from harness.model.topology import Topology
+from harness.platforms import platform_here
 
 _LANE = "virtual-tpu"
 _PRINTED = "XLA_HARNESS_PRINTS_REASON"  # tells the job that this process prints why it is stuck
@@ -176,7 +177,8 @@ def _environments(lane: Lane, topology: Topology) -> list[Mapping[str, str]]:
     can divide them.
     """
     if topology.processes:
-        base, job = _merged(lane.environment(topology)), JobEnvironment(topology)
+        base = _merged(lane.environment(topology))
+        job = JobEnvironment(topology, platform_here(base))
         return [_LINES | base | job.of(number) for number in range(topology.process_count)]
     undivided = topology.slices == 1 and lane.name == _LANE
     return [_LINES | _merged(lane.environment(topology.divided("chip") if undivided else topology))]

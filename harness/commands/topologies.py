@@ -9,9 +9,10 @@ import textwrap
 from harness.commands.output import answer, columns
 from harness.commands.parsers import add_json
 from harness.errors import BadInputError
-from harness.model.generations import GENERATIONS, Generation
 from harness.model.topology import Topology
 from harness.model.versions import installed
+from harness.platforms.description import Generation
+from harness.platforms.tpu import TPU
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def _run(options: argparse.Namespace) -> int:
     os.environ.update(libtpu.ENVIRONMENT)
     libtpu.preload()
     refused: list[str] = []
-    found = [(generation, _taken(generation, refused)) for generation in GENERATIONS.values()]
+    found = [(generation, _taken(generation, refused)) for generation in TPU.generations]
     lines = [f"libtpu {installed('libtpu')} compiles for these slices, and for several of each:"]
     for generation, taken in found:
         lines.append(f"{generation.name}, {generation.device_kind}")

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from harness.frameworks import named_platforms
-from harness.frameworks.protocol import Framework, Platform
+from harness.frameworks.protocol import Framework
+from harness.platforms import VARIABLE
 from harness.registry import Registry
 
 __all__ = [
     "FRAMEWORKS",
     "Framework",
-    "Platform",
     "conflict",
     "environment",
     "missing",
@@ -39,11 +39,11 @@ def missing(name: str) -> str:
     return "" if find_spec(name) else f"framework {name}: not installed in this environment"
 
 
-def environment(platform: Platform, devices: int) -> dict[str, str | None]:
+def environment(platform: str, devices: int) -> dict[str, str | None]:
     """The variables that make every framework take so many devices of the platform; None unsets."""
     every = (framework.environment(platform, devices) for framework in FRAMEWORKS.values())
     found = {name: value for variables in every for name, value in variables.items()}
-    return found | {named_platforms.VARIABLE: platform}
+    return found | {VARIABLE: platform}
 
 
 def conflict(
@@ -64,7 +64,7 @@ def without_lanes(environment: Mapping[str, str]) -> dict[str, str]:
     return named_platforms.without_lanes(FRAMEWORKS.values(), environment)
 
 
-def prepare(platform: Platform, devices: int) -> None:
+def prepare(platform: str, devices: int) -> None:
     """Tell every framework that this process has imported what its variables no longer can."""
     for framework in FRAMEWORKS.values():
         framework.prepare(platform, devices)

@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.frameworks.protocol import Framework, NamedPlatforms, Platform
+from harness.frameworks.protocol import Framework, NamedPlatforms
+from harness.platforms import PLATFORMS
 
-# On a machine with a TPU JAX itself looks for these two. Without any platform it would look for a
-# TPU first.
-_PLATFORMS: Mapping[Platform, str] = {"cpu": "cpu", "tpu": "tpu,cpu"}
+
+def _platforms(platform: str) -> str:
+    """Return what JAX has to look for: without any platform it would look for a TPU first."""
+    return platform if platform == "cpu" else PLATFORMS[platform].frameworks["jax"]
 
 
 class Jax(Framework):
@@ -21,17 +23,17 @@ class Jax(Framework):
     preload = ("jax.numpy", "jax.extend", "jax.experimental.pallas.tpu")
     read_at_import = ("JAX_*",)
 
-    def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
-        chosen = {"JAX_PLATFORMS": _PLATFORMS[platform]}
+    def environment(self, platform: str, devices: int) -> Mapping[str, str | None]:
+        chosen = {"JAX_PLATFORMS": _platforms(platform)}
         return chosen | {"JAX_NUM_CPU_DEVICES": str(devices)} if platform == "cpu" else chosen
 
-    def prepare(self, platform: Platform, devices: int) -> None:
+    def prepare(self, platform: str, devices: int) -> None:
         # JAX read its variables when it was imported, before the fork.
         if "jax" not in sys.modules:
             return
         import jax
 
-        jax.config.update("jax_platforms", _PLATFORMS[platform])
+        jax.config.update("jax_platforms", _platforms(platform))
         if platform != "cpu":
             return
         if hasattr(jax.config, "jax_num_cpu_devices"):
@@ -45,7 +47,7 @@ class Jax(Framework):
         variable = environment.get("JAX_PLATFORMS", "")
         jax = sys.modules.get("jax")
         configured = jax.config.jax_platforms or "" if jax is not None else ""
-        if configured in (variable, _PLATFORMS["tpu"]):
+        if configured in (variable, _platforms("tpu")):
             configured = ""
         values = {
             "JAX_PLATFORM_NAME": environment.get("JAX_PLATFORM_NAME", ""),

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import get_args
 
-from harness.frameworks.protocol import Framework, NamedPlatforms, Platform
-
-VARIABLE = "XLA_HARNESS_PLATFORM"  # the platform whose variables a lane has set in this process
+from harness.frameworks.protocol import Framework, NamedPlatforms
+from harness.platforms import PLATFORMS, VARIABLE
 
 
 def conflict(
@@ -24,9 +22,9 @@ def conflict(
     process is, nobody has named. If the user has not chosen this lane, but a case declares it, then
     a platform of another lane, as ``cpu``, is only a default that the case doesn't take.
     """
-    outer = next((one for one in get_args(Platform) if one == environment.get(VARIABLE)), None)
+    outer = environment.get(VARIABLE)
     for framework in frameworks:
-        inherited = framework.environment(outer, 1) if outer else {}
+        inherited = framework.environment(outer, 1) if outer in _of_lanes() else {}
         for names in framework.named_platforms(environment):
             value = names.value if names.value != inherited.get(names.setting) else ""
             if not value:
@@ -62,9 +60,13 @@ def without_lanes(
 
 def _is_of_lanes(framework: Framework, names: NamedPlatforms) -> bool:
     """Return whether lanes can have all of these platforms."""
-    variables = (framework.environment(platform, 1) for platform in get_args(Platform))
+    variables = (framework.environment(platform, 1) for platform in _of_lanes())
     known = {name for own in variables for name in _listed(own.get(names.variable) or "")}
     return known.issuperset(_listed(names.value))
+
+
+def _of_lanes() -> tuple[str, ...]:
+    return ("cpu", *PLATFORMS)
 
 
 def _listed(value: str) -> list[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-Platform = Literal["cpu", "tpu"]
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -45,15 +43,16 @@ class Framework(Protocol):
     read_at_import: tuple[str, ...]
     """Variables that it reads when it is imported, so that a case can't set them; ``*`` matches."""
 
-    def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
+    def environment(self, platform: str, devices: int) -> Mapping[str, str | None]:
         """Variables that must stand in a case's process before the runtime starts; None unsets.
 
-        ``devices`` is the number of all devices of all slices. What only one lane needs, such as
+        ``platform`` is ``cpu`` or the name of one in ``harness.platforms``, and ``devices`` the
+        number of all devices of all slices. What only one lane needs, such as
         the path of its plugin, is that lane's to set.
         """
         ...
 
-    def prepare(self, platform: Platform, devices: int) -> None:
+    def prepare(self, platform: str, devices: int) -> None:
         """Set in this process what was read from the environment when the framework was imported.
 
         Does nothing if it is not imported, and starts nothing.

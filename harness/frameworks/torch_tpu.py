@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.frameworks.protocol import Framework, NamedPlatforms, Platform
+from harness.frameworks.protocol import Framework, NamedPlatforms
 
 
 class TorchTpu(Framework):
@@ -26,7 +26,7 @@ class TorchTpu(Framework):
     processes = "chip"
     read_at_import = ("TORCH_DEVICE_BACKEND_AUTOLOAD",)
 
-    def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
+    def environment(self, platform: str, devices: int) -> Mapping[str, str | None]:
         del devices  # it has no variable for their number
         if platform != "tpu":
             return {}
@@ -34,7 +34,7 @@ class TorchTpu(Framework):
         # later processes execute it: it is neither submitted, nor counted, nor compiled by libtpu.
         return {"TORCH_TPU_TIER2_COMPILATION_CACHE": "disabled"}
 
-    def prepare(self, platform: Platform, devices: int) -> None:
+    def prepare(self, platform: str, devices: int) -> None:
         """Register its device, which it does at its import if there is a TPU by then."""
         del devices
         loader = sys.modules.get("torch_tpu._loader")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.frameworks.protocol import Framework, NamedPlatforms, Platform
+from harness.frameworks.protocol import Framework, NamedPlatforms
+from harness.platforms import PLATFORMS
 
 
 class TorchXla(Framework):
@@ -27,12 +28,12 @@ class TorchXla(Framework):
         "XLA_DYNAMO_DEBUG",
     )
 
-    def environment(self, platform: Platform, devices: int) -> Mapping[str, str | None]:
-        if platform == "tpu":
-            return {"PJRT_DEVICE": "TPU"}
-        return {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
+    def environment(self, platform: str, devices: int) -> Mapping[str, str | None]:
+        if platform == "cpu":
+            return {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
+        return {"PJRT_DEVICE": PLATFORMS[platform].frameworks.get(self.name)}
 
-    def prepare(self, platform: Platform, devices: int) -> None:
+    def prepare(self, platform: str, devices: int) -> None:
         """It reads its variables when the runtime starts."""
 
     def named_platforms(self, environment: Mapping[str, str]) -> Sequence[NamedPlatforms]:

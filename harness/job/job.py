@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from harness.errors import BadInputError
+from harness.platforms import platform_here
 
 RENDEZVOUS = "XLA_HARNESS_RENDEZVOUS"
 TOKEN = "XLA_HARNESS_JOB_TOKEN"
@@ -27,7 +28,7 @@ class Job:
     slice: int
     host: int
     address: tuple[str, int]  # where the first worker awaits the others
-    coordinator: str  # MegaScale's
+    coordinator: str  # where the slices discover each other
     patience: float  # seconds to wait for a worker beyond the deadline of the case it is in
     token: str = field(repr=False)  # who has it is a worker of this job
 
@@ -63,15 +64,16 @@ def of(environment: Mapping[str, str]) -> Job | None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise BadInputError(f"{RENDEZVOUS}={address!r}: expected HOST:PORT")
-    slices = _number(environment, "MEGASCALE_NUM_SLICES", "1", 1, 4096)
-    hosts = len(environment.get("TPU_WORKER_HOSTNAMES", "localhost").split(","))
+    launch = platform_here(environment).launch
+    slices = _number(environment, launch.slices, "1", 1, 4096)
+    hosts = len(environment.get(launch.hostnames, "localhost").split(","))
     job = Job(
         slices=slices,
         hosts=hosts,
-        slice=_number(environment, "MEGASCALE_SLICE_ID", "0", 0, slices - 1),
-        host=_number(environment, "TPU_WORKER_ID", "0", 0, hosts - 1),
+        slice=_number(environment, launch.slice, "0", 0, slices - 1),
+        host=_number(environment, launch.worker, "0", 0, hosts - 1),
         address=(host, int(port)),
-        coordinator=environment.get("MEGASCALE_COORDINATOR_ADDRESS", ""),
+        coordinator=environment.get(launch.coordinator, ""),
         patience=_seconds(environment),
         token=environment.get(TOKEN, ""),
     )

@@ -14,6 +14,7 @@ from harness.lanes import events
 from harness.lanes.events import EventLog, Events
 from harness.lanes.virtual import library, process
 from harness.model.topology import Topology
+from harness.platforms import platform_here
 
 
 def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float = 50) -> list[Any]:
@@ -35,7 +36,7 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
     """
     if not topology.processes:
         raise BadInputError(f"run_ranks: topology {topology}: expected @chip, @host or @slice")
-    environment = JobEnvironment(topology)
+    environment = JobEnvironment(topology, platform_here())
 
     def rank(number: int) -> Any:
         os.environ.update(environment.of(number))

@@ -13,6 +13,7 @@ from harness.job.exchange import exchange
 from harness.job.job import Job
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
+from harness.platforms import platform_here
 
 
 def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float = 50) -> list[Any]:
@@ -67,12 +68,13 @@ def _real_job(topology: Topology) -> Job | None:
 def _in_place(
     fn: Callable[[int], Any], topology: Topology, real: Job, deadline: float
 ) -> list[Any]:
-    os.environ.update(
-        MEGASCALE_SLICE_ID=str(real.slice),
-        MEGASCALE_NUM_SLICES=str(real.slices),
-        MEGASCALE_COORDINATOR_ADDRESS=real.coordinator,
-        XLA_HARNESS_JOB_TOKEN=real.token,
-        VIRTUAL_TPU_CHIPS=str(topology.chips),
-    )
+    launch = platform_here().launch
+    os.environ |= {
+        launch.slice: str(real.slice),
+        launch.slices: str(real.slices),
+        launch.coordinator: real.coordinator,
+        job.TOKEN: real.token,
+        "VIRTUAL_TPU_CHIPS": str(topology.chips),
+    }
     values = exchange(lambda: fn(real.slice), real, deadline)
     return values[:: real.hosts]

@@ -10,7 +10,8 @@ from difflib import get_close_matches
 
 from harness.errors import BadInputError
 from harness.lanes import LANES
-from harness.model.generations import GENERATIONS, Generation
+from harness.platforms.description import Generation
+from harness.platforms.tpu import TPU
 
 REPLICATED = "slice"  # the replicated job: one Job for each slice
 _LONGEST = 63  # characters of a host name
@@ -124,12 +125,11 @@ def _lanes() -> list[str]:
 
 
 def _generation(accelerator: str) -> Generation:
-    by_label = {generation.gke: generation for generation in GENERATIONS.values()}
+    by_label = {generation.gke: generation for generation in TPU.generations}
     if found := by_label.get(accelerator):
         return found
-    near = get_close_matches(accelerator, by_label, n=1, cutoff=0.3)
-    if accelerator in GENERATIONS:
-        near = [GENERATIONS[accelerator].gke]
+    near = [generation.gke for generation in TPU.generations if generation.name == accelerator]
+    near = near or get_close_matches(accelerator, by_label, n=1, cutoff=0.3)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise BadInputError(
         f"--accelerator {accelerator!r}: expected one of {', '.join(by_label)}{hint}"

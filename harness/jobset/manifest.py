@@ -15,7 +15,8 @@ from harness.job import job
 from harness.jobset.job_plan import REPLICATED, JobPlan
 from harness.junit.report import STACK_VARIABLE
 from harness.messages import new_token
-from harness.model.generations import Generation
+from harness.platforms.description import Generation
+from harness.platforms.tpu import TPU
 
 Json = dict[str, Any]
 
@@ -140,19 +141,20 @@ def _environment(plan: JobPlan) -> list[Json]:
     """In this order: Kubernetes puts only earlier variables in place of ``$(NAME)``."""
     hosts = range(plan.hosts)
     # A slice's own workers, wherever the pod is.
-    index = "$(MEGASCALE_SLICE_ID)" if plan.slices > 1 else "0"
+    launch = TPU.launch
+    index = f"$({launch.slice})" if plan.slices > 1 else "0"
     values = {
-        "TPU_WORKER_HOSTNAMES": ",".join(plan.host(index, worker) for worker in hosts),
+        launch.hostnames: ",".join(plan.host(index, worker) for worker in hosts),
         "TPU_ACCELERATOR_TYPE": plan.generation.accelerator_type(_chips(plan)),
         "TPU_TOPOLOGY": plan.grid,
         job.RENDEZVOUS: f"{plan.host(0, 0)}:{RENDEZVOUS_PORT}",
         **({STACK_VARIABLE: plan.stack.replace("$", "$$")} if plan.stack else {}),
     }
-    fields = {"TPU_WORKER_ID": _COMPLETION_INDEX}
+    fields = {launch.worker: _COMPLETION_INDEX}
     if plan.slices > 1:
-        fields = {"MEGASCALE_SLICE_ID": _JOB_INDEX, **fields}
-        values["MEGASCALE_NUM_SLICES"] = str(plan.slices)
-        values["MEGASCALE_COORDINATOR_ADDRESS"] = plan.host(0, 0)
+        fields = {launch.slice: _JOB_INDEX, **fields}
+        values[launch.slices] = str(plan.slices)
+        values[launch.coordinator] = plan.host(0, 0)
     return [
         *({"name": k, "valueFrom": {"fieldRef": {"fieldPath": v}}} for k, v in fields.items()),
         *({"name": k, "value": v} for k, v in values.items()),

@@ -23,7 +23,7 @@ LANES: Registry[Lane] = Registry(
     Lane,
     {
         DEFAULT_LANE: "harness.lanes.cpu:CpuLane",
-        "virtual-tpu": "harness.lanes.virtual.lane:VirtualTpuLane",
+        "virtual-tpu": "harness.lanes.virtual.lane:VirtualLane",
         "tpu-aot": "harness.lanes.aot.lane:TpuAotLane",
         "tpu": "harness.lanes.hardware.lane:TpuLane",
     },

@@ -23,7 +23,7 @@ class CpuLane(Lane):
 
     def check(self, topology: Topology) -> None:
         if topology.generation:
-            raise BadInputError(f"topology {topology}: lane cpu has no TPU generation")
+            raise BadInputError(f"topology {topology}: lane cpu has no generations")
         if topology.processes:
             raise BadInputError(f"topology {topology}: lane cpu has all devices in one process")
 

@@ -15,9 +15,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from harness.model.generations import generation_named
 from harness.model.topology import Topology
 from harness.model.versions import ABSENT, COMPONENTS, stack_versions
+from harness.platforms.tpu import TPU
 
 LAUNCHER = "set_tpu_launch_env"
 
@@ -64,7 +64,7 @@ def unlaunched(program: str, topology: Topology) -> str:
     """
     if f"{LAUNCHER}(" not in program or topology.processes != "chip":
         return ""
-    generation = generation_named(topology.generation)
+    generation = TPU.generation(topology.generation)
     known = launched().get(generation.pci)
     if not known or topology.devices in known:
         return ""

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from harness.errors import BadInputError
-from harness.model.generations import generation_named
+from harness.platforms import Platform, generation_named
 
 _SPELLING = re.compile(
     r"(?:(?P<slices>[1-9]\d{0,6})x)?(?:(?P<generation>[a-z]\w*):)?"
@@ -23,10 +23,10 @@ ONE = "one"  # as options and markers write a job of one process
 class Topology:
     """``slices`` slices of ``devices`` devices each; written ``2x4``, or ``4`` for one slice.
 
-    A TPU's has a ``generation`` and the ``grid`` of a slice's chips too, and is written as libtpu
-    writes a slice, with the number of slices in front: ``v6e:2x2``, ``2xv4:2x2x1``. ``2xv6e:4`` is
-    read as ``2xv6e:2x2``. Without a generation, a TPU lane takes its own default. A chip of
-    ``tpu7x`` is two devices.
+    That of one platform has a ``generation`` and the ``grid`` of a slice's chips too, and is
+    written as libtpu writes a slice, with the number of slices in front: ``v6e:2x2``,
+    ``2xv4:2x2x1``. ``2xv6e:4`` is read as ``2xv6e:2x2``. Without a generation, a lane takes its
+    platform's default. A chip of ``tpu7x`` is two devices.
 
     ``processes`` says how a job divides its devices: one process for each ``chip``, ``host`` or
     ``slice``, written ``2x4@chip``; "" is one process that has them all.
@@ -45,8 +45,8 @@ class Topology:
         size = tuple(map(int, match["size"].split("x"))) if match else ()
         if match is None or (not match["generation"] and len(size) > 1):
             raise BadInputError(
-                f"topology {text!r}: expected DEVICES or SLICESxDEVICES, as 4 or 2x4; for a TPU "
-                "also [SLICESx]GENERATION:CHIPS, as v6e:4, v6e:2x2 or 2xv4:2x2x1; a job of several "
+                f"topology {text!r}: expected DEVICES or SLICESxDEVICES, as 4 or 2x4, or "
+                "[SLICESx]GENERATION:CHIPS, as v6e:4, v6e:2x2 or 2xv4:2x2x1; a job of several "
                 "processes has @chip, @host or @slice after it"
             )
         slices, processes = int(match["slices"] or 1), match["processes"] or ""
@@ -64,6 +64,13 @@ class Topology:
             raise BadInputError(f"topology {text!r}: {error}") from None
         devices = math.prod(grid) * generation.devices
         return cls(slices, devices, generation.name, grid, processes)
+
+    def on(self, platform: Platform) -> Topology:
+        """Return the same devices with a generation: the platform's default if there is none."""
+        if self.generation:
+            return self
+        generation = platform.generation("")
+        return replace(self, generation=generation.name, grid=generation.grid((self.devices,)))
 
     def divided(self, processes: str) -> Topology:
         """The same devices for a job of a process each ``chip``, ``host``, ``slice``, or ``one``.
@@ -129,19 +136,24 @@ class Topology:
         return f"{text}@{self.processes}" if self.processes else text
 
 
-def check_slice(topology: Topology) -> None:
-    """Raise BadInputError, with near matches, for a slice that Google Cloud does not offer.
+def check_slice(topology: Topology, platform: Platform) -> None:
+    """Raise BadInputError, with near matches, for a slice that no device of the platform has.
 
     A topology without a generation is a number of devices only, and passes.
     """
-    generation = generation_named(topology.generation)
-    if not topology.generation or topology.slice.partition(":")[2] in generation.grids:
+    if not topology.generation:
+        return
+    try:
+        generation = platform.generation(topology.generation)
+    except BadInputError as error:
+        raise BadInputError(f"topology {topology}: a {platform.title} {error}") from None
+    if not generation.grids or topology.slice.partition(":")[2] in generation.grids:
         return
     near = sorted(generation.grids, key=lambda grid: abs(_chips(grid) - topology.chips))[:3]
     near = [f"{generation.name}:{grid}" for grid in near]
     raise BadInputError(
-        f"topology {topology}: {topology.slice} is not a slice of a TPU: did you mean "
-        f"{', '.join(near[:-1])} or {near[-1]}? xla-harness stacks topologies lists them all"
+        f"topology {topology}: {topology.slice} is not a slice of a {platform.title}: "
+        f"did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
     )
 
 

@@ -19,9 +19,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from harness.errors import BadInputError
-from harness.lanes import libtpu_file
 from harness.lanes.virtual import library
 from harness.model.fit import unmet
+from harness.platforms.tpu import libtpu_file
 from harness.stacks import uv
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack

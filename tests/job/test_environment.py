@@ -5,12 +5,13 @@ from __future__ import annotations
 from harness.job.environment import JobEnvironment
 from harness.lanes.virtual import library
 from harness.model.topology import Topology
+from harness.platforms.tpu import TPU
 
 
 def told(topology: str, name: str) -> list[str]:
     """The variable in each process."""
     job = Topology.parse(topology)
-    environment = JobEnvironment(job)
+    environment = JobEnvironment(job, TPU)
     return [environment.of(number)[name] for number in range(job.process_count)]
 
 
@@ -30,5 +31,5 @@ def test_torch_tpu_finds_a_process_of_its_own_slice() -> None:
 def test_torch_tpu_meets_in_a_file_on_one_host_only() -> None:
     name = "TORCH_TPU_DEVICES_PER_HOST"
     assert told("4@chip", name) == ["4"] * 4
-    assert name not in JobEnvironment(Topology.parse("2x2@chip")).of(0)
-    assert library.environment(Topology.parse("2x2@chip"))[name] is None
+    assert name not in JobEnvironment(Topology.parse("2x2@chip"), TPU).of(0)
+    assert library.environment(Topology.parse("2x2@chip"), TPU)[name] is None

@@ -13,8 +13,8 @@ from support.manifests import KUBERNETES, Json, check, items_of, job_of
 from support.paths import ROOT
 
 from harness import cli
-from harness.model.generations import GENERATIONS
 from harness.model.topology import Topology
+from harness.platforms.tpu import TPU
 
 BASE = ["--accelerator", "tpu-v6e-slice", "--grid", "2x2", "--image", "registry.example/x:1"]
 TOKEN = "XLA_HARNESS_JOB_TOKEN"
@@ -58,7 +58,7 @@ def environment_of(manifest: Json) -> dict[str, str]:
 
 SLICES = [
     (generation.gke, grid)
-    for generation in GENERATIONS.values()
+    for generation in TPU.generations
     for grid in (generation.grids[1], generation.grids[-1])
 ]
 
@@ -217,7 +217,7 @@ def test_a_rehearsal_asks_for_no_tpu(printed: Callable[..., Json]) -> None:
 
 
 def test_the_environment_is_of_the_generation(printed: Callable[..., Json]) -> None:
-    for generation in GENERATIONS.values():
+    for generation in TPU.generations:
         grid = generation.grids[2]
         manifest = printed("--accelerator", generation.gke, "--grid", grid, "--image", "a")
         chips = Topology.parse(f"{generation.name}:{grid}").chips

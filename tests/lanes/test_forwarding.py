@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from support.project import OURS
 
-from harness.lanes import libtpu_file
 from harness.lanes.aot.libtpu import ENVIRONMENT
 from harness.lanes.events import EventLog, Events
 from harness.lanes.virtual import library
 from harness.lanes.virtual.plugin import build
 from harness.model.topology import Topology
+from harness.platforms.tpu import TPU, libtpu_file
 
 TORCH = """
 import torch, torch_xla
@@ -51,7 +51,7 @@ class Asked:
         own, others = folder / "own", folder / "other"
         logs = [EventLog(path) for path in (own, others)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-        values = library.environment(Topology.parse("2x2")) | {
+        values = library.environment(Topology.parse("2x2"), TPU) | {
             "VIRTUAL_TPU_FORWARD": str(forward) or None,
             "XLA_HARNESS_EVENTS": str(own),
             "OTHER_EVENTS": str(others),

@@ -9,13 +9,13 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from harness.lanes import libtpu_file
 from harness.lanes.aot import dump, libtpu
 from harness.lanes.aot.dump import OnChip
 from harness.lanes.aot.optimized import Optimized, read
 from harness.lanes.hlo import DeviceAssignment, Module
 from harness.lanes.virtual.submitted import Submitted
 from harness.model.topology import Topology
+from harness.platforms.tpu import libtpu_file
 
 
 class RefusedError(Exception):

@@ -8,20 +8,23 @@ from importlib.util import find_spec
 from harness.lanes.aot import libtpu
 from harness.lanes.aot.compilation_record import EVENT, LEFT, REFUSED, facts
 from harness.lanes.events import Events
-from harness.lanes.libtpu_file import library
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual.kept_programs import VARIABLE as KEPT_VARIABLE
-from harness.lanes.virtual.lane import VirtualTpuLane
+from harness.lanes.virtual.lane import VirtualLane
 from harness.model.topology import Topology
+from harness.platforms.tpu.libtpu_file import library
 
 
-class TpuAotLane(VirtualTpuLane):
+class TpuAotLane(VirtualLane):
     """A virtual TPU that frameworks trace or run on, and libtpu's compiler for its topology."""
 
-    name = "tpu-aot"
     compiles_only = True
     needs = ("libtpu", "jaxlib")
     default_topology = Topology.parse("2xv6e:2x2")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "tpu-aot"
 
     def check(self, topology: Topology) -> None:
         libtpu.check(topology)

@@ -11,9 +11,10 @@ from typing import Any
 
 from harness.errors import BadInputError
 from harness.lanes.aot import dump
-from harness.lanes.libtpu_file import library
 from harness.model.topology import Topology, check_slice
 from harness.model.versions import installed
+from harness.platforms.tpu import TPU
+from harness.platforms.tpu.libtpu_file import library
 
 _NAME = "libtpu_aot"  # under which jaxlib keeps it: "tpu" is the virtual TPU
 # Read when libtpu is initialised. It would take a lock file that only one process of the machine
@@ -113,4 +114,4 @@ def check(topology: Topology) -> None:
             f"topology {topology}: lane tpu-aot compiles for a generation: expected it in front "
             f"of the chips, as v6e:{topology.chips} or 2xv6e:2x2"
         )
-    check_slice(topology)
+    check_slice(topology, TPU)

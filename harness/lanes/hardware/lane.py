@@ -8,14 +8,13 @@ from collections.abc import Mapping
 
 from harness import frameworks
 from harness.errors import BadInputError
-from harness.lanes import libtpu_file
 from harness.lanes.events import Events
 from harness.lanes.hardware import machine
 from harness.lanes.protocol import Lane
 from harness.lanes.virtual import library
 from harness.lanes.virtual.lane import unless_client
-from harness.model.generations import generation_named
 from harness.model.topology import Topology
+from harness.platforms.tpu import TPU, libtpu_file
 
 FORWARD = "VIRTUAL_TPU_FORWARD"  # the library that the plugin forwards to, and emulates nothing
 
@@ -38,7 +37,7 @@ class TpuLane(Lane):
             return Topology(1, 4)
 
     def check(self, topology: Topology) -> None:
-        generation_named(topology.generation)  # whether it is this hardware's is asked later
+        TPU.generation(topology.generation)  # whether it is this hardware's is asked later
 
     def missing(self) -> str:
         try:
@@ -58,14 +57,14 @@ class TpuLane(Lane):
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
         return {  # the machine's own variables say the topology
-            **frameworks.environment("tpu", topology.total),
+            **frameworks.environment(TPU.name, topology.total),
             "TPU_LIBRARY_PATH": str(library.PLUGIN),
             FORWARD: libtpu(),
-            "SKIP_MEGASCALE_PJRT_CLIENT": None,
+            TPU.launch.no_discovery: None,
         }
 
     def prepare(self, topology: Topology) -> None:
-        frameworks.prepare("tpu", topology.total)
+        frameworks.prepare(TPU.name, topology.total)
 
     def unproven(self, process: Events, case: Events) -> str:
         del case

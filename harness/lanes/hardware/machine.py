@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.errors import BadInputError
-from harness.model.generations import GENERATIONS, Generation
 from harness.model.topology import Topology
+from harness.platforms.description import Generation
+from harness.platforms.tpu import TPU
 
 _GOOGLE = 0x1AE0  # PCI's number for the vendor
 _TYPE = re.compile(r"(?P<accelerator>[a-z0-9]+)-(?P<count>[1-9]\d*)")
@@ -39,9 +40,9 @@ def topology(
         )
     kind, grid = environment.get("TPU_ACCELERATOR_TYPE", ""), environment.get("TPU_TOPOLOGY", "")
     generation, size = _of_type(kind) if kind else _of_pci(pci)
-    slices = environment.get("MEGASCALE_NUM_SLICES") or "1"
+    slices = environment.get(TPU.launch.slices) or "1"
     if not slices.isdecimal() or slices == "0":
-        raise BadInputError(f"MEGASCALE_NUM_SLICES={slices!r}: expected a number above 0")
+        raise BadInputError(f"{TPU.launch.slices}={slices!r}: expected a number above 0")
     if not size and not grid:
         raise BadInputError(f"TPU_ACCELERATOR_TYPE={kind}: expected TPU_TOPOLOGY with it, as 2x2")
     found = Topology.parse(f"{slices}x{generation.name}:{grid or size}")
@@ -64,12 +65,12 @@ def why_not(needed: Topology, here: Topology) -> str:
 def _of_type(text: str) -> tuple[Generation, int]:
     """Generation and chips of a slice of ``v6e-8``; of GKE's node label, which says no size, 0."""
     match = _TYPE.fullmatch(text)
-    for generation in GENERATIONS.values():
+    for generation in TPU.generations:
         if text == generation.gke:
             return generation, 0
         if match and match["accelerator"] in (generation.accelerator, generation.name):
             return generation, generation.chips(int(match["count"]))
-    known = ", ".join(generation.accelerator_type(8) for generation in GENERATIONS.values())
+    known = ", ".join(generation.accelerator_type(8) for generation in TPU.generations)
     raise BadInputError(f"TPU_ACCELERATOR_TYPE={text!r}: expected one as {known}")
 
 
@@ -79,7 +80,7 @@ def _of_pci(folder: Path) -> tuple[Generation, int]:
         for path in folder.glob("*/vendor")
         if _hexadecimal(path) == _GOOGLE
     )
-    for generation in GENERATIONS.values():
+    for generation in TPU.generations:
         if count := ids[generation.pci]:
             return generation, count
     raise BadInputError("TPU_ACCELERATOR_TYPE is not set, and no chip on the PCI bus says its kind")

@@ -1,4 +1,4 @@
-"""Lane ``virtual-tpu``: CPU devices that torch_xla and JAX take for a multi-slice TPU."""
+"""Lane ``virtual-tpu``: CPU devices that torch_xla and JAX take for those of a platform."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from harness.lanes.events import Events
 from harness.lanes.protocol import Lane
 from harness.lanes.virtual import library
 from harness.model.topology import Topology, check_slice
+from harness.platforms import Platform
+from harness.platforms.tpu import TPU
 
 
 def unless_client(lane: str, process: Events) -> str:
@@ -18,24 +20,27 @@ def unless_client(lane: str, process: Events) -> str:
     return "" if process.of("client") else f"no client of lane {lane} was created in its process"
 
 
-class VirtualTpuLane(Lane):
-    """torch_xla and JAX as two clients of one virtual TPU, in one process."""
+class VirtualLane(Lane):
+    """torch_xla and JAX as two clients of one virtual TPU, or of another platform's devices."""
 
-    name = "virtual-tpu"
     counts_events = True
     compiles_only = False
     runs_cases_of = ""
     needs: tuple[str, ...] = ()
     default_topology = Topology(1, 4)
 
+    def __init__(self, platform: Platform = TPU) -> None:
+        self.platform, self.name = platform, f"virtual-{platform.name}"
+
     def check(self, topology: Topology) -> None:
-        check_slice(topology)
+        check_slice(topology, self.platform)
         if topology.total > library.MOST_DEVICES:
             raise BadInputError(
                 f"topology {topology}: expected {library.MOST_DEVICES} devices at most"
             )
-        if not topology.is_divisible:
-            x, y, z = topology.bounds
+        whole = topology.on(self.platform)
+        if not whole.is_divisible:
+            x, y, z = whole.bounds
             raise BadInputError(
                 f"topology {topology}: a slice of {x}x{y}x{z} chips has no whole hosts of 2x2"
             )
@@ -49,14 +54,14 @@ class VirtualTpuLane(Lane):
         library.load()
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        return library.environment(topology)
+        return library.environment(topology, self.platform)
 
     def prepare(self, topology: Topology) -> None:
         from harness.lanes.virtual import process
 
         library.load()
         process.start()
-        frameworks.prepare("tpu", topology.total)
+        frameworks.prepare(self.platform.name, topology.total)
 
     def settle(self) -> None:
         from harness.lanes.virtual import process

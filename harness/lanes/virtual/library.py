@@ -16,16 +16,13 @@ from pathlib import Path
 
 from harness import frameworks
 from harness.errors import BadInputError
-from harness.lanes import libtpu_file
 from harness.messages import new_token
 from harness.messages.ports import HOST, free_port
-from harness.model.generations import generation_named
 from harness.model.topology import Topology
+from harness.platforms import Platform
 
 PLUGIN = Path(__file__).with_name("libvirtual_tpu.so")
 _STARTUP = Path(__file__).with_name("startup")
-# For stacks without a libtpu: JAX refuses to lower kernels for one that is older than it asks for.
-_BUILD = "Built on Jan 1 2100 00:00:00 (4102444800)"
 MOST_DEVICES = 4096
 # Each makes JAX look for another cluster than the TPU's, or listen at another address.
 _JAX_ELSEWHERE = dict.fromkeys(
@@ -94,52 +91,42 @@ def shared_compilations() -> Iterator[None]:
         library.virtual_tpu_unshare_compilations()
 
 
-@cache
-def _libtpu_build() -> str:
-    """What the stack's own libtpu says of its build: JAX asks for it before it lowers a kernel."""
-    path = libtpu_file.library()
-    return (libtpu_file.build(path) if path else "") or _BUILD
+def environment(topology: Topology, platform: Platform) -> dict[str, str | None]:
+    """Return what makes frameworks start on virtual devices of the platform; None unsets.
 
-
-def environment(topology: Topology) -> dict[str, str | None]:
-    """What makes torch_xla and JAX start on a virtual TPU of that topology; None unsets.
-
-    Raises BadInputError for an unknown generation.
+    Raises BadInputError for a generation of another platform.
     """
-    generation = generation_named(topology.generation)
-    bounds = _written(topology.bounds)
-    wrapper = "megascale+" if topology.slices > 1 else ""  # libtpu's client over all slices
+    generation, launch = platform.generation(topology.generation), platform.launch
+    topology = topology.on(platform)
     return {
-        **frameworks.environment("tpu", topology.total),
-        "TPU_LIBRARY_PATH": str(PLUGIN),
+        **frameworks.environment(platform.name, topology.total),
+        **{name: text.format(plugin=PLUGIN) for name, text in platform.loading.items()},
+        "VIRTUAL_TPU_PLUGIN": str(PLUGIN),
         "VIRTUAL_TPU_BACKEND": str(backend_path()),
         "VIRTUAL_TPU_PYTHON": sys.executable,
         "VIRTUAL_TPU_TOPOLOGY": f"{topology.slices}x{topology.devices}",
-        "VIRTUAL_TPU_BOUNDS": bounds,
+        "VIRTUAL_TPU_BOUNDS": _written(topology.bounds),
         "VIRTUAL_TPU_KIND": generation.device_kind,
-        "VIRTUAL_TPU_PCI": f"0x{generation.pci:04x}",
         "VIRTUAL_TPU_CORES": str(generation.cores),
         "VIRTUAL_TPU_MEMORY": str(generation.device_memory),
         "VIRTUAL_TPU_CHIPS": str(topology.chips * (1 if topology.processes else topology.slices)),
-        "VIRTUAL_TPU_PLATFORM": f"{wrapper}TFRT {generation.device_kind}\n{_libtpu_build()} "
-        "virtual TPU",
-        "MEGASCALE_NUM_SLICES": str(topology.slices) if topology.slices > 1 else None,
-        "MEGASCALE_SLICE_ID": None,
-        "MEGASCALE_COORDINATOR_ADDRESS": None,
-        "SKIP_MEGASCALE_PJRT_CLIENT": None,
-        "TORCH_TPU_DEVICES_PER_HOST": None,
-        "TPU_ACCELERATOR_TYPE": generation.accelerator_type(topology.chips),
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_WORKER_ID": "0",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-        # Lists of processes that JAX reads instead, of a job that this one is not part of.
-        "TPU_PROCESS_ADDRESSES": None,
-        "TPU_PROCESS_ADDRESSES_PATH": None,
+        "VIRTUAL_TPU_PLATFORM": platform.version(generation, topology.slices),
+        launch.slices: str(topology.slices) if topology.slices > 1 else None,
+        launch.slice: None,
+        launch.coordinator: None,
+        launch.no_discovery: None,
+        launch.process: None,
+        launch.visible_chips: None,
+        # One process has all chips of all slices, or else a launcher divides them later.
+        launch.process_bounds: None if topology.processes else "1,1,1",
+        launch.chips_per_process: None if topology.processes else _written(topology.bounds),
+        launch.worker: "0",
+        launch.hostnames: "localhost",
+        **platform.environment(generation, topology),
         **_JAX_ELSEWHERE,
         # JAX's own port is the same for all jobs of a machine.
         "JAX_COORDINATOR_ADDRESS": f"{HOST}:{free_port()}",
         "PYTHONPATH": _python_path(),  # of all that the process starts
-        **_processes(topology),
         "XLA_HARNESS_JOB": secrets.token_hex(8),
         "XLA_HARNESS_JOB_TOKEN": new_token(),
         # Old torch_xla asks for exactly its own PJRT version without it.
@@ -149,47 +136,27 @@ def environment(topology: Topology) -> dict[str, str | None]:
     }
 
 
-def process_environment(topology: Topology, number: int) -> dict[str, str]:
-    """What makes a process number ``number`` of the topology's job, from 0, as libtpu reads it.
+def process_environment(topology: Topology, platform: Platform, number: int) -> dict[str, str]:
+    """Return what makes a process number ``number`` of the topology's job, from 0.
 
-    https://github.com/pytorch/xla/blob/v2.9.0/torch_xla/_internal/tpu.py (configure_topology)
+    A TPU's is as libtpu reads it, and as torch_xla's configure_topology sets it:
+    https://github.com/pytorch/xla/blob/v2.9.0/torch_xla/_internal/tpu.py
     """
+    topology, launch = topology.on(platform), platform.launch
     of_slice = topology.process_count // topology.slices
     slice_number, task = divmod(number, of_slice)
     chips = math.prod(topology.process_bounds)
     first = task * chips
-    found = {
-        "TPU_PROCESS_BOUNDS": _written(topology.process_grid),
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": _written(topology.process_bounds),
-        "TPU_VISIBLE_CHIPS": ",".join(map(str, range(first, first + chips))),
-        "CLOUD_TPU_TASK_ID": str(task),
-        # JAX takes each for a worker, and counts them by their names.
-        "TPU_WORKER_ID": str(task),
-        "TPU_WORKER_HOSTNAMES": ",".join([HOST] * of_slice),
-        "VIRTUAL_TPU_CHIPS": str(chips),
-    }
-    if topology.slices > 1:
-        found["MEGASCALE_SLICE_ID"] = str(slice_number)
-    return found
-
-
-def _processes(topology: Topology) -> dict[str, str | None]:
-    """Which process has which chips, as it is before a launcher divides them."""
-    bounds = _written(topology.bounds)
-    if not topology.processes:  # one has all chips of all slices
-        return {
-            "TPU_PROCESS_BOUNDS": "1,1,1",
-            "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
-            "CLOUD_TPU_TASK_ID": None,
-            "TPU_VISIBLE_CHIPS": None,
-        }
     return {
-        "TPU_PROCESS_BOUNDS": None,
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": None,
-        "TPU_HOST_BOUNDS": "1,1,1",
-        "TPU_CHIPS_PER_HOST_BOUNDS": bounds,
-        "CLOUD_TPU_TASK_ID": None,
-        "TPU_VISIBLE_CHIPS": None,
+        launch.process_bounds: _written(topology.process_grid),
+        launch.chips_per_process: _written(topology.process_bounds),
+        launch.visible_chips: ",".join(map(str, range(first, first + chips))),
+        launch.process: str(task),
+        # JAX takes each for a worker, and counts them by their names.
+        launch.worker: str(task),
+        launch.hostnames: ",".join([HOST] * of_slice),
+        "VIRTUAL_TPU_CHIPS": str(chips),
+        **({launch.slice: str(slice_number)} if topology.slices > 1 else {}),
     }
 
 

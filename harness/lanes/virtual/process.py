@@ -31,6 +31,7 @@ from harness.lanes.virtual import (
     raised,
 )
 from harness.lanes.virtual.sites import NEAR, RUNNERS, is_runners, is_users
+from harness.platforms import platform_here
 
 _Frame = tuple[int, CodeType, int]  # thread, code, line: of each thread, innermost first
 _RUNNERS = (*RUNNERS, f"{Path(__file__).parent}/")
@@ -50,7 +51,7 @@ def start() -> str:
 
 @cache
 def _start() -> str:
-    plugin = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
+    plugin = ctypes.CDLL(os.environ["VIRTUAL_TPU_PLUGIN"])
     _settle_at_exit()
     callbacks.attach(plugin)
     own_frames.attach(plugin)
@@ -62,20 +63,17 @@ def _start() -> str:
 
 @cache
 def prepare_frameworks() -> None:
-    """Let frameworks find the chips of the virtual TPU when they are imported."""
-    wrapt.register_post_import_hook(_show_chips, "torch_xla._internal.tpu")
+    """Let frameworks find the platform's devices when they are imported."""
+    for name, hook in (platform_here().on_import or {}).items():
+        wrapt.register_post_import_hook(hook, name)
     wrapt.register_post_import_hook(_end_without_gil, "torch_xla")
     raised.note_in_pools()
-    for name in ("cloud_tpu_init", "clusters.cluster", "clusters.cloud_tpu_cluster"):
-        wrapt.register_post_import_hook(_is_tpu_machine, f"jax._src.{name}")
     wrapt.register_post_import_hook(async_collectives.accept, "jax._src.compiler")
     wrapt.register_post_import_hook(_note_rethrown, "torch_xla")
     wrapt.register_post_import_hook(_settle_before, "torch_xla")
     wrapt.register_post_import_hook(_settle_children, "multiprocessing.util")
-    wrapt.register_post_import_hook(_count_slices, "jax._src.clusters.cloud_tpu_cluster")
     for name in ("jax._src.api", "torch_xla.torch_xla"):  # imported after their own exit hooks
         wrapt.register_post_import_hook(_note_clients_at_exit, name)
-    wrapt.register_post_import_hook(_show_pci_devices, "torch_tpu._internal.utils.hardware")
 
 
 def settle() -> None:
@@ -228,11 +226,6 @@ def _note_clients() -> None:
         events.write("clients", {"clients": found})
 
 
-def _show_chips(tpu: Any) -> None:
-    """torch_xla counts chips among the PCI devices, where a virtual TPU has none."""
-    tpu.num_available_chips = _chips
-
-
 def _end_without_gil(torch_xla: Any) -> None:
     """Make torch_xla's exit hook wait for its devices without the GIL.
 
@@ -255,42 +248,6 @@ def _end_without_gil(torch_xla: Any) -> None:
 def _note_rethrown(torch_xla: Any) -> None:
     """Have the plugin note which errors torch_xla raises, by itself and by what waits in torch."""
     torch = Path(sys.modules["torch"].__path__[0]) / "lib" / "libtorch_cpu.so"
-    plugin = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
+    plugin = ctypes.CDLL(os.environ["VIRTUAL_TPU_PLUGIN"])
     for path in (torch_xla._XLAC.__file__, torch):
         plugin.virtual_tpu_note_rethrown(os.fsencode(path))
-
-
-def _is_tpu_machine(module: Any) -> None:
-    """Tell JAX that it runs beside a TPU, which it knows by the chips on the PCI bus.
-
-    It lowers kernels for the libtpu that it sees, and finds the processes of its job, only there.
-    Two modules have copied the answer, before a fork maybe.
-    """
-    module.running_in_cloud_tpu_vm = True
-
-
-def _count_slices(clusters: Any) -> None:
-    """Let JAX count the slices that are other processes, without asking a metadata server.
-
-    It multiplies the processes of a slice by the slices, but one process may have them all.
-    """
-    clusters.BaseTpuCluster._get_num_slices = staticmethod(lambda: _of_slices("NUM_SLICES", 1))
-    clusters.BaseTpuCluster._get_slice_id = staticmethod(lambda: _of_slices("SLICE_ID", 0))
-
-
-def _of_slices(name: str, alone: int) -> int:
-    """Return MegaScale's variable, or ``alone`` where this process has all slices."""
-    apart = os.environ.get("MEGASCALE_COORDINATOR_ADDRESS")
-    return int(os.environ.get(f"MEGASCALE_{name}") or alone) if apart else alone
-
-
-def _show_pci_devices(hardware: Any) -> None:
-    """torch_tpu counts chips, and knows their generation, by the PCI devices."""
-    device = os.environ["VIRTUAL_TPU_PCI"]
-    name, bounds = hardware._PCI_DEVICE_ID_TO_NAME, hardware._TOPOLOGY_BY_TPU_PCI_DEVICE_ID
-    hardware.get_tpu_device_name = lambda: name[device]
-    hardware._scan_pci_tpus = lambda: (_chips(), bounds[device])
-
-
-def _chips() -> int:
-    return int(os.environ["VIRTUAL_TPU_CHIPS"])

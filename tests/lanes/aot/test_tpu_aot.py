@@ -110,7 +110,7 @@ def test_spelling(text: str, slices: int, devices: int, spelled: str) -> None:
         ("v4:2x2", "v4 is a torus of 3 dimensions: expected chips as 2x2x2"),
         (
             "v6:2x2",
-            "TPU generation 'v6': expected one of v4, v5e, v5p, v6e, tpu7x; did you mean v6e?",
+            "generation 'v6': expected one of v4, v5e, v5p, v6e, tpu7x; did you mean v6e?",
         ),
         ("2x2x2", "topology '2x2x2': expected DEVICES or SLICESxDEVICES"),
     ],

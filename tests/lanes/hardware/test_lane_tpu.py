@@ -17,6 +17,7 @@ from harness.lanes.hardware import machine as hardware
 from harness.lanes.virtual import library
 from harness.lanes.virtual.plugin import build
 from harness.model.topology import Topology
+from harness.platforms.tpu import TPU
 
 V6E = {"TPU_ACCELERATOR_TYPE": "v6e-4", "TPU_TOPOLOGY": "2x2"}
 CHIPS = """
@@ -152,7 +153,7 @@ def on_hardware(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     build.compile_plugin(target, ["-shared", '-DFORWARD_VARIABLE="N"', '-DEVENTS_VARIABLE="N"'])
     project.write("conftest.py", CHIPS)
     project.write("test_inner.py", SUITE)
-    behind = {k: v for k, v in library.environment(Topology.parse("v6e:2x2")).items() if v}
+    behind = {k: v for k, v in library.environment(Topology.parse("v6e:2x2"), TPU).items() if v}
     named = behind | {"TPU_LIBRARY_PATH": str(target)} | V6E
     return project.run("--lane=tpu", **named)
 

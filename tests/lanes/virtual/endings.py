@@ -18,6 +18,7 @@ from collections.abc import Callable
 from harness.job.environment import JobEnvironment
 from harness.lanes.virtual import library
 from harness.model.topology import Topology
+from harness.platforms.tpu import TPU
 
 _MOST = 60.0  # seconds that a rank may take
 _HELD = 4_000_000  # microseconds for which a function of C holds the GIL
@@ -173,7 +174,7 @@ def _end_of(pid: int, until: float) -> str:
 
 
 def _run(framework: str, ending: Callable[[str, int], None]) -> None:
-    environment, start = JobEnvironment(_TOPOLOGY), time.monotonic()
+    environment, start = JobEnvironment(_TOPOLOGY, TPU), time.monotonic()
     pids = [_start(framework, ending, environment, rank) for rank in range(2)]
     codes = [_end_of(pid, start + _MOST) for pid in pids]
     line = f"{ending.__name__} {' '.join(codes)} {time.monotonic() - start:.1f}\n"
@@ -184,7 +185,7 @@ _TOPOLOGY = Topology.parse("2@chip")
 
 if __name__ == "__main__":
     named = sys.argv[2:]
-    wanted = library.environment(_TOPOLOGY)
+    wanted = library.environment(_TOPOLOGY, TPU)
     os.environ.update({name: value for name, value in wanted.items() if value is not None})
     if sys.argv[1] == "torch_xla":
         import torch_xla.distributed.xla_backend  # noqa: F401

@@ -23,13 +23,13 @@ CASE = "@pytest.mark.lanes('virtual-tpu')\ndef test_x(): pass"
         (["--topology=:2x4"], "topology ':2x4': expected"),
         (
             ["--topology=v6:2x4"],
-            "TPU generation 'v6': expected one of v4, v5e, v5p, v6e, tpu7x; did you",
+            "generation 'v6': expected one of v4, v5e, v5p, v6e, tpu7x; did you",
         ),
         (["--topology=v6:4"], "did you mean v6e?"),
-        (["--topology=trillium:4"], "TPU generation 'trillium': expected one of v4, v5e, v5p, v6e"),
+        (["--topology=trillium:4"], "generation 'trillium': expected one of v4, v5e, v5p, v6e"),
         (["--topology=4097"], "topology 4097: expected 4096 devices at most"),
         (["--topology=65x64"], "topology 65x64: expected 4096 devices at most"),
-        (["--lane=cpu", "--topology=v4:4"], "topology v4:2x2x1: lane cpu has no TPU generation"),
+        (["--lane=cpu", "--topology=v4:4"], "topology v4:2x2x1: lane cpu has no generations"),
         (["--lane=virtual-tpu,cpu"], "expected one --lane and one --topology"),
         (["--lane=virtual_tpu"], "lane 'virtual_tpu': expected one of cpu, virtual-tpu"),
     ],
@@ -43,9 +43,9 @@ def test_bad_option(project: Project, options: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("markers", "message"),
     [
-        ("lanes('virtual-tpu')\n@pytest.mark.topologies('v7:2')", "TPU generation 'v7': expected"),
+        ("lanes('virtual-tpu')\n@pytest.mark.topologies('v7:2')", "generation 'v7': expected"),
         ("lanes('virtual-tpu')\n@pytest.mark.topologies('99x99')", "expected 4096 devices at most"),
-        ("lanes('cpu')\n@pytest.mark.topologies('v4:4')", "lane cpu has no TPU generation"),
+        ("lanes('cpu')\n@pytest.mark.topologies('v4:4')", "lane cpu has no generations"),
     ],
 )
 def test_bad_marker(project: Project, markers: str, message: str) -> None:

@@ -20,6 +20,7 @@ import pytest
 from harness.lanes.hlo import Module
 from harness.lanes.virtual import library
 from harness.model.topology import Topology
+from harness.platforms.tpu import TPU
 
 HERE = Path(__file__).parent / "plugin"
 BUILD = Path(library.__file__).with_name("plugin") / "build.py"
@@ -61,7 +62,7 @@ class Driver:
         done = subprocess.run(
             [self.program, *names],
             cwd=folder,
-            env={k: v for k, v in library.environment(Topology(2, 4)).items() if v is not None}
+            env={k: v for k, v in library.environment(Topology(2, 4), TPU).items() if v is not None}
             | {"LSAN_OPTIONS": "suppressions=suppressions:print_suppressions=0"}
             | {"XLA_HARNESS_EVENTS": "events.jsonl"}
             | {"PYTHONPATH": os.pathsep.join(sys.path)}  # of the process in which ranks meet

@@ -40,7 +40,7 @@ class Native:
     """A CPU client with the devices of all ranks; raises OSError without its libraries."""
 
     def __init__(self, devices: int) -> None:
-        self._library = ctypes.CDLL(os.environ["TPU_LIBRARY_PATH"])
+        self._library = ctypes.CDLL(os.environ["VIRTUAL_TPU_PLUGIN"])
         self._library.virtual_tpu_why_missing.restype = ctypes.c_char_p
         if self._library.virtual_tpu_preload(os.environ["VIRTUAL_TPU_BACKEND"].encode()):
             raise OSError(self._library.virtual_tpu_why_missing().decode())

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from harness.lanes import libtpu_file
+from harness.platforms.tpu import libtpu_file
 
 ASKED = 'libtpu==0.0.50.*; extra == "tpu"'
 

@@ -1,0 +1,196 @@
+"""What the harness has to know of a kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import isqrt
+from typing import Any, Protocol
+
+from harness.errors import BadInputError
+
+Bounds = tuple[int, int, int]  # along x, y and z
+
+
+class Layout(Protocol):
+    """How a job's processes divide its chips; a topology is one."""
+
+    @property
+    def slices(self) -> int:
+        """The number of slices."""
+        ...
+
+    @property
+    def processes(self) -> str:
+        """What has a process of its own; "" if one process has all slices."""
+        ...
+
+    @property
+    def bounds(self) -> Bounds:
+        """The chips of a slice."""
+        ...
+
+    @property
+    def process_count(self) -> int:
+        """The processes of the whole job."""
+        ...
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation of a platform's devices, as the vendor's runtime describes it.
+
+    A chip is so many ``devices``, each of so many ``cores``.
+    """
+
+    name: str
+    device_kind: str
+    accelerator: str = ""  # the first part of an accelerator type such as ``v6e-8``
+    cores: int = 1
+    devices: int = 1
+    counts_cores: bool = False  # an accelerator type counts cores, and not chips
+    torus: int = 2  # dimensions of a slice's grid of chips
+    grids: tuple[str, ...] = ()  # the slices that are offered; empty for any
+    gke: str = ""  # the value of GKE's node label for the accelerator
+    host_chips: int = 4  # of a slice of several hosts
+    memory: int = 1  # GiB of a chip
+    pci: int = 0  # the device id of a chip, by which frameworks find it
+    other_names: tuple[str, ...] = ()
+
+    def accelerator_type(self, chips: int) -> str:
+        """``v6e-8`` for a slice of 8 chips."""
+        return f"{self.accelerator}-{chips * self._counted_of_a_chip}"
+
+    def chips(self, counted: int) -> int:
+        """Of the slice whose accelerator type ends with that number."""
+        return counted // self._counted_of_a_chip
+
+    @property
+    def device_memory(self) -> int:
+        """Return the memory of one device in GiB."""
+        return self.memory // self.devices
+
+    @property
+    def _counted_of_a_chip(self) -> int:
+        return self.cores * self.devices if self.counts_cores else 1
+
+    def hosts(self, chips: int, on_host: int = 0) -> int:
+        """Of a slice of so many chips, ``on_host`` chips each (0: as the generation has).
+
+        Raises ValueError when they are no whole number of hosts.
+        """
+        each = on_host or min(chips, self.host_chips)
+        if chips % each:
+            raise ValueError(f"{chips} chips are no whole number of hosts of {each}")
+        return chips // each
+
+    def bounds(self, chips: int) -> Bounds:
+        """Chips of a slice along x, y and z; a line where ``chips`` forms no rectangle."""
+        if self.torus == 1:
+            return chips, 1, 1
+        if self.torus == 3 and chips % 4 == 0:
+            return 2, 2, chips // 4
+        x = next(side for side in range(isqrt(chips), 0, -1) if chips % side == 0)
+        return x, chips // x, 1
+
+    def grid(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        """A slice's grid given its number of chips, ``(4,)``, or the grid itself, ``(2, 2)``.
+
+        Raises ValueError when it has not as many dimensions as the generation's torus.
+        """
+        if len(size) == 1:
+            return self.bounds(*size)[: self.torus]
+        if len(size) != self.torus:
+            example = "x".join(map(str, self.bounds(4)[: self.torus]))
+            raise ValueError(
+                f"{self.name} is a torus of {self.torus} dimensions: expected chips as {example}"
+            )
+        return size
+
+
+@dataclass(frozen=True)
+class LaunchVariables:
+    """Names of the variables in which launchers tell a process its place in a job.
+
+    Attributes:
+        slices: how many slices the job has.
+        slice: this process's own slice, from 0.
+        coordinator: HOST:PORT where the slices discover each other; unset where one process has
+            them all.
+        no_discovery: ``true`` if a client must not wait for the other slices.
+        process_bounds: the processes of a slice along x, y and z.
+        chips_per_process: the chips of a process along x, y and z.
+        process: this process within its slice, from 0.
+        visible_chips: the numbers of this process's chips.
+        arguments: flags of the vendor's runtime.
+        worker: this host within its slice, from 0.
+        hostnames: the hosts of the slice.
+    """
+
+    slices: str
+    slice: str
+    coordinator: str
+    no_discovery: str
+    process_bounds: str
+    chips_per_process: str
+    process: str
+    visible_chips: str
+    arguments: str
+    worker: str
+    hostnames: str
+
+
+def _nothing(*_: object) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A kind of device: what it is called, what frameworks read, and what its launchers say.
+
+    Attributes:
+        name: as options and frameworks name it, such as ``tpu``; its lane is ``virtual-tpu``.
+        title: as sentences name it, such as ``TPU``.
+        default: the generation of a topology that names none; its chips are one device each.
+        generations: all that there are.
+        pjrt_name: what the plugin answers when it is asked for the name of its platform.
+        frameworks: what makes each framework use it: JAX_PLATFORMS, PJRT_DEVICE. torch_xla does
+            not know every platform.
+        loading: the variables that make frameworks load the plugin, with its path as ``{plugin}``.
+        launch: the names of its launchers' variables.
+        version: what the runtime says of itself, on a generation and so many slices.
+        environment: what a process reads besides, on a generation with a layout; None unsets.
+        process_environment: what process ``number`` of a layout reads besides, given an address for
+            each process.
+        on_import: what makes frameworks find the devices, by the module that it is called with once
+            that is imported.
+    """
+
+    name: str
+    title: str
+    default: str
+    generations: tuple[Generation, ...]
+    pjrt_name: str
+    frameworks: Mapping[str, str]
+    loading: Mapping[str, str]
+    launch: LaunchVariables
+    version: Callable[[Generation, int], str]
+    environment: Callable[[Generation, Layout], Mapping[str, str | None]] = _nothing
+    process_environment: Callable[[Layout, int, Sequence[str]], Mapping[str, str]] = _nothing
+    on_import: Mapping[str, Callable[[Any], None]] | None = None
+
+    def generation(self, name: str) -> Generation:
+        """Return the generation of that name, or the default one for ""; raises BadInputError."""
+        return generation_among(self.generations, name or self.default)
+
+
+def generation_among(generations: Sequence[Generation], name: str) -> Generation:
+    """Return the generation of that name; raises BadInputError, with near matches."""
+    for generation in generations:
+        if name in (generation.name, *generation.other_names):
+            return generation
+    names = [generation.name for generation in generations]
+    near = get_close_matches(name, names, n=1, cutoff=0.3)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise BadInputError(f"generation {name!r}: expected one of {', '.join(names)}{hint}")

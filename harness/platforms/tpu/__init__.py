@@ -1,0 +1,48 @@
+"""The platform ``tpu``: Google's TPUs, and libtpu, which all frameworks reach them by."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from harness.platforms.description import Generation, Platform
+from harness.platforms.tpu import libtpu_file, on_import, variables
+from harness.platforms.tpu.generations import GENERATIONS
+
+# For stacks without a libtpu: JAX refuses to lower kernels for one that is older than it asks for.
+_BUILD = "Built on Jan 1 2100 00:00:00 (4102444800)"
+
+
+@cache
+def _libtpu_build() -> str:
+    """Return what the stack's own libtpu says of its build, which JAX asks for."""
+    path = libtpu_file.library()
+    return (libtpu_file.build(path) if path else "") or _BUILD
+
+
+def _version(generation: Generation, slices: int) -> str:
+    wrapper = "megascale+" if slices > 1 else ""  # libtpu's client over all slices
+    return f"{wrapper}TFRT {generation.device_kind}\n{_libtpu_build()} virtual TPU"
+
+
+_IS_MACHINE = ("jax._src.cloud_tpu_init", "jax._src.clusters.cluster")
+
+TPU = Platform(
+    name="tpu",
+    title="TPU",
+    default="v6e",
+    generations=GENERATIONS,
+    pjrt_name="tpu",
+    # On a machine with a TPU JAX itself looks for these two.
+    frameworks={"jax": "tpu,cpu", "torch_xla": "TPU"},
+    loading={"TPU_LIBRARY_PATH": "{plugin}"},
+    launch=variables.LAUNCH,
+    version=_version,
+    environment=variables.environment,
+    process_environment=variables.process_environment,
+    on_import={
+        "torch_xla._internal.tpu": on_import.show_chips,
+        "torch_tpu._internal.utils.hardware": on_import.show_pci_devices,
+        "jax._src.clusters.cloud_tpu_cluster": on_import.count_slices,
+        **dict.fromkeys(_IS_MACHINE, on_import.is_tpu_machine),
+    },
+)
