@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -122,6 +123,13 @@ def test_sanitizers_see_faults(driver: Driver, fault: str) -> None:
     status, text = driver.run("a_fault_is_seen", FAULT=fault)["a_fault_is_seen"]
     assert status != 0
     assert re.search("LeakSanitizer|heap-buffer-overflow|runtime error: signed integer", text)
+
+
+def test_missing_memory_ends_the_process_with_its_purpose(driver: Driver) -> None:
+    environment = {"FAULT": "memory", "ASAN_OPTIONS": "allocator_may_return_null=1"}
+    status, text = driver.run("a_fault_is_seen", **environment)["a_fault_is_seen"]
+    assert os.WTERMSIG(status) == signal.SIGABRT
+    assert f"virtual TPU: no memory for a test: 2 times {2**64 - 1} bytes\n" in text
 
 
 @pytest.mark.parametrize(

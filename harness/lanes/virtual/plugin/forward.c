@@ -76,8 +76,7 @@ const PJRT_Api *forward_api(const char *path, char *wrong, size_t size) {
   pthread_mutex_lock(&lock);
   if (copy == NULL && (real = load(path, wrong, size)) != NULL) {
     const size_t whole = real->struct_size > sizeof *copy ? real->struct_size : sizeof *copy;
-    copy = calloc(1, whole);
-    if (copy == NULL) abort();
+    copy = allocate(1, whole, "a library's table of entries");
     memcpy(copy, real, real->struct_size);
     copy->PJRT_Client_Create = create;
     copy->PJRT_Client_Compile = compile;

@@ -7,6 +7,7 @@
 //   bridge.c     one trampoline for each entry, for callers whose structs are smaller than ours
 //   errors.c     errors of our own among the backend's
 //   events.c     one line for each event, in a file that all processes of a case append to
+//   memory.c     memory that is there, or the process ends
 //   numbers.c    decimal numbers in text, within bounds
 //   identity.c   what makes a CPU device a TPU: kind, coordinates, slice
 //   devices.c    which devices a process may address, in a job of several processes

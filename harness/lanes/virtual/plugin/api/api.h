@@ -67,6 +67,13 @@ PJRT_Error *widen_PJRT_ExecuteOptions(PJRT_ExecuteOptions *wide, const PJRT_Exec
 #undef VOID_ENTRY
 #undef STRUCT
 
+// --- memory.c
+// Return memory for `count` elements of `size` bytes, filled with zeros, to be freed. Ends the
+// process if there is none, with a message that names the purpose.
+void *allocate(size_t count, size_t size, const char *purpose);
+// Resize such memory, which may be NULL, in the same way; what is new in it is not initialized.
+void *reallocate(void *memory, size_t count, size_t size, const char *purpose);
+
 // --- identity.c
 typedef struct {
   int slices, devices;           // of the whole job, and of one slice
@@ -108,6 +115,10 @@ void event_plant(const void *caller, const char *stage);
 // `text` as a JSON string, in quotes, cut to `size`; NULL is null.
 const char *event_quote(char *out, size_t size, const char *text);
 int event_wants_stack(const char *event);
+// Return the FNV-1a hash of bytes, which go on from where `start` is the hash of those before them;
+// FINGERPRINT is the hash of none.
+#define FINGERPRINT 0xCBF29CE484222325u
+uint64_t fingerprint(uint64_t start, const char *bytes, size_t size);
 // Append what is known of a program that is compiled.
 void event_compilation(const char *event, const void *caller, const PJRT_Program *program);
 
@@ -162,7 +173,6 @@ char *python_stablehlo(void);
 // A copy of the backend's attributes in which its StableHLO is `newest`, if that is one: jaxlib
 // before 0.4.36 writes a program in the newest version that the plugin reads, even if it does not
 // know that version itself, and TorchTPU writes some operations in none as old as the backend's.
-// NULL when memory is short.
 PJRT_NamedValue *stablehlo_attributes(const PJRT_Plugin_Attributes_Args *backends,
                                       const char *newest);
 // Whether a program is a portable artifact of a StableHLO that the backend does not know.

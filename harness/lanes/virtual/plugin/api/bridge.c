@@ -75,7 +75,7 @@ static PJRT_Error *plugin_attributes(PJRT_Plugin_Attributes_Args *args) {
   if (known == NULL) known = stablehlo_attributes(&wide, newest);
   pthread_mutex_unlock(&lock);
   free(newest);
-  args->attributes = known != NULL ? known : wide.attributes;
+  args->attributes = known;
   args->num_attributes = wide.num_attributes;
   return NULL;
 }

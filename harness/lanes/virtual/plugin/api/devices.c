@@ -54,8 +54,7 @@ static void learn_memories(Known *one, PJRT_Device *device) {
       .struct_size = PJRT_Device_AddressableMemories_Args_STRUCT_SIZE, .device = device};
   if (backend->PJRT_Device_AddressableMemories(&args) != NULL || args.num_memories == 0) return;
   const size_t count = one->memories_count + args.num_memories;
-  one->memories = realloc(one->memories, count * sizeof *one->memories);
-  if (one->memories == NULL) abort();
+  one->memories = reallocate(one->memories, count, sizeof *one->memories, "a client's memories");
   for (size_t i = 0; i < args.num_memories; ++i) {
     one->memories[one->memories_count++] = args.memories[i];
   }
@@ -65,8 +64,8 @@ void devices_learn(PJRT_Client *client) {
   PJRT_Client_Devices_Args args = {.struct_size = PJRT_Client_Devices_Args_STRUCT_SIZE,
                                    .client = client};
   backend->PJRT_Client_Devices(&args);
-  Known *one = calloc(1, sizeof *one);
-  if (one == NULL || (one->own = calloc(args.num_devices, sizeof *one->own)) == NULL) abort();
+  Known *one = allocate(1, sizeof *one, "a client");
+  one->own = allocate(args.num_devices, sizeof *one->own, "a client's devices");
   one->client = client;
   for (size_t i = 0; i < args.num_devices; ++i) {
     if (!identity_is_own(device_id(args.devices[i]))) continue;
@@ -197,8 +196,7 @@ static PJRT_Error *lookup(PJRT_Client_LookupAddressableDevice_Args *args) {
 
 static Kept *keep(const PJRT_LoadedExecutable_AddressableDevices_Args *found) {
   const size_t count = found->num_addressable_devices;
-  Kept *one = calloc(1, sizeof *one + count * sizeof one->devices[0]);
-  if (one == NULL) abort();
+  Kept *one = allocate(1, sizeof *one + count * sizeof one->devices[0], "an executable's devices");
   one->executable = found->executable;
   for (size_t i = 0; i < count; ++i) {
     PJRT_Device *device = found->addressable_devices[i];

@@ -27,8 +27,7 @@ PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...) {
   va_copy(again, arguments);
   const int size = vsnprintf(NULL, 0, format, arguments);
   va_end(arguments);
-  OwnError *error = malloc(sizeof *error + (size_t)size + 1);
-  if (error == NULL) abort();  // there is no way to tell, and NULL would mean success
+  OwnError *error = allocate(1, sizeof *error + (size_t)size + 1, "an error");
   *error = (OwnError){.mark = OURS, .code = code, .size = (size_t)size};
   vsnprintf(error->message, (size_t)size + 1, format, again);
   va_end(again);

@@ -155,7 +155,7 @@ void event_write(const char *event, const void *caller, const char *stack, const
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   char by[2 * NAME], guard[256];
-  char small[1024], *large = stack == NULL ? NULL : malloc(LINE), *line;
+  char small[1024], *large = stack == NULL ? NULL : allocate(LINE, 1, "a stack"), *line;
   char *quoted = large == NULL ? small : large;
   const size_t room = large == NULL ? sizeof small : LINE;
   const int size = asprintf(
@@ -182,10 +182,9 @@ void event_plant(const void *caller, const char *stage) {
   event_write("plant", caller, NULL, ", \"stage\": \"%s\"", stage);
 }
 
-static uint64_t fingerprint(const char *bytes, size_t size) {
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (size_t i = 0; i < size; ++i) hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001B3u;
-  return hash;
+uint64_t fingerprint(uint64_t start, const char *bytes, size_t size) {
+  for (size_t i = 0; i < size; ++i) start = (start ^ (unsigned char)bytes[i]) * 0x100000001B3u;
+  return start;
 }
 
 void event_compilation(const char *event, const void *caller, const PJRT_Program *program) {
@@ -195,6 +194,6 @@ void event_compilation(const char *event, const void *caller, const PJRT_Program
   event_write(event, caller, stack,
               ", \"format\": %s, \"bytes\": %zu, \"fingerprint\": \"%016llx\"",
               event_quote(quoted, sizeof quoted, format), program->code_size,
-              (unsigned long long)fingerprint(program->code, program->code_size));
+              (unsigned long long)fingerprint(FINGERPRINT, program->code, program->code_size));
   free(stack);
 }

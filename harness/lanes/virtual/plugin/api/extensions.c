@@ -32,7 +32,7 @@ static void release(void *memory, void *state) {
   free(memory);
 }
 
-static PJRT_Error *allocate(AllocateArgs *args) {
+static PJRT_Error *allocate_host_memory(AllocateArgs *args) {
   enum { ALIGNMENT = 64 };  // as XLA's CPU client aligns
   const size_t whole = args->size > SIZE_MAX - ALIGNMENT ? args->size : args->size + ALIGNMENT - 1;
   args->memory = aligned_alloc(ALIGNMENT, whole / ALIGNMENT * ALIGNMENT);
@@ -70,7 +70,7 @@ static PJRT_Error *unanswered(CountArgs *args) {
 void extensions_fill(PJRT_Api *table) {
   static HostMemoryAllocator host = {
       .base = {.struct_size = sizeof host, .type = (PJRT_Extension_Type)HOST_MEMORY_ALLOCATOR},
-      .allocate = allocate};
+      .allocate = allocate_host_memory};
   static TpuTopology topology = {
       .base = {.struct_size = sizeof topology, .type = (PJRT_Extension_Type)TPU_TOPOLOGY}};
   for (int i = 0; i < QUESTIONS; ++i) topology.questions[i] = unanswered;

@@ -227,8 +227,7 @@ PJRT_Error *identity_read(void) {
   pthread_mutex_lock(&lock);
   PJRT_Error *error = devices == NULL ? read_environment() : NULL;
   if (error == NULL && devices == NULL) {
-    devices = calloc((size_t)identity_total(), sizeof *devices);
-    if (devices == NULL) abort();
+    devices = allocate((size_t)identity_total(), sizeof *devices, "the devices");
     int own = 0;
     for (int id = 0; id < identity_total(); ++id) {
       describe(&devices[id], id);

@@ -137,8 +137,7 @@ static char *ask_thread(const char *method, unsigned long thread, int millisecon
   char *answer = NULL;
   pthread_mutex_lock(&questions.lock);
   if (!questions.is_late && has_thread()) {
-    Question *question = calloc(1, sizeof *question);
-    if (question == NULL) abort();
+    Question *question = allocate(1, sizeof *question, "a question to Python");
     *question = (Question){.method = method, .thread = thread};
     *questions.last = question;
     questions.last = &question->next;

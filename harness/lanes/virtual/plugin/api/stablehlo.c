@@ -22,8 +22,8 @@ static int read_version(const char *text, Version *version) {
 
 PJRT_NamedValue *stablehlo_attributes(const PJRT_Plugin_Attributes_Args *backends,
                                       const char *newest) {
-  PJRT_NamedValue *copy = malloc(backends->num_attributes * sizeof *copy);
-  if (copy == NULL) return NULL;
+  PJRT_NamedValue *copy =
+      allocate(backends->num_attributes, sizeof *copy, "the plugin's attributes");
   memcpy(copy, backends->attributes, backends->num_attributes * sizeof *copy);
   static Version version;
   const int read = newest != NULL && read_version(newest, &version);

@@ -85,15 +85,8 @@ static int is_shared(void) {
 }
 
 static uint64_t hash_of(const PJRT_Client_Compile_Args *key) {
-  uint64_t hash = 0xCBF29CE484222325u;
-  const char *const parts[] = {key->program->code, key->compile_options};
-  const size_t sizes[] = {key->program->code_size, key->compile_options_size};
-  for (size_t i = 0; i < 2; ++i) {
-    for (size_t k = 0; k < sizes[i]; ++k) {
-      hash = (hash ^ (unsigned char)parts[i][k]) * 0x100000001B3u;
-    }
-  }
-  return hash;
+  const uint64_t hash = fingerprint(FINGERPRINT, key->program->code, key->program->code_size);
+  return fingerprint(hash, key->compile_options, key->compile_options_size);
 }
 
 static int is_of(const Entry *entry, const PJRT_Client_Compile_Args *key) {
@@ -106,8 +99,7 @@ static int is_of(const Entry *entry, const PJRT_Client_Compile_Args *key) {
 
 // Remember the bytes that an executable was loaded from; the file lives as long as this process.
 static void remember(const void *executable, const char *bytes, size_t size, Copy *copy) {
-  Reused *one = calloc(1, sizeof *one);
-  if (one == NULL) abort();
+  Reused *one = allocate(1, sizeof *one, "a loaded executable");
   pthread_mutex_lock(&lock);
   *one = (Reused){
       .next = reused, .executable = executable, .bytes = bytes, .size = size, .copy = copy};
@@ -310,9 +302,7 @@ static PJRT_Error *deserialize(PJRT_Executable_DeserializeAndLoad_Args *args) {
   donors_learn_serialized(args->loaded_executable, args->serialized_executable, size);
   memories_learn(args->loaded_executable, args->serialized_executable, size);
   if (identity.processes == 1) return NULL;
-  Copy *copy = malloc(sizeof *copy + size);
-  if (copy == NULL) abort();
-  copy->users = 0;
+  Copy *copy = allocate(1, sizeof *copy + size, "a serialized executable");
   memcpy(copy->bytes, args->serialized_executable, size);
   remember(args->loaded_executable, copy->bytes, size, copy);
   return NULL;

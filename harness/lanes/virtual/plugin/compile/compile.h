@@ -91,6 +91,7 @@ void memories_fill(PJRT_Api *api);
 
 // --- wire.c
 // One field of a serialised protocol buffer; a varint's value is `integer`.
+enum { VARINT, WIDE, BYTES, NARROW = 5 };  // how a field is encoded
 typedef struct {
   unsigned number, wire;
   uint64_t integer;

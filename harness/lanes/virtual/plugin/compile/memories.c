@@ -41,8 +41,7 @@ static Known *find(const void *executable) {
 }
 
 static Known *add(const void *executable, size_t count) {
-  Known *one = calloc(1, sizeof *one + count);
-  if (one == NULL) abort();
+  Known *one = allocate(1, sizeof *one + count, "the memories of an executable's results");
   *one = (Known){.next = known, .executable = executable, .count = count};
   return known = one;
 }
@@ -77,9 +76,8 @@ void memories_learn(const PJRT_LoadedExecutable *loaded, const char *bytes, size
 }
 
 static Told tell(size_t count) {
-  Told told = {calloc(count + 1, sizeof *told.kinds), calloc(count + 1, sizeof *told.sizes), count};
-  if (told.kinds == NULL || told.sizes == NULL) abort();
-  return told;
+  return (Told){allocate(count, sizeof(char *), "the memories of an executable's results"),
+                allocate(count, sizeof(size_t), "the memories of an executable's results"), count};
 }
 
 static void set(const Told *told, size_t index, int kind) {

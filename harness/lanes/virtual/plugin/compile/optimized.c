@@ -17,7 +17,7 @@ static PJRT_Error *optimize(PJRT_Executable *executable, PJRT_Program *out) {
       .executable = executable,
       .program = out};
   TRY(PJRT_Executable_OptimizedProgram, args);  // its size
-  if ((out->code = malloc(out->code_size)) == NULL) abort();
+  out->code = allocate(out->code_size, 1, "an optimized program");
   PJRT_Error *error = backend->PJRT_Executable_OptimizedProgram(&args);
   if (error != NULL) free(out->code);
   return error;

@@ -169,7 +169,8 @@ static void sort_run(Piece *fields, size_t count) {
   unsigned char *first = fields[0].at, *copy;
   size_t size = 0;
   for (size_t i = 0; i < count; ++i) size += fields[i].size;
-  if (count < 2 || (copy = malloc(size)) == NULL) return;
+  if (count < 2) return;
+  copy = allocate(size, 1, "compile options");
   qsort(fields, count, sizeof *fields, compare_fields);
   unsigned char *to = copy;
   for (size_t i = 0; i < count; to += fields[i++].size) memcpy(to, fields[i].at, fields[i].size);
@@ -182,28 +183,21 @@ static void sort_entries(unsigned char *at, unsigned char *end) {
   enum { MOST = 256 };
   Piece run[MOST];
   size_t count = 0;
-  uint64_t last = 0;
-  while (at < end) {
-    unsigned char *first = at;
-    const uint64_t tag = read_varint(&at, end);
-    uint64_t size = (tag & 7) == 1 ? 8 : (tag & 7) == 5 ? 4 : 0;
-    if ((tag & 7) == 0) read_varint(&at, end);
-    if ((tag & 7) == 2) size = read_varint(&at, end);
-    if (size > (uint64_t)(end - at)) break;
-    at += size;
-    if (count > 0 && (tag != last || count == MOST)) {
+  unsigned last = 0;
+  unsigned char *first = at;
+  for (Field field; next_field(&at, end, &field); first = at) {
+    if (count > 0 && (field.wire != BYTES || field.number != last || count == MOST)) {
       sort_run(run, count);
       count = 0;
     }
-    last = tag;
-    if ((tag & 7) == 2) run[count++] = (Piece){.at = first, .size = (size_t)(at - first)};
+    last = field.number;
+    if (field.wire == BYTES) run[count++] = (Piece){.at = first, .size = (size_t)(at - first)};
   }
   if (count > 0) sort_run(run, count);
 }
 
 char *options_sorted(const char *options, size_t size) {
-  char *copy = malloc(size + 1);
-  if (copy == NULL) abort();
+  char *copy = allocate(size, 1, "compile options");
   memcpy(copy, options, size);
   unsigned char *at = (unsigned char *)copy, *end = at + size;
   sort_entries(at, end);

@@ -71,8 +71,8 @@ static const struct {
 
 static void add_dimension(Parameter *parameter, uint64_t size) {
   const size_t count = ++parameter->dimensions_count;
-  parameter->dimensions = realloc(parameter->dimensions, count * sizeof *parameter->dimensions);
-  if (parameter->dimensions == NULL) abort();
+  parameter->dimensions =
+      reallocate(parameter->dimensions, count, sizeof *parameter->dimensions, "a shape");
   parameter->dimensions[count - 1] = (int64_t)size;
 }
 
@@ -81,7 +81,7 @@ static Parameter parameter_of(unsigned char *shape, unsigned char *end) {
   for (Field field; next_field(&shape, end, &field);) {
     if (field.number == ELEMENT_TYPE && field.integer < TYPES) {
       parameter.type = TYPE[field.integer].type;
-    } else if (field.number == DIMENSIONS && field.wire == 0) {
+    } else if (field.number == DIMENSIONS && field.wire == VARINT) {
       add_dimension(&parameter, field.integer);
     } else if (field.number == DIMENSIONS) {  // packed
       while (field.value < field.end)
@@ -100,8 +100,7 @@ static int is_tuple(unsigned char *shape, unsigned char *end) {
 static void add_all(Parameters *to, unsigned char *at, unsigned char *end, unsigned number) {
   for (Field field; next_field(&at, end, &field);) {
     if (field.number != number) continue;
-    to->each = realloc(to->each, (to->count + 1) * sizeof *to->each);
-    if (to->each == NULL) abort();
+    to->each = reallocate(to->each, to->count + 1, sizeof *to->each, "parameters");
     to->each[to->count++] = parameter_of(field.value, field.end);
   }
 }
@@ -159,8 +158,7 @@ static const Parameters *find(PJRT_LoadedExecutable *executable) {
       error_drop(error);
       return NULL;
     }
-    one = calloc(1, sizeof *one);
-    if (one == NULL) abort();
+    one = allocate(1, sizeof *one, "parameters");
     one->executable = executable;
     unsigned char *end,
         *module = find_module(program.code, program.code_size, program_has_config(&program), &end);

@@ -37,12 +37,11 @@ static size_t slot_of(const Ids *ids, uint64_t id) {
   return slot;
 }
 
-static int grow(Ids *ids) {
+static void grow(Ids *ids) {
   const Ids old = *ids;
   ids->slots = old.slots == 0 ? 1024 : 2 * old.slots;
-  ids->from = calloc(ids->slots, sizeof *ids->from);
-  ids->to = calloc(ids->slots, sizeof *ids->to);
-  if (ids->from == NULL || ids->to == NULL) return 0;
+  ids->from = allocate(ids->slots, sizeof *ids->from, "instructions' ids");
+  ids->to = allocate(ids->slots, sizeof *ids->to, "instructions' ids");
   for (size_t i = 0; i < old.slots; ++i) {
     if (old.to[i] == 0) continue;
     const size_t slot = slot_of(ids, old.from[i]);
@@ -51,12 +50,11 @@ static int grow(Ids *ids) {
   }
   free(old.from);
   free(old.to);
-  return 1;
 }
 
 // The small id of a wide one, in the order in which they are met.
 static uint32_t small(Ids *ids, uint64_t id) {
-  if (2 * (ids->used + 1) > ids->slots && !grow(ids)) abort();
+  if (2 * (ids->used + 1) > ids->slots) grow(ids);
   const size_t slot = slot_of(ids, id);
   if (ids->to[slot] == 0) {
     ids->from[slot] = id;
@@ -103,31 +101,11 @@ static Kind inside(Kind kind, unsigned field) {
 }
 
 static void walk(unsigned char *at, unsigned char *end, Kind kind, Ids *ids) {
-  while (at < end) {
-    const uint64_t tag = read_varint(&at, end);
-    const unsigned field = (unsigned)(tag >> 3), wire = tag & 7;
-    if (wire == 0) {
-      if (is_id(kind, field)) {
-        replace(&at, end, ids);
-      } else {
-        read_varint(&at, end);
-      }
-    } else if (wire == 1 || wire == 5) {
-      const size_t size = wire == 1 ? 8 : 4;
-      if ((size_t)(end - at) < size) return;
-      at += size;
-    } else if (wire == 2) {
-      const uint64_t size = read_varint(&at, end);
-      if (size > (uint64_t)(end - at)) return;
-      unsigned char *last = at + size;
-      if (is_id(kind, field)) {
-        while (at < last) replace(&at, last, ids);
-      } else if (inside(kind, field) != NONE) {
-        walk(at, last, inside(kind, field), ids);
-      }
-      at = last;
-    } else {
-      return;
+  for (Field field; next_field(&at, end, &field);) {
+    if (is_id(kind, field.number)) {  // one, or several that are packed
+      while (field.value < field.end) replace(&field.value, field.end, ids);
+    } else if (field.wire == BYTES && inside(kind, field.number) != NONE) {
+      walk(field.value, field.end, inside(kind, field.number), ids);
     }
   }
 }
@@ -192,32 +170,9 @@ int64_t *donated_by_module(const char *program, size_t size, int with_config, si
   return found;
 }
 
-// One field of a message.
-typedef struct {
-  unsigned number;
-  uint64_t value;  // of a varint
-  unsigned char *at, *end;
-} Part;
-
-// Read the field at `*at` and move behind it; 0 at the end of the message, or when it is broken.
-static int next_part(unsigned char **at, unsigned char *end, Part *part) {
-  if (*at >= end) return 0;
-  const uint64_t tag = read_varint(at, end);
-  *part = (Part){.number = (unsigned)(tag >> 3), .at = *at};
-  uint64_t size = (tag & 7) == 1 ? 8 : (tag & 7) == 5 ? 4 : 0;
-  if ((tag & 7) == 0) part->value = read_varint(at, end);
-  if ((tag & 7) == 2) {
-    size = read_varint(at, end);
-    part->at = *at;
-  }
-  if (size > (uint64_t)(end - *at)) return 0;
-  part->end = *at += size;
-  return 1;
-}
-
-static int is_text(const Part *part, const char *text) {
+static int is_text(const Field *field, const char *text) {
   const size_t size = strlen(text);
-  return (size_t)(part->end - part->at) == size && memcmp(part->at, text, size) == 0;
+  return (size_t)(field->end - field->value) == size && memcmp(field->value, text, size) == 0;
 }
 
 // Whether any instruction of a module, be it in a fusion, a loop or a called computation, is what
@@ -225,12 +180,11 @@ static int is_text(const Part *part, const char *text) {
 static int any_instruction(unsigned char *at, unsigned char *end,
                            int (*matches)(unsigned char *, unsigned char *)) {
   enum { COMPUTATIONS = 3, INSTRUCTIONS = 2 };
-  Part computation, instruction;
-  while (next_part(&at, end, &computation)) {
+  for (Field computation, instruction; next_field(&at, end, &computation);) {
     if (computation.number != COMPUTATIONS) continue;
-    unsigned char *inside = computation.at;
-    while (next_part(&inside, computation.end, &instruction)) {
-      if (instruction.number == INSTRUCTIONS && matches(instruction.at, instruction.end)) return 1;
+    while (next_field(&computation.value, computation.end, &instruction)) {
+      if (instruction.number != INSTRUCTIONS) continue;
+      if (matches(instruction.value, instruction.end)) return 1;
     }
   }
   return 0;
@@ -240,7 +194,7 @@ enum { OPCODE = 2, TARGET = 28, IS_HOST_TRANSFER = 47 };
 
 // An instruction that starts a collective asynchronously has "-start" behind the usual opcode, or
 // calls a computation that has the usual one.
-static int is_collective(const Part *opcode) {
+static int is_collective(const Field *opcode) {
   static const char *const OPCODES[] = {
       "all-reduce",          "all-gather",       "all-to-all",
       "ragged-all-to-all",   "reduce-scatter",   "collective-permute",
@@ -253,22 +207,19 @@ static int is_collective(const Part *opcode) {
 }
 
 static int is_exchange(unsigned char *at, unsigned char *end) {
-  Part part;
   int sends = 0, is_of_host = 0;
-  while (next_part(&at, end, &part)) {
-    if (part.number == OPCODE && is_collective(&part)) return 1;
-    if (part.number == OPCODE) sends = is_text(&part, "send") || is_text(&part, "recv");
-    if (part.number == IS_HOST_TRANSFER) is_of_host = part.value != 0;
+  for (Field field; next_field(&at, end, &field);) {
+    if (field.number == OPCODE && is_collective(&field)) return 1;
+    if (field.number == OPCODE) sends = is_text(&field, "send") || is_text(&field, "recv");
+    if (field.number == IS_HOST_TRANSFER) is_of_host = field.integer != 0;
   }
   return sends && !is_of_host;
 }
 
 static int is_kernel(unsigned char *at, unsigned char *end) {
-  Part part;
-  while (next_part(&at, end, &part)) {
-    if (part.number == TARGET) return is_text(&part, KERNEL_TARGET);
-  }
-  return 0;
+  unsigned char *target = find_field(at, end, TARGET, &end);
+  const Field field = {.value = target, .end = end};
+  return target != NULL && is_text(&field, KERNEL_TARGET);
 }
 
 int module_calls_kernel(const char *program, size_t size, int with_config) {

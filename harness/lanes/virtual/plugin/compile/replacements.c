@@ -63,7 +63,7 @@ static PJRT_Program program_of(const Changed *changed, const PJRT_Program *from)
 // One whose code is the caller's to free, and outlives the next answer in the same thread.
 static PJRT_Program copy_of(const Changed *changed, const PJRT_Program *from) {
   PJRT_Program program = program_of(changed, from);
-  if ((program.code = malloc(changed->code_size)) == NULL) abort();
+  program.code = allocate(changed->code_size, 1, "a program");
   memcpy(program.code, changed->code, changed->code_size);
   return program;
 }

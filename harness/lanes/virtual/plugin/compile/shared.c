@@ -46,8 +46,8 @@ static Shared *find_executable(const PJRT_LoadedExecutable *executable) {
 
 static Shared *add_program(const PJRT_Client_Compile_Args *args) {
   const size_t code = args->program->code_size, options = args->compile_options_size;
-  Shared *entry = calloc(1, sizeof *entry);
-  if (entry == NULL || (entry->code = malloc(code + options)) == NULL) abort();
+  Shared *entry = allocate(1, sizeof *entry, "an executable");
+  entry->code = allocate(code + options, 1, "a program");
   entry->client = args->client;
   entry->code_size = code;
   entry->options_size = options;

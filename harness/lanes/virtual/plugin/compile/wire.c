@@ -11,7 +11,6 @@ uint64_t read_varint(unsigned char **at, const unsigned char *end) {
 }
 
 int next_field(unsigned char **at, unsigned char *end, Field *field) {
-  enum { VARINT, WIDE, BYTES, NARROW = 5 };
   if (*at >= end) return 0;
   const uint64_t tag = read_varint(at, end);
   *field = (Field){.number = (unsigned)(tag >> 3), .wire = (unsigned)(tag & 7)};

@@ -26,8 +26,7 @@ typedef int (*Callback)(HostCall *call);
 static Callback callback;
 
 static void **data_of(const FfiBuffers *buffers) {
-  void **data = malloc((size_t)(buffers->size + 1) * sizeof *data);
-  if (data == NULL) abort();
+  void **data = allocate((size_t)buffers->size, sizeof *data, "a host call's buffers");
   for (int64_t i = 0; i < buffers->size; ++i) data[i] = buffers->buffers[i]->data;
   return data;
 }

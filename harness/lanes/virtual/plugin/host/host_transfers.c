@@ -51,8 +51,9 @@ char *host_transfers_send(HostTransfers *transfers, size_t index, int64_t channe
   for (size_t i = 0; i < transfers->sends; ++i) {
     const PJRT_SendCallbackInfo *info = &transfers->send[index * transfers->sends + i];
     if (info->channel_id != channel) continue;
-    PJRT_Chunk chunk = {.data = malloc(size + 1), .size = size, .deleter = free_chunk};
-    if (chunk.data == NULL) abort();
+    PJRT_Chunk chunk = {.data = allocate(size, 1, "what a program sends to its host"),
+                        .size = size,
+                        .deleter = free_chunk};
     memcpy(chunk.data, data, size);
     PJRT_CallbackError make = callback_error;
     PJRT_Error *error = info->send_callback(&chunk, &make, size, true, info->user_arg);
@@ -88,8 +89,7 @@ char *host_transfers_receive(HostTransfers *transfers, size_t index, int64_t cha
   for (size_t i = 0; i < transfers->receives; ++i) {
     const PJRT_RecvCallbackInfo *info = &transfers->receive[index * transfers->receives + i];
     if (info->channel_id != channel) continue;
-    PJRT_CopyToDeviceStream *stream = calloc(1, sizeof *stream);
-    if (stream == NULL) abort();
+    PJRT_CopyToDeviceStream *stream = allocate(1, sizeof *stream, "a stream from the host");
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
     stream->data = data;
@@ -239,8 +239,7 @@ void host_transfers_leave(HostTransfers *transfers, size_t count) {
 }
 
 static void *copy_lists(void *const *lists, size_t devices, size_t count, size_t size) {
-  char *copy = calloc(devices * count + 1, size);
-  if (copy == NULL) abort();
+  char *copy = allocate(devices * count, size, "the host's functions");
   for (size_t i = 0; i < devices && count > 0; ++i) {
     memcpy(copy + i * count * size, lists[i], count * size);
   }
@@ -250,16 +249,14 @@ static void *copy_lists(void *const *lists, size_t devices, size_t count, size_t
 HostTransfers *host_transfers_new(const PJRT_ExecuteOptions *options, PJRT_Device *const *devices,
                                   size_t count) {
   if (options->num_send_ops + options->num_recv_ops == 0 || count == 0) return NULL;
-  HostTransfers *made = calloc(1, sizeof *made);
-  if (made == NULL) abort();
+  HostTransfers *made = allocate(1, sizeof *made, "an execution's host");
   *made = (HostTransfers){.side = {send_here, receive_here},
                           .users = count,
                           .client = devices_client_of(devices[0]),
                           .sends = options->num_send_ops,
                           .receives = options->num_recv_ops,
-                          .device = calloc(count, sizeof *made->device),
-                          .ordinals = calloc(count, sizeof *made->ordinals)};
-  if (made->device == NULL || made->ordinals == NULL) abort();
+                          .device = allocate(count, sizeof *made->device, "a host's devices"),
+                          .ordinals = allocate(count, sizeof *made->ordinals, "a host's devices")};
   pthread_mutex_init(&made->lock, NULL);
   pthread_cond_init(&made->ended, NULL);
   made->send =
@@ -346,8 +343,7 @@ static void pack(uint8_t *to, const uint8_t *from, size_t count, unsigned bits) 
 
 static char *transfer_packed(HostSide *side, int ordinal, int64_t channel, int sends, void *data,
                              size_t count, unsigned bits) {
-  uint8_t *unpacked = malloc(count + 1);
-  if (unpacked == NULL) abort();
+  uint8_t *unpacked = allocate(count, 1, "unpacked numbers");
   if (sends) unpack(unpacked, data, count, bits);
   char *why = sends ? side->send(side, ordinal, channel, unpacked, count)
                     : side->receive(side, ordinal, channel, unpacked, count);

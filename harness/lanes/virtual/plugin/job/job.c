@@ -67,8 +67,7 @@ static char **executor_environment(void) {
   static char TUNABLES[] = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
   size_t count = 0;
   while (environ[count] != NULL) ++count;
-  char **copy = calloc(count + 2, sizeof *copy);
-  if (copy == NULL) abort();
+  char **copy = allocate(count + 2, sizeof *copy, "the executor's environment");
   memcpy(copy, environ, count * sizeof *copy);
   if (getenv("GLIBC_TUNABLES") == NULL) copy[count] = TUNABLES;
   return copy;
@@ -287,8 +286,7 @@ static PJRT_Error *join(void) {
                      "`xla-harness run` set it",
                      name == NULL || *name == '\0' ? "not set" : "too long");
   }
-  char *room = malloc(MOST_MESSAGE + 1);
-  if (room == NULL) abort();
+  char *room = allocate(MOST_MESSAGE + 1, 1, "the job's messages");
   // An executor that its last rank has just left still has the address, and then ends.
   for (int tries = 0; tries < TRIES && answer == NULL; ++tries) {
     if (connection >= 0) close(connection);

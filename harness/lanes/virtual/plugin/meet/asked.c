@@ -52,8 +52,7 @@ static void *answer(void *argument) {
 }
 
 void asked_hear(const char *request, int memory) {
-  Asked *asked = malloc(sizeof *asked);
-  if (asked == NULL) abort();
+  Asked *asked = allocate(1, sizeof *asked, "a request of the executor");
   asked->memory = memory;
   if (sscanf(request, "%lld %c %d %d %lld %zu", &asked->number, &asked->way, &asked->ticket,
              &asked->index, &asked->channel, &asked->size) != 6) {

@@ -84,8 +84,7 @@ PJRT_Error *program_exchanges(PJRT_LoadedExecutable *executable, int *found) {
   Kind *one = kinds;
   while (one != NULL && one->executable != executable) one = one->next;
   if (one == NULL && (error = exchanges(executable, found)) == NULL) {
-    one = calloc(1, sizeof *one);
-    if (one == NULL) abort();
+    one = allocate(1, sizeof *one, "an executable");
     *one = (Kind){.next = kinds, .executable = executable, .exchanges = *found};
     kinds = one;
   }
@@ -177,8 +176,7 @@ void meeting_forget(const PJRT_LoadedExecutable *executable) {
 static PJRT_Error *make_program(PJRT_LoadedExecutable *executable,
                                 const PJRT_LoadedExecutable_AddressableDevices_Args *found,
                                 Program **made) {
-  Program *program = calloc(1, sizeof *program);
-  if (program == NULL) abort();
+  Program *program = allocate(1, sizeof *program, "a program of several processes");
   program->number = ++programs_made;
   program->executable = executable;
   program->devices = devices_text(found->addressable_devices, found->num_addressable_devices);

@@ -115,8 +115,7 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t s
                                     .client = client};
   backend->PJRT_Client_Devices(&found);
   devices = found.devices;
-  queues = calloc((size_t)count, sizeof *queues);
-  if (queues == NULL) abort();
+  queues = allocate((size_t)count, sizeof *queues, "the devices' queues");
   for (int i = 0; i < count; ++i) {
     queues[i] = (Queue){.lock = PTHREAD_MUTEX_INITIALIZER, .given = PTHREAD_COND_INITIALIZER};
     queues[i].last = &queues[i].first;
@@ -267,8 +266,8 @@ static void destroy_all(PJRT_Buffer **buffers, int64_t count) {
 static PJRT_Error *prepare(Work *work) {
   const Part *part = work->part;
   PJRT_Device *device = devices[segment_device(part->segment, part->index)->id];
-  work->arguments = calloc((size_t)part->segment->arguments + 1, sizeof *work->arguments);
-  if (work->arguments == NULL) abort();
+  work->arguments =
+      allocate((size_t)part->segment->arguments, sizeof *work->arguments, "arguments");
   for (int64_t i = 0; i < part->segment->arguments; ++i) {
     PJRT_Error *error = argument(part, i, device, &work->arguments[i]);
     if (error != NULL) return error;
@@ -321,8 +320,7 @@ static void end_part(Work *work, PJRT_Error *error) {
 
 static void run_part(Work *work) {
   const int64_t count = work->part->segment->results;
-  PJRT_Buffer **results = calloc((size_t)count + 1, sizeof *results);
-  if (results == NULL) abort();
+  PJRT_Buffer **results = allocate((size_t)count, sizeof *results, "results");
   PJRT_Error *error = run(work->part, work->arguments, results);
   destroy_all(results, count);
   free(results);
@@ -385,8 +383,7 @@ static void queue_add(Queue *queue, Work *work) {
 // and `answers` must live until then.
 VIRTUAL_TPU_EXPORT void virtual_tpu_executor_launch(Part *parts, int count, Answer *answers,
                                                     int answers_count, int ended) {
-  Launch *launch = calloc(1, sizeof *launch + (size_t)count * sizeof launch->work[0]);
-  if (launch == NULL) abort();
+  Launch *launch = allocate(1, sizeof *launch + (size_t)count * sizeof launch->work[0], "a launch");
   launch->running = count;
   launch->answers = answers;
   launch->answers_count = answers_count;

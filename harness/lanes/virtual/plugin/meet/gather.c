@@ -49,8 +49,8 @@ static Gathering *find(const PJRT_LoadedExecutable_AddressableDevices_Args *all,
   while (*link != NULL && (!is_of(*link, all) || (*link)->has[index])) link = &(*link)->next;
   if (*link != NULL) return *link;
   const size_t count = all->num_addressable_devices;
-  Gathering *one = calloc(1, sizeof *one + count * sizeof one->devices[0]);
-  if (one == NULL || (one->has = calloc(count, 1)) == NULL) abort();
+  Gathering *one = allocate(1, sizeof *one + count * sizeof one->devices[0], "threads that meet");
+  one->has = allocate(count, 1, "threads that meet");
   memcpy(one->devices, all->addressable_devices, count * sizeof one->devices[0]);
   one->executable = all->executable;
   one->expected = count;

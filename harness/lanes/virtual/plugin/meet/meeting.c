@@ -117,25 +117,23 @@ static PJRT_Error *new_ticket(const PJRT_LoadedExecutable_Execute_Args *args, Pr
   const Segment sizes = {.arguments = (int64_t)args->num_args,
                          .results = (int64_t)program->results};
   const size_t head_size = sizeof sizes + args->num_devices * segment_device_size(&sizes);
-  Segment *head = calloc(1, head_size);
+  Segment *head = allocate(1, head_size, "a segment's head");
   Loan *loan;
-  if (head == NULL) abort();
   PJRT_Error *error = segment_plan(program, args, devices, head);
   if (error == NULL) error = loan_borrow(program, head, head_size, &loan);
   free(head);
   if (error != NULL) return error;
-  Ticket *ticket = calloc(1, sizeof *ticket);
-  if (ticket == NULL) abort();
+  Ticket *ticket = allocate(1, sizeof *ticket, "an execution");
   *ticket = (Ticket){.program = program,
                      .devices = devices,
                      .loan = loan,
                      .client = devices_client_of(devices[0]),
                      .own = devices_text(devices, args->num_devices)};
   ticket->transfers = host_transfers_new(args->options, devices, args->num_devices);
-  ticket->turns = calloc(args->num_devices, sizeof *ticket->turns);
-  ticket->copied = calloc(args->num_devices * args->num_args + 1, sizeof *ticket->copied);
-  ticket->promises = calloc(ticket_promises(ticket), sizeof *ticket->promises);
-  if (ticket->turns == NULL || ticket->copied == NULL || ticket->promises == NULL) abort();
+  ticket->turns = allocate(args->num_devices, sizeof *ticket->turns, "turns");
+  ticket->copied =
+      allocate(args->num_devices * args->num_args, sizeof *ticket->copied, "copies of arguments");
+  ticket->promises = allocate(ticket_promises(ticket), sizeof *ticket->promises, "promises");
   const char *given = args->options->call_location;
   ticket->site = given != NULL && *given != '\0' ? strdup(given) : python_site();
   ticket_add(ticket);
@@ -182,8 +180,7 @@ static PJRT_Error *submit(const PJRT_LoadedExecutable_Execute_Args *args, Progra
 // says.
 static PJRT_Device **chosen(const PJRT_LoadedExecutable_Execute_Args *args,
                             const PJRT_LoadedExecutable_AddressableDevices_Args *found) {
-  PJRT_Device **devices = calloc(args->num_devices + 1, sizeof *devices);
-  if (devices == NULL) abort();
+  PJRT_Device **devices = allocate(args->num_devices + 1, sizeof *devices, "a program's devices");
   size_t count = 0;
   for (size_t i = 0; i < found->num_addressable_devices && count <= args->num_devices; ++i) {
     PJRT_Device *device = found->addressable_devices[i];

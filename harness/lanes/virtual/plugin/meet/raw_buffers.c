@@ -43,10 +43,7 @@ static PJRT_Error *create(CreateArgs *args) {
   PJRT_Buffer_OnDeviceSizeInBytes_Args size = {
       .struct_size = PJRT_Buffer_OnDeviceSizeInBytes_Args_STRUCT_SIZE, .buffer = args->buffer};
   TRY(PJRT_Buffer_OnDeviceSizeInBytes, size);
-  RawBuffer *raw = malloc(sizeof *raw);
-  if (raw == NULL) {
-    return error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED, "virtual TPU: out of memory");
-  }
+  RawBuffer *raw = allocate(1, sizeof *raw, "a raw buffer");
   *raw = (RawBuffer){args->buffer, size.on_device_size_in_bytes};
   args->raw = raw;
   return NULL;

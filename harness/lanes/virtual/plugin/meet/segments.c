@@ -181,8 +181,7 @@ static PJRT_Error *make_loan(const Segment *head, Loan **loan) {
   void *at;
   PJRT_Error *error = memory_share(head->size, &file, &at);
   if (error != NULL) return error;
-  *loan = calloc(1, sizeof **loan);
-  if (*loan == NULL) abort();
+  *loan = allocate(1, sizeof **loan, "a segment");
   **loan = (Loan){.number = ++loans_made, .file = file, .segment = at};
   job_send(file, "segment %d %llu", (*loan)->number, (unsigned long long)head->size);
   return NULL;

@@ -82,8 +82,7 @@ static PJRT_Error *hold(const Ticket *ticket, PJRT_Device *device, const Array *
   PJRT_Client_BufferFromHostBuffer_Args args = array_args(array, data, ticket->client, device);
   TRY(PJRT_Client_BufferFromHostBuffer, args);
   *buffer = args.buffer;
-  Held *held = malloc(sizeof *held);
-  if (held == NULL) abort();
+  Held *held = allocate(1, sizeof *held, "a result");
   *held = (Held){.loan = ticket->loan, .released = args.done_with_host_buffer};
   pthread_mutex_lock(&meeting_lock);
   ++ticket->loan->users;
@@ -453,8 +452,7 @@ static void *end_buffers(void *unused) {
 
 static PJRT_Error *destroy_buffer(PJRT_Buffer_Destroy_Args *args) {
   if (identity.processes == 1 || !job_is_here()) return bridge_PJRT_Buffer_Destroy(args);
-  Ending *one = malloc(sizeof *one);
-  if (one == NULL) abort();
+  Ending *one = allocate(1, sizeof *one, "the end of a buffer");
   *one = (Ending){.buffer = args->buffer};
   pthread_mutex_lock(&endings.lock);
   pthread_t thread;

@@ -172,8 +172,7 @@ static PJRT_Error *expect(const ReceiveArgs *args, size_t index, const char *sit
   const size_t dimensions = args->shape_num_dims[index];
   PJRT_Error *error = segment_check_result(type, dimensions);
   if (error != NULL) return error;
-  Transfer *transfer = calloc(1, sizeof *transfer);
-  if (transfer == NULL) abort();
+  Transfer *transfer = allocate(1, sizeof *transfer, "a transfer");
   transfer->client = args->client;
   transfer->device = args->device;
   array_measure(&transfer->array, type, args->dims[index], dimensions);
@@ -206,11 +205,10 @@ static PJRT_Error *receive(ReceiveArgs *args) {
   if (error != NULL) return error;
   meeting_note(__builtin_return_address(0));
   const size_t count = args->num_shapes;
-  char (*texts)[MOST_DESCRIPTION] = calloc(count + 1, sizeof *texts);
-  const char **descriptions = calloc(count + 1, sizeof *descriptions);
-  size_t *sizes = calloc(count + 1, sizeof *sizes);
-  int *numbers = calloc(count + 1, sizeof *numbers);
-  if (texts == NULL || descriptions == NULL || sizes == NULL || numbers == NULL) abort();
+  char (*texts)[MOST_DESCRIPTION] = allocate(count, sizeof *texts, "descriptions");
+  const char **descriptions = allocate(count, sizeof *descriptions, "descriptions");
+  size_t *sizes = allocate(count, sizeof *sizes, "descriptions");
+  int *numbers = allocate(count, sizeof *numbers, "descriptions");
   char *site = python_site();
   size_t done = 0;
   for (; done < count; ++done) {
@@ -310,8 +308,7 @@ static void send(SendArgs *args) {
     fprintf(stderr, "virtual TPU: CopyToRemoteDevice: unexpected size %zu\n", args->struct_size);
     return;
   }
-  Transfer *transfer = calloc(1, sizeof *transfer);
-  if (transfer == NULL) abort();
+  Transfer *transfer = allocate(1, sizeof *transfer, "a transfer");
   memcpy(&transfer->send, args, args->struct_size < sizeof *args ? least : sizeof *args);
   pthread_mutex_lock(&lock);
   ++sending;

@@ -72,8 +72,7 @@ static void when_ready(PJRT_Event *event, PJRT_Event_OnReadyCallback function, v
 }
 
 static void follow(PJRT_Event *event, int is_own, const void *caller, HostTransfers *transfers) {
-  Execution *execution = malloc(sizeof *execution);
-  if (execution == NULL) abort();
+  Execution *execution = allocate(1, sizeof *execution, "an execution");
   *execution =
       (Execution){.event = is_own ? event : NULL, .caller = caller, .transfers = transfers};
   clock_gettime(CLOCK_MONOTONIC, &execution->since);
@@ -86,8 +85,8 @@ PJRT_Error *unseen_execute(PJRT_LoadedExecutable_Execute_Args *args, const void 
   PJRT_Error *error = host_transfers_begin(args, &transfers);
   if (error != NULL) return error;
   PJRT_Event **given = args->device_complete_events;
-  PJRT_Event **events = given != NULL ? given : calloc(args->num_devices + 1, sizeof *events);
-  if (events == NULL) abort();
+  PJRT_Event **events =
+      given != NULL ? given : allocate(args->num_devices, sizeof *events, "completion events");
   args->device_complete_events = events;
   error = bridge_PJRT_LoadedExecutable_Execute(args);
   args->device_complete_events = given;

@@ -39,7 +39,7 @@ static void grow(void) {
   Used **old = slots;
   const size_t old_count = slots_count;
   slots_count = old_count == 0 ? FEWEST_SLOTS : 2 * old_count;
-  if ((slots = calloc(slots_count, sizeof *slots)) == NULL) abort();
+  slots = allocate(slots_count, sizeof *slots, "a table of buffers");
   for (size_t i = 0; i < old_count; ++i) {
     for (Used *one = old[i], *later; one != NULL; one = later) {
       later = one->next;
@@ -119,8 +119,7 @@ void usage_add(PJRT_Buffer *buffer) {
   PJRT_Error *error = measure(buffer, &used, &is_counted);
   error_drop(error);
   if (error != NULL || !is_counted) return;
-  Used *one = malloc(sizeof *one);
-  if (one == NULL) abort();
+  Used *one = allocate(1, sizeof *one, "a buffer's size");
   *one = used;
   count(one);
 }
