@@ -22,7 +22,7 @@ HARNESS = ("-m", "harness")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 IMPORTS = """\
 from harness.frameworks import FRAMEWORKS
-from harness.isolation.isolator import preload
+from harness.isolation.preload import preload
 preload([f"{name}?" for each in FRAMEWORKS.values() for name in each.preload])
 """
 COLLECT = (str(ROOT / "suites"), "--lane=virtual-tpu", "--collect-only")

@@ -12,7 +12,9 @@ from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.expectations.causes import read_findings
 from harness.lanes import at_import
-from harness.session import options, workers, written
+from harness.session import in_case, options, workers, written
+from harness.session.closing import Closing
+from harness.session.collection import Collection
 from harness.session.fixtures import (
     host_work,
     start_runtime,
@@ -21,9 +23,10 @@ from harness.session.fixtures import (
     tpu_events,
     xla_target,
 )
+from harness.session.imports import Imports
 from harness.session.logs import LogFile, TraceFilter
 from harness.session.markers import MARKERS
-from harness.session.session import Cases
+from harness.session.running import Running
 from harness.session.terminal import Terminal
 from harness.verdicts.upstream import Row
 
@@ -73,10 +76,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_TERMINAL] = Terminal(config, settings.in_process, _rows(settings.upstream))
     except BadInputError as error:
         pytest.exit(f"xla-harness: {error}", returncode=2)
-    config.pluginmanager.register(Cases(config, settings, expectations))
-    config.pluginmanager.register(TraceFilter())
-    config.pluginmanager.register(LogFile())
-    config.pluginmanager.register(written)
+    running = Running(config, settings)
+    imports = Imports(settings, running)
+    collection = Collection(config, settings, expectations, imports)
+    closing = Closing(config, settings)
+    logs = TraceFilter(), LogFile()
+    for plugin in (running, imports, collection, in_case, closing, *logs, written):
+        config.pluginmanager.register(plugin)
 
 
 def _known_versions(folder: Path | None) -> list[dict[str, str]]:

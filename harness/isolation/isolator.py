@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import builtins
 import faulthandler
-import importlib
-import inspect
 import os
 import time
 import warnings
@@ -18,13 +16,13 @@ from typing import NoReturn
 import pytest
 
 from harness.errors import BadInputError
-from harness.isolation import evidence, libc, pytest_child, reports
+from harness.isolation import evidence, libc, pytest_child
 from harness.isolation.case_files import CaseFiles
 from harness.isolation.child import Endpoints, Setup, Tell, run_child
 from harness.isolation.environment import LaneSetup, full_environment
 from harness.isolation.evidence import Death, KernelOomKills
 from harness.isolation.foreign import ForeignFile, FoundTest, found
-from harness.isolation.garbage import importing
+from harness.isolation.preload import preload
 from harness.isolation.supervisor import GRACE, CaseProcess, CommandResult
 from harness.isolation.thread_limits import out_of_threads, out_of_threads_text
 from harness.isolation.threads import ForkGuard, NotForkableError
@@ -62,7 +60,10 @@ class ItemResult:
     """What a case left behind after it ran. Times are in seconds."""
 
     reports: list[pytest.TestReport] = field(default_factory=list)
-    death: Death | None = None
+    death: Death | None = None  # after those reports
+    sections: list[tuple[str, str]] = field(default_factory=list)  # output until the last report
+    stdout: str = ""  # after it
+    stderr: str = ""
     events: Events = field(default_factory=Events)
     process: Events = field(default_factory=Events)  # of cases before it in its process, too
     runtime_start: dict[str, float] = field(default_factory=dict)  # seconds, by phase
@@ -70,32 +71,10 @@ class ItemResult:
     began: float = 0.0  # of the machine's monotonic clock
 
 
-def preload(modules: Sequence[str]) -> None:
-    """Import what cases need, once, and keep its memory shared with every child.
-
-    A name with ``?`` behind it may be missing. Raises BadInputError when another one can't be
-    imported.
-    """
-    with importing():
-        for name in modules:
-            _import(name)
-        # Makes its table of all modules' files, with which a child that shows a traceback, or
-        # registers an operator of torch, would begin: 0.1 s.
-        inspect.getmodule(inspect.currentframe())
-
-
 def _cases_of_a_process(session: pytest.Session) -> int:
     """How many tests this process is about to run: of the session's, a worker's share."""
     workers = getattr(session.config, "workerinput", {"workercount": 1})["workercount"]
     return len(session.items) // int(workers)
-
-
-def _import(name: str) -> None:
-    try:
-        importlib.import_module(name.removesuffix("?"))
-    except ImportError as error:
-        if not name.endswith("?"):
-            raise BadInputError(f"xla_preload: {name} can't be imported: {error}") from error
 
 
 class Isolator:
@@ -152,7 +131,7 @@ class Isolator:
         except BaseException:
             self.close(grace=0)
             raise
-        run = self._interpret(item, result)
+        run = self._interpret(result)
         run.process = files.log.read()
         run.events = run.process.after(before)
         if self._child is None or run.process.damage:  # the next case gets a new log
@@ -239,29 +218,25 @@ class Isolator:
         )
         return self._child
 
-    def _interpret(self, item: pytest.Item, result: CommandResult) -> ItemResult:
+    def _interpret(self, result: CommandResult) -> ItemResult:
         run = ItemResult(death=result.death and self._explained(result.death, result.stderr))
-        stdout = stderr = ""
-        sections: list[tuple[str, str]] = []  # a report has its phase's and all before, as pytest's
         for phase in result.phases:
-            message, stdout, stderr = phase.message, stdout + phase.stdout, stderr + phase.stderr
-            match message:
-                case PhaseReported():
+            run.stdout += phase.stdout
+            run.stderr += phase.stderr
+            match phase.message:
+                case PhaseReported() as message:
                     report = self._report(message)
-                    sections += _sections(report, stdout, stderr)
-                    report.sections += sections
+                    run.sections += captured(report, run.stdout, run.stderr)
+                    report.sections += run.sections  # and those of all phases before, as pytest's
                     run.reports.append(report)
-                    stdout = stderr = ""
-                case Warned():
+                    run.stdout = run.stderr = ""
+                case Warned() as message:
                     self._warn(message)
-                case ItemDone():
+                case ItemDone() as message:
                     run.runtime_start = message.runtime_start
                     _act_on(message)
-        if run.death is not None:
-            report = reports.of_death(item, run.death, run.reports)
-            sections += _sections(report, stdout + result.stdout, stderr + result.stderr)
-            report.sections += sections
-            run.reports.append(report)
+        run.stdout += result.stdout
+        run.stderr += result.stderr
         return run
 
     def _explained(self, death: Death, stderr: str) -> Death:
@@ -301,7 +276,8 @@ class Isolator:
         )
 
 
-def _sections(report: pytest.TestReport, stdout: str, stderr: str) -> list[tuple[str, str]]:
+def captured(report: pytest.TestReport, stdout: str, stderr: str) -> list[tuple[str, str]]:
+    """Return the output of the phase that a report is about, as sections of the report."""
     named = (("stdout", stdout), ("stderr", stderr))
     return [(f"Captured {name} {report.when}", text) for name, text in named if text]
 

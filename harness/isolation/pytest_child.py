@@ -15,9 +15,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from harness.isolation.child import ForkedCopyError, Tell
 from harness.isolation.foreign import ForeignFile, ForeignItem, describe, import_items, materialize
-from harness.isolation.reports import is_phase
 from harness.isolation.shutdown import shut_down
-from harness.isolation.subtests import DECLARED
 from harness.messages.cases import ItemDone, NotListed, PhaseReported, RunItem, TestsListed, Warned
 from harness.messages.typed import Message
 
@@ -30,6 +28,7 @@ _PARENTS_HOOKS = (
     "pytest_runtest_logfinish",
     "pytest_warning_recorded",
 )
+DECLARED = "xla_declared"  # of a failed report: whether the case's expectation declares it
 RUNTIME_START = pytest.StashKey[dict[str, float]]()  # seconds, by the phase that they were spent in
 
 
@@ -91,6 +90,11 @@ def current_phase() -> str:
     """The phase of the test that runs here now: setup, call or teardown."""
     # pytest's documented "ID (PHASE)"; a test may have cleared the environment.
     return os.environ.get("PYTEST_CURRENT_TEST", "(call)").rpartition("(")[2].removesuffix(")")
+
+
+def is_phase(report: pytest.TestReport) -> bool:
+    """Return whether the report ends a phase; a subtest's report does not."""
+    return type(report) is pytest.TestReport
 
 
 def _ignore(message: Message) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from harness import frameworks
+from harness.expectations import Expectation
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.pytest_child import RUNTIME_START, current_phase
 from harness.junit.names import HOST_CALLS
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from harness.lanes.aot.tpu_compiler import TpuCompiler
 
 CASE = pytest.StashKey[Case]()
+EXPECTATION = pytest.StashKey[Expectation | None]()
 GOLDEN: pytest.StashKey[Golden | None] = pytest.StashKey()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from harness.isolation.reports import is_phase
+from harness.isolation.pytest_child import is_phase
 from harness.model.outcome import Kind
 from harness.printable import printable
 

@@ -12,8 +12,8 @@ from harness.diagnosis.cause import Cause, signature_of
 from harness.diagnosis.layers import layer_of
 from harness.diagnosis.signature import headline, with_name_joined
 from harness.expectations import Expectation, judge
-from harness.isolation import reports, subtests
 from harness.isolation.isolator import ItemResult
+from harness.isolation.pytest_child import is_phase
 from harness.junit.names import EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST
 from harness.lanes import LANES
 from harness.lanes.unseen import unseen_error
@@ -22,6 +22,7 @@ from harness.model.case import Case
 from harness.model.outcome import ACTUAL, DECLARABLE, WORKS, Kind, Outcome
 from harness.model.provenance import modified_property
 from harness.model.versions import stack_versions
+from harness.session import reports, subtests
 
 _ATTRIBUTE = "xla_record"
 _OWN_PHASES: tuple[Literal["setup", "call"], ...] = ("setup", "call")
@@ -95,6 +96,8 @@ def settle(
     item: pytest.Item, case: Case, run: ItemResult, expectation: Expectation | None, isolation: str
 ) -> list[pytest.TestReport]:
     """The reports to log for ``run``: judged, closed with a teardown, and carrying the record."""
+    if run.death is not None:
+        run.reports.append(reports.of_death(item, run, run.death))
     if not reports.has_result(run.reports):
         run.reports.append(reports.without_result(item))
     subtests.absorb(item, run.reports)
@@ -240,7 +243,7 @@ def _rewrite(
         return
     # Beside another failure, subtests that fail as declared are still expected to.
     for report in failed:
-        if is_declared(report, expectation) and not reports.is_phase(report):
+        if is_declared(report, expectation) and not is_phase(report):
             assert expectation is not None
             _expect(report, f"{expectation.cause}: {expectation.reason}")
     first = next((report for report in failed if report.failed), None)
@@ -263,9 +266,7 @@ def _first_undeclared(
 ) -> pytest.TestReport | None:
     """What fails beside the declared failure: in teardown, or a subtest that fails otherwise."""
     failed = [report for report in phases if report.failed]
-    return next(
-        (r for r in failed[1:] if reports.is_phase(r) or not is_declared(r, expectation)), None
-    )
+    return next((r for r in failed[1:] if is_phase(r) or not is_declared(r, expectation)), None)
 
 
 def _expected_by(raw: Outcome, expectation: Expectation | None) -> str:

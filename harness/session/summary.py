@@ -16,8 +16,8 @@ from harness.diagnosis.signature import generalised
 from harness.lanes import DEFAULT_LANE
 from harness.model.outcome import Kind
 from harness.model.script import becomes_script
+from harness.session.collection import Collected
 from harness.session.record import Record
-from harness.session.session import Collected
 from harness.verdicts.upstream import Row
 
 Line = tuple[str, dict[str, bool]]

@@ -10,17 +10,17 @@ from _pytest.terminal import TerminalReporter
 from harness.diagnosis import layers
 from harness.diagnosis.cause import Cause
 from harness.diagnosis.signature import headline
-from harness.isolation.reports import is_phase
+from harness.isolation.pytest_child import is_phase
 from harness.model.outcome import Kind
 from harness.model.provenance import modified_components
 from harness.printable import printable
 from harness.session import summary
+from harness.session.collection import COLLECTED
 from harness.session.fixtures import CASE
 from harness.session.progress import Progress
 from harness.session.record import Record, is_ours, record_of
-from harness.session.session import COLLECTED
+from harness.session.refusal import UNWRITTEN
 from harness.session.tracebacks import Tracebacks
-from harness.session.written import UNWRITTEN
 from harness.verdicts import upstream
 
 

@@ -1,4 +1,4 @@
-"""Files that a run leaves: the report, which pytest writes, and what could not be written."""
+"""Seals the report that pytest writes, or removes half of one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from _pytest.junitxml import LogXML, xml_key
 
 from harness.junit.seal import seal
 from harness.scratch import remove
-
-UNWRITTEN = pytest.StashKey[list[str]]()  # a line for each file
-
-
-def refuse(session: pytest.Session, line: str) -> None:
-    """End the run with exit code 2 and this line, below the summary of what has run."""
-    session.config.stash.setdefault(UNWRITTEN, []).append(line)
-    session.exitstatus = pytest.ExitCode.INTERRUPTED
+from harness.session.refusal import refuse
 
 
 # Within the wrapper of pytest's terminal, which then shows its summary.

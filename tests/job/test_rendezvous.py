@@ -122,13 +122,13 @@ def test_one_that_is_held_up_gives_up_cases_until_it_meets_the_others(
     hold = f"""
 @pytest.fixture(autouse=True, scope="session")
 def nothing(): pass
-import harness.session.session as session
-_before = session.settle
+import harness.session.running as running
+_before = running.settle
 def slow(item, *rest):
     if WORKER == "{late}" and "test_2[" in item.nodeid:
         time.sleep(5)
     return _before(item, *rest)
-session.settle = slow
+running.settle = slow
 """
     more = {"XLA_HARNESS_PATIENCE": "0.5"}
     ended = end(start(hold + body, "--deadline=1.5", **more))

@@ -15,6 +15,8 @@ from _pytest._code.code import (
 
 from harness.diagnosis.layers import message_of
 from harness.isolation.evidence import out_of_memory_text, without_runner
+from harness.isolation.isolator import captured
+from harness.isolation.pytest_child import is_phase
 from harness.isolation.ranks import RankError
 from harness.isolation.thread_limits import (
     out_of_processes_traceback,
@@ -26,6 +28,7 @@ from harness.model.outcome import Kind, Outcome
 
 if TYPE_CHECKING:
     from harness.isolation.evidence import Death
+    from harness.isolation.isolator import ItemResult
 
 _NEXT_PHASE = {"": "setup", "setup": "call", "call": "teardown", "teardown": "teardown"}
 _STACK_LINES = 400
@@ -43,21 +46,17 @@ def longrepr(item: pytest.Item, message: str, text: str) -> ExceptionChainRepr:
     return ExceptionChainRepr([(entries, ReprFileLocation(file, (line or 0) + 1, message), None)])
 
 
-def of_death(
-    item: pytest.Item, death: Death, before: Sequence[pytest.TestReport]
-) -> pytest.TestReport:
-    """The failed report of the phase that a case died in, given the reports ``before`` it."""
+def of_death(item: pytest.Item, run: ItemResult, death: Death) -> pytest.TestReport:
+    """Return the failed report of the phase that a case died in."""
     parts = [f"{death.kind}: {death.message}"]
     for title, stack in (("Python", death.python_stack), ("Native", death.native_stack)):
         if stack:
             parts.append(f"{title} stack:\n{_first_lines(without_runner(stack))}")
-    over = [report.when or "" for report in filter(is_phase, before)]
-    return _report(
-        item,
-        _NEXT_PHASE[over[-1] if over else ""],
-        "failed",
-        longrepr(item, parts[0], "\n\n".join(parts) + "\n"),
-    )
+    ended = [report.when or "" for report in filter(is_phase, run.reports)]
+    text = longrepr(item, parts[0], "\n\n".join(parts) + "\n")
+    report = _report(item, _NEXT_PHASE[ended[-1] if ended else ""], "failed", text)
+    report.sections += [*run.sections, *captured(report, run.stdout, run.stderr)]
+    return report
 
 
 def keep_layer(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
@@ -181,11 +180,6 @@ def skip_reason(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     return report.longreprtext
-
-
-def is_phase(report: pytest.TestReport) -> bool:
-    """Whether the report ends a phase, as a subtest's does not."""
-    return type(report) is pytest.TestReport
 
 
 def _first_lines(text: str) -> str:

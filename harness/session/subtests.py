@@ -8,9 +8,8 @@ from contextlib import contextmanager
 import pytest
 from _pytest.subtests import failed_subtests_key
 
-from harness.isolation.reports import is_phase, is_strict_pass, skip_reason
-
-DECLARED = "xla_declared"  # of a failed report: whether the case's expectation declares it
+from harness.isolation.pytest_child import is_phase
+from harness.session.reports import is_strict_pass, skip_reason
 
 
 def absorb(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
