@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,29 +13,24 @@ from harness.commands.output import STDOUT, annotate, as_json, say, show
 from harness.commands.parsers import add_json, output_file, output_folder, whole_number
 from harness.commands.partial import told
 from harness.commands.query import name_set_aside
-from harness.errors import INTERRUPTED, BadInputError
+from harness.errors import INTERRUPTED
 from harness.files import write
 from harness.junit.report import Report, read_all
 from harness.lanes import lane_named
-from harness.matrix import run
-from harness.matrix.cell import Cell
-from harness.matrix.decisive import decisive, settled
-from harness.matrix.qualify import Effort, Sides, steps
-from harness.matrix.quick import QUICK, divided, joined
+from harness.matrix.qualify import Effort, Qualification, comparisons, folder_of
+from harness.matrix.quick import divided
 from harness.matrix.runner import Runner
 from harness.matrix.sizes import can_have
 from harness.render import comparison_github, comparison_text
 from harness.render.comparison_json import as_data
 from harness.session.selection import QUICK_LANE
 from harness.stacks.environments import Environments
-from harness.stacks.stack import Stack
 from harness.verdicts import allow
 from harness.verdicts.compare import decide
 from harness.verdicts.comparison import Comparison, Open
 from harness.verdicts.since import find_reports
 
 if TYPE_CHECKING:
-    from harness.expectations import Expectations
     from harness.verdicts.allow_file import AllowEntry
 
 OUT = Path("reports/qualify")
@@ -99,9 +92,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     output = _Output(options, _allowed(options.allow) if options.allow else ())
-    asked = _asked(options)
+    asked, faults = _qualification(options)
+    effort = Effort(
+        reruns=options.reruns,
+        representatives=options.representatives,
+        attribution=not options.no_attribution,
+        every_case=options.every_case,
+    )
+    arguments = with_paths(options.arguments)
+    runner = Runner(Environments(), options.out, arguments, say, options.jobs, options.fresh)
     try:
-        for comparison in _comparisons(asked, options):
+        for comparison in comparisons(asked, runner, effort):
             output.update(comparison)
     except KeyboardInterrupt:
         if not output.open:  # nothing is known yet, or all is
@@ -109,76 +110,8 @@ def _run(options: argparse.Namespace) -> int:
         say(f"interrupted: {output.summary} has what is known, still open: {output.open}")
         say("the same command continues")
         return INTERRUPTED
-    left_out = told(asked.faults)
+    left_out = told(faults)
     return output.exit_code or left_out
-
-
-def _comparisons(asked: _Asked, options: argparse.Namespace) -> Iterator[Comparison]:
-    """The quick cases' first, then that of all cases, step by step."""
-    quick = [cell for cell in asked.cells if cell.part == QUICK]
-    # A project with expectations knows what its base gets wrong.
-    on_base = None if options.every_case or not quick else _expected_on_base(asked)
-    _finish(quick, options)
-    if quick:
-        yield replace(asked.sides(quick).compare(), open=Open(cases=True))
-    rest = [cell for cell in asked.cells if cell.part != QUICK]
-    if on_base is None:
-        _finish(rest, options)
-    else:
-        asked = _candidate_first(asked, quick, rest, on_base, options)
-    sides = asked.sides(asked.cells)
-    compared = sides.compare()
-    effort = Effort(
-        reruns=options.reruns,
-        representatives=options.representatives,
-        attribution=not options.no_attribution,
-        every_cause=options.every_case,
-    )
-    yield from steps(sides, _runner(options, compared), effort)
-
-
-def _expected_on_base(asked: _Asked) -> Expectations | None:
-    """What is expected on the base, if it is another stack than the candidate."""
-    base, candidate = asked.stacks
-    return project.expected_on(base) if base and base != candidate else None
-
-
-def _candidate_first(
-    asked: _Asked,
-    quick: Sequence[Cell],
-    rest: Sequence[Cell],
-    on_base: Expectations,
-    options: argparse.Namespace,
-) -> _Asked:
-    """All cases, run: the candidate's first, since they say which the base need not run."""
-    base, candidate = asked.stacks
-    shortened = [
-        cell for cell in rest if cell.stack == base and not _is_answered(cell, options.fresh)
-    ]
-    whole = [cell for cell in rest if cell not in shortened]
-    _finish_in_turn(whole, options)
-    lanes = {cell.lane for cell in shortened}
-    alike = [
-        result
-        for report in joined([cell for cell in whole if cell.stack == candidate])
-        for result in settled(report, on_base)
-        if result.lane in lanes
-    ]
-    shortened = decisive(shortened, alike)
-    _finish_in_turn(shortened, options)
-    keys = frozenset(result.key for result in alike)
-    return replace(asked, cells=[*quick, *whole, *shortened], settled=keys)
-
-
-def _is_answered(cell: Cell, fresh: bool) -> bool:  # noqa: FBT001
-    """Whether the cell was run in full before."""
-    return not fresh and cell.answers(cell.asks(Environments().create(cell.stack, say)))
-
-
-def _finish_in_turn(cells: Sequence[Cell], options: argparse.Namespace) -> None:
-    """Run the cells one after the other, each on all cores: nearly all cases are one cell's."""
-    for cell in cells:
-        _finish([cell], options)
 
 
 def _allowed(path: Path) -> tuple[AllowEntry, ...]:
@@ -203,7 +136,8 @@ class _Output:
         """Replace the answer."""
         final = not comparison.open
         shown = final or self.open is None or self.open.cases
-        self.summary = self._options.markdown or _folder(self._options, comparison) / "summary.md"
+        folder = self._options.out / folder_of(comparison)
+        self.summary = self._options.markdown or folder / "summary.md"
         allowed = allow.apply(self._entries, comparison)
         data, file = as_data(comparison, allowed), self._options.json
         texts = {self.summary: comparison_github.summary(comparison, allowed)}
@@ -233,26 +167,8 @@ def _reports(name: str) -> tuple[list[Report], list[str]]:
     return find_reports(path) if path.is_dir() else ([], [])
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What the command line names: reports where it names reports, else a stack and its cells."""
-
-    given: Sequence[Sequence[Report]]
-    stacks: Sequence[Stack | None]
-    cells: Sequence[Cell]
-    faults: Sequence[str]  # of what can't be read of given reports
-    settled: frozenset[str] = frozenset()  # keys of cases that the base was not asked
-
-    def sides(self, cells: Sequence[Cell]) -> Sides:
-        """Both sides, from the reports that were given and those of these cells."""
-        reports = [
-            reports or joined([cell for cell in cells if cell.stack == stack])
-            for reports, stack in zip(self.given, self.stacks, strict=True)
-        ]
-        return Sides(reports, self.stacks, project.upstream_rows(), self.settled)
-
-
-def _asked(options: argparse.Namespace) -> _Asked:
+def _qualification(options: argparse.Namespace) -> tuple[Qualification, list[str]]:
+    """Return what the command line names, and what of the given reports can't be read."""
     named = (options.base, options.candidate)
     read = [_reports(name) for name in named[bool(options.history) :]]
     given = [reports for reports, _ in read]
@@ -281,30 +197,7 @@ def _asked(options: argparse.Namespace) -> _Asked:
         cells += cells_of(ran, options, options.reports)
     if both and not options.arguments:
         cells = divided(cells, QUICK_LANE, project.quick_cases())
-    return _Asked(given, stacks, cells, [fault for _, faults in read for fault in faults])
-
-
-def _finish(cells: Sequence[Cell], options: argparse.Namespace) -> None:
-    """Run the cells. Raises BadInputError, naming them, if some have no answer."""
-    if not cells:
-        return
-    done = run.run(cells, Environments(), jobs=options.jobs, fresh=options.fresh, say=say)
-    if done.died:
-        raise BadInputError(f"no answer from {', '.join(done.died)}: the same command continues")
-
-
-def _runner(options: argparse.Namespace, compared: Comparison) -> Runner:
-    return Runner(
-        Environments(),
-        _folder(options, compared),
-        with_paths(options.arguments),
-        say,
-        options.jobs,
-        options.fresh,
-    )
-
-
-def _folder(options: argparse.Namespace, compared: Comparison) -> Path:
-    name = f"{compared.base.name}..{compared.candidate.name}"
-    folder: Path = options.out / name
-    return folder
+    base, candidate = stacks
+    on_base = project.expected_on(base) if base and base != candidate else None
+    asked = Qualification(given, stacks, cells, project.upstream_rows(), on_base)
+    return asked, [fault for _, faults in read for fault in faults]

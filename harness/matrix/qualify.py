@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from harness.expectations import Expectations
 from harness.junit.report import Report, Result
-from harness.lanes import LANES
 from harness.matrix import reruns
+from harness.matrix.cell import Cell
+from harness.matrix.decisive import decisive, settled
+from harness.matrix.quick import QUICK, joined
 from harness.matrix.runner import Runner
+from harness.matrix.sides import Sides
 from harness.matrix.swaps import attribute, to_attribute
 from harness.stacks.stack import Stack
-from harness.verdicts.compare import compare, without_runs_on_base
 from harness.verdicts.comparison import ComparedCase, Comparison, Open
 from harness.verdicts.groups import Group
 from harness.verdicts.upstream import Row
@@ -21,51 +24,23 @@ _ROUNDS = ("rerun", "rerun-all")
 
 
 @dataclass(frozen=True)
-class Sides:
-    """Base and candidate, each with its reports and, unless those were given, its stack."""
+class Qualification:
+    """What is compared: reports where reports were given, else a stack and its cells."""
 
-    reports: Sequence[Sequence[Report]]
+    given: Sequence[Sequence[Report]]
     stacks: Sequence[Stack | None]
-    rows: tuple[Row, ...] = ()
-    settled: frozenset[str] = frozenset()  # keys of what was left out on the base
+    cells: Sequence[Cell]
+    rows: tuple[Row, ...]
+    on_base: Expectations | None  # what is expected on the base, in a project that declares it
+    settled: frozenset[str] = frozenset()  # keys of cases that need not run on the base
 
-    def compare(self, again: Sequence[Sequence[Report]] = ((), ())) -> Comparison:
-        """The comparison of the reports, and of those of reruns."""
-        (base, candidate), (base_again, candidate_again) = self.reports, again
-        compared = compare(base, candidate, base_again, candidate_again, self.rows)
-        compared = without_runs_on_base(compared, self.settled)
-        return replace(compared, not_asked=not_asked(compared))
-
-    @property
-    def runnable(self) -> list[Stack]:
-        """The sides that can be run again."""
-        return [stack for stack in self.stacks if stack]
-
-    def rerun(self, again: Sequence[Sequence[Report]]) -> set[str]:
-        """The keys of the cases that a rerun measured on each side that can be run."""
-        compared = self.compare(again)
-        runs = [{id(r) for report in reports for r in report.results.values()} for reports in again]
-        measured = [
-            {key for key, of in side.runs.items() if any(r.measured and id(r) in own for r in of)}
-            for side, own, stack in zip(
-                (compared.base, compared.candidate), runs, self.stacks, strict=True
-            )
-            if stack
+    def sides(self, cells: Sequence[Cell]) -> Sides:
+        """Return both sides, from the reports that were given and those of these cells."""
+        reports = [
+            reports or joined([cell for cell in cells if cell.stack == stack])
+            for reports, stack in zip(self.given, self.stacks, strict=True)
         ]
-        return set.intersection(*measured) if measured else set()
-
-
-def not_asked(compared: Comparison) -> tuple[str, ...]:
-    """Return the lanes that both stacks have the packages for and that measured no case.
-
-    The hardware's lane is among them: whether there is hardware somewhere, nobody here knows.
-    """
-    packages = compared.base.versions.keys() & compared.candidate.versions.keys()
-    return tuple(
-        lane.name
-        for lane in LANES.own()
-        if lane.name not in compared.lanes and packages >= set(lane.needs)
-    )
+        return Sides(reports, self.stacks, self.rows, self.settled)
 
 
 @dataclass(frozen=True)
@@ -75,7 +50,61 @@ class Effort:
     reruns: int = 1  # of each chosen case
     representatives: int = 3  # of each cause
     attribution: bool = True
-    every_cause: bool = False  # rerun what expectations declare, too
+    every_case: bool = False  # also what is expected: run it on the base, and rerun it
+
+
+def folder_of(compared: Comparison) -> str:
+    """Return the name of the folder for what a qualification leaves."""
+    return f"{compared.base.name}..{compared.candidate.name}"
+
+
+def comparisons(asked: Qualification, runner: Runner, effort: Effort) -> Iterator[Comparison]:
+    """Run the cells; yield the comparison of the quick cases, then that of all, step by step.
+
+    Raises BadInputError, naming the cells, if some have no answer.
+    """
+    quick = [cell for cell in asked.cells if cell.part == QUICK]
+    rest = [cell for cell in asked.cells if cell.part != QUICK]
+    runner.finish(quick)
+    if quick:
+        yield replace(asked.sides(quick).compare(), open=Open(cases=True))
+    if effort.every_case or asked.on_base is None or not quick:
+        runner.finish(rest)
+    else:
+        asked = _candidate_first(asked, quick, rest, asked.on_base, runner)
+    sides = asked.sides(asked.cells)
+    yield from steps(sides, replace(runner, out=runner.out / folder_of(sides.compare())), effort)
+
+
+def _candidate_first(
+    asked: Qualification,
+    quick: Sequence[Cell],
+    rest: Sequence[Cell],
+    on_base: Expectations,
+    runner: Runner,
+) -> Qualification:
+    """Run all cases, the candidate's first: its results say which the base need not run."""
+    base, candidate = asked.stacks
+    shortened = [cell for cell in rest if cell.stack == base and not runner.has_answer(cell)]
+    whole = [cell for cell in rest if cell not in shortened]
+    _finish_in_turn(whole, runner)
+    lanes = {cell.lane for cell in shortened}
+    alike = [
+        result
+        for report in joined([cell for cell in whole if cell.stack == candidate])
+        for result in settled(report, on_base)
+        if result.lane in lanes
+    ]
+    shortened = decisive(shortened, alike)
+    _finish_in_turn(shortened, runner)
+    keys = frozenset(result.key for result in alike)
+    return replace(asked, cells=[*quick, *whole, *shortened], settled=keys)
+
+
+def _finish_in_turn(cells: Sequence[Cell], runner: Runner) -> None:
+    """Run the cells one after the other, each on all cores: nearly all cases are one cell's."""
+    for cell in cells:
+        runner.finish([cell])
 
 
 def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
@@ -86,7 +115,7 @@ def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
     first = found = sides.compare()
     keys = list[str]()
     if effort.reruns and sides.runnable:
-        keys = reruns.chosen(first, effort.representatives, every_cause=effort.every_cause)
+        keys = reruns.chosen(first, effort.representatives, every_cause=effort.every_case)
     yield _opened(found, sides, effort, keys)
     again: list[list[Report]] = [[], []]
     for name in _ROUNDS:

@@ -1,4 +1,4 @@
-"""Chosen cases on any stack."""
+"""Runs cells, or chosen cases on any stack."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import BadInputError
 from harness.junit.report import Report, Result
 from harness.matrix import run
 from harness.matrix.cell import Cell
@@ -15,7 +16,7 @@ from harness.stacks.stack import Stack
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs chosen cases on any stack, into folders below ``out``."""
+    """How cells are run, and the folder below which chosen cases run."""
 
     environments: Environments
     out: Path
@@ -23,6 +24,23 @@ class Runner:
     say: run.Say
     jobs: int = 0
     fresh: bool = False
+
+    def run(self, cells: Sequence[Cell]) -> run.Done:
+        """Run the cells that are not answered yet, or with ``fresh`` all."""
+        return run.run(cells, self.environments, jobs=self.jobs, fresh=self.fresh, say=self.say)
+
+    def finish(self, cells: Sequence[Cell]) -> None:
+        """Run the cells. Raises BadInputError, naming them, if some have no answer."""
+        if cells and (done := self.run(cells)).died:
+            raise BadInputError(
+                f"no answer from {', '.join(done.died)}: the same command continues"
+            )
+
+    def has_answer(self, cell: Cell) -> bool:
+        """Return whether the cell was run in full before."""
+        return not self.fresh and cell.answers(
+            cell.asks(self.environments.create(cell.stack, self.say))
+        )
 
     def reports(
         self, stacks: Iterable[Stack], cases: Sequence[Result], folders: Sequence[str]
@@ -41,7 +59,7 @@ class Runner:
             for stack in wanted
             for lane, ids in lanes.items()
         ]
-        done = run.run(cells, self.environments, jobs=self.jobs, fresh=self.fresh, say=self.say)
+        done = self.run(cells)
         found: dict[str, list[Report]] = {stack.name: [] for stack in wanted}
         for cell in done.finished:
             found[cell.stack.name].append(cell.read())

@@ -8,7 +8,7 @@ import pytest
 from support.paths import ROOT
 
 from harness.commands import qualify
-from harness.matrix.qualify import not_asked
+from harness.matrix.sides import not_asked
 from harness.verdicts.comparison import Comparison, Side
 
 LIBTPU = {"jaxlib": "1", "libtpu": "1"}
@@ -29,7 +29,7 @@ def test_libtpu_is_asked_where_both_stacks_have_it(
     monkeypatch.chdir(ROOT)
     parser = argparse.ArgumentParser()
     qualify.add(parser)
-    cells = qualify._asked(parser.parse_args(command)).cells
+    cells = qualify._qualification(parser.parse_args(command))[0].cells
     for stack in command[:2]:
         assert {c.lane: c.elsewhere for c in cells if c.stack.name == stack} == lanes
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from support.two_stacks import report, result
 
 from harness.junit.report import Report, Result
-from harness.matrix.qualify import Effort, Sides, steps
+from harness.matrix.qualify import Effort, steps
 from harness.matrix.reruns import chosen, in_doubt, with_basis
 from harness.matrix.runner import Runner
+from harness.matrix.sides import Sides
 from harness.model.outcome import Kind
 from harness.render.comparison_text import rested
 from harness.stacks.environments import Environments

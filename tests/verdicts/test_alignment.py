@@ -15,8 +15,9 @@ from support.two_stacks import report, result
 
 from harness import cli
 from harness.junit.report import Report, Result
-from harness.matrix.qualify import Effort, Sides, not_asked, steps
+from harness.matrix.qualify import Effort, steps
 from harness.matrix.runner import Runner
+from harness.matrix.sides import Sides, not_asked
 from harness.matrix.swaps import to_attribute
 from harness.model.outcome import Kind
 from harness.render import comparison_github, comparison_text
