@@ -86,5 +86,5 @@ def _collect(paths: Sequence[str]) -> Collection[str]:
     gone = [path for path in paths if not Path(path).is_file()]
     if gone:
         raise BadInputError(f"{gone[0]} is not here: expected to run where the reports' cases are")
-    cases, _ = listing.collect(paths)
+    cases, _ = listing.cases_of(listing.collect(paths))
     return [case.id for case in cases]

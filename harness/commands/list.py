@@ -27,6 +27,6 @@ def _run(options: argparse.Namespace) -> int:
             f"{missing[0]}: expected a file or folder of cases, as a clone of the project has"
         )
     say(f"collecting {' '.join(options.paths)} ...")
-    cases, titles = listing.collect(options.paths)
+    cases, titles = listing.cases_of(listing.collect(options.paths))
     answer(options, listing.as_data(cases), listing.table(cases, titles, columns()))
     return 0

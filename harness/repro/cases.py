@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +16,8 @@ from harness.lanes import DEFAULT_LANE
 from harness.model.case import Case
 from harness.model.case_id import file_of, function_of
 from harness.model.topology import Target
-from harness.session.markers import case_of
+from harness.session.listing import collect
+from harness.session.markers import case_of, parametrized_target
 from harness.session.options import Settings
 
 _SHOWN = 12
@@ -31,17 +30,6 @@ class Found:
     item: pytest.Function
     case: Case
     expectation: Expectation | None
-
-
-class _Collector:
-    """Keeps every item, before the command line's choice of lanes and topologies."""
-
-    def __init__(self) -> None:
-        self.items: list[pytest.Item] = []
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self.items = list(items)
 
 
 def find(text: str) -> Found:
@@ -92,23 +80,10 @@ def _test_files(folder: Path) -> Iterator[str]:
             yield str(path)
 
 
-def collect(paths: list[str]) -> list[pytest.Item]:
-    """All items of the files; raises BadInputError with pytest's words when it can't."""
-    collector, output = _Collector(), io.StringIO()
-    arguments = ["--collect-only", "-qq", "-p", "no:xdist", "-W"]
-    arguments += ["ignore::pytest.PytestAssertRewriteWarning", *paths]
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        status = pytest.main(arguments, [collector])
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        raise BadInputError(f"{' '.join(paths)} can't be collected:\n{output.getvalue().strip()}")
-    return collector.items
-
-
 def describe(item: pytest.Item, items: dict[str, pytest.Item]) -> Found:
     """The item as a case; raises BadInputError when no script can stand for it."""
-    callspec = getattr(item, "callspec", None)
-    target = callspec.params.get("xla_target") if callspec else None
-    if not isinstance(item, pytest.Function) or not isinstance(target, Target):
+    target = parametrized_target(item)
+    if not isinstance(item, pytest.Function) or target is None:
         raise BadInputError(
             f"{item.nodeid}: expected a case: a test function with lanes(...); any other test runs "
             "as it is, by pytest --lane NAME --topology T"

@@ -16,7 +16,7 @@ from harness.model.fit import unfit_here
 from harness.model.topology import Target
 from harness.session.fixtures import CASE, EXPECTATION
 from harness.session.imports import Imports
-from harness.session.markers import case_of, declared_targets
+from harness.session.markers import case_of, declared_targets, parametrized_target
 from harness.session.options import Settings
 from harness.session.refusal import stop
 from harness.session.selection import Shard, shards
@@ -145,10 +145,7 @@ class Collection:
         return parts[shard.number - 1]
 
     def _target_of(self, item: pytest.Item) -> Target | None:
-        callspec = getattr(item, "callspec", None)
-        if callspec is not None and "xla_target" in callspec.params:
-            target = callspec.params["xla_target"]
-            assert isinstance(target, Target)
+        if (target := parametrized_target(item)) is not None:
             return target
         declared = declared_targets(item)  # unittest's methods can't be parametrized
         if not declared:

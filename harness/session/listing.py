@@ -14,45 +14,26 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.model.case import Case
-from harness.model.topology import Target
-from harness.session.markers import case_of
+from harness.session.markers import case_of, parametrized_target
 
 
-class _CaseList:
-    """Keeps every case before the command line's choice of lanes and topologies."""
+class _ItemList:
+    """Keeps every item, before the command line's choice of lanes and topologies."""
 
     def __init__(self) -> None:
-        self.cases: list[Case] = []
-        self.titles: dict[str, str] = {}
+        self.items: list[pytest.Item] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            callspec = getattr(item, "callspec", None)
-            target = callspec.params.get("xla_target") if callspec else None
-            if isinstance(target, Target):
-                case = case_of(item, target, deadline=60.0)
-                self.cases.append(case)
-                if case.area not in self.titles:
-                    self.titles[case.area] = _title(item)
+        self.items = list(items)
 
 
-def _title(item: pytest.Item) -> str:
-    """The first line of the docstring of the suite's package."""
-    package = item.getparent(pytest.Package)
-    if package is None:
-        return ""
-    text = (package.path / "__init__.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-
-
-def collect(paths: Sequence[str]) -> tuple[list[Case], dict[str, str]]:
-    """All cases below ``paths``, and the title of each area.
+def collect(paths: Sequence[str]) -> list[pytest.Item]:
+    """Return all tests below ``paths``, cases or not.
 
     Raises BadInputError with pytest's words when they can't be collected.
     """
-    collector = _CaseList()
-    output = io.StringIO()
+    collector, output = _ItemList(), io.StringIO()
     # The plugin is this very package, imported before pytest could rewrite its assertions.
     arguments = ["--collect-only", "-qq", "-p", "no:xdist", "-W"]
     arguments += ["ignore::pytest.PytestAssertRewriteWarning", *paths]
@@ -60,7 +41,28 @@ def collect(paths: Sequence[str]) -> tuple[list[Case], dict[str, str]]:
         status = pytest.main(arguments, [collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise BadInputError(f"{' '.join(paths)} can't be collected:\n{output.getvalue().strip()}")
-    return collector.cases, collector.titles
+    return collector.items
+
+
+def cases_of(items: Sequence[pytest.Item]) -> tuple[list[Case], dict[str, str]]:
+    """Return the items that are cases, and the title of each area."""
+    cases, titles = list[Case](), dict[str, str]()
+    for item in items:
+        if target := parametrized_target(item):
+            case = case_of(item, target, deadline=60.0)
+            cases.append(case)
+            if case.area not in titles:
+                titles[case.area] = _title(item)
+    return cases, titles
+
+
+def _title(item: pytest.Item) -> str:
+    """Return the first line of the docstring of the suite's package."""
+    package = item.getparent(pytest.Package)
+    if package is None:
+        return ""
+    text = (package.path / "__init__.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
 def as_data(cases: Sequence[Case]) -> list[dict[str, Any]]:

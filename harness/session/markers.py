@@ -83,6 +83,13 @@ def _asked(size: Topology, frameworks: pytest.Mark | None) -> list[tuple[str, To
     ]
 
 
+def parametrized_target(item: pytest.Item) -> Target | None:
+    """Return the target that is a parameter of the item; None for a test without ``lanes``."""
+    callspec = getattr(item, "callspec", None)
+    target: Target | None = callspec.params.get("xla_target") if callspec else None
+    return target
+
+
 def case_of(item: pytest.Item, target: Target, deadline: float) -> Case:
     """Read the item's markers; ``deadline`` in seconds is the default.
 

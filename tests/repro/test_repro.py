@@ -207,7 +207,8 @@ import json, sys
 from harness.errors import BadInputError
 from harness.repro import cases
 from harness.repro.write import write
-items = {item.nodeid.split("test_tiny.py::")[1]: item for item in cases.collect(["suites"])}
+from harness.session.listing import collect
+items = {item.nodeid.split("test_tiny.py::")[1]: item for item in collect(["suites"])}
 found = {}
 for case in sys.argv[1:]:
     try: found[case] = write(cases.describe(items[case], items), None)
