@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import mkdocs_gen_files
+from mkdocs.exceptions import PluginError
+
+from harness.errors import BadInputError
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import commands
 import issues
+import migration
 import plugin
 import python_api
 import records
@@ -21,7 +25,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def _changes() -> str:
-    return (_ROOT / "CHANGELOG.md").read_text()
+    return (_ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](../")
 
 
 def _contributing() -> str:
@@ -32,6 +36,7 @@ def _contributing() -> str:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "contributing.md": _contributing,
+    "migration.md": migration.page,
     "reference/changes.md": _changes,
     "reference/commands.md": commands.page,
     "reference/junit.md": records.junit,
@@ -42,5 +47,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 for path, make in PAGES.items():
+    try:
+        text = make()
+    except BadInputError as error:
+        raise PluginError(str(error)) from error
     with mkdocs_gen_files.open(path, "w") as file:
-        file.write(make())
+        file.write(text)

@@ -14,9 +14,9 @@ from harness.lanes import LANES
 from harness.lanes.events import Events
 from harness.model.versions import COMPONENTS
 from harness.session.record import Record
+from harness.verdicts import rules
 
 _ROOT = Path(__file__).parents[2]
-_RULES = _ROOT / "harness" / "results" / "sql"
 _SAMPLE = _ROOT / "fixtures" / "junit" / "2.9.0-virtual-tpu.xml"
 
 
@@ -54,7 +54,7 @@ def sql() -> str:
 
 
 def _rules() -> list[Path]:
-    return sorted(_RULES.glob("*.sql"))
+    return sorted(rules.SQL.glob("*.sql"))
 
 
 def _columns() -> list[tuple[str, str]]:
