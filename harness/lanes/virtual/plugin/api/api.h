@@ -42,6 +42,8 @@ PJRT_Error_Code error_code(const PJRT_Error *error);
 char *error_text(PJRT_Error *error);
 // Of an error that changes nothing; NULL is none.
 void error_drop(PJRT_Error *error);
+// Destroy a buffer, without a word if that fails.
+void buffer_drop(PJRT_Buffer *buffer);
 // Destroy an event that nobody waits for.
 void event_drop(PJRT_Event *event);
 // Wait for an event, which is destroyed, and may be NULL: its error.

@@ -82,6 +82,12 @@ void error_drop(PJRT_Error *error) {
   if (error != NULL) free(error_text(error));
 }
 
+void buffer_drop(PJRT_Buffer *buffer) {
+  PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
+                                      .buffer = buffer};
+  error_drop(backend->PJRT_Buffer_Destroy(&destroy));
+}
+
 void event_drop(PJRT_Event *event) {
   PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
                                      .event = event};

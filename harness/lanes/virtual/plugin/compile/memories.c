@@ -151,10 +151,9 @@ static PJRT_Error *move(PJRT_Buffer **buffer, int kind) {
   PJRT_Error *error = memory_of(of.device, kind, &copy.dst_memory);
   if (error != NULL) return error;
   TRY(PJRT_Buffer_CopyToMemory, copy);
-  PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
-                                      .buffer = *buffer};
+  buffer_drop(*buffer);
   *buffer = copy.dst_buffer;
-  return backend->PJRT_Buffer_Destroy(&destroy);
+  return NULL;
 }
 
 PJRT_Error *memories_place(const PJRT_LoadedExecutable_Execute_Args *args) {

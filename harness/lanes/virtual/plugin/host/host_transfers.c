@@ -136,9 +136,7 @@ static PJRT_Error *done_event(const PJRT_CopyToDeviceStream *stream, PJRT_Event 
       .device = stream->device};
   TRY(PJRT_Client_BufferFromHostBuffer, args);
   *event = args.done_with_host_buffer;
-  PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
-                                      .buffer = args.buffer};
-  TRY(PJRT_Buffer_Destroy, destroy);
+  buffer_drop(args.buffer);
   return NULL;
 }
 

@@ -2,6 +2,17 @@
 
 #include "meet/meet.h"
 
+void results_discard(const PJRT_LoadedExecutable_Execute_Args *args, size_t devices,
+                     size_t results) {
+  for (size_t i = 0; i < devices; ++i) {
+    for (size_t k = 0; k < results; ++k) {
+      if (args->output_lists[i][k] != NULL) buffer_drop(args->output_lists[i][k]);
+    }
+    PJRT_Event *event = args->device_complete_events ? args->device_complete_events[i] : NULL;
+    if (event != NULL) event_drop(event);
+  }
+}
+
 static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *forked = devices_check_process();
   if (forked != NULL) return forked;
@@ -30,7 +41,9 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
     error = unseen_execute(args, __builtin_return_address(0));
     if (error == NULL) error = donors_delete(args);
   }
-  if (error == NULL) error = memories_place(args);
+  if (error == NULL && (error = memories_place(args)) != NULL) {
+    results_discard(args, args->num_devices, parameters_results(args->executable));
+  }
   usage_executed(args, error == NULL);
   args->options = given;
   if (error != NULL) unseen_returned(error, __builtin_return_address(0));

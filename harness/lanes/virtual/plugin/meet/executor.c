@@ -227,9 +227,7 @@ static PJRT_Error *argument(const Part *part, int64_t index, PJRT_Device *device
   PJRT_Client_BufferFromHostBuffer_Args args = array_args(array, data, client, device);
   TRY(PJRT_Client_BufferFromHostBuffer, args);
   *buffer = args.buffer;
-  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
-                                     .event = args.done_with_host_buffer};
-  if (args.done_with_host_buffer != NULL) TRY(PJRT_Event_Destroy, destroy);
+  if (args.done_with_host_buffer != NULL) event_drop(args.done_with_host_buffer);
   return NULL;
 }
 
@@ -257,9 +255,7 @@ static PJRT_Error *give_back(const Part *part, int64_t index, PJRT_Buffer *buffe
 
 static void destroy_all(PJRT_Buffer **buffers, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    PJRT_Buffer_Destroy_Args args = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
-                                     .buffer = buffers[i]};
-    if (buffers[i] != NULL) backend->PJRT_Buffer_Destroy(&args);
+    if (buffers[i] != NULL) buffer_drop(buffers[i]);
   }
 }
 

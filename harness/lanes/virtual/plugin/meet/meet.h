@@ -6,6 +6,9 @@
 #include "job/job.h"
 
 // --- executions.c
+// Destroy what a call that fails has for its first devices: results and completion events.
+void results_discard(const PJRT_LoadedExecutable_Execute_Args *args, size_t devices,
+                     size_t results);
 // Forget the executables of a client that ends: another client may get their addresses.
 void executions_forget(const PJRT_Client *client);
 void executions_fill(PJRT_Api *api);

@@ -47,11 +47,7 @@ static PJRT_Error *completion(Ticket *ticket, PJRT_Device *device, size_t index,
   if (event != NULL && (error = backend->PJRT_Buffer_ReadyEvent(&ready)) == NULL) {
     *event = ready.event;
   }
-  PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
-                                      .buffer = buffer};
-  PJRT_Error *destroyed = backend->PJRT_Buffer_Destroy(&destroy);
-  if (error == NULL) return destroyed;
-  error_drop(destroyed);
+  buffer_drop(buffer);
   return error;
 }
 
@@ -93,6 +89,10 @@ static PJRT_Error *hand_over(Ticket *ticket, const PJRT_LoadedExecutable_Execute
 static PJRT_Error *fill(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args) {
   const Segment *segment = ticket->loan->segment;
   size_t at = 0;
+  for (size_t i = 0; i < args->num_devices; ++i) {
+    memset(args->output_lists[i], 0, ticket->program->results * sizeof(PJRT_Buffer *));
+    if (args->device_complete_events != NULL) args->device_complete_events[i] = NULL;
+  }
   for (size_t i = 0; i < args->num_devices; ++i) {
     for (size_t k = 0; k < args->num_args; ++k) {
       PJRT_Error *error = hand_over(ticket, args, i, k);
@@ -145,16 +145,10 @@ static PJRT_Error *new_ticket(const PJRT_LoadedExecutable_Execute_Args *args, Pr
 static PJRT_Error *take_back(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args,
                              PJRT_Error *error) {
   free(ticket_await_copies(ticket));
-  const size_t results = ticket->program->results, count = ticket_promises(ticket);
+  const size_t count = ticket_promises(ticket);
   for (size_t i = 0; i < count; ++i)
     ticket_fulfil(ticket, i, NULL, "virtual TPU: it was not executed");
-  for (size_t i = 0; i < args->num_devices; ++i) {
-    for (size_t k = 0; k < results; ++k) {
-      PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
-                                          .buffer = args->output_lists[i][k]};
-      if (ticket->promises[i * (results + 1) + k] != NULL) backend->PJRT_Buffer_Destroy(&destroy);
-    }
-  }
+  results_discard(args, args->num_devices, ticket->program->results);
   ticket_end(ticket);
   return error;
 }
@@ -211,7 +205,10 @@ static PJRT_Error *run_on_each(const PJRT_LoadedExecutable_Execute_Args *args,
     if (one.device_complete_events != NULL) one.device_complete_events += i;
     PJRT_Error *error = unseen_execute(&one, __builtin_return_address(0));
     if (error == NULL) error = donors_delete(&one);
-    if (error != NULL) return error;
+    if (error != NULL) {
+      results_discard(args, i, parameters_results(args->executable));
+      return error;
+    }
   }
   return NULL;
 }

@@ -25,16 +25,13 @@ void promise_keep(PJRT_Client *client, PJRT_FulfillAliasBufferCallback *promise,
   PJRT_Client_FulfillAliasBuffer_Args args = {
       .struct_size = PJRT_Client_FulfillAliasBuffer_Args_STRUCT_SIZE,
       .client = client,
-      .buffer = buffer,
+      .buffer = why == NULL ? buffer : NULL,
       .status_code = why == NULL ? PJRT_Error_Code_OK : PJRT_Error_Code_ABORTED,
       .error_message = why,
       .error_message_size = size,
       .fulfill_alias_buffer_cb = promise};
   error_drop(backend->PJRT_Client_FulfillAliasBuffer(&args));  // says again what we said
-  if (buffer == NULL) return;
-  PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
-                                      .buffer = buffer};
-  backend->PJRT_Buffer_Destroy(&destroy);
+  if (buffer != NULL) buffer_drop(buffer);
 }
 
 // Whether the promise is one that only says when.
@@ -71,9 +68,7 @@ static void release(PJRT_Error *error, void *argument) {
   pthread_mutex_lock(&meeting_lock);
   loan_return(held->loan);
   pthread_mutex_unlock(&meeting_lock);
-  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
-                                     .event = held->released};
-  error_drop(backend->PJRT_Event_Destroy(&destroy));
+  event_drop(held->released);
   free(held);
 }
 
@@ -211,7 +206,7 @@ static void finish(Ticket *ticket, const char *why) {
         error = done_buffer(ticket, ticket->devices[i], &buffer);
       }
       if (error != NULL) why = own = error_text(error);
-      ticket_fulfil(ticket, at, why == NULL ? buffer : NULL, why);
+      ticket_fulfil(ticket, at, buffer, why);
     }
   }
   if (why != NULL) record_error(ticket, why);
@@ -441,9 +436,7 @@ static void *end_buffers(void *unused) {
     endings.first = one->next;
     if (endings.first == NULL) endings.last = &endings.first;
     pthread_mutex_unlock(&endings.lock);
-    PJRT_Buffer_Destroy_Args args = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
-                                     .buffer = one->buffer};
-    error_drop(backend->PJRT_Buffer_Destroy(&args));
+    buffer_drop(one->buffer);
     free(one);
     pthread_mutex_lock(&endings.lock);
   }

@@ -228,9 +228,7 @@ static PJRT_Error *receive(ReceiveArgs *args) {
     Transfer *transfer = take(numbers[i], NULL);
     job_send(-1, "unreceive %d", numbers[i]);
     if (transfer != NULL) end(transfer, "virtual TPU: it was not received");
-    PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
-                                        .buffer = args->buffers[i]};
-    error_drop(backend->PJRT_Buffer_Destroy(&destroy));
+    buffer_drop(args->buffers[i]);
   }
   free(site);
   free(numbers);
