@@ -5,8 +5,8 @@
 
 #include "plugin.h"
 
-// libtpu reads options of its own from a variable when the first client is created. Nothing reads
-// them here: each is an event.
+// Write the options that libtpu reads from a variable of its own when the first client is created.
+// Nothing reads them here: each is an event.
 static void write_init_args(const void *caller) {
   static const char NAME[] = "LIBTPU_INIT_ARGS", SPACE[] = " \t\n";
   static atomic_flag is_written = ATOMIC_FLAG_INIT;
@@ -22,7 +22,7 @@ static void write_init_args(const void *caller) {
   }
 }
 
-// A client is written down before it discovers: who hangs there must have been seen.
+// Create a client. It is an event before it discovers, so that one that hangs there has been seen.
 static PJRT_Error *create(PJRT_Client_Create_Args *args) {
   PJRT_Error *error = identity_read();
   if (error != NULL) return error;

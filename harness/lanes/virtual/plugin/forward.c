@@ -15,14 +15,15 @@ static PJRT_Api *copy;
 // Whether a caller's struct reaches to that field.
 #define REACHES(args, type, field) ((args)->struct_size >= PJRT_STRUCT_SIZE(type, field))
 
-// What the variable says, or `otherwise`: what can't be read is libtpu's to refuse.
+// Read a number from a variable, or return `otherwise`: what can't be read is libtpu's to refuse.
 static int number(const char *name, int least, int otherwise) {
   int value = otherwise;
   number_whole(getenv(name), least, INT_MAX, &value);
   return value;
 }
 
-// libtpu decides by these variables whether a client makes the slices discover each other.
+// Create a client. libtpu decides by these variables whether it makes the slices discover each
+// other.
 static PJRT_Error *create(PJRT_Client_Create_Args *args) {
   const void *caller = __builtin_return_address(0);
   const char *guard = getenv("SKIP_MEGASCALE_PJRT_CLIENT");

@@ -11,7 +11,8 @@ static struct {
 
 VIRTUAL_TPU_EXPORT const char *virtual_tpu_version(void) { return VIRTUAL_TPU_VERSION; }
 
-// A plugin that forwards emulates nothing, not even when there is nothing to forward to.
+// Forward to another library. A plugin that forwards emulates nothing, not even when that is
+// missing.
 static const PJRT_Api *forwarding(const char *path) {
   python_find();
   char wrong[1024] = "";

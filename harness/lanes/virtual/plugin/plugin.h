@@ -7,6 +7,7 @@
 //   bridge.c     one trampoline for each entry, for callers whose structs are smaller than ours
 //   errors.c     errors of our own among the backend's
 //   events.c     one line for each event, in a file that all processes of a case append to
+//   lists.c      what is known of objects, by their addresses
 //   memory.c     memory that is there, or the process ends
 //   numbers.c    decimal numbers in text, within bounds
 //   identity.c   what makes a CPU device a TPU: kind, coordinates, slice
@@ -53,7 +54,7 @@
 //   segments.c   the memory that arguments and results are handed over in; segment.h
 //   tickets.c    executions on their way
 //   transfers.c  what one process sends to another; transfers.h
-//   asked.c      what a program in the executor asks of this process's host
+//   host_requests.c  what a program in the executor asks of the host of this process
 //   executor.c   the process that runs such programs
 // plugin.c     GetPjrtApi: the table of entries
 // clients.c    creating and destroying a client

@@ -31,16 +31,16 @@ void backend_withhold(const char *why);
 const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t size);
 
 // --- errors.c
-// An error of our own, printf-like; the backend's errors are a different kind of object.
+// Make an error of the plugin, printf-like; the backend's errors are a different kind of object.
 PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void error_destroy(PJRT_Error_Destroy_Args *args);
 void error_message(PJRT_Error_Message_Args *args);
 PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
 PJRT_Error_Code error_code(const PJRT_Error *error);
-// An error's text, to be freed; the error is.
+// Return an error's text, to be freed, and free the error.
 char *error_text(PJRT_Error *error);
-// Of an error that changes nothing; NULL is none.
+// Free an error that changes nothing; NULL is allowed.
 void error_drop(PJRT_Error *error);
 // Destroy a buffer, without a word if that fails.
 void buffer_drop(PJRT_Buffer *buffer);
@@ -58,7 +58,8 @@ PJRT_Error *event_await(PJRT_Event *event);
 // --- bridge.c
 // Fill `api` with one trampoline for each entry that the backend has.
 void bridge_fill(PJRT_Api *api);
-// A copy at this plugin's size; an error if `from` can't be an older caller's.
+// Copy options of an older caller into a struct of this plugin's size; an error if `from` can't be
+// one.
 PJRT_Error *widen_PJRT_ExecuteOptions(PJRT_ExecuteOptions *wide, const PJRT_ExecuteOptions *from);
 // The trampoline of each entry, for the calls that add something of their own.
 #define ENTRY(call, ...) PJRT_Error *bridge_##call(call##_Args *args);
@@ -76,6 +77,19 @@ void *allocate(size_t count, size_t size, const char *purpose);
 // Resize such memory, which may be NULL, in the same way; what is new in it is not initialized.
 void *reallocate(void *memory, size_t count, size_t size, const char *purpose);
 
+// --- lists.c
+// The first member of an entry in a list of what is known of objects, each by its address.
+typedef struct Known {
+  struct Known *next;
+  const void *object;
+} Known;
+// Return an object's entry; NULL if it has none.
+void *known_find(Known *list, const void *object);
+// Take an object's entry out of the list and return it; NULL if it has none.
+void *known_take(Known **list, const void *object);
+// Add an object's entry before the others and return it.
+void *known_add(Known **list, const void *object, void *entry);
+
 // --- identity.c
 typedef struct {
   int slices, devices;           // of the whole job, and of one slice
@@ -92,10 +106,10 @@ extern Identity identity;
 // Read the environment; NULL, or what is wrong with it.
 PJRT_Error *identity_read(void);
 int identity_total(void);
-// Of the device with that id: the process that it belongs to, and whether that is this one.
+// Return the process that a device belongs to, by its id, and whether that is this one.
 int identity_process_of(int id);
 int identity_is_own(int id);
-// Its index among the devices of this process, or -1.
+// Return a device's index among those of this process, by its id, or -1.
 int identity_local(int id);
 void identity_fill(PJRT_Api *api);
 
@@ -103,7 +117,7 @@ void identity_fill(PJRT_Api *api);
 // Read a decimal number from `low` to `high` at `*text` and move `*text` behind it; 0, and nothing
 // is changed, when there is none. Only digits: neither a sign nor space.
 int number_read(const char **text, int low, int high, int *number);
-// The same where `text`, which may be NULL, is nothing but the number.
+// Read a decimal number where `text`, which may be NULL, is nothing else; 0 when it is not.
 int number_whole(const char *text, int low, int high, int *number);
 
 // --- events.c
@@ -111,10 +125,10 @@ int number_whole(const char *text, int low, int high, int *number);
 // members that only this event has, with a leading comma, or is "".
 void event_write(const char *event, const void *caller, const char *stack, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-// What became of a planted fault: it was given to the compiler, which has taken or refused it, and
-// was executed.
+// Append what became of a planted fault: it was given to the compiler, which has taken or refused
+// it, and was executed.
 void event_plant(const void *caller, const char *stage);
-// `text` as a JSON string, in quotes, cut to `size`; NULL is null.
+// Write a text as a JSON string, in quotes, cut to `size`, and return it; NULL is null.
 const char *event_quote(char *out, size_t size, const char *text);
 int event_wants_stack(const char *event);
 // Return the FNV-1a hash of bytes, which go on from where `start` is the hash of those before them;
@@ -129,14 +143,14 @@ void event_compilation(const char *event, const void *caller, const PJRT_Program
 int answers_wrongly(const char *name);
 
 // --- devices.c
-// The number that PJRT knows a device by.
+// Return the number that PJRT knows a device by.
 int device_id(PJRT_Device *device);
 void devices_learn(PJRT_Client *client);
 void devices_forget(const PJRT_Client *client);
 void devices_forget_executable(const PJRT_LoadedExecutable *executable);
-// The client of one of this process's devices.
+// Return the client of one of this process's devices.
 PJRT_Client *devices_client_of(const PJRT_Device *device);
-// An error in a process that was forked after its parent had created a client.
+// Return an error in a process that was forked after its parent had created a client.
 PJRT_Error *devices_check_process(void);
 void devices_fill(PJRT_Api *api);
 
@@ -153,31 +167,35 @@ void extensions_fill(PJRT_Api *api);
 void python_find(void);
 // Import the Python half, once; does nothing in a process without Python.
 void python_start(void);
-// Whether the process's Python can still be asked: not while the interpreter ends.
+// Return whether the process's Python can still be called, which it can't while the interpreter
+// ends.
 int python_runs(void);
-// Whether this thread has a state of Python's; in a process without Python, any thread counts.
+// Return whether this thread has a state of Python's; in a process without Python, any thread
+// counts.
 int python_is_thread(void);
 
 // --- questions.c
-// Each returns NULL, too, when Python does not answer soon: another thread may hold the GIL until
-// this one has done its work.
-// The Python stack of this thread, to be freed; NULL where there is none.
+// Each of these returns NULL, too, when Python does not answer soon: another thread may hold the
+// GIL until this one has done its work.
+
+// Return the Python stack of this thread, to be freed; NULL where there is none.
 char *python_stack(void);
-// Where each Python thread is, to be freed; NULL where there is none.
+// Return where each Python thread is, to be freed; NULL where there is none.
 char *python_stacks(void);
-// The file and line that this call comes from, to be freed; NULL in a thread that has no Python.
+// Return the file and line that this call comes from, to be freed; NULL in a thread that has no
+// Python.
 char *python_site(void);
-// The newest StableHLO that a program may be written in, as "1.7.8", to be freed; "" for the
+// Return the newest StableHLO that a program may be written in, as "1.7.8", to be freed; "" for the
 // backend's own.
 char *python_stablehlo(void);
 
 // --- stablehlo.c
-// A copy of the backend's attributes in which its StableHLO is `newest`, if that is one: jaxlib
-// before 0.4.36 writes a program in the newest version that the plugin reads, even if it does not
-// know that version itself, and TorchTPU writes some operations in none as old as the backend's.
+// Copy the backend's attributes, with `newest` as its StableHLO, if that is one: jaxlib before
+// 0.4.36 writes a program in the newest version that the plugin reads, even if it does not know
+// that version itself, and TorchTPU writes some operations in none as old as the backend's.
 PJRT_NamedValue *stablehlo_attributes(const PJRT_Plugin_Attributes_Args *backends,
                                       const char *newest);
-// Whether a program is a portable artifact of a StableHLO that the backend does not know.
+// Return whether a program is a portable artifact of a StableHLO that the backend does not know.
 int stablehlo_is_newer(const PJRT_Program *program);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_API_H_

@@ -29,7 +29,8 @@ const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t s
   return api;
 }
 
-// Loading takes longer than all else here, so a process that forks many does it once, before.
+// Load the backend. That takes longer than all else here, so a process that forks many does it
+// first.
 static const PJRT_Api *load(const char *path) {
   if (path == NULL || *path == '\0') {
     snprintf(missing, sizeof missing,

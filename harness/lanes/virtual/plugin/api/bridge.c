@@ -5,9 +5,10 @@
 
 #include "api/api.h"
 
-// A caller of an older PJRT has smaller structs: PJRT only ever appends fields. Its struct is
-// copied into a zeroed one of our size and back; zero is what PJRT means by a field that is not
-// there. A struct that ends in the middle of a field is none of PJRT's, and is refused.
+// Return whether a struct of this size ends with a field. A caller of an older PJRT has smaller
+// structs, since PJRT only ever appends fields. Its struct is copied into a zeroed one of this
+// plugin's size and back; zero is what PJRT means by an absent field. A struct that ends in the
+// middle of a field is none of PJRT's, and is refused.
 static int ends_at(size_t size, const size_t *ends, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     if (ends[i] == size) return 1;
@@ -58,8 +59,8 @@ static PJRT_Error *refused(const char *call, size_t given, size_t expected) {
 #undef VOID_ENTRY
 #undef STRUCT
 
-// Headers up to PJRT 0.7x gave this struct's size without its last field, which their structs have
-// and their callers read. So the caller's own memory is filled, whatever size it names.
+// Fill the caller's own struct, whatever size it names: headers up to PJRT 0.7x gave the size
+// without the last field, which their structs have and their callers read.
 static PJRT_Error *plugin_attributes(PJRT_Plugin_Attributes_Args *args) {
   if (backend == NULL) return backend_missing();
   const size_t given = args->struct_size, size = PJRT_Plugin_Attributes_Args_STRUCT_SIZE;

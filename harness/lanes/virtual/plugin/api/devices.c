@@ -1,5 +1,6 @@
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "api/api.h"
@@ -9,26 +10,23 @@
 // program for all.
 
 // A process may have several clients, as one of torch_xla and one of JAX.
-typedef struct Known {
-  struct Known *next;
-  const PJRT_Client *client;
+typedef struct {
+  Known known;
   PJRT_Device **own;
   PJRT_Memory **memories;
   size_t own_count, memories_count;
-} Known;
+} Client;
 
 // The devices of an executable that this process may address: PJRT wants an array that lives as
 // long as the executable.
-typedef struct Kept {
-  struct Kept *next;
-  const PJRT_LoadedExecutable *executable;
+typedef struct {
+  Known known;
   size_t count;
   PJRT_Device *devices[];
-} Kept;
+} OwnDevices;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Known *known;
-static Kept *kept;
+static Known *clients, *executables;
 static pid_t process;  // that created the newest client
 
 static PJRT_DeviceDescription *description(PJRT_Device *device) {
@@ -49,60 +47,53 @@ int device_id(PJRT_Device *device) { return id_of(description(device)); }
 
 static int is_whole(void) { return identity.processes == 1; }
 
-static void learn_memories(Known *one, PJRT_Device *device) {
+static void learn_memories(Client *known, PJRT_Device *device) {
   PJRT_Device_AddressableMemories_Args args = {
       .struct_size = PJRT_Device_AddressableMemories_Args_STRUCT_SIZE, .device = device};
   if (backend->PJRT_Device_AddressableMemories(&args) != NULL || args.num_memories == 0) return;
-  const size_t count = one->memories_count + args.num_memories;
-  one->memories = reallocate(one->memories, count, sizeof *one->memories, "a client's memories");
-  for (size_t i = 0; i < args.num_memories; ++i) {
-    one->memories[one->memories_count++] = args.memories[i];
-  }
+  const size_t count = known->memories_count + args.num_memories;
+  known->memories =
+      reallocate(known->memories, count, sizeof *known->memories, "a client's memories");
+  memcpy(known->memories + known->memories_count, args.memories,
+         args.num_memories * sizeof *known->memories);
+  known->memories_count = count;
 }
 
 void devices_learn(PJRT_Client *client) {
   PJRT_Client_Devices_Args args = {.struct_size = PJRT_Client_Devices_Args_STRUCT_SIZE,
                                    .client = client};
   backend->PJRT_Client_Devices(&args);
-  Known *one = allocate(1, sizeof *one, "a client");
-  one->own = allocate(args.num_devices, sizeof *one->own, "a client's devices");
-  one->client = client;
+  Client *known = allocate(1, sizeof *known, "a client");
+  known->own = allocate(args.num_devices, sizeof *known->own, "a client's devices");
   for (size_t i = 0; i < args.num_devices; ++i) {
     if (!identity_is_own(device_id(args.devices[i]))) continue;
-    one->own[one->own_count++] = args.devices[i];
-    learn_memories(one, args.devices[i]);
+    known->own[known->own_count++] = args.devices[i];
+    learn_memories(known, args.devices[i]);
   }
   pthread_mutex_lock(&lock);
-  one->next = known;
-  known = one;
+  known_add(&clients, client, known);
   process = getpid();
   pthread_mutex_unlock(&lock);
 }
 
 void devices_forget(const PJRT_Client *client) {
   pthread_mutex_lock(&lock);
-  Known **link = &known;
-  while (*link != NULL && (*link)->client != client) link = &(*link)->next;
-  Known *one = *link;
-  if (one != NULL) *link = one->next;
+  Client *known = known_take(&clients, client);
   pthread_mutex_unlock(&lock);
-  if (one == NULL) return;
-  free(one->own);
-  free(one->memories);
-  free(one);
+  if (known == NULL) return;
+  free(known->own);
+  free(known->memories);
+  free(known);
 }
 
 void devices_forget_executable(const PJRT_LoadedExecutable *executable) {
   pthread_mutex_lock(&lock);
-  Kept **link = &kept;
-  while (*link != NULL && (*link)->executable != executable) link = &(*link)->next;
-  Kept *one = *link;
-  if (one != NULL) *link = one->next;
+  OwnDevices *own = known_take(&executables, executable);
   pthread_mutex_unlock(&lock);
-  free(one);
+  free(own);
 }
 
-// Whether this very process has created a client.
+// Return whether this very process has created a client, and not one that it was forked from.
 VIRTUAL_TPU_EXPORT int virtual_tpu_has_client(void) { return process == getpid(); }
 
 PJRT_Error *devices_check_process(void) {
@@ -114,40 +105,40 @@ PJRT_Error *devices_check_process(void) {
                    (int)here, (int)process);
 }
 
-// What is known of a client: as long as it lives, that stays where it is.
-static const Known *find(const PJRT_Client *client) {
+// Return what is known of a client. As long as the client lives, that stays where it is.
+static const Client *find(const PJRT_Client *client) {
   pthread_mutex_lock(&lock);
-  const Known *one = known;
-  while (one != NULL && one->client != client) one = one->next;
+  const Client *known = known_find(clients, client);
   pthread_mutex_unlock(&lock);
-  if (one == NULL) abort();
-  return one;
+  if (known == NULL) abort();
+  return known;
 }
 
 PJRT_Client *devices_client_of(const PJRT_Device *device) {
-  PJRT_Client *found = NULL;
+  const void *client = NULL;
   pthread_mutex_lock(&lock);
-  for (const Known *one = known; one != NULL && found == NULL; one = one->next) {
-    for (size_t i = 0; i < one->own_count; ++i) {
-      if (one->own[i] == device) found = (PJRT_Client *)one->client;
+  for (const Known *entry = clients; entry != NULL && client == NULL; entry = entry->next) {
+    const Client *known = (const Client *)entry;
+    for (size_t i = 0; i < known->own_count; ++i) {
+      if (known->own[i] == device) client = entry->object;
     }
   }
   pthread_mutex_unlock(&lock);
-  return found;
+  return (PJRT_Client *)client;
 }
 
 static PJRT_Error *addressable(PJRT_Client_AddressableDevices_Args *args) {
-  const Known *one = find(args->client);
-  args->addressable_devices = one->own;
-  args->num_addressable_devices = one->own_count;
+  const Client *client = find(args->client);
+  args->addressable_devices = client->own;
+  args->num_addressable_devices = client->own_count;
   return NULL;
 }
 
 static PJRT_Error *memories(PJRT_Client_AddressableMemories_Args *args) {
   if (is_whole()) return bridge_PJRT_Client_AddressableMemories(args);
-  const Known *one = find(args->client);
-  args->addressable_memories = one->memories;
-  args->num_addressable_memories = one->memories_count;
+  const Client *client = find(args->client);
+  args->addressable_memories = client->memories;
+  args->num_addressable_memories = client->memories_count;
   return NULL;
 }
 
@@ -162,7 +153,8 @@ static PJRT_Error *is_addressable(PJRT_Device_IsAddressable_Args *args) {
   return NULL;
 }
 
-// Else JAX reads a buffer where it lies, as it can't on a TPU, and without asking for its error.
+// Say no: else JAX reads a buffer where it lies, as it can't on a TPU, and without asking for its
+// error.
 static PJRT_Error *is_on_cpu(PJRT_Buffer_IsOnCpu_Args *args) {
   args->is_on_cpu = 0;
   return NULL;
@@ -184,44 +176,43 @@ static PJRT_Error *local_id(PJRT_Device_LocalHardwareId_Args *args) {
 }
 
 static PJRT_Error *lookup(PJRT_Client_LookupAddressableDevice_Args *args) {
-  const Known *one = find(args->client);
-  if (args->local_hardware_id < 0 || (size_t)args->local_hardware_id >= one->own_count) {
+  const Client *client = find(args->client);
+  if (args->local_hardware_id < 0 || (size_t)args->local_hardware_id >= client->own_count) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
                      "virtual TPU: local device %d: this process has %zu", args->local_hardware_id,
-                     one->own_count);
+                     client->own_count);
   }
-  args->addressable_device = one->own[args->local_hardware_id];
+  args->addressable_device = client->own[args->local_hardware_id];
   return NULL;
 }
 
-static Kept *keep(const PJRT_LoadedExecutable_AddressableDevices_Args *found) {
-  const size_t count = found->num_addressable_devices;
-  Kept *one = allocate(1, sizeof *one + count * sizeof one->devices[0], "an executable's devices");
-  one->executable = found->executable;
+static OwnDevices *keep(const PJRT_LoadedExecutable_AddressableDevices_Args *all) {
+  const size_t count = all->num_addressable_devices;
+  OwnDevices *own =
+      allocate(1, sizeof *own + count * sizeof own->devices[0], "an executable's devices");
   for (size_t i = 0; i < count; ++i) {
-    PJRT_Device *device = found->addressable_devices[i];
-    if (identity_is_own(device_id(device))) one->devices[one->count++] = device;
+    PJRT_Device *device = all->addressable_devices[i];
+    if (identity_is_own(device_id(device))) own->devices[own->count++] = device;
   }
-  one->next = kept;
-  return kept = one;
+  return known_add(&executables, all->executable, own);
 }
 
-// The executable's own devices, without those of other processes.
+// Return an executable's devices without those of other processes.
 static PJRT_Error *of_executable(PJRT_LoadedExecutable_AddressableDevices_Args *args) {
   PJRT_Error *error = bridge_PJRT_LoadedExecutable_AddressableDevices(args);
   if (error != NULL || is_whole()) return error;
   pthread_mutex_lock(&lock);
-  Kept *one = kept;
-  while (one != NULL && one->executable != args->executable) one = one->next;
-  if (one == NULL) one = keep(args);
+  const OwnDevices *own = known_find(executables, args->executable);
+  if (own == NULL) own = keep(args);
   pthread_mutex_unlock(&lock);
-  args->addressable_devices = one->devices;
-  args->num_addressable_devices = one->count;
+  args->addressable_devices = (PJRT_Device *const *)own->devices;
+  args->num_addressable_devices = own->count;
   return NULL;
 }
 
-// After jax.distributed.initialize JAX says which processes live, in an array of structs whose size
-// is its own. The CPU client, which knows one process, has no use for it.
+// Take no notice of which processes live, which JAX says after jax.distributed.initialize in an
+// array of structs whose size is its own. The CPU client, which knows one process, has no use for
+// it.
 static PJRT_Error *process_info(PJRT_Client_UpdateGlobalProcessInfo_Args *args) {
   (void)args;
   return NULL;

@@ -34,7 +34,8 @@ PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...) {
   return (PJRT_Error *)error;
 }
 
-// The structs of these three calls have never changed, so no size is adapted.
+// Destroy an error. The structs of this call and the next two have never changed, so no size is
+// adapted.
 void error_destroy(PJRT_Error_Destroy_Args *args) {
   if (own(args->error) != NULL) {
     free(args->error);

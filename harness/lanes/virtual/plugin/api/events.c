@@ -43,7 +43,8 @@ const char *event_quote(char *out, size_t size, const char *text) {
   return out;
 }
 
-// dladdr looks through all symbols of a library, so each place that calls is looked up once.
+// Return the name of the library that called. dladdr looks through all symbols of a library, so
+// each place that calls is looked up once.
 static const char *library_of(const void *caller) {
   static struct {
     _Atomic(const void *) caller;
@@ -79,7 +80,7 @@ static const char *library_of(const void *caller) {
   return name;
 }
 
-// Whether a list, as "client,failed", has the event.
+// Return whether a list such as "client,failed" has the event.
 static int is_listed(const char *list, const char *event) {
   const size_t size = strlen(event);
   for (const char *at = list; at != NULL && *at != '\0';) {
@@ -98,7 +99,7 @@ typedef struct {
   atomic_int error;       // errno of a write that failed; 0 if none did
 } Ledger;
 
-// The ledger of this process's log, or NULL if its reader keeps none.
+// Return the ledger of this process's log, or NULL if its reader keeps none.
 static Ledger *ledger_of_log(void) {
   static _Atomic(Ledger *) mapped;
   Ledger *ledger = atomic_load_explicit(&mapped, memory_order_acquire);

@@ -46,14 +46,14 @@ static void *pointer_at(const void *object, int offset) {
   return *(void *const *)((const char *)object + offset);
 }
 
-// A string's text; NULL of one that is not ASCII.
+// Return a string's text; NULL if it is not ASCII.
 static const char *text_of(const Layout *layout, const char *string) {
   unsigned state;
   memcpy(&state, string + TEXT_STATE, sizeof state);
   return (state & ASCII) == ASCII ? string + layout->text : NULL;
 }
 
-// The innermost frame of this thread that runs Python; NULL without one.
+// Return the innermost frame of this thread that runs Python; NULL without one.
 static const char *first_frame(const Layout *layout) {
   const void *thread = reader.PyGILState_GetThisThreadState();
   const char *current = thread == NULL ? NULL : pointer_at(thread, layout->current);
@@ -89,7 +89,8 @@ static int starts_with_one_of(const char *file, const char *folders) {
   return 0;
 }
 
-// As site() of the Python half. 0 if a frame can't be told.
+// Write the file and line of the caller as site() of the Python half does. Returns 0 if a frame
+// can't be read.
 static int write_site(const Layout *layout, const char *frame, FILE *to) {
   for (int written = 0; frame != NULL;) {
     Place place;
@@ -115,8 +116,8 @@ static int write_all(const Layout *layout, const char *frame, FILE *to) {
   return 1;
 }
 
-// What `write` makes of this thread's frames, to be freed; NULL if it has none or they can't be
-// read.
+// Return what `write` makes of this thread's frames, to be freed; NULL if it has none or they can't
+// be read.
 static char *read_frames(int (*write)(const Layout *, const char *, FILE *)) {
   char *text = NULL;
   size_t size;
@@ -139,7 +140,8 @@ static char *read_frames(int (*write)(const Layout *, const char *, FILE *)) {
 
 char *frames_site(void) { return read_frames(write_site); }
 
-// Where all frames of the caller are, innermost first, to be freed; NULL if they can't be read.
+// Return where all frames of the caller are, innermost first, to be freed; NULL if they can't be
+// read.
 VIRTUAL_TPU_EXPORT char *virtual_tpu_frames(void) { return read_frames(write_all); }
 
 // Read frames as Python 3.`minor` has them from now on, if that is known. The files in `libraries`

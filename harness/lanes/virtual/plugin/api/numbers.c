@@ -15,8 +15,8 @@ int number_read(const char **text, int low, int high, int *number) {
 }
 
 int number_whole(const char *text, int low, int high, int *number) {
-  int found;
-  if (text == NULL || !number_read(&text, low, high, &found) || *text != '\0') return 0;
-  *number = found;
+  int value;
+  if (text == NULL || !number_read(&text, low, high, &value) || *text != '\0') return 0;
+  *number = value;
   return 1;
 }

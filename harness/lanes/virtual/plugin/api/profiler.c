@@ -86,7 +86,7 @@ static ProfilerError *nothing(ProfilerArgs *args) {
   return NULL;
 }
 
-// An XSpace without planes has no bytes.
+// Return an XSpace without planes, which has no bytes.
 static ProfilerError *collect(CollectArgs *args) {
   args->buffer_size_in_bytes = 0;
   return NULL;

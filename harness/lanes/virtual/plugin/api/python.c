@@ -83,9 +83,10 @@ static int add_frames(void *list, void *thread, void *frame) {
   return is_added;
 }
 
-// Where every thread of Python is: a list of (thread, code, line). No frame may be held while
-// Python code runs. That lets other threads go on, and a frame that its thread has left meanwhile
-// dies with its variables in this one; TorchTPU ends a process if a tensor dies in a thread of its.
+// Return where every thread of Python is: a list of (thread, code, line). No frame may be held
+// while Python code runs. That lets other threads go on, and a frame that its thread has left
+// meanwhile dies with its variables in this one; TorchTPU ends a process if a tensor dies in a
+// thread of its.
 static void *frames(void) {
   void *module = py.PyImport_ImportModule("sys");
   void *threads = module == NULL ? NULL : py.PyObject_CallMethod(module, "_current_frames", NULL);
@@ -103,8 +104,7 @@ static void *frames(void) {
   return NULL;
 }
 
-// What `method` returns: of the frames of all threads and the number of one thread, if it is told
-// of a thread.
+// Call `method`, with the frames of all threads and a thread's number unless that is 0.
 static void *result_of(const char *method, unsigned long thread) {
   void *module = py.PyImport_ImportModule("harness.lanes.virtual.process");
   void *list = thread != 0 && module != NULL ? frames() : NULL, *result = NULL;

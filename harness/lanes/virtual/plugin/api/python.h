@@ -5,7 +5,7 @@
 
 #include "api/api.h"
 
-// Whether this thread holds the GIL; any thread may ask while Python runs.
+// Return whether this thread holds the GIL; any thread may call this while Python runs.
 int python_is_held(void);
 // Take the GIL, for as long as that takes, and give it back.
 int python_enter(void);
@@ -17,8 +17,8 @@ void python_leave(int state);
 char *python_call(const char *method, unsigned long thread);
 
 // --- frames.c
-// The file and line that this call comes from, read without the GIL, to be freed. NULL in a thread
-// that is not Python's, and where frames can't be read.
+// Return the file and line that this call comes from, read without the GIL, to be freed. NULL in a
+// thread that is not Python's, and where frames can't be read.
 char *frames_site(void);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_PYTHON_H_

@@ -25,7 +25,7 @@ enum { SITE = 200, STACK = 2000, STABLEHLO = 10000 };
 
 static struct {
   pthread_mutex_t lock;
-  pthread_cond_t asked, answered;
+  pthread_cond_t added, answered;
   int has_thread, is_late;
   Question *first, **last;
 } questions;
@@ -35,7 +35,7 @@ static void reset(void) {
   pthread_condattr_init(&attributes);
   pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   pthread_mutex_init(&questions.lock, NULL);
-  pthread_cond_init(&questions.asked, NULL);
+  pthread_cond_init(&questions.added, NULL);
   pthread_cond_init(&questions.answered, &attributes);
   pthread_condattr_destroy(&attributes);
   questions.has_thread = questions.is_late = 0;
@@ -43,7 +43,7 @@ static void reset(void) {
   questions.last = &questions.first;
 }
 
-// A fork has neither the thread nor those who wait for it.
+// Start without a thread, as a fork does: it has neither its parent's nor those who wait for it.
 static void prepare(void) {
   reset();
   pthread_atfork(NULL, NULL, reset);
@@ -78,11 +78,11 @@ static void answer_all(void) {
   questions.is_late = 0;
 }
 
-// The thread ends with the interpreter: then Python ends each thread that asks for the GIL.
+// Answer questions until the interpreter ends: then Python ends each thread that asks for the GIL.
 static void *answer_questions(void *unused) {
   pthread_mutex_lock(&questions.lock);
   for (;;) {
-    while (questions.first == NULL) pthread_cond_wait(&questions.asked, &questions.lock);
+    while (questions.first == NULL) pthread_cond_wait(&questions.added, &questions.lock);
     pthread_mutex_unlock(&questions.lock);
     if (!python_runs()) return unused;
     const int state = python_enter();
@@ -141,7 +141,7 @@ static char *ask_thread(const char *method, unsigned long thread, int millisecon
     *question = (Question){.method = method, .thread = thread};
     *questions.last = question;
     questions.last = &question->next;
-    pthread_cond_signal(&questions.asked);
+    pthread_cond_signal(&questions.added);
     answer = await_answer(question, milliseconds);
   }
   pthread_mutex_unlock(&questions.lock);

@@ -33,8 +33,8 @@ PJRT_NamedValue *stablehlo_attributes(const PJRT_Plugin_Attributes_Args *backend
   return copy;
 }
 
-// A portable artifact begins with MLIR's magic number, the version of its encoding in one byte, and
-// its producer's name, which has the version of StableHLO.
+// Read the StableHLO version of a portable artifact, which begins with MLIR's magic number, the
+// version of its encoding in one byte, and its producer's name, which has that version.
 static int version_of(const PJRT_Program *program, Version *version) {
   static const char magic[] = "ML\xEFR", producer[] = "StableHLO_v";
   const size_t start = strlen(magic) + 1, length = strlen(producer);

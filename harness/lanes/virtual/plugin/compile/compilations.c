@@ -41,21 +41,20 @@ typedef struct {
 
 // An executable, loaded or not, that came from bytes: another rank has compiled it, or a framework
 // has loaded it. What XLA would make of it as bytes is incomplete, so they are kept.
-typedef struct Reused {
-  struct Reused *next;
-  const void *executable;
+typedef struct {
+  Known known;
   const char *bytes;
   size_t size;
   Copy *copy;  // that has them; NULL for those in the file
 } Reused;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Reused *reused;
+static Known *reused;
 static Table *table;
 static int file = -1;
 static struct stat made;
 
-// For processes that this one forks from now on; 0, or an errno.
+// Share compilations among the processes that this one forks from now on. Returns 0, or an errno.
 VIRTUAL_TPU_EXPORT int virtual_tpu_share_compilations(void) {
   file = memfd_create("xla-harness-compilations", MFD_CLOEXEC);
   // As large as it may get, without memory where nothing has been written.
@@ -69,7 +68,7 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_share_compilations(void) {
   return 0;
 }
 
-// The processes that have it already keep it.
+// End the sharing for later forks; the processes that have it already keep it.
 VIRTUAL_TPU_EXPORT void virtual_tpu_unshare_compilations(void) {
   if (table != NULL) munmap(table, MOST_BYTES);
   table = NULL;
@@ -77,7 +76,8 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_unshare_compilations(void) {
   file = -1;
 }
 
-// A case may close every descriptor that it finds, and open another file there.
+// Return whether compilations are shared: a case may close every descriptor, and open another file
+// there.
 static int is_shared(void) {
   struct stat now;
   return table != NULL && fstat(file, &now) == 0 && now.st_ino == made.st_ino &&
@@ -99,12 +99,11 @@ static int is_of(const Entry *entry, const PJRT_Client_Compile_Args *key) {
 
 // Remember the bytes that an executable was loaded from; the file lives as long as this process.
 static void remember(const void *executable, const char *bytes, size_t size, Copy *copy) {
-  Reused *one = allocate(1, sizeof *one, "a loaded executable");
+  Reused *loaded = allocate(1, sizeof *loaded, "a loaded executable");
+  *loaded = (Reused){.bytes = bytes, .size = size, .copy = copy};
   pthread_mutex_lock(&lock);
-  *one = (Reused){
-      .next = reused, .executable = executable, .bytes = bytes, .size = size, .copy = copy};
   if (copy != NULL) ++copy->users;
-  reused = one;
+  known_add(&reused, executable, loaded);
   pthread_mutex_unlock(&lock);
 }
 
@@ -117,18 +116,14 @@ static void drop_copy(Copy *copy) {
 
 static const Reused *find(const void *executable) {
   pthread_mutex_lock(&lock);
-  const Reused *one = reused;
-  while (one != NULL && one->executable != executable) one = one->next;
+  const Reused *loaded = known_find(reused, executable);
   pthread_mutex_unlock(&lock);
-  return one;
+  return loaded;
 }
 
 void compilations_forget(const void *executable) {
   pthread_mutex_lock(&lock);
-  Reused **link = &reused;
-  while (*link != NULL && (*link)->executable != executable) link = &(*link)->next;
-  Reused *gone = *link;
-  if (gone != NULL) *link = gone->next;
+  Reused *gone = known_take(&reused, executable);
   pthread_mutex_unlock(&lock);
   if (gone != NULL) drop_copy(gone->copy);
   free(gone);
@@ -264,18 +259,18 @@ PJRT_Error *compilations_compile(PJRT_Client_Compile_Args *args, int *is_reused)
   return error;
 }
 
-// The copy is NULL for bytes in the file, which stay.
+// Release bytes that were handed out; the copy is NULL for those in the file, which stay.
 static void release(PJRT_SerializedExecutable *copy) { drop_copy((Copy *)copy); }
 
 PJRT_Error *compilations_serialize(const void *executable, PJRT_Executable_Serialize_Args *args) {
-  const Reused *one = find(executable);
-  if (one == NULL) return bridge_PJRT_Executable_Serialize(args);
-  args->serialized_bytes = one->bytes;
-  args->serialized_bytes_size = one->size;
+  const Reused *loaded = find(executable);
+  if (loaded == NULL) return bridge_PJRT_Executable_Serialize(args);
+  args->serialized_bytes = loaded->bytes;
+  args->serialized_bytes_size = loaded->size;
   pthread_mutex_lock(&lock);
-  if (one->copy != NULL) ++one->copy->users;
+  if (loaded->copy != NULL) ++loaded->copy->users;
   pthread_mutex_unlock(&lock);
-  args->serialized_executable = (PJRT_SerializedExecutable *)one->copy;
+  args->serialized_executable = (PJRT_SerializedExecutable *)loaded->copy;
   args->serialized_executable_deleter = release;
   return NULL;
 }
@@ -286,13 +281,14 @@ static PJRT_Error *serialize(PJRT_Executable_Serialize_Args *args) {
 
 static PJRT_Error *get_executable(PJRT_LoadedExecutable_GetExecutable_Args *args) {
   PJRT_Error *error = bridge_PJRT_LoadedExecutable_GetExecutable(args);
-  const Reused *one = error == NULL ? find(args->loaded_executable) : NULL;
-  if (one != NULL) remember(args->executable, one->bytes, one->size, one->copy);
+  const Reused *loaded = error == NULL ? find(args->loaded_executable) : NULL;
+  if (loaded != NULL) remember(args->executable, loaded->bytes, loaded->size, loaded->copy);
   if (error == NULL) memories_name(args->loaded_executable, args->executable);
   return error;
 }
 
-// As JAX does with its compilation cache, and TorchTPU with all that it compiles.
+// Load an executable, as JAX does with its compilation cache and TorchTPU with all that it
+// compiles.
 static PJRT_Error *deserialize(PJRT_Executable_DeserializeAndLoad_Args *args) {
   PJRT_Error *error = devices_check_process();
   if (error == NULL) error = bridge_PJRT_Executable_DeserializeAndLoad(args);

@@ -11,7 +11,7 @@ void program_forget(const PJRT_LoadedExecutable *executable);
 // --- replacements.c
 // Compile the program of `args`, or what the Python half replaces it with.
 PJRT_Error *replaced_compile(PJRT_Client_Compile_Args *args, const void *caller);
-// Where a program was refused, compile one that takes and returns the same and is not to run:
+// Compile in the place of a refused program one that takes and returns the same and is not to run:
 // whoever only compiles goes on, and the other compiler decides. Returns `refused` if there is
 // none.
 PJRT_Error *stand_in_compile(PJRT_Client_Compile_Args *args, const void *caller,
@@ -73,7 +73,7 @@ PJRT_Error *donors_delete(const PJRT_LoadedExecutable_Execute_Args *args);
 // --- compilations.c
 // Compile a program, or load what another rank has made of it.
 PJRT_Error *compilations_compile(PJRT_Client_Compile_Args *args, int *is_reused);
-// The bytes of an executable, which is `executable` or what that was loaded as.
+// Serialize an executable, which is `executable` or what that was loaded as.
 PJRT_Error *compilations_serialize(const void *executable, PJRT_Executable_Serialize_Args *args);
 void compilations_forget(const void *executable);
 void compilations_fill(PJRT_Api *api);
@@ -82,7 +82,7 @@ void compilations_fill(PJRT_Api *api);
 // Learn in which memories an executable's results are, from the program that it is compiled from or
 // its serialised form.
 void memories_learn(const PJRT_LoadedExecutable *loaded, const char *bytes, size_t size);
-// The same of another object that stands for it.
+// Learn the memories of a loaded executable for the executable that PJRT describes it by.
 void memories_name(const PJRT_LoadedExecutable *loaded, const PJRT_Executable *executable);
 void memories_forget(const void *executable);
 // Move the results of an execution to where they belong.
@@ -101,16 +101,17 @@ typedef struct {
 uint64_t read_varint(unsigned char **at, const unsigned char *end);
 // Read the field at `*at` and move `*at` behind it; 0 at the end, and where no field can be read.
 int next_field(unsigned char **at, unsigned char *end, Field *field);
-// Where the last field of that number begins, and in `found_end` where it ends; NULL without one.
-unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned wanted,
-                          unsigned char **found_end);
+// Find the last field of that number and return where its value begins, and in `value_end` where it
+// ends; NULL without one.
+unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned number,
+                          unsigned char **value_end);
 
 // --- options.c
 // A CompileOptionsProto that compiles fast and is without the options of the TPU's own compiler, to
 // be freed, and its size.
 char *options_completed(const char *options, size_t *size);
-// A copy of a CompileOptionsProto, to be freed, that is equal for equal options: without that, the
-// entries of its maps have another order in each process.
+// Copy a CompileOptionsProto so that equal options are equal bytes, to be freed: the entries of its
+// maps have another order in each process.
 char *options_sorted(const char *options, size_t size);
 // Call `note` with the name of each option that a TPU's compiler heeds and the CPU's does not.
 typedef void (*OptionNote)(const char *name, size_t size, const void *context);
@@ -127,7 +128,8 @@ PJRT_Error *refusal_explained(PJRT_Error *error);
 // Give the instructions of an HloModuleProto, or of one in an HloModuleProtoWithConfig, ids that
 // fit in 32 bits, each in the bytes that it had.
 void renumber_instructions(char *program, size_t size, int with_config);
-// Where an HloModuleProto, or the one in an HloModuleProtoWithConfig, begins; NULL without one.
+// Find an HloModuleProto, or the one in an HloModuleProtoWithConfig, and return where it begins;
+// NULL without one.
 unsigned char *find_module(const char *program, size_t size, int with_config, unsigned char **end);
 // Whether such a module says that it has donors.
 int module_has_donors(const char *program, size_t size, int with_config);
@@ -140,7 +142,8 @@ int64_t *donated_parameters(const char *executable, size_t size, size_t *count);
 int executable_exchanges(const char *executable, size_t size, int *exchanges);
 // What a custom call that is a Pallas kernel has as its target.
 #define KERNEL_TARGET "tpu_custom_call"
-// Whether an HloModuleProto, or the one in an HloModuleProtoWithConfig, calls a Pallas kernel.
+// Return whether an HloModuleProto, or the one in an HloModuleProtoWithConfig, calls a Pallas
+// kernel.
 int module_calls_kernel(const char *program, size_t size, int with_config);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_COMPILE_H_

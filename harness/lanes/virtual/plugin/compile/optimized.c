@@ -36,7 +36,7 @@ PJRT_Error *program_optimized(PJRT_LoadedExecutable *loaded, PJRT_Program *out) 
   return error;
 }
 
-// The caller calls twice: first for the size, then for the program.
+// Return an optimized program. The caller calls twice: first for the size, then for the program.
 static PJRT_Error *optimized_program(PJRT_Executable_OptimizedProgram_Args *args) {
   const int is_filled = args->program->code != NULL;
   PJRT_Error *error = bridge_PJRT_Executable_OptimizedProgram(args);

@@ -50,7 +50,7 @@ static const char *name_of(const Field *entry, size_t *size) {
   return (const char *)name;
 }
 
-// Whether an entry of the option overrides names an option of the TPU's compiler.
+// Return whether an entry of the option overrides names an option of the TPU's compiler.
 static int is_of_tpu(const Field *entry) {
   size_t size;
   const char *name = name_of(entry, &size);
@@ -131,7 +131,8 @@ static const Option QUICK[] = {
 };
 enum { QUICK_COUNT = sizeof QUICK / sizeof *QUICK, QUICK_MOST = 64 };  // bytes of one override
 
-// What goes before the caller's own overrides, which replace it. XLA_FLAGS may say otherwise.
+// Write the overrides that go before the caller's own, which replace them. XLA_FLAGS may say
+// otherwise.
 static size_t write_quick(char *to) {
   const char *flags = getenv("XLA_FLAGS");
   size_t written = 0;
@@ -160,9 +161,9 @@ typedef struct {
 } Piece;
 
 static int compare_fields(const void *first, const void *second) {
-  const Piece *one = first, *other = second;
-  if (one->size != other->size) return one->size < other->size ? -1 : 1;
-  return memcmp(one->at, other->at, one->size);
+  const Piece *left = first, *right = second;
+  if (left->size != right->size) return left->size < right->size ? -1 : 1;
+  return memcmp(left->at, right->at, left->size);
 }
 
 static void sort_run(Piece *fields, size_t count) {

@@ -18,15 +18,14 @@ typedef struct {
 } Parameter;
 
 // What an executable takes, known from its first execution on.
-typedef struct Parameters {
-  struct Parameters *next;
-  const PJRT_LoadedExecutable *executable;
+typedef struct {
+  Known known;
   char *name;  // of the program
   size_t count, results;
   Parameter *each;
 } Parameters;
 
-static Parameters *known;
+static Known *executables;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 enum { ELEMENT_TYPE = 2, DIMENSIONS = 3, ELEMENTS = 4 };  // of a ShapeProto
@@ -126,47 +125,35 @@ static void learn(Parameters *to, unsigned char *module, unsigned char *end) {
   }
 }
 
-static void free_parameters(Parameters *one) {
-  for (size_t i = 0; i < one->count; ++i) free(one->each[i].dimensions);
-  free(one->each);
-  free(one->name);
-  free(one);
-}
-
 void parameters_forget(const PJRT_LoadedExecutable *executable) {
   pthread_mutex_lock(&lock);
-  Parameters **link = &known;
-  while (*link != NULL && (*link)->executable != executable) link = &(*link)->next;
-  Parameters *one = *link;
-  if (one != NULL) *link = one->next;
+  Parameters *all = known_take(&executables, executable);
   pthread_mutex_unlock(&lock);
-  if (one != NULL) free_parameters(one);
+  if (all == NULL) return;
+  for (size_t i = 0; i < all->count; ++i) free(all->each[i].dimensions);
+  free(all->each);
+  free(all->name);
+  free(all);
 }
 
-// What the executable takes; the one that was asked for last is the first to be looked at. NULL
-// where the backend can't say, as of one that is deleted. The lock is held.
+// Find what an executable takes, or learn it, and put it first in the list. NULL where the backend
+// can't say, such as for one that is deleted. The lock is held.
 static const Parameters *find(PJRT_LoadedExecutable *executable) {
-  Parameters **link = &known;
-  while (*link != NULL && (*link)->executable != executable) link = &(*link)->next;
-  Parameters *one = *link;
-  if (one != NULL) {
-    *link = one->next;
-  } else {
+  Parameters *all = known_take(&executables, executable);
+  if (all == NULL) {
     PJRT_Program program;
     PJRT_Error *error = program_optimized(executable, &program);
     if (error != NULL) {
       error_drop(error);
       return NULL;
     }
-    one = allocate(1, sizeof *one, "parameters");
-    one->executable = executable;
+    all = allocate(1, sizeof *all, "parameters");
     unsigned char *end,
         *module = find_module(program.code, program.code_size, program_has_config(&program), &end);
-    if (module != NULL) learn(one, module, end);
+    if (module != NULL) learn(all, module, end);
     free(program.code);
   }
-  one->next = known;
-  return known = one;
+  return known_add(&executables, executable, all);
 }
 
 static void write_shape(FILE *to, PJRT_Buffer_Type type, const int64_t *dimensions, size_t count) {
@@ -183,12 +170,12 @@ static void write_shape(FILE *to, PJRT_Buffer_Type type, const int64_t *dimensio
 
 static PJRT_Error *refuse(const Parameters *all, size_t index, PJRT_Buffer_Type type,
                           const PJRT_Buffer_Dimensions_Args *shape) {
-  const Parameter *one = &all->each[index];
+  const Parameter *parameter = &all->each[index];
   char *text = NULL;
   size_t size;
   FILE *stream = open_memstream(&text, &size);
   fputs("expected ", stream);
-  write_shape(stream, one->type, one->dimensions, one->dimensions_count);
+  write_shape(stream, parameter->type, parameter->dimensions, parameter->dimensions_count);
   fputs(" but got a buffer of ", stream);
   write_shape(stream, type, shape->dims, shape->num_dims);
   fclose(stream);
@@ -200,17 +187,17 @@ static PJRT_Error *refuse(const Parameters *all, size_t index, PJRT_Buffer_Type 
 }
 
 static PJRT_Error *check(const Parameters *all, size_t index, PJRT_Buffer *buffer) {
-  const Parameter *one = &all->each[index];
-  if (one->type == PJRT_Buffer_Type_INVALID) return NULL;
+  const Parameter *parameter = &all->each[index];
+  if (parameter->type == PJRT_Buffer_Type_INVALID) return NULL;
   PJRT_Buffer_ElementType_Args type = {.struct_size = PJRT_Buffer_ElementType_Args_STRUCT_SIZE,
                                        .buffer = buffer};
   TRY(PJRT_Buffer_ElementType, type);
   PJRT_Buffer_Dimensions_Args shape = {.struct_size = PJRT_Buffer_Dimensions_Args_STRUCT_SIZE,
                                        .buffer = buffer};
   TRY(PJRT_Buffer_Dimensions, shape);
-  const size_t size = one->dimensions_count * sizeof *one->dimensions;
-  if (type.type == one->type && shape.num_dims == one->dimensions_count &&
-      (size == 0 || memcmp(shape.dims, one->dimensions, size) == 0)) {
+  const size_t size = parameter->dimensions_count * sizeof *parameter->dimensions;
+  if (type.type == parameter->type && shape.num_dims == parameter->dimensions_count &&
+      (size == 0 || memcmp(shape.dims, parameter->dimensions, size) == 0)) {
     return NULL;
   }
   return refuse(all, index, type.type, &shape);

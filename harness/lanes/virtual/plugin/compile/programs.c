@@ -10,7 +10,7 @@ static Listener listener;
 
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_listener(Listener function) { listener = function; }
 
-// An option without effect is an event, whose caller is the context.
+// Write an event for an option without effect; its caller is the context.
 static void write_option(const char *name, size_t size, const void *caller) {
   char text[128], quoted[256];
   snprintf(text, sizeof text, "%.*s", (int)(size < sizeof text ? size : sizeof text - 1), name);

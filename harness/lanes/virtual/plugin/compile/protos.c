@@ -52,7 +52,7 @@ static void grow(Ids *ids) {
   free(old.to);
 }
 
-// The small id of a wide one, in the order in which they are met.
+// Return the small id of a wide one; they count up in the order in which they are met.
 static uint32_t small(Ids *ids, uint64_t id) {
   if (2 * (ids->used + 1) > ids->slots) grow(ids);
   const size_t slot = slot_of(ids, id);
@@ -175,8 +175,8 @@ static int is_text(const Field *field, const char *text) {
   return (size_t)(field->end - field->value) == size && memcmp(field->value, text, size) == 0;
 }
 
-// Whether any instruction of a module, be it in a fusion, a loop or a called computation, is what
-// `matches` looks for.
+// Return whether `matches` accepts any instruction of a module, be it in a fusion, a loop or a
+// called computation.
 static int any_instruction(unsigned char *at, unsigned char *end,
                            int (*matches)(unsigned char *, unsigned char *)) {
   enum { COMPUTATIONS = 3, INSTRUCTIONS = 2 };
@@ -192,8 +192,8 @@ static int any_instruction(unsigned char *at, unsigned char *end,
 
 enum { OPCODE = 2, TARGET = 28, IS_HOST_TRANSFER = 47 };
 
-// An instruction that starts a collective asynchronously has "-start" behind the usual opcode, or
-// calls a computation that has the usual one.
+// Return whether an opcode is a collective's. An instruction that starts one asynchronously has
+// "-start" behind the usual opcode, or calls a computation that has the usual one.
 static int is_collective(const Field *opcode) {
   static const char *const OPCODES[] = {
       "all-reduce",          "all-gather",       "all-to-all",
@@ -227,7 +227,7 @@ int module_calls_kernel(const char *program, size_t size, int with_config) {
   return at != NULL && any_instruction(at, end, is_kernel);
 }
 
-// The HloModuleProtoWithConfig of a serialised CPU executable; NULL without one.
+// Find the HloModuleProtoWithConfig of a serialised CPU executable; NULL without one.
 static unsigned char *find_program(const char *executable, size_t size, unsigned char **end) {
   enum { RESULT = 1, HLO = 1 };
   unsigned char *at = (unsigned char *)executable;

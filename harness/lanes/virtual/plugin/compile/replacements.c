@@ -38,7 +38,7 @@ static void read_line(const char **text, char *line, size_t size) {
   *text += length + ((*text)[length] == '\n');
 }
 
-// An event for each name, which is a member of it under the event's own name, as its mode is.
+// Write an event for each name, which is a member of it under the event's own name, as its mode is.
 static void write_names(const char *event, const void *caller, const Changed *changed) {
   const char *names = changed->names, *modes = changed->modes;
   while (*names != '\0') {
@@ -60,7 +60,8 @@ static PJRT_Program program_of(const Changed *changed, const PJRT_Program *from)
   return program;
 }
 
-// One whose code is the caller's to free, and outlives the next answer in the same thread.
+// Copy a changed program: the code is the caller's to free, and outlives the next answer in the
+// same thread.
 static PJRT_Program copy_of(const Changed *changed, const PJRT_Program *from) {
   PJRT_Program program = program_of(changed, from);
   program.code = allocate(changed->code_size, 1, "a program");
@@ -68,8 +69,8 @@ static PJRT_Program copy_of(const Changed *changed, const PJRT_Program *from) {
   return program;
 }
 
-// Whether a program may need what the CPU's compiler drops, or refuses late or otherwise than as
-// unimplemented. It need not: the rewriter knows.
+// Return whether a program may need what the CPU's compiler drops, or refuses late or otherwise
+// than as unimplemented. It need not: the rewriter knows.
 static int may_need_rewriting(const PJRT_Program *program) {
   static const char *const NAMES[] = {"_xla_host_transfer_handler_name",
                                       "annotate_device_placement", "pinned_host", "AllocateBuffer",
@@ -137,8 +138,8 @@ static PJRT_Error *plant_and_compile(PJRT_Client_Compile_Args *args, const PJRT_
   return compile_or_rewrite(args, submitted, caller);
 }
 
-// Whether a program may call a Pallas kernel. Of HLO that is certain. MLIR's bytecode has each text
-// once, with an end, be it a target or the name of a function: the interpreter knows.
+// Return whether a program may call a Pallas kernel. Of HLO that is certain. MLIR's bytecode has
+// each text once, with an end, be it a target or the name of a function: the interpreter knows.
 static int may_call_kernel(const PJRT_Program *program) {
   if (program_is_hlo(program)) {
     return module_calls_kernel(program->code, program->code_size, program_has_config(program));

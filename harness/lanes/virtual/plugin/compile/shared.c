@@ -135,7 +135,8 @@ int shared_release(const PJRT_LoadedExecutable *executable) {
   return is_last;
 }
 
-// Deleting frees the program while the object lives on; the other users still need it.
+// Delete an executable if it has one user: that frees the program, which the other users still
+// need, while the object lives on.
 static PJRT_Error *delete(PJRT_LoadedExecutable_Delete_Args *args) {
   pthread_mutex_lock(&lock);
   Shared *entry = find_executable(args->executable);

@@ -24,13 +24,13 @@ int next_field(unsigned char **at, unsigned char *end, Field *field) {
   return 1;
 }
 
-unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned wanted,
-                          unsigned char **found_end) {
-  unsigned char *found = NULL;
+unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned number,
+                          unsigned char **value_end) {
+  unsigned char *value = NULL;
   for (Field field; next_field(&at, end, &field);) {
-    if (field.number != wanted) continue;
-    found = field.value;
-    *found_end = field.end;
+    if (field.number != number) continue;
+    value = field.value;
+    *value_end = field.end;
   }
-  return found;
+  return value;
 }

@@ -38,15 +38,16 @@ typedef struct {
 } Extension;
 
 static const Extension *extension(void) {
-  const PJRT_Extension_Base *one = backend == NULL ? NULL : backend->extension_start;
-  while (one != NULL && one->type != PJRT_Extension_Type_FFI) one = one->next;
-  return (const Extension *)one;
+  const PJRT_Extension_Base *base = backend == NULL ? NULL : backend->extension_start;
+  while (base != NULL && base->type != PJRT_Extension_Type_FFI) base = base->next;
+  return (const Extension *)base;
 }
 
 int ffi_asks_version(const FfiCall *call) {
-  for (FfiExtension *one = call->extension_start; one != NULL; one = one->next) {
-    if (one->type != FFI_METADATA) continue;
-    FfiVersion *version = &((FfiMetadata *)one)->metadata->version;
+  for (FfiExtension *extension = call->extension_start; extension != NULL;
+       extension = extension->next) {
+    if (extension->type != FFI_METADATA) continue;
+    FfiVersion *version = &((FfiMetadata *)extension)->metadata->version;
     version->major = 0;
     version->minor = 1;
     return 1;
@@ -56,8 +57,8 @@ int ffi_asks_version(const FfiCall *call) {
 
 uint64_t ffi_attribute(const FfiCall *call, const char *name) {
   for (int64_t i = 0; i < call->attributes.size; ++i) {
-    const FfiSpan *found = call->attributes.names[i];
-    if (found->size == strlen(name) && memcmp(found->text, name, found->size) == 0) {
+    const FfiSpan *span = call->attributes.names[i];
+    if (span->size == strlen(name) && memcmp(span->text, name, span->size) == 0) {
       return *(const uint64_t *)((const FfiScalar *)call->attributes.values[i])->value;
     }
   }

@@ -123,12 +123,12 @@ typedef struct {
   FfiAttributes attributes;
 } FfiCall;
 
-// Whether XLA only asks which version a handler is of, which is answered: the layouts above have
-// been like that since 0.1.
+// Answer XLA if it only asks for a handler's version, and return whether it did: the layouts above
+// have been like that since 0.1.
 int ffi_asks_version(const FfiCall *call);
-// An attribute of a call, 64 bits; 0 without it.
+// Return a call's attribute of 64 bits; 0 without it.
 uint64_t ffi_attribute(const FfiCall *call, const char *name);
-// An error of a call; NULL text is none.
+// Make an error of a call; a NULL text is no error.
 FfiError *ffi_error(const FfiCall *call, const char *text);
 // Have programs of the backend's call `handler` by that name. Where it takes no handlers, a program
 // with such a call fails to compile, by the target's name.
@@ -136,7 +136,8 @@ typedef FfiError *(*FfiHandler)(FfiCall *call);
 void ffi_register(const char *target, FfiHandler handler);
 // Have the handlers that an execution calls find `data`; needs a context of the execution.
 PJRT_Error *ffi_add_user_data(PJRT_ExecuteContext *context, void *data);
-// That data, in a handler; NULL without. The execution must have a context.
+// Return in a handler the data that was added for it; NULL without. The execution must have a
+// context.
 void *ffi_user_data(const FfiCall *call);
 
 #endif

@@ -12,21 +12,21 @@ typedef struct HostSide {
 } HostSide;
 // The functions that an execution's caller gives for each channel of each device.
 typedef struct HostTransfers HostTransfers;
-// NULL when the caller gives none.
+// Copy the functions of an execution's options; NULL when they have none.
 HostTransfers *host_transfers_new(const PJRT_ExecuteOptions *options, PJRT_Device *const *devices,
                                   size_t count);
-// The same for an execution in this process, whose options are made to name them.
+// Copy the functions of an execution in this process, whose options are made to name them.
 PJRT_Error *host_transfers_begin(const PJRT_LoadedExecutable_Execute_Args *args,
                                  HostTransfers **out);
 // Keep it for one call more, as one device.
 void host_transfers_hold(HostTransfers *transfers);
-// Whether calls run for which it is kept, of an execution on so many devices; NULL is fine. And
-// wait until none does.
+// Return whether more calls run than those of so many devices; NULL is allowed. And wait until none
+// does.
 int host_transfers_run(HostTransfers *transfers, size_t devices);
 void host_transfers_await(HostTransfers *transfers, size_t devices);
-// So many of the devices have ended; NULL is fine.
+// Drop it for so many devices, which have ended; NULL is allowed.
 void host_transfers_leave(HostTransfers *transfers, size_t count);
-// What one of the devices sends or receives: an error's text, to be freed, or NULL.
+// Send or receive for one of the devices: an error's text, to be freed, or NULL.
 char *host_transfers_send(HostTransfers *transfers, size_t index, int64_t channel, const void *data,
                           size_t size);
 char *host_transfers_receive(HostTransfers *transfers, size_t index, int64_t channel, void *data,

@@ -31,7 +31,8 @@ static void **data_of(const FfiBuffers *buffers) {
   return data;
 }
 
-// Exported for jaxlib's own client, which takes it as any other handler.
+// Call the Python half from a program. Exported for jaxlib's own client, which takes it as any
+// other handler.
 VIRTUAL_TPU_EXPORT FfiError *virtual_tpu_host_call(FfiCall *call) {
   if (ffi_asks_version(call)) return NULL;
   FfiContextArgs run = {.struct_size = sizeof run, .context = call->context}, device = run;
@@ -55,14 +56,14 @@ VIRTUAL_TPU_EXPORT FfiError *virtual_tpu_host_call(FfiCall *call) {
 
 static void register_handler(void) { ffi_register(TARGET, virtual_tpu_host_call); }
 
-// From now on a running program may call `function`.
+// Let running programs call `function` from now on.
 VIRTUAL_TPU_EXPORT void virtual_tpu_set_host_callback(Callback function) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   callback = function;
   pthread_once(&once, register_handler);
 }
 
-// An event: what a kernel was seen to do wrong while it ran.
+// Write an event for what a kernel was seen to do wrong while it ran.
 VIRTUAL_TPU_EXPORT void virtual_tpu_record_fault(const char *fault, const char *kernel) {
   char quoted[2][512];
   event_write("fault", NULL, NULL, ", \"fault\": %s, \"kernel\": %s",

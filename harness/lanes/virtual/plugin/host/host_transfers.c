@@ -124,7 +124,7 @@ static PJRT_Error *destroy_stream(PJRT_CopyToDeviceStream_Destroy_Args *args) {
   return NULL;
 }
 
-// An event that has come: that of a copy of one byte, as PJRT has none to be made.
+// Make an event that has come: that of a copy of one byte, as PJRT can't make one.
 static PJRT_Error *done_event(const PJRT_CopyToDeviceStream *stream, PJRT_Event **event) {
   static const int8_t zero;
   PJRT_Client_BufferFromHostBuffer_Args args = {
@@ -302,12 +302,12 @@ PJRT_Error *host_transfers_begin(const PJRT_LoadedExecutable_Execute_Args *args,
     if (args->options->context == NULL) args->options->context = no_host;
     return NULL;
   }
-  PJRT_LoadedExecutable_AddressableDevices_Args found = {
+  PJRT_LoadedExecutable_AddressableDevices_Args addressable = {
       .struct_size = PJRT_LoadedExecutable_AddressableDevices_Args_STRUCT_SIZE,
       .executable = args->executable};
-  TRY(PJRT_LoadedExecutable_AddressableDevices, found);
+  TRY(PJRT_LoadedExecutable_AddressableDevices, addressable);
   PJRT_Device *const *devices =
-      args->execute_device == NULL ? found.addressable_devices : &args->execute_device;
+      args->execute_device == NULL ? addressable.addressable_devices : &args->execute_device;
   HostTransfers *made = host_transfers_new(args->options, devices, args->num_devices);
   if (made == NULL) return NULL;  // of no device
   PJRT_Error *error = host_side_attach(&made->side, args->options, &made->context);
@@ -323,7 +323,7 @@ PJRT_Error *host_transfers_begin(const PJRT_LoadedExecutable_Execute_Args *args,
 
 // --- What the program calls
 
-// Numbers of less than a byte are packed on a device, the first one into the lowest bits.
+// Unpack numbers of less than a byte, which a device packs, the first one into the lowest bits.
 static void unpack(uint8_t *to, const uint8_t *from, size_t count, unsigned bits) {
   const unsigned of_byte = 8 / bits, mask = (1u << bits) - 1;
   for (size_t i = 0; i < count; ++i) {
@@ -350,7 +350,8 @@ static char *transfer_packed(HostSide *side, int ordinal, int64_t channel, int s
   return why;
 }
 
-// What is sent is an argument besides the token, what is received a result.
+// Send or receive for a program: what is sent is an argument besides the token, what is received a
+// result.
 static FfiError *transfer(FfiCall *call) {
   if (ffi_asks_version(call)) return NULL;
   const int sends = call->arguments.size > 1;

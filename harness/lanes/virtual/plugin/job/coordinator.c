@@ -44,7 +44,8 @@ static void tell_all(const char *word, int slice) {
   }
 }
 
-// The process that this thread is part of comes last: it may end as soon as it hears.
+// Let all members go. The process that this thread is part of comes last: it may end as soon as it
+// hears.
 static void let_go(void) {
   for (int is_own = 0; is_own <= 1; ++is_own) {
     for (int i = 0; i < job.count; ++i) {
@@ -56,7 +57,7 @@ static void let_go(void) {
   }
 }
 
-// Takes as long for a token that is nearly right as for any other.
+// Compare with the job's token, which takes as long for one that is nearly right as for any other.
 static int is_token(const char *given) {
   char padded[sizeof job.token] = {0};
   const size_t size = strlen(given);
@@ -69,7 +70,8 @@ static int is_token(const char *given) {
   return differs == 0;
 }
 
-// A client that joins a second time is never answered: the others have already joined.
+// Let a member join. A client that joins a second time is never answered: the others have already
+// joined.
 static void join(Connection *joiner, int slice) {
   const int socket = joiner->lines.socket;
   if (job.seen[slice]) {
@@ -88,7 +90,7 @@ static void join(Connection *joiner, int slice) {
   }
 }
 
-// What a line means; 0 for one that ends the connection.
+// Do what a line asks for. Returns 0 for one that ends the connection.
 static int understand(Connection *from, const char *line) {
   const char *rest = line_after(line, "token");
   if (from->until != 0) {
@@ -128,7 +130,7 @@ static void drop(int index) {
   if (gone.slice >= 0 && !job.complete) tell_all("lost", gone.slice);
 }
 
-// The stranger whose time is over first, or -1, and how many there are.
+// Return the stranger whose time is over first, or -1, and how many there are.
 static int oldest_stranger(int *strangers) {
   int oldest = -1;
   *strangers = 0;

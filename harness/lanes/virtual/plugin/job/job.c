@@ -61,8 +61,8 @@ static socklen_t address_of(const char *name, struct sockaddr_un *address) {
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)size);
 }
 
-// This process's environment, to be freed, and that large arrays lie in large pages: XLA takes new
-// memory for each result, and of small pages half of the time goes into that.
+// Copy this process's environment, to be freed, and have large arrays lie in large pages: XLA takes
+// new memory for each result, and of small pages half of the time goes into that.
 static char **executor_environment(void) {
   static char TUNABLES[] = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
   size_t count = 0;
@@ -119,14 +119,14 @@ static int start_if_missing(const struct sockaddr_un *address, socklen_t size) {
   return wrong;
 }
 
-// Whether the other side was started by this user: anybody may take a name that nobody has.
+// Return whether the other side was started by this user: anybody may take a name that nobody has.
 static int is_of_this_user(int made) {
   struct ucred peer;
   socklen_t size = sizeof peer;
   return getsockopt(made, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid();
 }
 
-// A connection to the job's executor, started if there is none; -1, and errno says why.
+// Connect to the job's executor, which is started if there is none; -1, and errno says why.
 static int connect_to(const char *name) {
   struct sockaddr_un address;
   const socklen_t size = address_of(name, &address);
@@ -180,7 +180,7 @@ int job_send(int descriptor, const char *format, ...) {
   return sent;
 }
 
-// The next message, with an end put to it, and the descriptor that came with it, or -1; NULL when
+// Receive a message, with an end put to it, and the descriptor that came with it, or -1; NULL when
 // the executor has closed the connection.
 static char *receive(char *room, int *descriptor) {
   struct iovec part = {.iov_base = room, .iov_len = MOST_MESSAGE};
@@ -205,9 +205,9 @@ static char *receive(char *room, int *descriptor) {
   return room;
 }
 
-// The job can't go on. One rank's error is the whole report, so that a reader finds it once; those
-// of the others have its first line, which names the culprit. No rank has the number -1: then a
-// command prints the report.
+// Note that the job can't go on. One rank's error is the whole report, so that a reader finds it
+// once; those of the others have its first line, which names the culprit. No rank has the number
+// -1: then a command prints the report.
 static void fail_of(const char *reporter, const char *report) {
   event_write("failed", NULL, report, "%s", "");
   if (atoi(reporter) == identity.process) {

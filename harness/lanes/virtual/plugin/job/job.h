@@ -13,11 +13,11 @@ typedef struct {
 // Take in what has come, without waiting; 0 at the end of the connection, or when it sends what is
 // no text or a line that is too long.
 int lines_receive(Lines *lines);
-// The next whole line, without its end, until the next call; NULL when there is none.
+// Return the next whole line, without its end, valid until the next call; NULL when there is none.
 const char *lines_next(Lines *lines);
 // Send a short printf-like line.
 void lines_send(int socket, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// What follows `word` and a space in a line; NULL when it is another word's.
+// Return what follows `word` and a space in a line; NULL when it begins otherwise.
 const char *line_after(const char *line, const char *word);
 
 // --- coordinator.c
@@ -27,11 +27,11 @@ struct addrinfo;
 int coordinator_serve(const struct addrinfo *address, const char *token, int processes);
 
 // --- megascale.c
-// Of a clock that only goes forward.
+// Read a clock that only goes forward.
 int64_t milliseconds(void);
-// Whether a client created now makes this slice discover all others.
+// Return whether a client created now makes this slice discover all others.
 int megascale_discovers(void);
-// Do so: returns when all slices have come, or an error at the deadline.
+// Discover the other slices: returns when all have come, or an error at the deadline.
 PJRT_Error *megascale_discover(void);
 
 // --- job.c
@@ -41,22 +41,24 @@ typedef void (*JobReader)(const char *line, const char *text, int descriptor);
 void job_listen(JobReader reader);
 // Join the job, once; NULL, or why that is not possible.
 PJRT_Error *job_join(void);
-// Whether this process has a job to join.
+// Return whether this process has a job to join.
 int job_is_given(void);
-// Whether all processes of this one's job are ranks that were started on this machine.
+// Return whether all processes of this one's job are ranks that were started on this machine.
 int job_is_local(void);
-// JOB_NONE in a process that has not joined one; complete when all ranks have.
+// Return the job's state: JOB_NONE in a process that has not joined one, complete when all ranks
+// have.
 typedef enum { JOB_NONE, JOB_INCOMPLETE, JOB_COMPLETE, JOB_FAILED } JobState;
 JobState job_state(void);
 // Wait until all ranks of the job have joined it; an error when that will never be.
 PJRT_Error *job_await(void);
-// Whether this process has joined it, and not one that it was forked from.
+// Return whether this process has joined the job, and not one that it was forked from.
 int job_is_here(void);
 // Send one message over a socket, with a descriptor if that is not -1; 0 when that is not possible.
 int packet_send(int socket, int descriptor, const char *message, size_t size);
-// The same, printf-like, to the job's executor; 0 when the job has ended.
+// Send a printf-like message to the job's executor, with a descriptor if that is not -1; 0 when the
+// job has ended.
 int job_send(int descriptor, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// Why the job has failed, to be freed; NULL as long as it has not.
+// Return why the job has failed, to be freed; NULL as long as it has not.
 char *job_failure(void);
 PJRT_Error *job_error(void);  // the same
 void job_fail(const char *why);

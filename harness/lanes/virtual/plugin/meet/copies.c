@@ -31,7 +31,7 @@ static PJRT_Error *has_value(PJRT_Buffer *buffer, int *found) {
   return error;
 }
 
-// What a buffer takes is what the array takes, unless its elements are packed.
+// Compare a buffer's size with its array's: they are equal unless its elements are packed.
 static PJRT_Error *has_size(PJRT_Buffer *buffer, size_t size, int *found) {
   PJRT_Buffer_OnDeviceSizeInBytes_Args args = {
       .struct_size = PJRT_Buffer_OnDeviceSizeInBytes_Args_STRUCT_SIZE, .buffer = buffer};
@@ -40,7 +40,7 @@ static PJRT_Error *has_size(PJRT_Buffer *buffer, size_t size, int *found) {
   return NULL;
 }
 
-// While it is read the buffer is held, so that nobody deletes it.
+// Copy the bytes of a buffer that is held, so that nobody deletes it meanwhile.
 static PJRT_Error *copy_held(PJRT_Buffer *buffer, void *to, size_t size) {
   PJRT_Buffer_UnsafePointer_Args pointer = {
       .struct_size = PJRT_Buffer_UnsafePointer_Args_STRUCT_SIZE, .buffer = buffer};

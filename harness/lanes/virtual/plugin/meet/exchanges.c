@@ -13,14 +13,12 @@
 
 // torch_xla compiles every program for all devices of the job, and one that exchanges nothing is
 // each device's own, as on hardware.
-typedef struct Kind {
-  struct Kind *next;
-  const PJRT_LoadedExecutable *executable;
+typedef struct {
+  Known known;
   int exchanges;
 } Kind;
 
-static Program *programs;
-static Kind *kinds;
+static Known *programs, *kinds;
 static int programs_made;
 
 // Hand the executable to the job's executor, as XLA serialises it.
@@ -56,7 +54,7 @@ static PJRT_Error *send_program(Program *program, PJRT_LoadedExecutable *loaded,
   return error;
 }
 
-static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *found) {
+static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *exchanging) {
   PJRT_LoadedExecutable_GetExecutable_Args get = {
       .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
       .loaded_executable = loaded};
@@ -65,7 +63,7 @@ static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *found) {
                                           .executable = get.executable};
   PJRT_Error *error = compilations_serialize(loaded, &bytes);
   if (error == NULL) {
-    if (!executable_exchanges(bytes.serialized_bytes, bytes.serialized_bytes_size, found)) {
+    if (!executable_exchanges(bytes.serialized_bytes, bytes.serialized_bytes_size, exchanging)) {
       error = error_new(PJRT_Error_Code_INTERNAL,
                         "virtual TPU: the executable does not have the program it was made of, "
                         "which says what it exchanges with other devices");
@@ -78,17 +76,15 @@ static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *found) {
   return error;
 }
 
-PJRT_Error *program_exchanges(PJRT_LoadedExecutable *executable, int *found) {
+PJRT_Error *program_exchanges(PJRT_LoadedExecutable *executable, int *exchanging) {
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&meeting_lock);
-  Kind *one = kinds;
-  while (one != NULL && one->executable != executable) one = one->next;
-  if (one == NULL && (error = exchanges(executable, found)) == NULL) {
-    one = allocate(1, sizeof *one, "an executable");
-    *one = (Kind){.next = kinds, .executable = executable, .exchanges = *found};
-    kinds = one;
+  Kind *kind = known_find(kinds, executable);
+  if (kind == NULL && (error = exchanges(executable, exchanging)) == NULL) {
+    kind = known_add(&kinds, executable, allocate(1, sizeof *kind, "an executable"));
+    kind->exchanges = *exchanging;
   }
-  if (one != NULL) *found = one->exchanges;
+  if (kind != NULL) *exchanging = kind->exchanges;
   pthread_mutex_unlock(&meeting_lock);
   return error;
 }
@@ -98,7 +94,7 @@ static PJRT_Error *describe(Program *program, PJRT_LoadedExecutable *loaded) {
       .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
       .loaded_executable = loaded};
   TRY(PJRT_LoadedExecutable_GetExecutable, get);
-  program->told = get.executable;
+  program->executable = get.executable;
   PJRT_Executable_OutputElementTypes_Args types = {
       .struct_size = PJRT_Executable_OutputElementTypes_Args_STRUCT_SIZE,
       .executable = get.executable};
@@ -129,44 +125,31 @@ char *devices_text(PJRT_Device *const *devices, size_t count) {
   return text;
 }
 
-static Program *find_program(const PJRT_LoadedExecutable *executable) {
-  Program *one = programs;
-  while (one != NULL && one->executable != executable) one = one->next;
-  return one;
-}
-
 static void free_program(Program *program) {
-  for (Loan *one = program->free, *next; one != NULL; one = next) {
-    next = one->next;
-    loan_free(one);
+  for (Loan *loan = program->free, *next; loan != NULL; loan = next) {
+    next = loan->next;
+    loan_free(loan);
   }
   PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
-                                          .executable = program->told};
-  if (program->told != NULL) backend->PJRT_Executable_Destroy(&destroy);
+                                          .executable = program->executable};
+  if (program->executable != NULL) backend->PJRT_Executable_Destroy(&destroy);
   free(program->devices);
   free(program->donated);
   free(program);
 }
 
 void program_leave(Program *program) {
-  if (--program->users > 0 || program->executable != NULL) return;
+  if (--program->users > 0 || program->known.object != NULL) return;
   job_send(-1, "forget %d", program->number);
   free_program(program);
 }
 
 void meeting_forget(const PJRT_LoadedExecutable *executable) {
   pthread_mutex_lock(&meeting_lock);
-  Kind **kind = &kinds;
-  while (*kind != NULL && (*kind)->executable != executable) kind = &(*kind)->next;
-  Kind *known = *kind;
-  if (known != NULL) *kind = known->next;
-  free(known);
-  Program **link = &programs;
-  while (*link != NULL && (*link)->executable != executable) link = &(*link)->next;
-  Program *program = *link;
+  free(known_take(&kinds, executable));
+  Program *program = known_take(&programs, executable);
   if (program != NULL) {
-    *link = program->next;
-    program->executable = NULL;
+    program->known.object = NULL;
     ++program->users;
     program_leave(program);
   }
@@ -174,30 +157,29 @@ void meeting_forget(const PJRT_LoadedExecutable *executable) {
 }
 
 static PJRT_Error *make_program(PJRT_LoadedExecutable *executable,
-                                const PJRT_LoadedExecutable_AddressableDevices_Args *found,
+                                const PJRT_LoadedExecutable_AddressableDevices_Args *all,
                                 Program **made) {
   Program *program = allocate(1, sizeof *program, "a program of several processes");
   program->number = ++programs_made;
-  program->executable = executable;
-  program->devices = devices_text(found->addressable_devices, found->num_addressable_devices);
-  program->devices_count = found->num_addressable_devices;
+
+  program->devices = devices_text(all->addressable_devices, all->num_addressable_devices);
+  program->devices_count = all->num_addressable_devices;
   PJRT_Error *error = describe(program, executable);
   if (error != NULL) {
     free_program(program);
     return error;
   }
-  program->next = programs;
-  programs = *made = program;
+  *made = known_add(&programs, executable, program);
   return NULL;
 }
 
 PJRT_Error *program_of(PJRT_LoadedExecutable *executable,
-                       const PJRT_LoadedExecutable_AddressableDevices_Args *found,
+                       const PJRT_LoadedExecutable_AddressableDevices_Args *all,
                        Program **program) {
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&meeting_lock);
-  *program = find_program(executable);
-  if (*program == NULL) error = make_program(executable, found, program);
+  *program = known_find(programs, executable);
+  if (*program == NULL) error = make_program(executable, all, program);
   if (error == NULL) ++(*program)->users;
   pthread_mutex_unlock(&meeting_lock);
   return error;

@@ -36,25 +36,25 @@ typedef struct {
 } RanksHost;
 
 // What a device waits for.
-typedef struct Asked {
-  struct Asked *next;
+typedef struct HostWait {
+  struct HostWait *next;
   long long number;
   int64_t connection;  // of the rank that is asked
   int is_answered;
   char *error;
-} Asked;
+} HostWait;
 
 static const char HOST_HAS_ENDED[] =
     "virtual TPU: the process has ended that the program exchanges data with";
-static pthread_mutex_t asked_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t waits_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t answered = PTHREAD_COND_INITIALIZER;
-static Asked *asked;
-static long long asked_made;
+static HostWait *waits;
+static long long waits_made;
 
 // Who is told when a launch has ended: a rank, by its connection, of its own ticket.
 typedef struct {
   int64_t connection, ticket;
-  int64_t told;
+  int64_t is_sent;
 } Answer;
 
 // One part in the queue of its device.
@@ -111,10 +111,10 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t s
   }
   client = create.client;
   host_transfers_register();
-  PJRT_Client_Devices_Args found = {.struct_size = PJRT_Client_Devices_Args_STRUCT_SIZE,
-                                    .client = client};
-  backend->PJRT_Client_Devices(&found);
-  devices = found.devices;
+  PJRT_Client_Devices_Args all = {.struct_size = PJRT_Client_Devices_Args_STRUCT_SIZE,
+                                  .client = client};
+  backend->PJRT_Client_Devices(&all);
+  devices = all.devices;
   queues = allocate((size_t)count, sizeof *queues, "the devices' queues");
   for (int i = 0; i < count; ++i) {
     queues[i] = (Queue){.lock = PTHREAD_MUTEX_INITIALIZER, .given = PTHREAD_COND_INITIALIZER};
@@ -126,21 +126,21 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t s
 // --- What a program exchanges with its host
 
 static char *await_answer(const Part *part, char way, int64_t channel, size_t size, int memory) {
-  Asked own = {.connection = part->connection};
-  pthread_mutex_lock(&asked_lock);
-  own.number = ++asked_made;
-  own.next = asked;
-  asked = &own;
+  HostWait own = {.connection = part->connection};
+  pthread_mutex_lock(&waits_lock);
+  own.number = ++waits_made;
+  own.next = waits;
+  waits = &own;
   char text[160];
   const int length =
       snprintf(text, sizeof text, "host %lld %c %lld %lld %lld %zu", own.number, way,
                (long long)part->ticket, (long long)part->index, (long long)channel, size);
   const int sent = packet_send((int)part->connection, memory, text, (size_t)length);
-  while (sent && !own.is_answered) pthread_cond_wait(&answered, &asked_lock);
-  Asked **link = &asked;
+  while (sent && !own.is_answered) pthread_cond_wait(&answered, &waits_lock);
+  HostWait **link = &waits;
   while (*link != &own) link = &(*link)->next;
   *link = own.next;
-  pthread_mutex_unlock(&asked_lock);
+  pthread_mutex_unlock(&waits_lock);
   return sent ? own.error : strdup(HOST_HAS_ENDED);
 }
 
@@ -169,40 +169,40 @@ static char *receive_from_host(HostSide *side, int ordinal, int64_t channel, voi
   return ask(side, '<', channel, data, size);
 }
 
-// A rank has answered what a device waits for: with an error's text, unless that is empty.
+// Take a rank's answer to what a device waits for: an error's text, or "" for none.
 VIRTUAL_TPU_EXPORT void virtual_tpu_executor_hosted(int64_t number, const char *error) {
-  pthread_mutex_lock(&asked_lock);
-  Asked *one = asked;
-  while (one != NULL && one->number != number) one = one->next;
-  if (one != NULL) {
-    one->is_answered = 1;
-    one->error = *error == '\0' ? NULL : strdup(error);
+  pthread_mutex_lock(&waits_lock);
+  HostWait *wait = waits;
+  while (wait != NULL && wait->number != number) wait = wait->next;
+  if (wait != NULL) {
+    wait->is_answered = 1;
+    wait->error = *error == '\0' ? NULL : strdup(error);
   }
   pthread_cond_broadcast(&answered);
-  pthread_mutex_unlock(&asked_lock);
+  pthread_mutex_unlock(&waits_lock);
 }
 
-// Whether a device waits for the host of this connection's rank.
+// Return whether a device waits for the host of this connection's rank.
 VIRTUAL_TPU_EXPORT int virtual_tpu_executor_asks_host(int64_t connection) {
-  pthread_mutex_lock(&asked_lock);
+  pthread_mutex_lock(&waits_lock);
   int asks = 0;
-  for (const Asked *one = asked; one != NULL; one = one->next) {
-    asks |= one->connection == connection && !one->is_answered;
+  for (const HostWait *wait = waits; wait != NULL; wait = wait->next) {
+    asks |= wait->connection == connection && !wait->is_answered;
   }
-  pthread_mutex_unlock(&asked_lock);
+  pthread_mutex_unlock(&waits_lock);
   return asks;
 }
 
-// The rank of this connection has ended: it answers nothing any more.
+// End what devices wait for from the rank of this connection, which has ended.
 VIRTUAL_TPU_EXPORT void virtual_tpu_executor_host_has_ended(int64_t connection) {
-  pthread_mutex_lock(&asked_lock);
-  for (Asked *one = asked; one != NULL; one = one->next) {
-    if (one->connection != connection || one->is_answered) continue;
-    one->is_answered = 1;
-    one->error = strdup(HOST_HAS_ENDED);
+  pthread_mutex_lock(&waits_lock);
+  for (HostWait *wait = waits; wait != NULL; wait = wait->next) {
+    if (wait->connection != connection || wait->is_answered) continue;
+    wait->is_answered = 1;
+    wait->error = strdup(HOST_HAS_ENDED);
   }
   pthread_cond_broadcast(&answered);
-  pthread_mutex_unlock(&asked_lock);
+  pthread_mutex_unlock(&waits_lock);
 }
 
 // Load a serialised executable; NULL, and why.
@@ -234,17 +234,17 @@ static PJRT_Error *argument(const Part *part, int64_t index, PJRT_Device *device
 static PJRT_Error *give_back(const Part *part, int64_t index, PJRT_Buffer *buffer) {
   const Array *array = segment_result(part->segment, part->index, index);
   char *to = (char *)part->segment + array->offset;
-  int found;
-  PJRT_Error *error = buffer_is_row_major(buffer, &found);
+  int is_done;
+  PJRT_Error *error = buffer_is_row_major(buffer, &is_done);
   if (error != NULL) return error;
   // The rank makes a buffer of it that has the usual layout.
-  if (!found) {
+  if (!is_done) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
                      "virtual TPU: a result has a layout of its own: a program over several "
                      "processes returns row-major arrays only");
   }
-  error = buffer_copy_here(buffer, to, array->size, &found);
-  if (error != NULL || found) return error;
+  error = buffer_copy_here(buffer, to, array->size, &is_done);
+  if (error != NULL || is_done) return error;
   PJRT_Buffer_ToHostBuffer_Args args = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
                                         .src = buffer,
                                         .dst = to,
@@ -327,9 +327,10 @@ static void run_part(Work *work) {
 static void answer(const Launch *launch) {
   for (int i = 0; i < launch->answers_count && !launch->failed; ++i) {
     char text[32];
-    Answer *one = &launch->answers[i];
-    const int size = snprintf(text, sizeof text, "done %d\n", (int)one->ticket);
-    one->told = send((int)one->connection, text, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL) == size;
+    Answer *rank = &launch->answers[i];
+    const int size = snprintf(text, sizeof text, "done %d\n", (int)rank->ticket);
+    rank->is_sent =
+        send((int)rank->connection, text, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL) == size;
   }
 }
 
@@ -343,11 +344,11 @@ static void end_launch(Launch *launch) {
 static Work *next_work(Queue *queue) {
   pthread_mutex_lock(&queue->lock);
   while (queue->first == NULL) pthread_cond_wait(&queue->given, &queue->lock);
-  Work *found = queue->first;
-  queue->first = found->next;
+  Work *work = queue->first;
+  queue->first = work->next;
   if (queue->first == NULL) queue->last = &queue->first;
   pthread_mutex_unlock(&queue->lock);
-  return found;
+  return work;
 }
 
 static void *work_off(void *argument) {

@@ -37,24 +37,27 @@ static size_t index_of(const PJRT_LoadedExecutable_AddressableDevices_Args *all,
   return index;
 }
 
-static int is_of(const Gathering *one, const PJRT_LoadedExecutable_AddressableDevices_Args *all) {
+static int is_of(const Gathering *gathering,
+                 const PJRT_LoadedExecutable_AddressableDevices_Args *all) {
   const size_t count = all->num_addressable_devices;
-  return one->expected == count &&
-         memcmp(one->devices, all->addressable_devices, count * sizeof one->devices[0]) == 0;
+  return gathering->expected == count && memcmp(gathering->devices, all->addressable_devices,
+                                                count * sizeof gathering->devices[0]) == 0;
 }
 
-// The n-th program of one device meets the n-th of the others.
+// Find the gathering of a program, or begin one: the n-th of one device meets the n-th of the
+// others.
 static Gathering *find(const PJRT_LoadedExecutable_AddressableDevices_Args *all, size_t index) {
   Gathering **link = &gatherings;
   while (*link != NULL && (!is_of(*link, all) || (*link)->has[index])) link = &(*link)->next;
   if (*link != NULL) return *link;
   const size_t count = all->num_addressable_devices;
-  Gathering *one = allocate(1, sizeof *one + count * sizeof one->devices[0], "threads that meet");
-  one->has = allocate(count, 1, "threads that meet");
-  memcpy(one->devices, all->addressable_devices, count * sizeof one->devices[0]);
-  one->executable = all->executable;
-  one->expected = count;
-  return *link = one;
+  Gathering *gathering =
+      allocate(1, sizeof *gathering + count * sizeof gathering->devices[0], "threads that meet");
+  gathering->has = allocate(count, 1, "threads that meet");
+  memcpy(gathering->devices, all->addressable_devices, count * sizeof gathering->devices[0]);
+  gathering->executable = all->executable;
+  gathering->expected = count;
+  return *link = gathering;
 }
 
 static void drop(Gathering *gone) {
@@ -65,8 +68,8 @@ static void drop(Gathering *gone) {
   free(gone);
 }
 
-static void decide(Gathering *one, Decision decision) {
-  if (one->decision == OPEN) one->decision = decision;
+static void decide(Gathering *gathering, Decision decision) {
+  if (gathering->decision == OPEN) gathering->decision = decision;
   pthread_cond_broadcast(&decided);
 }
 
@@ -76,18 +79,18 @@ static double cpu_seconds(void) {
   return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
 }
 
-// As long as the process does anything, the others may still be on their way.
-static void wait_for_others(Gathering *one) {
-  while (one->decision == OPEN) {
+// Wait for the other threads: as long as the process does anything, they may still be on their way.
+static void wait_for_others(Gathering *gathering) {
+  while (gathering->decision == OPEN) {
     const double before = cpu_seconds();
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += PATIENCE_SECONDS;
     int late = 0;
-    while (one->decision == OPEN && !late) {
+    while (gathering->decision == OPEN && !late) {
       late = pthread_cond_timedwait(&decided, &lock, &end) == ETIMEDOUT;
     }
-    if (late && cpu_seconds() - before < IDLE_SECONDS) decide(one, IN_EXECUTOR);
+    if (late && cpu_seconds() - before < IDLE_SECONDS) decide(gathering, IN_EXECUTOR);
   }
 }
 
@@ -96,23 +99,23 @@ int gather_here(const PJRT_LoadedExecutable_AddressableDevices_Args *all,
   const size_t index = index_of(all, device);
   if (index == all->num_addressable_devices) return 0;
   pthread_mutex_lock(&lock);
-  Gathering *one = find(all, index);
-  one->has[index] = 1;
-  ++one->came;
-  if (one->executable != all->executable) decide(one, IN_EXECUTOR);
-  if (one->came == one->expected) decide(one, HERE);
-  wait_for_others(one);
-  const int here = one->decision == HERE;
-  if (++one->left == one->expected) drop(one);
+  Gathering *gathering = find(all, index);
+  gathering->has[index] = 1;
+  ++gathering->came;
+  if (gathering->executable != all->executable) decide(gathering, IN_EXECUTOR);
+  if (gathering->came == gathering->expected) decide(gathering, HERE);
+  wait_for_others(gathering);
+  const int here = gathering->decision == HERE;
+  if (++gathering->left == gathering->expected) drop(gathering);
   pthread_mutex_unlock(&lock);
   return here;
 }
 
 void gather_forget(void) {
   pthread_mutex_lock(&lock);
-  for (Gathering *one = gatherings, *next; one != NULL; one = next) {
-    next = one->next;
-    if (one->came == one->left) drop(one);
+  for (Gathering *gathering = gatherings, *next; gathering != NULL; gathering = next) {
+    next = gathering->next;
+    if (gathering->came == gathering->left) drop(gathering);
   }
   pthread_mutex_unlock(&lock);
 }

@@ -28,7 +28,7 @@ void usage_fill(PJRT_Api *api);
 // they all bring the same executable, so that XLA's runtime lets them meet.
 int gather_here(const PJRT_LoadedExecutable_AddressableDevices_Args *all,
                 const PJRT_Device *device);
-// Nobody comes any more to what has been left by all who came.
+// Forget gatherings that all who came have left: nobody comes to them any more.
 void gather_forget(void);
 
 // --- meeting.c
@@ -60,12 +60,12 @@ struct timespec;
 PJRT_Error *unseen_execute(PJRT_LoadedExecutable_Execute_Args *args, const void *caller);
 // Write an event for an error that ended what was submitted at `since`.
 void unseen_error(const void *caller, const struct timespec *since, const char *text);
-// The same of one that ended something now.
+// Write an event for an error that ended something now.
 VIRTUAL_TPU_EXPORT void virtual_tpu_record_error(const char *text);
-// A call that executes returns this error.
+// Note that a call that executes returns this error.
 void unseen_returned(PJRT_Error *error, const void *caller);
-// The user gets this event, and so the error that it may end in.
-void unseen_asked(PJRT_Event *event, const void *caller);
+// Note that the user gets this event, and so the error that it may end in.
+void unseen_give(PJRT_Event *event, const void *caller);
 // Wait until all that was executed in this process has ended.
 void unseen_settle(void);
 void unseen_fill(PJRT_Api *api);

@@ -35,7 +35,7 @@ static PJRT_Error *promise(Ticket *ticket, PJRT_Device *device, const Array *arr
   return promise_make(ticket->client, device, array, buffer, &ticket->promises[index]);
 }
 
-// The event that says that a device is done: that a buffer has its value which nobody else has.
+// Make the event that says that a device is done: that of a buffer which nobody else has.
 static PJRT_Error *completion(Ticket *ticket, PJRT_Device *device, size_t index,
                               PJRT_Event **event) {
   const Array scalar = {.type = PJRT_Buffer_Type_S8, .size = 1};
@@ -70,7 +70,7 @@ static PJRT_Error *copy_argument(Ticket *ticket, PJRT_Buffer *buffer, const Arra
   return NULL;
 }
 
-// So one that the program takes can be deleted at once, as Execute does.
+// Hand an argument over. The caller may then delete a donated one at once, as after Execute.
 static PJRT_Error *hand_over(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args,
                              size_t device, size_t index) {
   const Array *array = segment_argument(ticket->loan->segment, (int64_t)device, (int64_t)index);
@@ -141,7 +141,7 @@ static PJRT_Error *new_ticket(const PJRT_LoadedExecutable_Execute_Args *args, Pr
   return NULL;
 }
 
-// The call fails: whatever was promised has no owner, and nobody is told of the execution.
+// Take back what was promised by a call that fails; nobody is told of the execution.
 static PJRT_Error *take_back(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args,
                              PJRT_Error *error) {
   free(ticket_await_copies(ticket));
@@ -170,8 +170,8 @@ static PJRT_Error *submit(const PJRT_LoadedExecutable_Execute_Args *args, Progra
   return NULL;
 }
 
-// The devices, to be freed, that the caller runs the program on; NULL if it is not as many as it
-// says.
+// Return the devices that the caller runs the program on, to be freed; NULL if they are not as many
+// as it says.
 static PJRT_Device **chosen(const PJRT_LoadedExecutable_Execute_Args *args,
                             const PJRT_LoadedExecutable_AddressableDevices_Args *found) {
   PJRT_Device **devices = allocate(args->num_devices + 1, sizeof *devices, "a program's devices");
@@ -213,8 +213,9 @@ static PJRT_Error *run_on_each(const PJRT_LoadedExecutable_Execute_Args *args,
   return NULL;
 }
 
-// The discovery of several slices waits for all processes already. Without it a launcher's worker
-// that is done early would become a second rank too: pools hand out what is left to who is free.
+// Wait for all processes, unless the discovery of several slices does. Without it a launcher's
+// worker that is done early would become a second rank too: pools hand out what is left to who is
+// free.
 PJRT_Error *meeting_await_all(void) {
   if (identity.processes == 1 || identity.slices > 1 || !job_is_given()) return NULL;
   PJRT_Error *error = job_join();

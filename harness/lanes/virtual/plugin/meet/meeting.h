@@ -20,13 +20,12 @@ typedef struct Loan {
   int users;  // an execution on its way, and results that lie in it
 } Loan;
 
-// An executable that has met before. What is told of its results belongs to `told`.
+// A loaded executable that has met before; `known.object` is NULL when that is no more.
 typedef struct Program {
-  struct Program *next;
-  const PJRT_LoadedExecutable *executable;  // NULL when it is no more
-  PJRT_Executable *told;
-  int number, users;  // executions that are on their way, and loans in use
-  char *devices;      // of the whole program, in its order, as text: 0,1,2,3
+  Known known;
+  PJRT_Executable *executable;  // owns the types and dimensions of the results
+  int number, users;            // executions that are on their way, and loans in use
+  char *devices;                // of the whole program, in its order, as text: 0,1,2,3
   size_t devices_count, results;
   const PJRT_Buffer_Type *types;
   const int64_t *dimensions;
@@ -63,39 +62,39 @@ typedef struct Ticket {
 extern pthread_mutex_t meeting_lock;
 
 // --- meeting.c
-// A buffer of that device without a value yet, and what gives it one.
+// Make a buffer of that device without a value yet, and what gives it one.
 PJRT_Error *promise_make(PJRT_Client *client, PJRT_Device *device, const Array *array,
                          PJRT_Buffer **buffer, PJRT_FulfillAliasBufferCallback **promise);
 // Note that this process has to do with others, the first time.
 void meeting_note(const void *caller);
 
 // --- exchanges.c
-// Whether a program exchanges anything with other devices.
+// Learn whether a program exchanges anything with other devices.
 PJRT_Error *program_exchanges(PJRT_LoadedExecutable *executable, int *found);
-// What is known of the executable, which has one user more then.
+// Find what is known of an executable, which has one user more then.
 PJRT_Error *program_of(PJRT_LoadedExecutable *executable,
                        const PJRT_LoadedExecutable_AddressableDevices_Args *found,
                        Program **program);
-// One user less. The last one of a program that is no more frees it. The lock is held.
+// Drop a user of a program. The last one of a program that is no more frees it. The lock is held.
 void program_leave(Program *program);
-// The devices' ids, to be freed: 0,1,2,3.
+// Return the devices' ids as a text such as 0,1,2,3, to be freed.
 char *devices_text(PJRT_Device *const *devices, size_t count);
 
 // --- segments.c
-// An error if a result of that kind can't be promised.
+// Return an error if a result of that kind can't be promised.
 PJRT_Error *segment_check_result(PJRT_Buffer_Type type, size_t dimensions);
 // Describe an array, of a type that is handed over, without its place; or that of a buffer, or an
 // error if it is none that can be handed over.
 void array_measure(Array *array, PJRT_Buffer_Type type, const int64_t *dimensions, size_t count);
 PJRT_Error *array_measure_buffer(Array *array, PJRT_Buffer *buffer);
-// Memory of so many bytes, at least one, that other processes can be given.
+// Make memory of so many bytes, at least one, that other processes can be given.
 PJRT_Error *memory_share(uint64_t size, int *file, void **at);
 // Write a segment's head for this call into `head`, which has room for it.
 PJRT_Error *segment_plan(const Program *program, const PJRT_LoadedExecutable_Execute_Args *args,
                          PJRT_Device *const *devices, Segment *head);
-// A segment with this head: one that an earlier execution has given back, or a new one.
+// Borrow a segment with this head: one that an earlier execution has given back, or a new one.
 PJRT_Error *loan_borrow(Program *program, const Segment *head, size_t head_size, Loan **loan);
-// One user less: the last one gives it back to its program. The lock is held.
+// Drop a user of a loan: the last one gives it back to its program. The lock is held.
 void loan_return(Loan *loan);
 void loan_free(Loan *one);
 
@@ -110,7 +109,7 @@ PJRT_Error *buffer_copy_here(PJRT_Buffer *buffer, void *to, size_t size, int *co
 // Give a promise its buffer, which is destroyed, or `size` bytes of why there is none.
 void promise_keep(PJRT_Client *client, PJRT_FulfillAliasBufferCallback *promise,
                   PJRT_Buffer *buffer, const char *why, size_t size);
-// A buffer with a copy of the data.
+// Make a buffer with a copy of the data.
 PJRT_Error *array_copy(PJRT_Client *client, PJRT_Device *device, const Array *array,
                        const void *data, PJRT_Buffer **buffer);
 // Run a function in a thread that nobody waits for; here when there can be no more threads.
@@ -126,19 +125,20 @@ char *ticket_await_copies(Ticket *ticket);
 void ticket_queue(Ticket *ticket);
 // Give back what an execution had.
 void ticket_end(Ticket *ticket);
-// What the host gives for the ticket with that number, held; NULL for nothing.
+// Return what the host gives for the ticket with that number, held; NULL for nothing.
 HostTransfers *ticket_transfers(int number);
 
-// --- asked.c
-// The executor asks for what the host takes or brings, in memory that it shares.
-void asked_hear(const char *request, int memory);
+// --- host_requests.c
+// Do what the executor asks of this process's host, in memory that it shares.
+void host_request_hear(const char *request, int memory);
 
 // --- transfers.c
-// The same for what is sent and received.
+// Hear from the executor what has become of transfers.
 void transfers_hear(const char *line, const char *text);
 // Wait until all that this process sends and receives has arrived.
 void transfers_settle(void);
-// The client ends when what it sends has arrived, and what it was to receive never comes.
+// End a client's transfers: wait until what it sends has arrived, and give up what it was to
+// receive.
 void transfers_leave(const PJRT_Client *client);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_MEETING_H_

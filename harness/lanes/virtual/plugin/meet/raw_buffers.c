@@ -89,7 +89,7 @@ static PJRT_Error *ready(const RawBuffer *raw, PJRT_Event **event) {
   return NULL;
 }
 
-// Only once the buffer is there: a program that is still to fill it must not win.
+// Copy to a buffer once it has its value: a program that is still to fill it must not win.
 static PJRT_Error *copy_to_device(Args *args) {
   PJRT_Error *error = check(args);
   PJRT_Event *event = NULL;
@@ -116,7 +116,7 @@ static PJRT_Error *copy_to_host(Args *args) {
                                          .transfer_size = args->copy.size};
   TRY(PJRT_Buffer_CopyRawToHost, copy);
   args->copy.event = copy.event;
-  unseen_asked(copy.event, __builtin_return_address(0));
+  unseen_give(copy.event, __builtin_return_address(0));
   return NULL;
 }
 

@@ -45,7 +45,8 @@ static void (*rethrow)(const Pointer *);
 static void (*copy)(Pointer *, const Pointer *);
 static void (*destroy)(Pointer *);
 
-// Only what a thread of Python rethrows becomes an error of Python.
+// Note an exception and rethrow it: only what a thread of Python rethrows becomes an error of
+// Python.
 static void note_and_rethrow(const Pointer *pointer) {
   if (python_is_thread()) {
     pthread_mutex_lock(&lock);
@@ -63,31 +64,32 @@ static void note_and_rethrow(const Pointer *pointer) {
   rethrow(pointer);
 }
 
-// The loaded library's slot for a function of another one; NULL if it has none.
+// Find the loaded library's slot for a function of another one; NULL if it has none.
 static void **slot_of(const struct link_map *map, const char *name) {
   const ElfW(Rela) *relocations = NULL;
   const ElfW(Sym) *symbols = NULL;
   const char *names = NULL;
   size_t size = 0;
-  for (const ElfW(Dyn) *one = map->l_ld; one->d_tag != DT_NULL; ++one) {
-    if (one->d_tag == DT_JMPREL) relocations = (const void *)one->d_un.d_ptr;
-    if (one->d_tag == DT_SYMTAB) symbols = (const void *)one->d_un.d_ptr;
-    if (one->d_tag == DT_STRTAB) names = (const char *)one->d_un.d_ptr;
-    if (one->d_tag == DT_PLTRELSZ) size = one->d_un.d_val;
-    if (one->d_tag == DT_PLTREL && one->d_un.d_val != DT_RELA) return NULL;
+  for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_JMPREL) relocations = (const void *)entry->d_un.d_ptr;
+    if (entry->d_tag == DT_SYMTAB) symbols = (const void *)entry->d_un.d_ptr;
+    if (entry->d_tag == DT_STRTAB) names = (const char *)entry->d_un.d_ptr;
+    if (entry->d_tag == DT_PLTRELSZ) size = entry->d_un.d_val;
+    if (entry->d_tag == DT_PLTREL && entry->d_un.d_val != DT_RELA) return NULL;
   }
   if (relocations == NULL || symbols == NULL || names == NULL) return NULL;
   for (size_t i = 0; i < size / sizeof *relocations; ++i) {
-    const ElfW(Rela) *one = &relocations[i];
-    if (SLOT_OF(one) != SLOT) continue;
-    if (strcmp(names + symbols[ELF64_R_SYM(one->r_info)].st_name, name) == 0) {
-      return (void **)(map->l_addr + one->r_offset);
+    const ElfW(Rela) *relocation = &relocations[i];
+    if (SLOT_OF(relocation) != SLOT) continue;
+    if (strcmp(names + symbols[ELF64_R_SYM(relocation->r_info)].st_name, name) == 0) {
+      return (void **)(map->l_addr + relocation->r_offset);
     }
   }
   return NULL;
 }
 
-// The page may be read-only since the library was linked. It stays writable, as it was before.
+// Redirect a function. Its slot's page may be read-only since the library was linked; it stays
+// writable, as it was before.
 static int redirect(void **slot, void *function) {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
   void *start = (void *)((uintptr_t)slot & ~(page - 1));
@@ -110,7 +112,7 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_note_rethrown(const char *path) {
   return redirect(slot, *(void **)&function);
 }
 
-// Whether the exception that was raised last had been raised before.
+// Return whether the exception that was raised last had been raised before.
 VIRTUAL_TPU_EXPORT int virtual_tpu_raised_again(void) {
   pthread_mutex_lock(&lock);
   const int answer = is_again;

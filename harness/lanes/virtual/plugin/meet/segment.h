@@ -45,7 +45,7 @@ static inline Array *segment_result(const Segment *segment, int64_t device, int6
   return &segment_device(segment, device)->arrays[segment->arguments + index];
 }
 
-// To make a buffer of it that lies where its data does.
+// Return the arguments to make a buffer of an array that lies where its data does.
 static inline PJRT_Client_BufferFromHostBuffer_Args array_args(const Array *array, const void *data,
                                                                PJRT_Client *client,
                                                                PJRT_Device *device) {

@@ -13,7 +13,7 @@
 
 static int loans_made;
 
-// Bytes of an element on the host, or 0 for a type that is not handed over.
+// Return the bytes of an element on the host, or 0 for a type that is not handed over.
 static size_t element_size(PJRT_Buffer_Type type) {
   switch (type) {
     case PJRT_Buffer_Type_INVALID:
@@ -40,7 +40,8 @@ static size_t element_size(PJRT_Buffer_Type type) {
   }
 }
 
-// A buffer that is promised can't have elements of less than a byte: it has no place to say so.
+// Return whether a buffer can be promised: not of elements of less than a byte, as it has no place
+// to say so.
 static int is_promised(PJRT_Buffer_Type type) {
   switch (type) {
     case PJRT_Buffer_Type_S2:
@@ -54,14 +55,14 @@ static int is_promised(PJRT_Buffer_Type type) {
   }
 }
 
-static PJRT_Error *unsupported(const char *what, PJRT_Buffer_Type type) {
+static PJRT_Error *unsupported(const char *subject, PJRT_Buffer_Type type) {
   const char *kind = type == PJRT_Buffer_Type_TOKEN     ? "a token"
                      : type == PJRT_Buffer_Type_INVALID ? "an unknown type"
                                                         : "a type of less than a byte";
   return error_new(PJRT_Error_Code_UNIMPLEMENTED,
                    "virtual TPU: %s is of %s (PJRT's number %d): a program over several processes "
                    "can't have that",
-                   what, kind, (int)type);
+                   subject, kind, (int)type);
 }
 
 PJRT_Error *segment_check_result(PJRT_Buffer_Type type, size_t dimensions) {
@@ -112,7 +113,7 @@ PJRT_Error *array_measure_buffer(Array *array, PJRT_Buffer *buffer) {
   return NULL;
 }
 
-// The checks that the backend makes of the arguments that it is given itself.
+// Check an argument as the backend checks those that it is given itself.
 static PJRT_Error *check_place(PJRT_Buffer *buffer, const PJRT_Device *device, size_t index) {
   PJRT_Buffer_IsDeleted_Args deleted = {.struct_size = PJRT_Buffer_IsDeleted_Args_STRUCT_SIZE,
                                         .buffer = buffer};
@@ -216,9 +217,9 @@ void loan_return(Loan *loan) {
   program_leave(program);
 }
 
-void loan_free(Loan *one) {
-  job_send(-1, "drop %d", one->number);
-  munmap(one->segment, one->segment->size);
-  close(one->file);
-  free(one);
+void loan_free(Loan *loan) {
+  job_send(-1, "drop %d", loan->number);
+  munmap(loan->segment, loan->segment->size);
+  close(loan->file);
+  free(loan);
 }

@@ -34,7 +34,7 @@ void promise_keep(PJRT_Client *client, PJRT_FulfillAliasBufferCallback *promise,
   if (buffer != NULL) buffer_drop(buffer);
 }
 
-// Whether the promise is one that only says when.
+// Return whether the promise is one that only says when.
 static int is_completion(const Ticket *ticket, size_t promise) {
   return (promise + 1) % (ticket->program->results + 1) == 0;
 }
@@ -100,7 +100,7 @@ size_t ticket_promises(const Ticket *ticket) {
   return (size_t)ticket->loan->segment->devices * (ticket->program->results + 1);
 }
 
-// The value that only says when: any will do.
+// Make the value that only says when: any will do.
 static PJRT_Error *done_buffer(const Ticket *ticket, PJRT_Device *device, PJRT_Buffer **buffer) {
   static const int8_t zero;
   const Array scalar = {.type = PJRT_Buffer_Type_S8, .size = 1};
@@ -139,7 +139,7 @@ void ticket_end(Ticket *ticket) {
   free(ticket);
 }
 
-// XLA begins like this where a computation doesn't run since an argument of it has no value.
+// Write an event for an execution's error. XLA begins like this where an argument has no value.
 static void record_error(const Ticket *ticket, const char *why) {
   char *text;
   const char *start = ticket->lacks_argument ? "Error preparing computation: " : "";
@@ -214,27 +214,29 @@ static void finish(Ticket *ticket, const char *why) {
   ticket_end(ticket);
 }
 
-// The job can't go on: the first execution to end has the whole reason, the others its first line.
+// Fail an execution of a job that can't go on: the first to end has the whole reason, the others
+// its first line.
 static void fail(Ticket *ticket, const char *why) {
   static atomic_flag is_given = ATOMIC_FLAG_INIT;
   ticket->has_summary = atomic_flag_test_and_set(&is_given);
   finish(ticket, why);
 }
 
-// The ticket with that number, or the oldest one if it is 0, which nobody else will find then.
+// Take the ticket with that number, or the oldest one if it is 0, which nobody else will find then.
 static Ticket *take_ticket(int number) {
   pthread_mutex_lock(&meeting_lock);
   Ticket **link = &tickets;
   while (*link != NULL && (number == 0 ? (*link)->next != NULL : (*link)->number != number)) {
     link = &(*link)->next;
   }
-  Ticket *found = *link;
-  if (found != NULL) *link = found->next;
+  Ticket *ticket = *link;
+  if (ticket != NULL) *link = ticket->next;
   pthread_mutex_unlock(&meeting_lock);
-  return found;
+  return ticket;
 }
 
-// In a thread of its own: it waits for Python, and Python may wait for what is read meanwhile.
+// Send the stacks, in a thread of its own: it waits for Python, and Python may wait for what is
+// read meanwhile.
 static void *say_where(void *argument) {
   char *stacks = python_stacks();
   job_send(-1, "stacks\n%s", stacks == NULL ? "" : stacks);
@@ -244,12 +246,12 @@ static void *say_where(void *argument) {
 
 HostTransfers *ticket_transfers(int number) {
   pthread_mutex_lock(&meeting_lock);
-  Ticket *one = tickets;
-  while (one != NULL && one->number != number) one = one->next;
-  HostTransfers *found = one == NULL ? NULL : one->transfers;
-  if (found != NULL) host_transfers_hold(found);
+  Ticket *ticket = tickets;
+  while (ticket != NULL && ticket->number != number) ticket = ticket->next;
+  HostTransfers *transfers = ticket == NULL ? NULL : ticket->transfers;
+  if (transfers != NULL) host_transfers_hold(transfers);
   pthread_mutex_unlock(&meeting_lock);
-  return found;
+  return transfers;
 }
 
 static void hear(const char *line, const char *text, int descriptor) {
@@ -260,7 +262,7 @@ static void hear(const char *line, const char *text, int descriptor) {
   } else if ((rest = line_after(line, "error")) != NULL) {
     if ((ticket = take_ticket(atoi(rest))) != NULL) finish(ticket, text);
   } else if ((rest = line_after(line, "host")) != NULL) {
-    asked_hear(rest, descriptor);
+    host_request_hear(rest, descriptor);
   } else if (strcmp(line, "stacks") == 0) {
     detach(say_where, NULL);
   } else if (strcmp(line, "failed") == 0) {
@@ -271,7 +273,7 @@ static void hear(const char *line, const char *text, int descriptor) {
   transfers_hear(line, text);
 }
 
-// Whether what was queued before on each of its devices has been posted.
+// Return whether what was queued before on each of its devices has been posted.
 static int is_its_turn(const Ticket *ticket) {
   const size_t count = (size_t)ticket->loan->segment->devices;
   for (size_t i = 0; i < count; ++i) {
@@ -327,7 +329,7 @@ static void *post(void *argument) {
   return NULL;
 }
 
-// Whether all copies have been made, so that to wait for them takes no time.
+// Return whether all copies have been made, so that to wait for them takes no time.
 static int has_copies(const Ticket *ticket) {
   for (size_t i = 0; i < ticket->copied_count; ++i) {
     PJRT_Event_IsReady_Args args = {.struct_size = PJRT_Event_IsReady_Args_STRUCT_SIZE,
@@ -373,11 +375,12 @@ static int is_of(const Ticket *ticket, const PJRT_Client *client) {
   return client == NULL || ticket->client == client;
 }
 
-// How many executions of the client have failed and are not over: their host may never return.
+// Count the executions of the client that have failed and are not over: their host may never
+// return.
 static int outliving(const PJRT_Client *client) {
   int count = 0;
-  for (const Ticket *one = all; one != NULL; one = one->later) {
-    count += is_of(one, client) && one->outlives;
+  for (const Ticket *ticket = all; ticket != NULL; ticket = ticket->later) {
+    count += is_of(ticket, client) && ticket->outlives;
   }
   return count;
 }
@@ -387,10 +390,10 @@ static int outliving(const PJRT_Client *client) {
 static int wait_for(const PJRT_Client *client) {
   if (!job_is_here()) return 0;  // a fork has none of the threads that would end it
   pthread_mutex_lock(&meeting_lock);
-  for (const Ticket *one = all; one != NULL;) {
-    const int waits = is_of(one, client) && !one->outlives;
+  for (const Ticket *ticket = all; ticket != NULL;) {
+    const int waits = is_of(ticket, client) && !ticket->outlives;
     if (waits) pthread_cond_wait(&finished, &meeting_lock);
-    one = waits ? all : one->later;
+    ticket = waits ? all : ticket->later;
   }
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
@@ -432,12 +435,12 @@ static void *end_buffers(void *unused) {
     if (!endings.busy) pthread_cond_broadcast(&endings.ended);
     while (endings.first == NULL) pthread_cond_wait(&endings.given, &endings.lock);
     endings.busy = 1;
-    Ending *one = endings.first;
-    endings.first = one->next;
+    Ending *ending = endings.first;
+    endings.first = ending->next;
     if (endings.first == NULL) endings.last = &endings.first;
     pthread_mutex_unlock(&endings.lock);
-    buffer_drop(one->buffer);
-    free(one);
+    buffer_drop(ending->buffer);
+    free(ending);
     pthread_mutex_lock(&endings.lock);
   }
   return unused;
@@ -445,16 +448,16 @@ static void *end_buffers(void *unused) {
 
 static PJRT_Error *destroy_buffer(PJRT_Buffer_Destroy_Args *args) {
   if (identity.processes == 1 || !job_is_here()) return bridge_PJRT_Buffer_Destroy(args);
-  Ending *one = allocate(1, sizeof *one, "the end of a buffer");
-  *one = (Ending){.buffer = args->buffer};
+  Ending *ending = allocate(1, sizeof *ending, "the end of a buffer");
+  *ending = (Ending){.buffer = args->buffer};
   pthread_mutex_lock(&endings.lock);
   pthread_t thread;
   if (!endings.has_thread && pthread_create(&thread, NULL, end_buffers, NULL) == 0) {
     pthread_detach(thread);
     endings.has_thread = 1;
   }
-  *endings.last = one;
-  endings.last = &one->next;
+  *endings.last = ending;
+  endings.last = &ending->next;
   endings.busy = 1;
   pthread_mutex_unlock(&endings.lock);
   pthread_cond_signal(&endings.given);  // under the lock, the thread would wake to wait for it
@@ -479,7 +482,7 @@ int meeting_leave(const PJRT_Client *client) {
   return outlive == 0;
 }
 
-// For the end of a process: what it has queued, others may wait for.
+// Wait at the end of a process until what it has queued has ended: others may wait for that.
 VIRTUAL_TPU_EXPORT void virtual_tpu_settle(void) {
   wait_for(NULL);
   transfers_settle();

@@ -39,14 +39,15 @@ static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
 static Transfer *transfers;
 static int transfers_made, sending, receiving;
 
-// Its number. The lock is held until the executor knows of it: whoever takes it may end it.
+// Add a transfer and return its number. The lock is held until the executor knows of it: whoever
+// takes it may end it.
 static int add(Transfer *transfer) {
   transfer->next = transfers;
   transfers = transfer;
   return transfer->number = ++transfers_made;
 }
 
-// The transfer with that number, or any of the client's, or any if both say none.
+// Take the transfer with that number, or any of the client's, or any if both say none.
 static Transfer *take(int number, const PJRT_Client *client) {
   pthread_mutex_lock(&lock);
   Transfer **link = &transfers;
@@ -54,10 +55,10 @@ static Transfer *take(int number, const PJRT_Client *client) {
                            (client != NULL && (*link)->client != client))) {
     link = &(*link)->next;
   }
-  Transfer *found = *link;
-  if (found != NULL) *link = found->next;
+  Transfer *transfer = *link;
+  if (transfer != NULL) *link = transfer->next;
   pthread_mutex_unlock(&lock);
-  return found;
+  return transfer;
 }
 
 static size_t memory_size(const Transfer *transfer) {
@@ -96,7 +97,7 @@ static void end_send(const Transfer *transfer, const char *why) {
   error_drop(error);
 }
 
-// Nobody else knows of it any more.
+// End a transfer that nobody else knows of any more.
 static void end(Transfer *transfer, const char *why) {
   const int sends = transfer->promise == NULL;
   if (sends) {

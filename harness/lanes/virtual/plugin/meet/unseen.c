@@ -15,7 +15,7 @@
 enum { SECONDS_FOR_CALLBACKS = 2 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
-static int running, asked;  // executions on their way, and events that users have asked for
+static int running, given_events;  // executions on their way, and events that users have asked for
 
 typedef struct {
   PJRT_Event *event;  // to be destroyed with this; NULL when it is the caller's
@@ -106,24 +106,24 @@ static void give(PJRT_Error *error, void *caller) {
     event_write("seen", caller, text, "%s", "");
     free(text);
   }
-  less(&asked);
+  less(&given_events);
 }
 
-void unseen_asked(PJRT_Event *event, const void *caller) {
-  more(&asked);
+void unseen_give(PJRT_Event *event, const void *caller) {
+  more(&given_events);
   when_ready(event, give, (void *)caller);
 }
 
 static PJRT_Error *ready_event(PJRT_Buffer_ReadyEvent_Args *args) {
   PJRT_Error *error = bridge_PJRT_Buffer_ReadyEvent(args);
-  if (error == NULL) unseen_asked(args->event, __builtin_return_address(0));
+  if (error == NULL) unseen_give(args->event, __builtin_return_address(0));
   return error;
 }
 
 static PJRT_Error *to_host(PJRT_Buffer_ToHostBuffer_Args *args) {
   const int copies = args->dst != NULL;  // otherwise it is asked for the size
   PJRT_Error *error = bridge_PJRT_Buffer_ToHostBuffer(args);
-  if (error == NULL && copies) unseen_asked(args->event, __builtin_return_address(0));
+  if (error == NULL && copies) unseen_give(args->event, __builtin_return_address(0));
   if (error != NULL && copies) unseen_returned(error, __builtin_return_address(0));
   return error;
 }
@@ -151,7 +151,7 @@ void unseen_returned(PJRT_Error *error, const void *caller) {
   free(text);
 }
 
-// All that was kept has been raised, but for the last one if that still `waits`.
+// Note that all errors that were kept have been raised, but for the last one if that still `waits`.
 VIRTUAL_TPU_EXPORT void virtual_tpu_raised(int waits) {
   pthread_mutex_lock(&lock);
   for (int i = 0; i < kept_count; ++i) {
@@ -164,9 +164,10 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_raised(int waits) {
 
 // --- Waiting
 
-// A fork has none of the threads that would end what its parent has started.
+// Forget what runs, in a fork: it has none of the threads that would end what its parent has
+// started.
 static void forget(void) {
-  running = asked = kept_count = 0;
+  running = given_events = kept_count = 0;
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   ended = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 }
@@ -178,7 +179,7 @@ void unseen_settle(void) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += SECONDS_FOR_CALLBACKS;
-  while (asked > 0 && pthread_cond_timedwait(&ended, &lock, &until) == 0) continue;
+  while (given_events > 0 && pthread_cond_timedwait(&ended, &lock, &until) == 0) continue;
   pthread_mutex_unlock(&lock);
 }
 

@@ -41,11 +41,11 @@ static void grow(void) {
   slots_count = old_count == 0 ? FEWEST_SLOTS : 2 * old_count;
   slots = allocate(slots_count, sizeof *slots, "a table of buffers");
   for (size_t i = 0; i < old_count; ++i) {
-    for (Used *one = old[i], *later; one != NULL; one = later) {
-      later = one->next;
-      Used **slot = slot_of(one->buffer);
-      one->next = *slot;
-      *slot = one;
+    for (Used *entry = old[i], *later; entry != NULL; entry = later) {
+      later = entry->next;
+      Used **slot = slot_of(entry->buffer);
+      entry->next = *slot;
+      *slot = entry;
     }
   }
   free(old);
@@ -59,14 +59,14 @@ static Used **find(const PJRT_Buffer *buffer) {
 }
 
 static void end(Used **link) {
-  Used *one = *link;
-  *link = one->next;
-  usages[one->id].now -= one->size;
+  Used *entry = *link;
+  *link = entry->next;
+  usages[entry->id].now -= entry->size;
   --used_count;
-  free(one);
+  free(entry);
 }
 
-// The buffer's memory is free.
+// Stop counting a buffer, whose memory is free.
 static void release(const PJRT_Buffer *buffer) {
   pthread_mutex_lock(&lock);
   Used **link = find(buffer);
@@ -74,20 +74,20 @@ static void release(const PJRT_Buffer *buffer) {
   pthread_mutex_unlock(&lock);
 }
 
-static void count(Used *one) {
+static void count(Used *entry) {
   pthread_mutex_lock(&lock);
-  Used **old = find(one->buffer);  // nobody has said that this one has ended
+  Used **old = find(entry->buffer);  // nobody has said that this one has ended
   if (old != NULL) end(old);
   if (used_count == slots_count) grow();
-  Used **slot = slot_of(one->buffer);
-  one->next = *slot;
-  *slot = one;
+  Used **slot = slot_of(entry->buffer);
+  entry->next = *slot;
+  *slot = entry;
   ++used_count;
-  Usage *usage = &usages[one->id];
-  usage->now += one->size;
+  Usage *usage = &usages[entry->id];
+  usage->now += entry->size;
   usage->made += 1;
   if (usage->now > usage->peak) usage->peak = usage->now;
-  if (one->size > usage->largest) usage->largest = one->size;
+  if (entry->size > usage->largest) usage->largest = entry->size;
   pthread_mutex_unlock(&lock);
 }
 
@@ -119,9 +119,9 @@ void usage_add(PJRT_Buffer *buffer) {
   PJRT_Error *error = measure(buffer, &used, &is_counted);
   error_drop(error);
   if (error != NULL || !is_counted) return;
-  Used *one = allocate(1, sizeof *one, "a buffer's size");
-  *one = used;
-  count(one);
+  Used *entry = allocate(1, sizeof *entry, "a buffer's size");
+  *entry = used;
+  count(entry);
 }
 
 static int is_known(const PJRT_Buffer *buffer) {
@@ -131,7 +131,7 @@ static int is_known(const PJRT_Buffer *buffer) {
   return known;
 }
 
-// An argument counts until here, and what a result takes of it only once.
+// Stop counting an argument that was donated: what a result takes of it counts only once.
 static void release_donated(PJRT_Buffer *buffer) {
   if (!is_known(buffer)) return;
   PJRT_Buffer_IsDeleted_Args args = {.struct_size = PJRT_Buffer_IsDeleted_Args_STRUCT_SIZE,
@@ -165,7 +165,8 @@ void usage_forget(const PJRT_Client *client) {
   pthread_mutex_unlock(&lock);
 }
 
-// What JAX's memory_stats and torch_xla's get_memory_info ask for. What is not counted is not set.
+// Return what JAX's memory_stats and torch_xla's get_memory_info ask for. What is not counted is
+// not set.
 static PJRT_Error *memory_stats(PJRT_Device_MemoryStats_Args *args) {
   const int id = device_id(args->device);
   if (!identity_is_own(id)) {
@@ -215,13 +216,13 @@ static PJRT_Error *delete(PJRT_Buffer_Delete_Args *args) {
   return error;
 }
 
-// Before it ends: then another one may get its address.
+// Stop counting a buffer before it ends: then another one may get its address.
 static PJRT_Error *destroy(PJRT_Buffer_Destroy_Args *args) {
   release(args->buffer);
   return next.PJRT_Buffer_Destroy(args);
 }
 
-// A view's memory is its caller's, so those are not counted.
+// Count in all calls that make or end buffers but those of views, whose memory is their caller's.
 void usage_fill(PJRT_Api *api) {
   next = *api;
   api->PJRT_Device_MemoryStats = memory_stats;
