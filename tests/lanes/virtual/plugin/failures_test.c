@@ -166,25 +166,23 @@ TEST(a_device_that_fails_takes_back_what_earlier_ones_have_computed) { as_ranks(
   "tensor<4xf32> return %0 : tensor<4xf32> } }"
 
 // Both devices are to meet those of the other process, and the second one fails.
-static void fail_before_meeting(PJRT_Client *client, PJRT_LoadedExecutable *executable,
-                                Refusal refused) {
-  PJRT_Device *const *devices = devices_of(client);
-  PJRT_Buffer *first = put(client, devices[0]), *second = put(client, devices[1]);
-  PJRT_Buffer *const given[DEVICES][MOST_ARGUMENTS] = {{first}, {second}};
-  expect_failure(executable, DEVICES, 1, given, 1, refused, "Args size");
-  destroy_buffer(first);
-  destroy_buffer(second);
-}
-
 static void run_together(int number) {
   (void)number;
   become_one_of_two();
   PJRT_Client *client = create_client();
+  PJRT_Device *const *devices = devices_of(client);
   PJRT_LoadedExecutable *executable = compile_for_four(client, SUM);
+  PJRT_Buffer *first = put(client, devices[0]), *second = put(client, devices[1]);
+  PJRT_Buffer *const given[DEVICES][MOST_ARGUMENTS] = {{first}, {second}};
   // Each device is promised its result and its completion. Each waits for its argument, too.
-  fail_before_meeting(client, executable, (Refusal){"PJRT_Client_CreateAliasBuffer", 2});
-  fail_before_meeting(client, executable, (Refusal){"PJRT_Client_CreateAliasBuffer", 3});
-  fail_before_meeting(client, executable, (Refusal){"PJRT_Buffer_ReadyEvent", 3});
+  static const Refusal REFUSED[] = {{"PJRT_Client_CreateAliasBuffer", 2},
+                                    {"PJRT_Client_CreateAliasBuffer", 3},
+                                    {"PJRT_Buffer_ReadyEvent", 3}};
+  for (int i = 0; i < 3; ++i) {
+    expect_failure(executable, DEVICES, 1, given, 1, REFUSED[i], "Args size");
+  }
+  destroy_buffer(first);
+  destroy_buffer(second);
   destroy_executable(executable);
   destroy_client(client);
 }
