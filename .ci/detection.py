@@ -47,12 +47,12 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ],
 )
 def test_finds(answer: dict[str, Any], function: str, issue: str, layer: str, least: int) -> None:
-    found = [f for f in answer["cases"] if f"::{function}" in f["case"]]
-    assert len(found) >= least
-    assert {f["verdict"] for f in found} == {"regressed"}
-    assert {f["layer"] for f in found} == {layer}
-    assert all(issue in f["issues"] for f in found)
-    assert {f["component"] for f in found} == {"torch_xla"}
+    matches = [f for f in answer["cases"] if f"::{function}" in f["case"]]
+    assert len(matches) >= least
+    assert {f["verdict"] for f in matches} == {"regressed"}
+    assert {f["layer"] for f in matches} == {layer}
+    assert all(issue in f["issues"] for f in matches)
+    assert {f["component"] for f in matches} == {"torch_xla"}
 
 
 def test_finds_nothing_else(answer: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ class Nights:
     branch: Path
     folder: Path
     ran: list[Ran] = field(default_factory=list)
-    asked: dict[int, list[tuple[str, str, Any]]] = field(default_factory=dict)  # writes by night
+    writes: dict[int, list[tuple[str, str, Any]]] = field(default_factory=dict)  # writes by night
     pages: dict[int, Path] = field(default_factory=dict)  # the folder that Pages got
 
 
@@ -127,13 +127,13 @@ def _run(done: Nights, repository: Path, night: int, address: str) -> None:
     signals = ["SIGKILL" in cause for cause in causes]
     assert signals == [True] * (night == KILLED), f"night {night}:\n" + "\n".join(causes)
     done.ran.append(ran)
-    done.asked[night] = [r for r in done.github.requests[before:] if r[0] != "GET"]
+    done.writes[night] = [r for r in done.github.requests[before:] if r[0] != "GET"]
     done.pages[night] = done.folder / f"pages-{night}"
     shutil.copytree(artifacts / "github-pages", done.pages[night])
 
 
 def _planted(name: str, text: str) -> str:
-    """Removes the guard for scalars of pytorch/xla#8522."""
+    """Remove the guard for scalars of pytorch/xla#8522."""
     if name != SHARDING:
         return text
     assert text.count(GUARD) == 1
@@ -142,7 +142,7 @@ def _planted(name: str, text: str) -> str:
 
 @contextlib.contextmanager
 def _files(folder: Path) -> Iterator[str]:
-    """The fork's own server of wheels."""
+    """Serve the fork's wheels and yield the address."""
     handler = partial(_Quiet, directory=str(folder))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -190,7 +190,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _rows(nights: Nights, sql: str) -> list[tuple[Any, ...]]:
-    """The branch's files, asked without any of the project's own code."""
+    """Query the branch's files without any of the project's own code."""
     work = nights.folder / "rows"
     if not work.exists():
         command = ["git", "clone", "--quiet", "--branch=history", nights.branch, work]
@@ -209,7 +209,7 @@ def test_each_night_is_a_run_of_each_stack_on_the_branch(nights: Nights) -> None
 
 
 def test_nothing_is_asked_of_github_on_a_quiet_night(nights: Nights) -> None:
-    noisy = {night for night, writes in nights.asked.items() if writes}
+    noisy = {night for night, writes in nights.writes.items() if writes}
     assert noisy == {KILLED, KILLED + 1, PLANTED, FIXED}
 
 
@@ -221,18 +221,18 @@ def test_a_killed_cell_is_recorded_and_told(nights: Nights) -> None:
     assert all("not run: cell cpu 1/1" in message and "SIGKILL" in message for _, message in rows)
     other = f"SELECT count(*) FROM FILES WHERE stack = '2.5.1' AND day(date) = {KILLED}"
     assert _rows(nights, f"{other} AND outcome <> 'skipped'") == [(2,)]
-    _, path, opened = next(w for w in nights.asked[KILLED] if w[1].endswith("/issues"))
+    _, path, opened = next(w for w in nights.writes[KILLED] if w[1].endswith("/issues"))
     assert path == "/repos/owner/xla-harness/issues"
     assert "no longer runs" in opened["title"]
     assert "SIGKILL" in opened["body"]
     assert nights.github.issues[0]["state"] == "closed"
-    assert [(m, data["state"]) for m, _, data in nights.asked[KILLED + 1] if m == "PATCH"] == [
+    assert [(m, data["state"]) for m, _, data in nights.writes[KILLED + 1] if m == "PATCH"] == [
         ("PATCH", "closed")
     ]
 
 
 def test_the_planted_regression_has_one_issue_that_says_it_all(nights: Nights) -> None:
-    opened = [data for m, path, data in nights.asked[PLANTED] if path.endswith("/issues")]
+    opened = [data for m, path, data in nights.writes[PLANTED] if path.endswith("/issues")]
     assert len(opened) == 1
     title, body = opened[0]["title"], opened[0]["body"]
     assert title.startswith(f"{FORK}: {CASE}")
@@ -252,7 +252,9 @@ def test_the_dashboard_names_case_stack_and_component(nights: Nights) -> None:
     front = html.unescape((site / "index.html").read_text())
     assert "test_scalar_parameter_shards" in front
     assert FORK in front
-    body = next(data for m, path, data in nights.asked[PLANTED] if path.endswith("/issues"))["body"]
+    body = next(data for m, path, data in nights.writes[PLANTED] if path.endswith("/issues"))[
+        "body"
+    ]
     linked = re.findall(rf"{re.escape(SITE)}(case/[\w-]+\.html)", body)
     assert len(linked) == 2
     for page in linked:
@@ -263,7 +265,7 @@ def test_the_dashboard_names_case_stack_and_component(nights: Nights) -> None:
 
 
 def test_the_night_with_the_fix_closes_it(nights: Nights) -> None:
-    changes = [(path, data) for m, path, data in nights.asked[FIXED] if m == "PATCH"]
+    changes = [(path, data) for m, path, data in nights.writes[FIXED] if m == "PATCH"]
     assert [path.rpartition("/")[2] for path, _ in changes] == ["2"]
     assert changes[0][1]["state"] == "closed"
     (number, comment) = nights.github.comments[-1]

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parts(count: int) -> list[dict[str, float]]:
-    """The test files of each shard, with their seconds. A new file takes as long as the median."""
+    """Return the test files of each shard, with their seconds; a new file has the median."""
     files = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/test_*.py"))
     return shards(((file, KIND) for file in files), read_durations(RECORDED), count)
 
@@ -55,13 +55,13 @@ def record(reports: Sequence[Path]) -> None:
             module = re.match(r"tests(\.\w+)*\.test_\w+", case.get("classname", ""))
             if module:
                 seconds[f"{module[0].replace('.', '/')}.py"] += float(case.get("time", 0))
-    found = {KIND: {file: round(taken, 1) for file, taken in sorted(seconds.items())}}
-    RECORDED.write_text(json.dumps(found, indent=1) + "\n")
+    recorded = {KIND: {file: round(taken, 1) for file, taken in sorted(seconds.items())}}
+    RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
     print(f"{RECORDED.relative_to(ROOT)}: {len(seconds)} files")
 
 
 def minutes() -> list[str]:
-    """A line for each job; without setting up, which the cache decides."""
+    """Return a line for each job, without the time to set up, which depends on the cache."""
     tests = part_count()
     lines = [
         f"| tests of the harness {n}/{tests} | {sum(part.values()) / 60:.1f} |"
@@ -85,13 +85,13 @@ def _text(workflow: str) -> str:
 
 
 def _cases() -> dict[str, list[str]]:
-    """The cases of each lane, as they are collected here."""
+    """Return the cases of each lane, as collected here."""
     command = [sys.executable, "-m", "harness", "ci", "list", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    ids: defaultdict[str, list[str]] = defaultdict(list)
     for case in json.loads(done.stdout):
-        found[case["lane"]].append(case["id"])
-    return found
+        ids[case["lane"]].append(case["id"])
+    return ids
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ def main() -> None:
 
 
 def record(history: Path, night: int, options: argparse.Namespace) -> None:
-    """A run of each stack: passes, flakes, failures that begin and end, skips, drifting times.
+    """Record a run of each stack: passes, flakes, failures that begin and end, skips, drifting
+    times.
 
     Every 20 nights another libtpu breaks some cases and repairs those that the one before broke.
     """
@@ -72,7 +73,7 @@ def record(history: Path, night: int, options: argparse.Namespace) -> None:
 
 
 def table(run: str, started: datetime, stack: str, night: int, cases: int) -> pa.Table:
-    """The rows of one run."""
+    """Return the rows of one run."""
     random = np.random.default_rng([night, *stack.encode()])
     steady = np.random.default_rng([*stack.encode()])  # the same every night
     number = np.arange(cases)
@@ -128,27 +129,27 @@ def table(run: str, started: datetime, stack: str, night: int, cases: int) -> pa
 
 
 def publish(history: Path, site: Path) -> str:
-    """The command in a process of its own: seconds, peak memory, files."""
+    """Run the command in its own process; print seconds, peak memory, files."""
     command = [sys.executable, "-m", "harness", "dashboard", "--history", str(history)]
     start = time.monotonic()
     process = subprocess.Popen(
         [*command, "--out", str(site)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    said = process.stdout.read()
+    output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(process.returncode)
     seconds = time.monotonic() - start
-    files = re.search(r"(\d+) files, (\d+) new", said)
+    files = re.search(r"(\d+) files, (\d+) new", output)
     assert files is not None
     memory = usage.ru_maxrss / 1000
     return f"{seconds:6.1f} s  {memory:6.0f} MB  {files[1]} files, {files[2]} new or changed"
 
 
 def peer(folder: Path, options: argparse.Namespace) -> None:
-    """What junit2html takes for one night's reports; it has no history."""
+    """Measure junit2html on one night's reports; it has no history."""
     if importlib.util.find_spec("junit2htmlreport") is None:
         print("junit2html          not installed")
         return
@@ -168,7 +169,7 @@ def peer(folder: Path, options: argparse.Namespace) -> None:
 
 
 def junit(rows: pa.Table) -> str:
-    """The same results as a JUnit report."""
+    """Return the same results as a JUnit report."""
     cases = []
     for row in rows.select(["case", "outcome", "duration", "message"]).to_pylist():
         kind = {"failed": "failure", "passed": ""}.get(row["outcome"], "skipped")
@@ -182,7 +183,7 @@ def junit(rows: pa.Table) -> str:
 
 
 def browser(site: Path) -> None:
-    """The first page in Chromium: bytes, and seconds until it can be used."""
+    """Open the first page in Chromium: print its bytes, and seconds until it can be used."""
     sys.path.insert(0, str(ROOT / "tests"))
     from support.browser import ARGUMENTS, CHROMIUM, LOADED, served
 

@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _record(folder: Path, count: int) -> None:
-    """Reading and recording, each beside junitparser on the same reports."""
+    """Time reading and recording, each next to junitparser on the same reports."""
     chance = random.Random(1)
     paths = [folder / f"{number}.xml" for number in range(REPORTS)]
     for number, path in enumerate(paths):
@@ -88,12 +88,12 @@ def _record(folder: Path, count: int) -> None:
             start = time.perf_counter()
             side(path)
             rates[name].append(count / (time.perf_counter() - start))
-    for name, found in rates.items():
-        print(f"  {name:<20}{statistics.median(found):>10,.0f} cases/s")
+    for name, figures in rates.items():
+        print(f"  {name:<20}{statistics.median(figures):>10,.0f} cases/s")
 
 
 def _junitparser(path: Path) -> int:
-    """What a reader on junitparser has to do: each case's outcome, time and properties."""
+    """Read what a reader based on junitparser needs: each case's outcome, time and properties."""
     known = [
         (case.name, case.classname, case.time, [type(entry) for entry in case.result],
          {entry.name: entry.value for entry in case.properties()})
@@ -104,7 +104,7 @@ def _junitparser(path: Path) -> int:
 
 
 def _report(number: int, count: int, chance: random.Random) -> Iterator[str]:
-    """A report as the suites write them, with the properties that most cases have."""
+    """Yield a report like those of the suites, with the properties that most cases have."""
     time_ = (FIRST + timedelta(days=number)).isoformat()
     yield f'<testsuites><testsuite name="pytest" timestamp="{time_}" hostname="h"><properties>'
     yield _property("xla_harness_report", FORMAT) + _property("stack", "2.9.0")
@@ -112,12 +112,12 @@ def _report(number: int, count: int, chance: random.Random) -> Iterator[str]:
     for case in _cases(count, chance):
         name = case.id.rpartition("::")[2]
         yield f"<testcase classname='a.b' name={quoteattr(name)} time='{case.duration:.3f}'>"
-        said = {"id": case.id, "area": case.area, "lane": case.lane, "topology": case.topology}
-        said |= dict.fromkeys(("outcome", "actual"), str(case.outcome))
-        said |= {"upstream": "pytorch/xla#8854", **case.properties}
+        entries = {"id": case.id, "area": case.area, "lane": case.lane, "topology": case.topology}
+        entries |= dict.fromkeys(("outcome", "actual"), str(case.outcome))
+        entries |= {"upstream": "pytorch/xla#8854", **case.properties}
         if case.message:
-            said |= {"failure": case.message, "layer": case.layer}
-        properties = "".join(_property(key, value) for key, value in said.items())
+            entries |= {"failure": case.message, "layer": case.layer}
+        properties = "".join(_property(key, value) for key, value in entries.items())
         yield f"<properties>{properties}</properties>"
         if case.message:
             yield f"<failure message={quoteattr(case.message)}>{case.message * 5}</failure>"
@@ -182,14 +182,14 @@ def _ask(history: History) -> None:
     _checksums(history)
     connection = _timed("connect", history.connect)
     places = history.files.listed().places
-    asked = sorted({each.stack: each.run for each in sorted(places)}.values())
-    print(f"{len(places)} runs; asked about the last of each of {len(asked)} stacks")
-    cursor = _timed("  views", lambda: ask_about(connection, asked, DAYS))
+    newest = sorted({each.stack: each.run for each in sorted(places)}.values())
+    print(f"{len(places)} runs; asked about the last of each of {len(newest)} stacks")
+    cursor = _timed("  views", lambda: ask_about(connection, newest, DAYS))
     for name in ("changed", "died", "missing", "slower", "causes"):
         _timed(f"  {name}", lambda name=name: cursor.execute(statement(name)).fetchall())
     _timed("  heat map", lambda: cursor.execute(HEAT_MAP).fetchall())
     _timed("verdict on one run, with all of its stack's history",
-           lambda: judge(connection, asked[-1:]))  # fmt: skip
+           lambda: judge(connection, newest[-1:]))  # fmt: skip
     case = cursor.execute('SELECT any_value("case") FROM cases').fetchone()
     sql = 'SELECT time, stack, outcome, duration FROM cases WHERE "case" = ? ORDER BY time'
     _timed("one case over all nights and stacks",
@@ -197,7 +197,7 @@ def _ask(history: History) -> None:
 
 
 def _checksums(history: History) -> None:
-    """What it costs to know each byte, beside reading only the files' ends, in turns."""
+    """Compare, in turns, verifying each byte with reading only the ends of the files."""
     sides = {
         "the ends of the files": lambda place: pq.read_schema(history.files.address(place.name)),
         "every byte, by checksum": lambda place: check_bytes(place, history.files.read(place.name)),
@@ -219,8 +219,8 @@ def _checksums(history: History) -> None:
 def _timed(name: str, question: Callable[[], Answer]) -> Answer:
     start = time.perf_counter()
     answer = question()
-    said = f", {len(answer)} rows" if isinstance(answer, list) else ""
-    print(f"{name:<52}{time.perf_counter() - start:>8.2f} s{said}")
+    rows = f", {len(answer)} rows" if isinstance(answer, list) else ""
+    print(f"{name:<52}{time.perf_counter() - start:>8.2f} s{rows}")
     return answer
 
 

@@ -109,7 +109,7 @@ class Side:
             self.fresh.setdefault(name, []).append(time.perf_counter() - start)
 
     def table(self) -> str:
-        """The medians in milliseconds, a row for each name."""
+        """Return the medians in milliseconds, a row for each name."""
         columns = ("in process", "forked", "overhead", "fresh", "ratio")
         lines = [f"{self.title:<24}" + "".join(f"{column:>11}" for column in columns)]
         for name in self.forked:
@@ -142,11 +142,11 @@ class Side:
 def _torch_tpu() -> Side:
     environments = Environments()
     stack = Catalogue(STACKS).find("torch_tpu-0.2.0")
-    found = environments.create(stack, lambda line: print(line, file=sys.stderr))
+    environment = environments.create(stack, lambda line: print(line, file=sys.stderr))
     return Side(
         "torch_tpu, one chip",
         ONE_CHIP.format(framework="torch_tpu"),
-        str(found.python),
+        str(environment.python),
         {"PYTHONPATH": str(plugin_path(environments.cache))},
     )
 

@@ -30,9 +30,9 @@ def main() -> None:
     for _ in range(ROUNDS):
         for jobs, times in seconds.items():
             times.append(run(options, paths, jobs))
-    one, all_ = median(seconds[1]), median(seconds[cores])
-    print(f"one after the other {one:.1f} s, {cores} side by side {all_:.1f} s")
-    print(f"ratio {one / all_:.2f}")
+    serial, all_ = median(seconds[1]), median(seconds[cores])
+    print(f"one after the other {serial:.1f} s, {cores} side by side {all_:.1f} s")
+    print(f"ratio {serial / all_:.2f}")
 
 
 def run(options: argparse.Namespace, paths: list[str], jobs: int) -> float:

@@ -115,14 +115,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
-    found: dict[str, list[float]] = {}
+    measured: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "test_cases.py").write_text(PROJECT)
         for number in range(rounds):
             print(f"round {number + 1} of {rounds} ...", file=sys.stderr)
             for name, value in _round(folder).items():
-                found.setdefault(name, []).append(value)
-    of = {name: statistics.median(values) for name, values in found.items()}
+                measured.setdefault(name, []).append(value)
+    of = {name: statistics.median(values) for name, values in measured.items()}
     rows = (
         ("program, ms", 1e3 * of["program devices"], 1e3 * of["program ranks"], "+1 at most"),
         (
@@ -135,13 +135,15 @@ def main() -> None:
         ("memory of a rank, MiB", None, of["memory ranks"], "150 at most"),
     )
     print(f"{'':<24}{'one process':>13}{'ranks':>9}   limit")
-    for name, one, ranks, limit in rows:
-        print(f"{name:<24}{'' if one is None else f'{one:.2f}':>13}{ranks:>9.2f}   {limit}")
+    for name, alone, ranks, limit in rows:
+        print(f"{name:<24}{'' if alone is None else f'{alone:.2f}':>13}{ranks:>9.2f}   {limit}")
 
 
 def _round(folder: str) -> dict[str, float]:
-    found = recorded(folder, "--lane=virtual-tpu")
-    return {name: float(value) for name, value in found if name.endswith((" devices", " ranks"))}
+    properties = recorded(folder, "--lane=virtual-tpu")
+    return {
+        name: float(value) for name, value in properties if name.endswith((" devices", " ranks"))
+    }
 
 
 if __name__ == "__main__":

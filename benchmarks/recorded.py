@@ -18,5 +18,5 @@ def recorded(folder: str, *options: str) -> Iterator[tuple[str, str]]:
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     for suite in JUnitXml.fromfile(str(report)):
         for case in suite:
-            for one in case.child(Properties) or ():
-                yield one.name, one.value
+            for item in case.child(Properties) or ():
+                yield item.name, item.value

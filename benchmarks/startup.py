@@ -54,11 +54,11 @@ def main() -> None:
         (Path(folder) / "test_trivial.py").write_text("def test_trivial():\n    pass\n")
         for line in LINES.values():  # compiles the modules
             seconds(line, folder)
-        found: dict[str, list[float]] = {name: [] for name in LINES}
+        durations: dict[str, list[float]] = {name: [] for name in LINES}
         for _ in range(rounds):
             for name, line in LINES.items():
-                found[name].append(seconds(line, folder))
-    for name, each in found.items():
+                durations[name].append(seconds(line, folder))
+    for name, each in durations.items():
         print(f"{name:<34}{min(each):>6.2f} s")
 
 

@@ -94,7 +94,7 @@ def _torch_xla(folder: str, times: dict[str, list[float]]) -> None:
 
 
 def _interception(folder: str, times: dict[str, list[float]]) -> None:
-    """A C program has both plugins in one process; here it gets a program and is compiled."""
+    """Time a program in C that has loaded both plugins, compiling and executing."""
     program, binary = Path(folder) / "matmul.mlirbc", Path(folder) / "interception"
     if not binary.exists():
         source = Path(__file__).with_name("interception.c")

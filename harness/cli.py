@@ -98,7 +98,7 @@ def _refuse_undecodable(arguments: Sequence[str]) -> None:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The command's own arguments, and those behind ``--``, which are another program's."""
+    """Return the command's own arguments, and those after ``--``, which go to another program."""
     if "--" not in arguments:
         return arguments, []
     index = arguments.index("--")

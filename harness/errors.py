@@ -18,7 +18,7 @@ INTERRUPTED = 130  # of one that Ctrl-C ended, as a shell says it of SIGINT
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """What a message adds on a name that is not known: those that are like it, or else all."""
+    """Return what a message adds for an unknown name: the names that resemble it, or else all."""
     names = list(known)
     close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
     return f"did you mean {', '.join(close)}?" if close else f"expected one of {', '.join(names)}"

@@ -13,7 +13,7 @@ from harness.errors import BadInputError
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file; raises BadInputError naming it."""
+    """Return the text of a UTF-8 file; raise BadInputError naming it."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -21,12 +21,12 @@ def read_text(path: Path) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The data of a TOML file; raises BadInputError naming it."""
+    """Return the data of a TOML file; raise BadInputError naming it."""
     return parse_toml(path, read_text(path))
 
 
 def parse_toml(path: Path, text: str) -> dict[str, Any]:
-    """The data of ``text``, which is that of the file ``path``; raises BadInputError naming it."""
+    """Return the data of ``text``, the content of ``path``; raise BadInputError naming the file."""
     try:
         return tomllib.loads(text)
     except ValueError as error:  # TOMLDecodeError, and numbers of too many digits

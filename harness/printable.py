@@ -20,7 +20,7 @@ _COMMANDS = re.compile(r"^(?= *::)|(?<=#)(?=#\[)")
 
 
 def printable(text: str) -> str:
-    r"""The text as one line that can be printed anywhere.
+    r"""Return the text as one line that is safe to print anywhere.
 
     What a terminal would obey or hide is escaped (``\x1b``), line breaks included, and so is the
     beginning of a runner's command (``\::error::``). A case's id stays as it is, to be copied.
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""The text with ``\x1b`` and the like for each character that can't be seen."""
+    r"""Escape each character that can't be seen, as in ``\x1b``."""
     if text.isprintable() and not _INVISIBLE.search(text):
         return text
     return "".join(c if _is_visible(c) else c.encode("unicode_escape").decode() for c in text)

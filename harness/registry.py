@@ -37,27 +37,30 @@ class Registry(Mapping[str, T]):
         return len(self._entries)
 
     def __getitem__(self, name: str) -> T:
-        """Raises KeyError for an unknown name and BadInputError for an entry that can't be used."""
+        """Return the entry of that name.
+
+        Raises KeyError for an unknown name and BadInputError for an entry that can't be used.
+        """
         if name not in self._made:
             self._made[name] = self._make(self._entries[name])
         return self._made[name]
 
     def own(self) -> list[T]:
-        """The harness's own, which are the same on every machine."""
+        """Return the harness's own entries, which are the same on every machine."""
         return [self[entry.name] for entry in self._own]
 
     @cached_property
     def _entries(self) -> dict[str, EntryPoint]:
-        found: dict[str, EntryPoint] = {}
+        entries: dict[str, EntryPoint] = {}
         others = sorted(entry_points(group=self.group), key=lambda entry: entry.name)
         for entry in (*self._own, *others):
-            if entry.name in found:
-                both = f"{_package(found[entry.name])} and {_package(entry)}"
+            if entry.name in entries:
+                both = f"{_package(entries[entry.name])} and {_package(entry)}"
                 raise BadInputError(
                     f"{self._noun} {entry.name!r}: expected one package with it, not {both}"
                 )
-            found[entry.name] = entry
-        return found
+            entries[entry.name] = entry
+        return entries
 
     def _make(self, entry: EntryPoint) -> T:
         where = f"{self._noun} {entry.name!r} of {_package(entry)}: {entry.value}"

@@ -20,7 +20,7 @@ Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 def one_of(words: Collection[str]) -> AfterValidator:
-    """Marks a text that is one of the words."""
+    """Return a validator for a text that must be one of the words."""
 
     def check(text: str) -> str:
         if text not in tuple(words):
@@ -40,7 +40,7 @@ class Table(BaseModel):
 
 
 def read_tables(path: Path, key: str, kind: type[M]) -> Iterator[tuple[str, M]]:
-    """The tables ``[[key]]`` of a TOML file that has nothing else, each with its place.
+    """Yield the tables ``[[key]]`` of a TOML file that has nothing else, each with its place.
 
     Raises BadInputError naming the file, the table's number, the key and what was expected.
     """
@@ -55,7 +55,7 @@ def read_tables(path: Path, key: str, kind: type[M]) -> Iterator[tuple[str, M]]:
 
 
 def checked(where: str, kind: type[M], table: object) -> M:
-    """The table as its model; raises BadInputError naming the key and what was expected."""
+    """Return the table as its model; raise BadInputError naming the key and what was expected."""
     if not isinstance(table, dict):
         raise BadInputError(f"{where}: expected a table")
     try:

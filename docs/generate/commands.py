@@ -15,7 +15,7 @@ _HEAD = """\
 
 
 def page() -> str:
-    """A section for each command, and for each action of one."""
+    """Return a section for each command, and for each action of one."""
     return "\n".join([_HEAD, *_sections(cli._parser(), "xla-harness")])
 
 

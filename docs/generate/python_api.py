@@ -25,7 +25,7 @@ _SECTIONS = {
 
 
 def page() -> str:
-    """A section for each group of names."""
+    """Return a section for each group of names."""
     head = "# Python\n\nWhat a case may import. Docstrings give units and the errors raised.\n"
     return "\n".join([head, *(_section(title, names) for title, names in _SECTIONS.items())])
 

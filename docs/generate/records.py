@@ -21,7 +21,7 @@ _SAMPLE = _ROOT / "fixtures" / "junit" / "2.9.0-virtual-tpu.xml"
 
 
 def junit() -> str:
-    """The properties of a case, by where they come from."""
+    """Return the properties of a case, by where they come from."""
     own = [(f.name, str(f.type)) for f in dataclasses.fields(Record) if f.name != "facts"]
     lanes = [(name, lane.name) for lane in LANES.values() for name in lane.facts(Events())]
     return "\n".join(
@@ -39,7 +39,7 @@ def junit() -> str:
 
 
 def sql() -> str:
-    """The view ``cases`` as DuckDB describes it, and each rule's statement."""
+    """Return the columns of the view ``cases``, from DuckDB, and each rule's statement."""
     return "\n".join(
         [
             "# SQL columns and rules\n",

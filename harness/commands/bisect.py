@@ -53,16 +53,16 @@ def _run(options: argparse.Namespace) -> int:
     lane = _lane(options, stacks[0], environments)
     digest = hashlib.sha256(options.case.encode()).hexdigest()[:8]
     asker = _Asker(options.case, lane, options.out / digest, environments)
-    found = bisect(
+    point = bisect(
         [stack.name for stack in stacks],
         lambda name: asker.ask(by_name[name]),
         every=options.every,
     )
-    parts = [part.name for part in differing(by_name[found.bad], by_name[found.good])]
-    told = _told(options.case, found, asker, list(by_name), broke=broke)
-    told = [*told, f"the two differ in {', '.join(parts)}"]
-    data = _data(options.case, found, asker, broke=broke) | {"components": parts}
-    answer(options, data, "\n".join(told))
+    parts = [part.name for part in differing(by_name[point.bad], by_name[point.good])]
+    text_lines = _told(options.case, point, asker, list(by_name), broke=broke)
+    text_lines = [*text_lines, f"the two differ in {', '.join(parts)}"]
+    data = _data(options.case, point, asker, broke=broke) | {"components": parts}
+    answer(options, data, "\n".join(text_lines))
     return 0
 
 
@@ -113,7 +113,7 @@ def _stacks(options: argparse.Namespace) -> tuple[list[Stack], bool]:
 
 
 def _lane(options: argparse.Namespace, good: Stack, environments: Environments) -> str:
-    """The case's lane.
+    """Return the case's lane.
 
     Raises BadInputError for one that the good stack does not collect.
     """
@@ -131,42 +131,42 @@ def _lane(options: argparse.Namespace, good: Stack, environments: Environments) 
     return str(options.lane or (named[1] if named and named[1] in LANES else DEFAULT_LANE))
 
 
-def _data(case: str, found: TurningPoint, asker: _Asker, *, broke: bool) -> dict[str, Any]:
-    """The turning point as plain values."""
+def _data(case: str, point: TurningPoint, asker: _Asker, *, broke: bool) -> dict[str, Any]:
+    """Return the turning point as plain values."""
     failures = {name: result.failure for name, result in asker.results.items()}
     return {
         "case": case,
         "change": "broke" if broke else "fixed",
-        "good": found.good,
-        "bad": found.bad,
-        "between": list(found.between),
-        "changes": found.changes,
+        "good": point.good,
+        "bad": point.bad,
+        "between": list(point.between),
+        "changes": point.changes,
         "stacks": [
             {"name": name, "answer": str(state), "failure": failures.get(name, "")}
-            for name, state in found.answers.items()
+            for name, state in point.answers.items()
         ],
     }
 
 
 def _told(
-    case: str, found: TurningPoint, asker: _Asker, names: Sequence[str], *, broke: bool
+    case: str, point: TurningPoint, asker: _Asker, names: Sequence[str], *, broke: bool
 ) -> Sequence[str]:
     lines, width = [case], max(16, *(len(name) + 1 for name in names))
     for name in names:
         result = asker.results.get(name)
-        answer = found.answers.get(name)
+        answer = point.answers.get(name)
         first = headline(result.failure) if result else ""
         lines.append(f"  {name:<{width}}{answer or 'not run':<13}{first}"[:80].rstrip())
     if broke:
-        lines.append(f"broke in {found.bad}: {found.good} is the last good one")
+        lines.append(f"broke in {point.bad}: {point.good} is the last good one")
     else:
-        lines.append(f"fixed in {found.good}: {found.bad} is the last bad one")
-    if found.between:
-        lines.append(f"could not be measured in between: {', '.join(found.between)}")
-    if found.changes > 1:
+        lines.append(f"fixed in {point.good}: {point.bad} is the last bad one")
+    if point.between:
+        lines.append(f"could not be measured in between: {', '.join(point.between)}")
+    if point.changes > 1:
         lines.append(
-            f"not monotonic: the answer changes {found.changes} times; this is one of them"
+            f"not monotonic: the answer changes {point.changes} times; this is one of them"
         )
-    elif len(found.answers) < len(names):
-        lines.append(f"{len(found.answers)} of {len(names)} stacks asked; --every asks them all")
+    elif len(point.answers) < len(names):
+        lines.append(f"{len(point.answers)} of {len(names)} stacks asked; --every asks them all")
     return lines

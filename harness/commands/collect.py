@@ -56,13 +56,13 @@ def _run(options: argparse.Namespace) -> int:
     from harness.history.store import History
 
     history = History(options.history)
-    said = Said(commit=options.commit, time=parse_time(options.time, "--time"))
+    metadata = Said(commit=options.commit, time=parse_time(options.time, "--time"))
     planned = _planned(options)
     left = Cells(options.reports)
-    night = [_read(stack, each, left, said, wheels=wheels) for stack, wheels, each in planned]
+    night = [_read(stack, each, left, metadata, wheels=wheels) for stack, wheels, each in planned]
     _tell(history.add([each.run for each in night if each.run is not None and not each.lost]))
     # Now the history knows what tonight's whole stacks ran, should a lost one be new.
-    _tell(history.add([_whole(each, history, said) for each in night if each.lost]))
+    _tell(history.add([_whole(each, history, metadata) for each in night if each.lost]))
     name_set_aside(history.set_aside)
     lost = [f"{n.stack.name} {x.lane} {x.shard}: {x.cause}" for n in night for x in n.lost]
     return told([*lost, *left.strays()])
@@ -70,22 +70,22 @@ def _run(options: argparse.Namespace) -> int:
 
 def _planned(options: argparse.Namespace) -> list[tuple[Stack, bool, list[Planned]]]:
     """Each stack of the night, whether it got wheels, and its cells."""
-    catalogue, found = project.catalogue(options.folder), []
+    catalogue, jobs = project.catalogue(options.folder), []
     for name, wheels in _night(options.night):
         stack = catalogue.find(name)
         stack = with_wheels(stack) if wheels else stack
-        found.append((stack, bool(wheels), cells(stack, names(options.lanes), options.shard)))
-    return found
+        jobs.append((stack, bool(wheels), cells(stack, names(options.lanes), options.shard)))
+    return jobs
 
 
 def _read(
-    stack: Stack, planned: Sequence[Planned], folder: Cells, said: Said, *, wheels: bool
+    stack: Stack, planned: Sequence[Planned], folder: Cells, metadata: Said, *, wheels: bool
 ) -> _Tonight:
     runs: list[tuple[Planned, Run]] = []
     lost: list[Lost] = []
     for cell in planned:
         try:
-            run = read_run(folder.report(stack, cell), said)
+            run = read_run(folder.report(stack, cell), metadata)
             _refuse_of_others(run, stack, cell, wheels=wheels)
         except BadInputError as error:
             lost.append(Lost(cell.lane, cell.shard, str(error)))
@@ -98,7 +98,7 @@ def _read(
 
 
 def _refuse_of_others(run: Run, stack: Stack, cell: Planned, *, wheels: bool) -> None:
-    """A cell's report speaks for its own stack and lane only: it may be forged, or misplaced."""
+    """Refuse a report of another stack or lane than the cell's: it may be forged, or misplaced."""
     if run.stack != stack.name:
         raise BadInputError(
             f"property 'stack': expected {stack.name!r}, as the cell's, found {run.stack!r}"
@@ -115,14 +115,14 @@ def _refuse_of_others(run: Run, stack: Stack, cell: Planned, *, wheels: bool) ->
             )
 
 
-def _whole(tonight: _Tonight, history: History, said: Said) -> Run:
+def _whole(tonight: _Tonight, history: History, metadata: Said) -> Run:
     name, lanes = tonight.stack.name, {each.lane for each in tonight.lost}
     known = {}
     if history.files.listed().places:
         known = history.ask(
             lambda connection: {lane: known_cases(connection, name, lane) for lane in lanes}
         )
-    return completed(tonight.run, name, said, tonight.lost, known)
+    return completed(tonight.run, name, metadata, tonight.lost, known)
 
 
 def _tell(runs: Sequence[RecordedRun]) -> None:

@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace) -> int:
 def as_data(
     entries: Sequence[Expectation], stacks: Stacks, rows: Sequence[Row]
 ) -> list[dict[str, Any]]:
-    """A value for each cause, issues before findings, as docs/json.md describes it."""
+    """Return a value for each cause, issues before findings, as docs/json.md describes it."""
     by_cause: dict[str, list[Expectation]] = {}
     for entry in entries:
         by_cause.setdefault(entry.cause, []).append(entry)
@@ -80,7 +80,9 @@ def _cause(
 
 
 def lines(data: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
-    """The same for a terminal of that width; patterns of cases stay whole."""
+    """Yield what ``as_data`` returns as lines for a terminal of that width; case patterns stay
+    whole.
+    """
     for cause in data:
         name = cause["issue"] or f"finding {cause['finding']}"
         alone = all(entry["reason"] == cause["title"] for entry in cause["expectations"])

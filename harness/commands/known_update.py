@@ -60,10 +60,10 @@ def _update(options: argparse.Namespace) -> int:
     folder = None if options.folder == usual and not usual.is_dir() else options.folder
     cause, known = _cause(options), known_versions(folder)
     entries = Expectations.load(options.expectations, known, project.findings()).entries
-    found = evidence.read(options.reports)
-    decisions = decide(entries, found.select(options.cases), known, options.runs)
+    recorded = evidence.read(options.reports)
+    decisions = decide(entries, recorded.select(options.cases), known, options.runs)
     plan = update.plan(options.expectations, entries, decisions, cause, _collect)
-    update.check(plan, options.expectations, found.answers, [*known, *found.stacks])
+    update.check(plan, options.expectations, recorded.answers, [*known, *recorded.stacks])
     if not options.dry_run:
         write(plan.texts)
     left = list(describe.left(decisions, plan, options.reports, options.runs))

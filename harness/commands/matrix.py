@@ -49,23 +49,23 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def add_wheels_option(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that makes stacks of somebody's own wheels."""
+    """Add the option of every command that makes stacks from the user's own wheels."""
     parser.add_argument(
         "--wheels", default="", metavar="DIR", help="wheels in place of the stacks' own"
     )
 
 
 def add_run_options(
-    parser: argparse.ArgumentParser, lanes: str | None = LANES, said: str = LANES
+    parser: argparse.ArgumentParser, lanes: str | None = LANES, shown_default: str = LANES
 ) -> None:
-    """The options of every command that runs the suites; ``said`` is the default in words."""
-    parser.add_argument("--lanes", default=lanes, metavar="NAMES", help=f"default: {said}")
+    """Add the options of every command that runs the suites; ``shown_default`` is for the help."""
+    parser.add_argument("--lanes", default=lanes, metavar="NAMES", help=f"default: {shown_default}")
     add_cell_options(parser)
     parser.epilog = "Arguments behind -- are pytest's; without a path among them it runs suites."
 
 
 def add_cell_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that runs cells."""
+    """Add the options of every command that runs cells."""
     parser.add_argument(
         "--jobs", type=whole_number(0, 1000), default=0, metavar="N", help="default: one a core"
     )
@@ -82,9 +82,9 @@ def cells_of(
     *,
     once: bool = False,
 ) -> list[Cell]:
-    """A cell for each stack and lane, checked before anything runs.
+    """Return a cell for each stack and lane, checked before anything runs.
 
-    With ``once`` each case runs on one lane only, the first of them that it can run on.
+    With ``once`` each case runs only on the first of the lanes that it can run on.
     """
     lanes = names(options.lanes)
     for lane in lanes:
@@ -102,7 +102,7 @@ def cells_of(
 
 
 def with_paths(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The arguments for pytest; the suites when none of them is a path."""
+    """Return the arguments for pytest, with the suites added if none of them is a path."""
     if paths_in(arguments):
         return tuple(arguments)
     return ("suites", *arguments)
@@ -111,7 +111,7 @@ def with_paths(arguments: Sequence[str]) -> tuple[str, ...]:
 def _data(
     columns: Sequence[tuple[str, Sequence[Report]]], died: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What each stack's cells say, and the cells without an answer, as plain values."""
+    """Return each stack's results, and the cells that ended without a report, as plain values."""
     stacks = [
         {
             "name": name,

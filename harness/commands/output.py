@@ -60,12 +60,12 @@ def annotate(lines: Iterable[str], stream: TextIO | None = None) -> None:
 
 
 def as_json(data: Any, indent: int | None = None) -> str:
-    """The data as JSON, in ASCII, which ``show`` leaves as it is."""
+    """Return the data as JSON in ASCII, which ``show`` prints unchanged."""
     return json.dumps(data, indent=indent).replace("##[", r"#\u0023[")
 
 
 def columns() -> int:
-    """The width of the terminal; 80 where there is none."""
+    """Return the width of the terminal, or 80 without one."""
     return shutil.get_terminal_size((80, 24)).columns
 
 

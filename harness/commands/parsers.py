@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A list as it is written on the command line: ``cpu,virtual-tpu``."""
+    """Split a list that is written as ``cpu,virtual-tpu``."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -54,7 +54,7 @@ def add_json(parser: argparse.ArgumentParser, default: str | None = None) -> Non
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """The type of an option that is a whole number in that range."""
+    """Return an option type that accepts a whole number in that range."""
 
     def parse(text: str) -> int:
         if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
@@ -67,7 +67,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 
 def output_file(text: str) -> Path:
-    """The type of an option that names a file to write: refused before anything has run."""
+    """Parse the name of a file to write; refuse it before anything has run."""
     if not text or os.path.isdir(text):  # noqa: PTH112 - never raises, whatever the name
         raise argparse.ArgumentTypeError(f"{text!r}: expected a file, found a folder")
     if not os.path.isdir(os.path.dirname(text) or "."):  # noqa: PTH112, PTH120
@@ -76,12 +76,12 @@ def output_file(text: str) -> Path:
 
 
 def output_folder(text: str) -> Path:
-    """The type of an option that names a folder to write to, which is made if need be."""
-    found = text or "."
-    while not os.path.lexists(found):
-        found = os.path.dirname(found) or "."  # noqa: PTH120
-    if not os.path.isdir(found):  # noqa: PTH112
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a folder, {found} is a file")
+    """Parse the name of a folder to write to, which is made when it is needed."""
+    folder = text or "."
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder) or "."  # noqa: PTH120
+    if not os.path.isdir(folder):  # noqa: PTH112
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a folder, {folder} is a file")
     return Path(text)
 
 

@@ -25,21 +25,25 @@ def add(parser: argparse.ArgumentParser) -> None:
     night.add_argument("--nightly", default="", metavar="STACK", help="the one that takes wheels")
     night.add_argument("--time", default="", metavar="ISO", help="of its start; default: now")
     night.set_defaults(run=_night)
-    one = actions.add_parser("cells", help="the cells of a stack, and their artifacts' names")
-    add_cell_options(one)
-    one.add_argument("--stack", required=True, metavar="NAME")
-    one.add_argument("--wheels", default="", metavar="NAME", help="not empty: it gets wheels")
-    one.set_defaults(run=_cells)
+    cells_parser = actions.add_parser(
+        "cells", help="the cells of a stack, and their artifacts' names"
+    )
+    add_cell_options(cells_parser)
+    cells_parser.add_argument("--stack", required=True, metavar="NAME")
+    cells_parser.add_argument(
+        "--wheels", default="", metavar="NAME", help="not empty: it gets wheels"
+    )
+    cells_parser.set_defaults(run=_cells)
 
 
 def add_cell_options(parser: argparse.ArgumentParser) -> None:
-    """What decides a stack's cells besides its name."""
+    """Add the options that, with the stack's name, decide its cells."""
     parser.add_argument("--lanes", required=True, metavar="NAMES", help="as cpu,virtual-tpu")
     parser.add_argument("--shard", type=int, default=1, metavar="COUNT", help="parts of a lane")
 
 
 def chosen(catalogue: Catalogue, text: str) -> list[Stack]:
-    """The stacks of these names; ``all`` are those that extend no other."""
+    """Return the stacks of these names; ``all`` means those that extend no other."""
     wanted = names(text)
     if wanted == ("all",):
         return catalogue.releases
@@ -47,7 +51,7 @@ def chosen(catalogue: Catalogue, text: str) -> list[Stack]:
 
 
 def with_wheels(stack: Stack) -> Stack:
-    """The stack under the name that it has once it gets wheels."""
+    """Return the stack under the name that it has with wheels."""
     return stack if stack.folder else replace(stack, name=f"{stack.name}+wheels")
 
 
@@ -64,10 +68,10 @@ def _night(options: argparse.Namespace) -> int:
 
 def _cells(options: argparse.Namespace) -> int:
     stack = project.catalogue(options.folder).find(options.stack)
-    found = cells(
+    planned = cells(
         with_wheels(stack) if options.wheels else stack, names(options.lanes), options.shard
     )
-    data = [{**cell.data, "stack": stack.name} for cell in found]
-    artifacts = [cell.artifact for cell in found]
+    data = [{**cell.data, "stack": stack.name} for cell in planned]
+    artifacts = [cell.artifact for cell in planned]
     print_outputs({"cells": as_json(data), "artifacts": as_json(artifacts)})
     return 0

@@ -28,7 +28,7 @@ _USUAL = {
 
 
 def folder_of_stacks() -> Path:
-    """Setting ``xla_stacks``; the folder may be missing."""
+    """Return the folder of setting ``xla_stacks``, which may be missing."""
     return _path("xla_stacks")
 
 
@@ -45,17 +45,18 @@ def catalogue(folder: Path) -> Catalogue:
 
 
 def folder_of_expectations() -> Path:
-    """Setting ``xla_expectations``; the folder may be missing."""
+    """Return the folder of setting ``xla_expectations``, which may be missing."""
     return _path("xla_expectations")
 
 
 def file_of_durations() -> Path:
-    """Setting ``xla_durations``; the file may be missing."""
+    """Return the file of setting ``xla_durations``, which may be missing."""
     return _path("xla_durations")
 
 
 def upstream_rows(path: Path | None = None) -> tuple[Row, ...]:
-    """The rows of the file; by default those of setting ``xla_upstream``, none without the file.
+    """Return the rows of the file, by default that of setting ``xla_upstream``, or none without
+    one.
 
     Raises BadInputError.
     """
@@ -69,13 +70,13 @@ def upstream_rows(path: Path | None = None) -> tuple[Row, ...]:
 
 
 def quick_cases() -> frozenset[str]:
-    """The ids in the file of setting ``xla_quick``; none without it. Raises BadInputError."""
-    said = _settings(Path.cwd())[1].get("xla_quick")
-    return read_cases(_path("xla_quick")) if said else frozenset()
+    """Return the ids in the file of setting ``xla_quick``, if it is set. Raises BadInputError."""
+    path = _settings(Path.cwd())[1].get("xla_quick")
+    return read_cases(_path("xla_quick")) if path else frozenset()
 
 
 def expected_on(stack: Stack) -> Expectations | None:
-    """What is expected on a stack; None in a project without expectations. Raises BadInputError."""
+    """Return a stack's expectations, or None if the project has none. Raises BadInputError."""
     from harness.expectations import Expectations
     from harness.stacks.catalogue import versions_of
 
@@ -105,27 +106,27 @@ def declared(stacks: Path) -> Expectations:
 
 
 def findings() -> frozenset[str] | None:
-    """The findings of setting ``xla_findings``; None without it. Raises BadInputError."""
-    said = _settings(Path.cwd())[1].get("xla_findings")
-    return read_findings(_path("xla_findings") if said else None)
+    """Return the findings of setting ``xla_findings``, or None without it. Raises BadInputError."""
+    path = _settings(Path.cwd())[1].get("xla_findings")
+    return read_findings(_path("xla_findings") if path else None)
 
 
 def _path(name: str) -> Path:
-    root, said = _settings(Path.cwd())
-    path = root / str(said.get(name) or _USUAL.get(name, ""))
+    root, settings = _settings(Path.cwd())
+    path = root / str(settings.get(name) or _USUAL.get(name, ""))
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 @cache
 def _settings(folder: Path) -> tuple[Path, dict[str, str]]:
-    """The root folder and what its configuration says; raises BadInputError for a broken one."""
+    """Return the project's root folder and its settings; raise BadInputError if they are broken."""
     import pytest
     from _pytest.config.findpaths import locate_config
 
     try:
-        root, _, said, *_ = locate_config(folder, [folder])
+        root, _, settings, *_ = locate_config(folder, [folder])
     except pytest.UsageError as error:
         raise BadInputError(str(error)) from error
     # Each value is an object since pytest 9, and plain before.
-    values = {name: getattr(value, "value", value) for name, value in said.items()}
+    values = {name: getattr(value, "value", value) for name, value in settings.items()}
     return root or folder, {n: os.fspath(v) for n, v in values.items() if isinstance(v, str)}

@@ -54,8 +54,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         names, rows = history.ask(question)
     except (duckdb.Error, ValueError, OverflowError) as error:  # also a date that Python has not
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise BadInputError(f"SQL: {said}") from error
+        message = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadInputError(f"SQL: {message}") from error
     name_set_aside(history.set_aside)
     left_out = PARTIAL if history.set_aside else 0
     if options.csv:
@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _plain(value: object) -> object:
-    """A value that JSON has; a date, a list and the like as the text that the table shows."""
+    """Return the value if JSON has its type; otherwise, as for a date, the text in the table."""
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 

@@ -37,22 +37,22 @@ def _run(options: argparse.Namespace) -> int:
     from harness.history.store import History
 
     time = parse_time(options.time, "--time") if options.time else None
-    said = Said(options.stack, options.commit, options.machine, time)
-    runs, faults = _read(options.reports, said)
+    metadata = Said(options.stack, options.commit, options.machine, time)
+    runs, faults = _read(options.reports, metadata)
     for run in History(options.history).add([joined(runs)] if options.together else runs):
         show(f"{run.run}  {run.added:<8}  {run.cases:>6} cases  {printable(run.stack)}")
     return told(faults)
 
 
-def _read(paths: Sequence[Path], said: Said) -> tuple[list[Run], list[str]]:
-    """The runs that can be read, and what can't.
+def _read(paths: Sequence[Path], metadata: Said) -> tuple[list[Run], list[str]]:
+    """Return the runs that can be read, and what is wrong with the others.
 
-    Raises BadInputError, naming every report, when none can be read.
+    Raises BadInputError, naming every report, if none can be read.
     """
     runs, faults = list[Run](), list[str]()
     for path in paths:
         try:
-            runs.append(read_run(path, said))
+            runs.append(read_run(path, metadata))
             faults += runs[-1].faults
         except BadInputError as error:
             faults.append(str(error))

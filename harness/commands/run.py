@@ -72,7 +72,9 @@ def _run(options: argparse.Namespace) -> int:
         raise BadInputError("run: expected a command behind --, as -- python train.py")
     lane = lane_named(options.lane)
     if lane.compiles_only or lane.runs_cases_of:
-        able = [name for name, one in LANES.items() if not (one.compiles_only or one.runs_cases_of)]
+        able = [
+            name for name, lane in LANES.items() if not (lane.compiles_only or lane.runs_cases_of)
+        ]
         raise BadInputError(f"run: lane {lane.name}: expected one of {', '.join(able)}")
     topology = _topology(options, lane)
     deadline = _seconds(options.deadline)
@@ -95,15 +97,15 @@ def _run(options: argparse.Namespace) -> int:
     return _verdict(lane, ended, log.read(), reason, len(environments))
 
 
-def _verdict(lane: Lane, ended: Ending, found: Events, reason: _Reason, count: int) -> int:
+def _verdict(lane: Lane, ended: Ending, events: Events, reason: _Reason, count: int) -> int:
     """Say what is known of a command that has ended, and return the exit code."""
-    if found.damage:
-        say(f"xla-harness: the log of the job's events is damaged: {found.damage}", style="red")
+    if events.damage:
+        say(f"xla-harness: the log of the job's events is damaged: {events.damage}", style="red")
     if ended.why:
         say(f"xla-harness: {ended.why}", style="red")
-    alone = found.of("client") and not found.of("meet")
-    unseen = unseen_error(found)
-    if failed := found.of("failed"):
+    alone = events.of("client") and not events.of("meet")
+    unseen = unseen_error(events)
+    if failed := events.of("failed"):
         first = (failed[0].stack or "").partition("\n")[0]
         say(f"xla-harness: the reason, the same for all ranks: {first}", style="red")
     elif reason.text:
@@ -112,16 +114,18 @@ def _verdict(lane: Lane, ended: Ending, found: Events, reason: _Reason, count: i
         say(f"xla-harness: an error that the script was not given:\n{unseen}", style="red")
     elif alone and ended.code == 0 and count > 1:
         say(f"xla-harness: {_ALONE.format(count=count)}", style="yellow")
-    if unused := "" if ended.code else _unused(lane, found):
+    if unused := "" if ended.code else _unused(lane, events):
         say(f"xla-harness: {unused}", style="yellow")
-    return ended.code or int(bool(found.damage or unseen or unused))
+    return ended.code or int(bool(events.damage or unseen or unused))
 
 
-def _unused(lane: Lane, found: Events) -> str:
+def _unused(lane: Lane, events: Events) -> str:
     """Say where the command computed if it was nowhere on the lane; "" if it did, or nowhere."""
-    if not lane.counts_events or found.of("client"):
+    if not lane.counts_events or events.of("client"):
         return ""
-    clients = {str(name) for one in found.of("clients") for name in one.facts.get("clients", ())}
+    clients = {
+        str(name) for event in events.of("clients") for name in event.facts.get("clients", ())
+    }
     others = ", ".join(sorted(clients))
     return others and (
         f"lane {lane.name} was not used: no process created a client of it, and there were other "
@@ -171,10 +175,10 @@ def _topology(options: argparse.Namespace, lane: Lane) -> Topology:
 
 
 def _environments(lane: Lane, topology: Topology) -> list[Mapping[str, str]]:
-    """The environment of each process.
+    """Return the environment of each process.
 
-    The one process of one slice finds its chips as a host's process does, so that a launcher in it
-    can divide them.
+    If one process has a whole slice, it finds its chips as a host's process does, so that a
+    launcher in it can divide them.
     """
     if topology.processes:
         base = _merged(lane.environment(topology))
@@ -185,6 +189,6 @@ def _environments(lane: Lane, topology: Topology) -> list[Mapping[str, str]]:
 
 
 def _merged(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """This process's environment with the changes; None unsets."""
-    found = {name: value for name, value in os.environ.items() if name not in changes}
-    return found | {name: value for name, value in changes.items() if value is not None}
+    """Return this process's environment with the changes; None unsets a variable."""
+    kept = {name: value for name, value in os.environ.items() if name not in changes}
+    return kept | {name: value for name, value in changes.items() if value is not None}

@@ -33,19 +33,23 @@ def _run(options: argparse.Namespace) -> int:
         reports, faults = find_reports(options.reports or _REPORTS)
     stacks = project.folder_of_stacks()
     declared = Declarations(project.declared(stacks).entries, _versions(stacks))
-    found = timelines(options.issue, reports, project.upstream_rows(), declared)
-    answer(options, [dataclasses.asdict(one) for one in found], "\n".join(shown.lines(found)))
+    answers = timelines(options.issue, reports, project.upstream_rows(), declared)
+    answer(
+        options,
+        [dataclasses.asdict(timeline) for timeline in answers],
+        "\n".join(shown.lines(answers)),
+    )
     return told(faults)
 
 
 def _versions(folder: Path) -> dict[str, dict[str, str]]:
-    """The versions of each stack that is resolved, one for each version of its framework."""
+    """Return the versions of the resolved stacks, one stack for each version of its framework."""
     from harness.stacks.catalogue import versions_of
 
-    found: dict[tuple[str, str], tuple[str, dict[str, str]]] = {}
+    versions: dict[tuple[str, str], tuple[str, dict[str, str]]] = {}
     for stack in project.catalogue(folder).every:
         if stack.where is not None and stack.where.with_suffix(".txt").exists():
             place = stack.framework, str(stack.version)
-            if place not in found or stack.extends is None:
-                found[place] = stack.name, versions_of(stack)
-    return dict(found.values())
+            if place not in versions or stack.extends is None:
+                versions[place] = stack.name, versions_of(stack)
+    return dict(versions.values())

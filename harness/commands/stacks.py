@@ -83,8 +83,10 @@ def _described(stack: Stack, environments: Environments) -> Iterable[str]:
     wheels = [*map(str, stack.folders), *([] if stack.index is False else ["the index"])]
     yield f"  {'wheels':<12}{', '.join(wheels)}"
     path = constraints.path_of(stack, environments.cache)
-    found = f"{len(constraints.read(path))} packages in {path}" if path.exists() else "not resolved"
-    yield f"  {'constraints':<12}{found}"
+    summary = (
+        f"{len(constraints.read(path))} packages in {path}" if path.exists() else "not resolved"
+    )
+    yield f"  {'constraints':<12}{summary}"
     environment = environments.existing(stack)
     yield f"  {'environment':<12}{environment.folder if environment else 'not made'}"
     for check in doctor.fit(environment.python) if environment else ():
@@ -132,24 +134,28 @@ def _doctor(options: argparse.Namespace) -> int:
     without = options.folder == usual and not usual.is_dir()
     stacks = [] if without else project.catalogue(options.folder).stacks
     environments = Environments()
-    found = {"this machine": list(doctor.machine(stacks, environments))}
-    found["this environment"] = list(doctor.here())
+    checks_by_subject = {"this machine": list(doctor.machine(stacks, environments))}
+    checks_by_subject["this environment"] = list(doctor.here())
     for environment in environments.all():
         fits = list(doctor.fit(environment.python))
-        found[f"environment {environment.manifest['stack']}"] = fits
+        checks_by_subject[f"environment {environment.manifest['stack']}"] = fits
     lines = []
-    for name, checks in found.items():
+    for name, checks in checks_by_subject.items():
         lines += [name, *(text for check in checks for text in _line(check))]
         if not checks:
             lines.append("  no torch_xla, no torch_tpu, no jax")
-    data = [{"of": name, **asdict(check)} for name, checks in found.items() for check in checks]
+    data = [
+        {"of": name, **asdict(check)}
+        for name, checks in checks_by_subject.items()
+        for check in checks
+    ]
     answer(options, data, "\n".join(lines))
     return int(any(check["remedy"] and check["needed"] for check in data))
 
 
 def _line(check: doctor.Check, indent: str = "") -> Iterable[str]:
     mark = "ok     " if not check.remedy else "MISSING" if check.needed else "note   "
-    yield f"{indent}  {mark} {check.subject:<18}{check.found}"
+    yield f"{indent}  {mark} {check.subject:<18}{check.value}"
     if check.remedy:
         space = f"{indent}{'':28}"
         yield from textwrap.wrap(

@@ -28,9 +28,9 @@ def _run(options: argparse.Namespace) -> int:
     os.environ.update(libtpu.ENVIRONMENT)
     libtpu.preload()
     refused: list[str] = []
-    found = [(generation, _taken(generation, refused)) for generation in TPU.generations]
+    tables = [(generation, _taken(generation, refused)) for generation in TPU.generations]
     lines = [f"libtpu {installed('libtpu')} compiles for these slices, and for several of each:"]
-    for generation, taken in found:
+    for generation, taken in tables:
         lines.append(f"{generation.name}, {generation.device_kind}")
         lines += textwrap.wrap(
             " ".join(taken) or "none", columns(), initial_indent="  ", subsequent_indent="  "
@@ -38,7 +38,7 @@ def _run(options: argparse.Namespace) -> int:
     lines += [*refused, "pytest --lane tpu-aot --topology v6e:2x2; two slices of it: 2xv6e:2x2"]
     data = {
         "libtpu": installed("libtpu"),
-        "topologies": {generation.name: taken for generation, taken in found},
+        "topologies": {generation.name: taken for generation, taken in tables},
         "refused": refused,
     }
     answer(options, data, "\n".join(lines))
@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _taken(generation: Generation, refused: list[str]) -> list[str]:
-    """The generation's slices that libtpu takes; what it says of others goes to ``refused``."""
+    """Return the generation's slices that libtpu accepts; add its other errors to ``refused``."""
     from harness.lanes.aot import libtpu
 
     taken = []

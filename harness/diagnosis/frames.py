@@ -58,7 +58,7 @@ def _found(text: str) -> Iterator[Frame]:
 
 
 def _source(text: str) -> str:
-    """The statement below a frame's line, up to the first line of the exception."""
+    """Return the statement below a frame's line, up to the first line of the exception."""
     lines: list[str] = []
     for line in text.lstrip("\n").splitlines():
         if (line.startswith("E  ") and not line.startswith("E     ")) or not line.strip():

@@ -77,10 +77,10 @@ _NATIVE = (
 
 
 def layer_of(outcome: Outcome, reports: Sequence[pytest.TestReport]) -> str:
-    """The first layer that differs from what the case expects; "" for a case that works.
+    """Return the first layer that differs from what the case expects; "" for a case that works.
 
-    ``outcome`` is the actual one, ``reports`` are the case's phases; the first failed one has the
-    frames. What a marker of pytest's own expected has no layer.
+    ``outcome`` is the actual one, ``reports`` are those of the case's phases; the first failed one
+    has the frames. A failure that pytest's own marker expects has no layer.
     """
     if outcome.kind not in DECLARABLE or outcome.xfail is not None:
         return ""
@@ -93,23 +93,23 @@ def layer_of(outcome: Outcome, reports: Sequence[pytest.TestReport]) -> str:
 
 
 def message_of(report: pytest.TestReport) -> str:
-    """What a failed report says of the exception, or else all that it says."""
+    """Return a failed report's exception, or else its whole text."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return crash.message if crash is not None else report.longreprtext
 
 
 def classify(kind: Kind, message: str, text: str) -> str:
-    """The layer of a failure that does not say it itself: one of LAYERS; "" if nothing is broken.
+    """Return the layer, one of LAYERS, of a failure that names none; "" if nothing is broken.
 
-    ``message`` and ``text`` are as pytest gives them: the exception, and all with the frames.
+    ``message`` and ``text`` come from pytest: the exception, and the whole text with frames.
     """
     if kind not in DECLARABLE:
         return ""
     stack = frames(text)
     if kind != Kind.FAILED:
         native = text.partition("Native stack:\n")[2].splitlines()
-        found = next(filter(None, (_first(_NATIVE, line) for line in native)), "")
-        layer = found or _of_frames(stack) or _RUN
+        native_layer = next(filter(None, (_first(_NATIVE, line) for line in native)), "")
+        layer = native_layer or _of_frames(stack) or _RUN
         return "execution" if layer == _RUN else layer
     layer = _of_exception(message, stack)
     if layer == _RUN:
@@ -134,7 +134,7 @@ def _of_values(message: str, stack: Sequence[Frame]) -> bool:
 
 
 def _of_frames(stack: Iterable[Frame]) -> str:
-    """What the innermost frame says that is not only on the way; "" if it says nothing."""
+    """Return the layer of the innermost frame that is more than passed through, or ""."""
     for frame in stack:
         layer = _first(_FRAMES, f"{frame.place}: {frame.source}")
         if layer != _PASS:

@@ -24,7 +24,7 @@ _MOST_DETAILS = 400  # characters: the figures that NumPy and torch.testing give
 
 
 def generalised(failure: str) -> str:
-    """The first line of a failure without numbers, addresses and folders."""
+    """Return the first line of a failure without numbers, addresses and folders."""
     text = first_line(failure)
     for pattern, replacement in _GENERAL:
         text = pattern.sub(replacement, text)

@@ -16,8 +16,8 @@ _HEADER = re.compile(r"^[ \t]*\[\[[ \t]*expectation[ \t]*\]\]", re.MULTILINE)
 
 
 def split(path: Path, text: str) -> tuple[str, list[tuple[str, str, str]]]:
-    """What stands before the first entry, and of each its own comment, its body, and what is
-    between it and the next one's own comment.
+    """Return the text before the first entry and, for each entry, its own comment, its body, and
+    the text between it and the next entry's comment.
     """
     starts = [match.start() for match in _HEADER.finditer(text)]
     entries = parse_toml(path, text).get("expectation", [])
@@ -38,10 +38,10 @@ def split(path: Path, text: str) -> tuple[str, list[tuple[str, str, str]]]:
 
 
 def lines(text: str, count: int) -> list[int] | list[None]:
-    """The line of each of the text's ``count`` entries, from 1; None where they can't be told.
+    """Return the line of each of the text's ``count`` entries, from 1; None if they are unknown.
 
-    That is so where entries are not ``[[expectation]]`` tables, or a text of several lines has
-    something like their header in it.
+    They are unknown if entries are not ``[[expectation]]`` tables, or if a text of several lines
+    contains something like their header.
     """
     starts = [match.start() for match in _HEADER.finditer(text)]
     if len(starts) != count:
@@ -58,7 +58,7 @@ def _same(bodies: Iterable[str], entries: Sequence[Any]) -> bool:
 
 
 def _content(body: str) -> str:
-    """The body without the blank lines and comments after its last key."""
+    """Return the body without the blank lines and comments after its last key."""
     lines = body.splitlines(keepends=True)
     while lines and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
         lines.pop()

@@ -16,28 +16,28 @@ _SECTION = re.compile(r"^#{1,6} +([a-z0-9]+(?:-[a-z0-9]+)*) *$", re.MULTILINE)
 
 
 def read_findings(path: Path | None) -> frozenset[str] | None:
-    """The findings that a Markdown file describes, a section each; None, for any, without a file.
+    """Return the findings that a Markdown file describes; None, for any, without a file.
 
-    A section is a heading that is a finding's name, as ``## empty-guard-is-removed``. Raises
+    A finding is a section under its name, such as ``## empty-guard-is-removed``. Raises
     BadInputError for a file that can't be read or has no such section.
     """
     if path is None:
         return None
-    found = frozenset(_SECTION.findall(read_text(path)))
-    if not found:
+    issues = frozenset(_SECTION.findall(read_text(path)))
+    if not issues:
         raise BadInputError(
             f"{path}: expected findings, as sections with the heading '## some-name'"
         )
-    return found
+    return issues
 
 
 def cause_of(
     where: str, issue: str | None, finding: str | None, findings: Collection[str] | None = None
 ) -> str:
-    """The one of the two that is given, as an entry's cause.
+    """Return an entry's cause, which is its issue or its finding.
 
-    Raises BadInputError, which starts with ``where``, unless it is exactly one, in its form, and,
-    for a finding, one of ``findings`` unless that is None.
+    Raises BadInputError, which starts with ``where``, unless exactly one of the two is given, in
+    the right form, and a finding is one of ``findings`` if there are any.
     """
     if issue and not finding and _ISSUE.fullmatch(issue):
         return issue

@@ -42,7 +42,7 @@ ALWAYS = Condition()
 
 @cache
 def version_of(text: str) -> Version | None:
-    """The version, or None for what is none: ``not installed``, a wheel's path, a range."""
+    """Return the version, or None for another text: ``not installed``, a wheel's path, a range."""
     try:
         return Version(text)
     except InvalidVersion:

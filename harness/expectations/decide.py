@@ -83,9 +83,9 @@ def _passes(
     elsewhere: Sequence[Versions],
     runs: int,
 ) -> None:
-    """The entries that the case has on stacks where it passes."""
+    """Decide about the case's entries that apply to stacks on which it passes."""
     for entry in {e.where: e for e in facts.entries.values() if e is not None}.values():
-        applies = [i for i, found in facts.entries.items() if found is entry]
+        applies = [i for i, other in facts.entries.items() if other is entry]
         passes = [i for i in applies if (a := facts.answers.get(i)) and a.passes]
         proven = [i for i in passes if (a := facts.answers[i]) and a.runs >= runs]
         if len(proven) < len(passes):
@@ -97,11 +97,11 @@ def _passes(
         if not keep and not unmeasured:
             decisions.passing[entry.where][facts.id] = GONE
             continue
-        found = ranges.separate([*keep, *unmeasured], [stacks[i] for i in proven])
-        if found is None:
+        separated = ranges.separate([*keep, *unmeasured], [stacks[i] for i in proven])
+        if separated is None:
             decisions.inseparable.add(facts.id)
         else:
-            narrowed = ranges.narrow(entry.condition, *found)
+            narrowed = ranges.narrow(entry.condition, *separated)
             decisions.passing[entry.where][facts.id] = tuple(narrowed.items())
 
 
@@ -112,7 +112,7 @@ def _fails(
     elsewhere: Sequence[Versions],
     runs: int,
 ) -> None:
-    """The failures of the case that no entry declares."""
+    """Decide about the failures of the case that no entry declares."""
     ways: dict[tuple[Kind, str], list[int]] = defaultdict(list)
     messages: dict[tuple[Kind, str], str] = {}
     for i, answer in sorted(facts.answers.items()):
@@ -130,11 +130,11 @@ def _fails(
             ways[way].append(i)
             messages.setdefault(way, failure.message)
     for way, failing in ways.items():
-        found = _ranges_of(facts, failing, stacks, elsewhere)
-        if found is None:
+        narrowest = _ranges_of(facts, failing, stacks, elsewhere)
+        if narrowest is None:
             decisions.inseparable.add(facts.id)
             continue
-        missing = Missing(function_of(facts.id), found, *way)
+        missing = Missing(function_of(facts.id), narrowest, *way)
         decisions.missing[missing].append(facts.id)
         decisions.messages.setdefault(missing, messages[way])
 
@@ -160,11 +160,11 @@ def _ranges_of(
         if i not in failing and (facts.answers.get(i) is not None or facts.entries[i] is not None)
     ]
     absent = [i for i in range(len(stacks)) if i not in facts.answers]
-    found = ranges.separate(
+    separated = ranges.separate(
         [stacks[i] for i in failing],
         [stacks[i] for i in others],
         [*elsewhere, *(stacks[i] for i in absent)],
     )
-    if found is None:
+    if separated is None:
         return None
-    return (found,) if found[1] else ()
+    return (separated,) if separated[1] else ()

@@ -53,12 +53,12 @@ def as_data(decisions: Decisions, plan: UpdatePlan) -> dict[str, Any]:
             "inseparable": sorted(decisions.inseparable),
             "without_entry": [
                 {
-                    "condition": dict(one.ranges),
-                    "outcome": str(one.outcome),
-                    "signature": one.signature,
+                    "condition": dict(entry.ranges),
+                    "outcome": str(entry.outcome),
+                    "signature": entry.signature,
                     "cases": sorted(ids),
                 }
-                for one, ids in missing.items()
+                for entry, ids in missing.items()
             ],
         },
     }
@@ -75,15 +75,15 @@ def changes(plan: UpdatePlan) -> Iterator[str]:
         "narrowed": sum(bool(change.parts) for change in plan.narrowed),
         "added": len(plan.added),
     }
-    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     files = "1 file" if len(plan.texts) == 1 else f"{len(plan.texts)} files"
-    yield f"entries: {said} in {files}" if said else "nothing to change"
+    yield f"entries: {counted} in {files}" if counted else "nothing to change"
 
 
 def left(
     decisions: Decisions, plan: UpdatePlan, reports: Sequence[Path], runs: int
 ) -> Iterator[str]:
-    """What was not changed and why, with what to type."""
+    """Yield what was not changed and why, with the command to run."""
     yield from _because("flaky: the reports of one stack disagree", decisions.flaky)
     yield from _because(
         f"not proven: expected {runs} reports of the stack; give more, or --runs 1",
@@ -105,8 +105,8 @@ def _narrowed(change: Narrowed) -> Iterator[str]:
     entry = change.entry
     yield from _wrapped(f"{entry.where} ({entry.cause}: {entry.reason})")
     if change.gone:
-        what = "without cases" if not change.parts else "goes from these cases"
-        yield from _wrapped(f"passes wherever it applies: {what}", 2)
+        cause = "without cases" if not change.parts else "goes from these cases"
+        yield from _wrapped(f"passes wherever it applies: {cause}", 2)
         yield from _ids(change.gone)
     for ranges, ids in change.narrowed.items():
         yield from _wrapped(f"needed on {text_of(dict(ranges))} only:", 2)

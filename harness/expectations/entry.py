@@ -58,7 +58,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
 
 
 def judge(outcome: Outcome, expectation: Expectation | None) -> Outcome:
-    """The actual outcome in the light of what was expected. Skips stay skips."""
+    """Compare the actual outcome with the expectation and return the outcome; skips stay skips."""
     if outcome.kind == Kind.SKIPPED:
         return outcome
     if outcome.xfail is not None:  # pytest's own marker comes first

@@ -56,10 +56,10 @@ class Evidence:
         """
         chosen = set[str]() if globs else set(self.answers)
         for glob in globs:
-            found = set(filter(glob_pattern(glob).fullmatch, self.answers))
-            if not found:
+            matches = set(filter(glob_pattern(glob).fullmatch, self.answers))
+            if not matches:
                 raise BadInputError(f"--cases {glob!r}: matches no case of the reports")
-            chosen |= found
+            chosen |= matches
         return replace(self, answers={i: a for i, a in self.answers.items() if i in chosen})
 
 
@@ -74,26 +74,26 @@ def read(paths: Sequence[Path]) -> Evidence:
     index = {tuple(sorted(stack.items())): number for number, stack in enumerate(stacks)}
     answers: dict[str, dict[int, StackEvidence | None]] = defaultdict(dict)
     areas: dict[str, str] = {}
-    for one in reports:
-        for result in one.results.values():
+    for each in reports:
+        for result in each.results.values():
             areas[result.id] = result.properties.get("area", "")
-            _add(answers[result.id], index[_stack_key(one)], result)
+            _add(answers[result.id], index[_stack_key(each)], result)
     return Evidence(tuple(stacks), dict(answers), areas)
 
 
 def _read(path: Path) -> Report:
-    found = report.read(path)
-    if found.faults:  # what is missing in it would count as fixed, or as gone
-        raise BadInputError(found.faults[0])
-    if not found.results:
+    read_report = report.read(path)
+    if read_report.faults:  # what is missing in it would count as fixed, or as gone
+        raise BadInputError(read_report.faults[0])
+    if not read_report.results:
         raise BadInputError(f"{path}: no case in it: expected a report of a run of cases")
     try:
-        framework_of(found.versions)
+        framework_of(read_report.versions)
     except KeyError:
         raise BadInputError(
             f"{path}: expected the property torch_xla, or torch_tpu, to be a version"
         ) from None
-    return found
+    return read_report
 
 
 def _refuse_copies(paths: Sequence[Path]) -> None:
@@ -105,8 +105,8 @@ def _refuse_copies(paths: Sequence[Path]) -> None:
             raise BadInputError(f"{path}: the same report as {first}: expected another run")
 
 
-def _stack_key(one: Report) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(one.versions.items()))
+def _stack_key(report: Report) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(report.versions.items()))
 
 
 def _add(answers: dict[int, StackEvidence | None], stack: int, result: Result) -> None:

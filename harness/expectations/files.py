@@ -31,7 +31,7 @@ class _At(NamedTuple):
 def read_all(
     folder: Path, known: Sequence[Versions], findings: Collection[str] | None = None
 ) -> Iterator[Expectation]:
-    """The entries of every ``*.toml`` in ``folder``; ``known`` are the stacks that there are.
+    """Yield the entries of every ``*.toml`` in ``folder``; ``known`` are all stacks.
 
     ``findings`` are those that an entry may name, None for any. Raises BadInputError naming the
     file, the line and the key.
@@ -47,7 +47,7 @@ def read_all(
 def parse(
     path: Path, text: str, known: Sequence[Versions], findings: Collection[str] | None = None
 ) -> list[Expectation]:
-    """The entries in the text of the file ``path``; raises BadInputError as ``read_all``."""
+    """Return the entries in the text of the file ``path``; raise BadInputError as ``read_all``."""
     data = parse_toml(path, text)
     entries = data.pop("expectation", [])
     if data or not isinstance(entries, list):

@@ -30,9 +30,9 @@ def cover(wanted: Collection[str], others: Collection[str]) -> list[str]:
 def _cover_function(wanted: list[str], others: list[str]) -> Iterator[str]:
     left = dict.fromkeys(wanted)
     matched = {
-        glob: found
+        glob: shortest
         for glob in dict.fromkeys(glob for id_ in wanted for glob in _candidates(id_))
-        if (found := _only(glob, wanted, others))
+        if (shortest := _only(glob, wanted, others))
     }
     while matched:
         glob = max(matched, key=lambda g: (len(matched[g] & left.keys()), -g.count("*"), -len(g)))
@@ -44,7 +44,7 @@ def _cover_function(wanted: list[str], others: list[str]) -> Iterator[str]:
 
 
 def _only(glob: str, wanted: list[str], others: list[str]) -> set[str]:
-    """What the glob matches of ``wanted``; nothing if it matches any of ``others``."""
+    """Return the ids in ``wanted`` that the glob matches; none if it matches any of ``others``."""
     pattern = glob_pattern(glob)
     if any(map(pattern.fullmatch, others)):
         return set()

@@ -17,10 +17,10 @@ _ORDER = (*LEADING, "jaxlib", "libtpu", "torch", "python")
 def separate(
     keep: Sequence[Versions], drop: Sequence[Versions], unmeasured: Sequence[Versions] = ()
 ) -> tuple[str, str] | None:
-    """A component and the range of it that has all stacks of ``keep`` and none of ``drop``.
+    """Return a component and its range that has all stacks of ``keep`` and none of ``drop``.
 
-    ``unmeasured`` stacks are kept out as well, as far as that component tells them from ``keep``.
-    None if no single component tells the two apart.
+    The range leaves out ``unmeasured`` stacks, too, unless the component has the same version in
+    ``keep``. Returns None if no single component separates the two.
     """
     for component in _ORDER:
         wanted = _versions(keep, component)
@@ -28,21 +28,21 @@ def separate(
         if not wanted or len(_installed(keep, component)) < len(keep) or wanted & unwanted:
             continue
         others = _versions(unmeasured, component) - wanted
-        found = between(sorted(wanted), sorted(unwanted | others))
-        if not found and len(_installed(drop, component)) < len(drop):
-            found = f">={_short(min(wanted))}"  # which a stack without it is not
-        return component, found
+        specifier = between(sorted(wanted), sorted(unwanted | others))
+        if not specifier and len(_installed(drop, component)) < len(drop):
+            specifier = f">={_short(min(wanted))}"  # which a stack without it is not
+        return component, specifier
     return None
 
 
 def only(stack: Versions) -> tuple[str, str]:
-    """A component and the range that has this stack alone, as far as its framework tells."""
+    """Return the framework of the stack and the range with its version only."""
     component, version = framework_of(stack)
     return component, f"=={version.public}"
 
 
 def between(keep: Sequence[Version], drop: Sequence[Version]) -> str:
-    """The widest range, "" for any, that has the versions ``keep`` and none of ``drop``.
+    """Return the widest range, "" for any, that has the versions ``keep`` and none of ``drop``.
 
     It ends at the first version outside, so a nightly between two releases belongs to the range
     only if it is older than that version.
@@ -58,7 +58,7 @@ def between(keep: Sequence[Version], drop: Sequence[Version]) -> str:
 
 
 def narrow(condition: Condition, component: str, text: str) -> dict[str, str]:
-    """The condition's ranges with that component's narrowed by ``text``."""
+    """Return the condition's ranges with that component's narrowed by ``text``."""
     ranges = dict(condition.ranges)
     ranges[component] = _simplified([*_split(ranges.get(component, "")), *_split(text)])
     return ranges
@@ -66,7 +66,7 @@ def narrow(condition: Condition, component: str, text: str) -> dict[str, str]:
 
 def without(known: Sequence[Versions], given: Sequence[Versions]) -> list[Versions]:
     """Those of ``known`` whose framework, in its version, none of ``given`` has."""
-    seen = {(name, Version(found.public)) for name, found in map(framework_of, given)}
+    seen = {(name, Version(version.public)) for name, version in map(framework_of, given)}
     return [
         stack
         for stack in known
@@ -86,25 +86,25 @@ def in_order(stacks: Sequence[Versions]) -> list[Versions]:
 
 
 def framework_of(stack: Versions) -> tuple[str, Version]:
-    """The component that a stack is mainly of, and its version.
+    """Return the framework of a stack and its version.
 
-    Raises KeyError for a stack that has none of those.
+    Raises KeyError for a stack without a framework.
     """
     for name in LEADING:
-        if (found := version_of(stack.get(name, ""))) is not None:
-            return name, found
+        if (version := version_of(stack.get(name, ""))) is not None:
+            return name, version
     raise KeyError(f"expected a version of {' or '.join(LEADING)}")
 
 
 def text_of(ranges: Mapping[str, str]) -> str:
-    """The ranges in words for messages."""
+    """Return the ranges in words, for messages."""
     return str(Condition(tuple(ranges.items()))) or "any stack"
 
 
 def _installed(stacks: Sequence[Versions], component: str) -> list[Version]:
-    found = (version_of(stack.get(component, "")) for stack in stacks)
+    versions = (version_of(stack.get(component, "")) for stack in stacks)
     # Without the local part (+git123), which ranges can't have.
-    return [Version(version.public) for version in found if version is not None]
+    return [Version(version.public) for version in versions if version is not None]
 
 
 def _versions(stacks: Sequence[Versions], component: str) -> set[Version]:
@@ -127,7 +127,7 @@ def _split(text: str) -> list[Specifier]:
 
 
 def _simplified(parts: Sequence[Specifier]) -> str:
-    """The same range without the parts that others imply."""
+    """Return the same range without the parts that others imply."""
     kept = list(dict.fromkeys(parts))
     for part in parts:
         rest = [other for other in kept if other != part]

@@ -35,11 +35,11 @@ class New:
 
 
 def changed(path: Path, text: str, parts: Mapping[int, Sequence[Part]], new: Sequence[New]) -> str:
-    """The file's text with entries (by number, from 1) become their parts, none if there are none,
-    and with new ones at the end.
+    """Return the file's text with entries replaced by their parts, or removed, and new ones added.
 
-    An entry goes with the comment directly above it; a section's comment stays. Raises
-    BadInputError for a file whose entries are not plain ``[[expectation]]`` tables.
+    ``parts`` are by the entry's number, from 1; an entry with no parts is removed. The comment
+    directly above an entry belongs to it; a section's comment stays. Raises BadInputError for a
+    file whose entries are not plain ``[[expectation]]`` tables.
     """
     newline = "\r\n" if "\r\n" in text else "\n"
     head, entries = blocks.split(path, text)
@@ -107,6 +107,6 @@ def _stack(ranges: Mapping[str, str]) -> Any:
 
 
 def _text(text: str) -> String:
-    """A literal string where it can be one, which needs no escapes."""
+    """Return the text as a literal string, which needs no escapes, where that is possible."""
     plain = "'" not in text and text.isprintable()
     return tomlkit.string(text, literal="\\" in text and plain)

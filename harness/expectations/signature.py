@@ -57,15 +57,15 @@ def describes(signature: str, message: str) -> bool:
 
 
 def _utf8(text: str) -> str:
-    """The text without lone surrogates, which RE2 can't read."""
+    """Replace lone surrogates, which RE2 can't read."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def signature_of(message: str) -> str:
-    r"""A regular expression for the message's first line; ``^\s*$`` for most blank messages.
+    r"""Return a regular expression for the message's first line; ``^\s*$`` for a blank message.
 
-    Addresses, paths and numbers match any other; a long line is cut at the end of a word. Lines
-    that announce each other, as the bare name of an exception does, belong together.
+    It matches any address, path and number; a long line is cut at the end of a word. Where a line
+    only announces the next one, as the bare name of an exception does, both belong to it.
     """
     message = _utf8(message)
     line = first_line(message)
@@ -78,7 +78,7 @@ def signature_of(message: str) -> str:
 
 
 def first_line(message: str) -> str:
-    """The message's first line that says something, cut at the end of a word if it is long."""
+    """Return the message's first line that has content, cut at the end of a word if it is long."""
     line = whole_first_line(message)
     return line if len(line) <= _LONGEST else line[:_LONGEST].rpartition(" ")[0] or line[:_LONGEST]
 

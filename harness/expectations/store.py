@@ -54,14 +54,14 @@ class Expectations:
         return cls() if folder is None else cls.load(folder, known, findings)
 
     def find(self, case_id: str) -> Expectation | None:
-        """The case's entry on the stack; raises BadInputError if there are two."""
+        """Return the case's entry on the stack; raise BadInputError if there are two."""
         file = case_id.split("::", 1)[0]
         candidates = (*self._by_file.get(file, ()), *self._by_file.get("", ()))
-        found = list({e.where: e for p, e in candidates if p.fullmatch(case_id)}.values())
-        if len(found) > 1:
-            both = " and ".join(entry.where for entry in found)
+        matches = list({e.where: e for p, e in candidates if p.fullmatch(case_id)}.values())
+        if len(matches) > 1:
+            both = " and ".join(entry.where for entry in matches)
             raise BadInputError(f"{both} match {case_id}: expected one entry at most for a case")
-        return found[0] if found else None
+        return matches[0] if matches else None
 
     def unmatched(self, ids: Iterable[str], root: Path) -> list[str]:
         """Globs that match no collected case though their file was collected, or is not in
@@ -81,7 +81,7 @@ class Expectations:
 
 
 def _file_of(glob: str) -> str:
-    """The one file whose cases the glob can match, or "" for any."""
+    """Return the one file whose cases the glob can match, or "" if there may be several."""
     file = glob.split("::", 1)[0]
     return "" if _is_open(file) else file
 

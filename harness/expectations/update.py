@@ -62,10 +62,10 @@ def plan(
     cause: DeclaredCause | None,
     collect: Collect,
 ) -> UpdatePlan:
-    """The changes that follow from ``decisions``; nothing is added without a ``cause``.
+    """Plan the changes that follow from ``decisions``; add nothing without a ``cause``.
 
-    ``collect`` is asked for all cases of the files concerned, since a glob may match cases that
-    no report has. Raises BadInputError when they can't be collected, or a file can't be rewritten.
+    ``collect`` returns all cases of the files concerned, since a glob may match cases that no
+    report has. Raises BadInputError if they can't be collected, or a file can't be rewritten.
     """
     changed = [entry for entry in entries if decisions.passing.get(entry.where)]
     missing = decisions.missing if cause else {}
@@ -74,7 +74,7 @@ def plan(
     paths = sorted({id_.split("::", 1)[0] for id_ in concerned})
     ids = sorted({*decisions.evidence.areas, *(collect(paths) if paths else ())})
     narrowed = tuple(_narrowed(entry, decisions.passing[entry.where], ids) for entry in changed)
-    added = tuple(_added(folder, one, decisions, ids, cause) for one in missing if cause)
+    added = tuple(_added(folder, new, decisions, ids, cause) for new in missing if cause)
     return UpdatePlan(narrowed, added, _texts(narrowed, added))
 
 
@@ -118,7 +118,7 @@ def _narrowed(
 def _part(
     entry: Expectation, ranges: Ranges, members: Sequence[str], ids: Sequence[str]
 ) -> rewrite.Part:
-    """The entry for ``members`` only: a glob that matches others as well is replaced."""
+    """Return the entry for ``members`` only: globs that match other cases, too, are replaced."""
     chosen, seen, cases = set(members), set[str](), list[tuple[str, ...]]()
     for glob, pattern in zip(entry.cases, entry.patterns, strict=True):
         matched = [id_ for id_ in ids if pattern.fullmatch(id_)]

@@ -40,10 +40,10 @@ def missing(name: str) -> str:
 
 
 def environment(platform: str, devices: int) -> dict[str, str | None]:
-    """The variables that make every framework take so many devices of the platform; None unsets."""
+    """Return the variables that give every framework these devices; None unsets a variable."""
     every = (framework.environment(platform, devices) for framework in FRAMEWORKS.values())
-    found = {name: value for variables in every for name, value in variables.items()}
-    return found | {VARIABLE: platform}
+    merged = {name: value for variables in every for name, value in variables.items()}
+    return merged | {VARIABLE: platform}
 
 
 def conflict(

@@ -43,7 +43,7 @@ class Jax(Framework):
             os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
 
     def named_platforms(self, environment: Mapping[str, str]) -> Sequence[NamedPlatforms]:
-        """A configuration counts where it is not what JAX has read, or sets itself beside a TPU."""
+        """Return JAX's configuration where it differs from what JAX has read, or adds to a TPU."""
         variable = environment.get("JAX_PLATFORMS", "")
         jax = sys.modules.get("jax")
         configured = jax.config.jax_platforms or "" if jax is not None else ""
@@ -68,6 +68,6 @@ class Jax(Framework):
         del spmd  # a program's shardings say over which devices it runs
         import jax
 
-        found = jax.device_count()
-        if found != devices:
-            raise RuntimeError(f"JAX has {found} devices, expected {devices}")
+        count = jax.device_count()
+        if count != devices:
+            raise RuntimeError(f"JAX has {count} devices, expected {devices}")

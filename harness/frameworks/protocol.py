@@ -60,16 +60,18 @@ class Framework(Protocol):
         ...
 
     def named_platforms(self, environment: Mapping[str, str]) -> Sequence[NamedPlatforms]:
-        """What names platforms here, the deciding first; "" names none.
+        """Return what names platforms here, the deciding source first; "" names none.
 
-        ``environment`` are the user's variables: a framework may have set its default since.
-
-        Imports nothing. A setting that a lane leaves alone need not be here.
+        ``environment`` is the user's: a framework may have set its default since. Imports nothing,
+        and leaves out settings that no lane changes.
         """
         ...
 
     def clients(self) -> Sequence[str]:
-        """The clients it has started in this process, as ``JAX's cpu``; starts and imports none."""
+        """Return the clients that it has started in this process, such as ``JAX's cpu``.
+
+        Starts and imports nothing.
+        """
         ...
 
     def start(self, devices: int, *, spmd: bool) -> None:

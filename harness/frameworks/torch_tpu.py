@@ -55,6 +55,6 @@ class TorchTpu(Framework):
         import torch
         import torch_tpu  # noqa: F401 - registers the device
 
-        found = torch.accelerator.device_count()
-        if found != devices:
-            raise RuntimeError(f"torch_tpu has {found} devices, expected {devices}")
+        count = torch.accelerator.device_count()
+        if count != devices:
+            raise RuntimeError(f"torch_tpu has {count} devices, expected {devices}")

@@ -34,7 +34,7 @@ class TorchXla(Framework):
         return {"PJRT_DEVICE": PLATFORMS[platform].frameworks.get(self.name)}
 
     def prepare(self, platform: str, devices: int) -> None:
-        """It reads its variables when the runtime starts."""
+        """Do nothing: torch_xla reads its variables when the runtime starts."""
 
     def named_platforms(self, environment: Mapping[str, str]) -> Sequence[NamedPlatforms]:
         return [NamedPlatforms("PJRT_DEVICE", environment.get("PJRT_DEVICE", ""), "PJRT_DEVICE")]
@@ -50,6 +50,6 @@ class TorchXla(Framework):
         if spmd:
             xr.use_spmd()
         torch_xla.device()
-        found = xr.global_runtime_device_count()
-        if found != devices:
-            raise RuntimeError(f"the runtime has {found} devices, expected {devices}")
+        count = xr.global_runtime_device_count()
+        if count != devices:
+            raise RuntimeError(f"the runtime has {count} devices, expected {devices}")

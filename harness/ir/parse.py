@@ -81,8 +81,8 @@ def parse(source: str | bytes) -> Program:
 def read_artifact(artifact: bytes) -> Any:
     """Return the StableHLO module of a portable artifact."""
     with _context() as context:
-        found = _artifacts.deserialize_portable_artifact(artifact)  # text before jaxlib 0.10
-        return ir.Module.parse(found, context) if isinstance(found, str) else found
+        program = _artifacts.deserialize_portable_artifact(artifact)  # text before jaxlib 0.10
+        return ir.Module.parse(program, context) if isinstance(program, str) else program
 
 
 def name_of(artifact: bytes) -> str:

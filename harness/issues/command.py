@@ -39,15 +39,15 @@ def _sync(options: argparse.Namespace) -> int:
 
     site = site_address(options.site, "--site")
     history, issues = History(options.history), Issues(options.repo)
-    found = history.ask(state)
+    standing = history.ask(state)
     name_set_aside(history.set_aside)
-    actions = decide(found, issues.all(), site)
+    actions = decide(standing, issues.all(), site)
     opened = [action for action in actions if action.kind == "open"]
     kept = [action for action in actions if action.kind != "open"] + opened[: options.most]
     for action in kept:
         number = action.number if options.dry_run else issues.carry_out(action)
-        told = printable(action.title or action.comment)
-        show(f"{action.kind:<7} #{number or '?'} {told}".rstrip())
+        subject = printable(action.title or action.comment)
+        show(f"{action.kind:<7} #{number or '?'} {subject}".rstrip())
     left = len(opened) - len(opened[: options.most])
-    show(f"{len(found.regressions)} regressions stand, {len(kept)} issues changed, {left} left")
+    show(f"{len(standing.regressions)} regressions stand, {len(kept)} issues changed, {left} left")
     return 0

@@ -62,9 +62,9 @@ class Issues:
         return action.number
 
     def _label(self) -> None:
-        """The label, made if need be: with it the issues are found again."""
-        said = {"name": LABEL, "color": "b60205", "description": "kept by xla-harness"}
-        self._send("POST", f"{self._path}/labels", said, known=(422,))
+        """Create the label by which the issues are found again, if it is missing."""
+        label = {"name": LABEL, "color": "b60205", "description": "kept by xla-harness"}
+        self._send("POST", f"{self._path}/labels", label, known=(422,))
 
     def _pages(self, address: str) -> Iterator[dict[str, Any]]:
         seen = set[str]()
@@ -91,9 +91,9 @@ class Issues:
         data: Mapping[str, Any] | None,
         known: tuple[int, ...] = (),
     ) -> tuple[Any, str]:
-        """The answer and its Link. What was refused for its rate is tried again when it may be.
+        """Return the answer and its Link header; repeat a request that the rate limit refused.
 
-        A write that failed otherwise is not tried again: it may have been carried out.
+        A write that failed otherwise is not repeated: it may have been carried out.
         """
         for _ in range(_TRIES):
             try:
@@ -134,7 +134,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 def _issue(address: str, data: Any) -> Issue:
-    """An issue as the API tells it; raises BadInputError for anything else."""
+    """Return an issue from the API's data; raise BadInputError if it is none."""
     try:
         number, title, body = data["number"], data["title"], data["body"] or ""
         is_open = data["state"] == "open"

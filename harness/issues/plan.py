@@ -69,10 +69,10 @@ def decide(state: State, issues: Iterable[Issue], site: str = "") -> list[Action
 
 
 def _owner(regression: Regression, known: Sequence[_Known]) -> _Known | None:
-    """The issue of this cause; else an open one that has one of its cases.
+    """Return the issue of this cause, or else an open one that has one of its cases.
 
-    What was fixed and breaks in another way is another regression. Cases that are lost again are
-    not: a runner that dies now and then is one issue.
+    A case that was fixed and breaks in another way is a new regression. Cases that are lost again
+    are not: a runner that dies now and then is one issue.
     """
     lines, kind = set(regression.lines), regression.first.state
     by_key = [each for each in known if each.mark.key == regression.key]
@@ -100,20 +100,20 @@ def _still(known: _Known, standing: Sequence[Regression], state: State, site: st
         if all(each.flaky for each in standing) or (known.by_hand and not new):
             return None
         back = f"It is back: {_count(len(lines))}."
-        said = back if mark.left == "fixed" else _changed(known, lines)
-        return Action("reopen", issue.number, title(main), whole, said)
+        comment = back if mark.left == "fixed" else _changed(known, lines)
+        return Action("reopen", issue.number, title(main), whole, comment)
     if digest(text)[:12] == mark.text and lines == mark.lines:
         return None
     return Action("update", issue.number, title(main), whole, _changed(known, lines))
 
 
 def _main(known: _Known, standing: Sequence[Regression]) -> Regression:
-    """What the issue is about: the cause that it was opened for, if that still stands."""
+    """Return the regression that the issue was opened for if it still stands, or else another."""
     return next((each for each in standing if each.key == known.mark.key), standing[0])
 
 
 def _gone(known: _Known, state: State) -> Action | None:
-    """Closed once every case works again; one that nobody has measured since keeps it open."""
+    """Close the issue once every case works again; a case that was not measured keeps it open."""
     runs = [state.working.get(line, "") for line in known.mark.lines]
     if known.mark.left == "fixed" or not runs or not all(runs):
         return None
@@ -122,9 +122,9 @@ def _gone(known: _Known, state: State) -> Action | None:
         return Action("update", known.issue.number, "", text)
     last = max(runs)
     versions = state.versions.get(last, {})
-    said = ", ".join(f"{n} {v}" for n, v in versions.items() if v and n not in ("stack", "commit"))
+    words = ", ".join(f"{n} {v}" for n, v in versions.items() if v and n not in ("stack", "commit"))
     comment = (
-        f"Fixed: {_count(len(runs))} as declared or better in run {code(last)} ({plain(said)})."
+        f"Fixed: {_count(len(runs))} as declared or better in run {code(last)} ({plain(words)})."
     )
     return Action("close", known.issue.number, "", text, comment)
 

@@ -33,18 +33,18 @@ def exchange(compute: Callable[[], Any], job: Job, deadline: float) -> list[Any]
     end = time.monotonic() + deadline
     case = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
     own = _computed(job.number, compute)
-    told = (_gather if job.number == 0 else _tell)(job, own, wire.digest(case), end)
+    received = (_gather if job.number == 0 else _tell)(job, own, wire.digest(case), end)
     for worker in range(job.count):
-        if worker not in told:
+        if worker not in received:
             raise RankError(f"worker {job.worker(worker)} told no value in {deadline:g} s")
     for worker in range(job.count):
-        if raised := told[worker].raised:
+        if raised := received[worker].raised:
             raise RankError(f"worker {job.worker(worker)} raised\n{raised}")
-    return [told[worker].value for worker in range(job.count)]
+    return [received[worker].value for worker in range(job.count)]
 
 
 def _computed(worker: int, compute: Callable[[], Any]) -> Value:
-    """The value as JSON returns it to the others, or the traceback."""
+    """Return the value as the others get it after JSON, or the traceback."""
     try:
         line = encode(Value(worker, compute(), None))
         if len(line) > _LINE:
@@ -55,28 +55,28 @@ def _computed(worker: int, compute: Callable[[], Any]) -> Value:
 
 
 def _gather(job: Job, own: Value, about: str, end: float) -> Told:
-    """The first worker: hears all others, then tells all."""
-    told, agreed = {0: own}, set[int]()  # who is at this case, and not at an earlier one
+    """Collect the values of all workers, then send them to all. The first worker does this."""
+    received, agreed = {0: own}, set[int]()  # who is at this case, and not at an earlier one
     port = job.address[1] + 1
     try:
         listener = wire.Listener(port, job, _LINE)
     except OSError as error:
         raise RankError(f"worker {job.worker(0)}: port {port}: {error.strerror}") from error
     with listener:
-        while len(told) < job.count and (left := end - time.monotonic()) > 0:
+        while len(received) < job.count and (left := end - time.monotonic()) > 0:
             for worker, message in listener.hear(left):
                 match message:
                     case Hello() if message.about == about:
                         agreed.add(worker)
                     case Value() if worker in agreed and message.worker == worker:
-                        told[worker] = message
+                        received[worker] = message
                     case _:
                         agreed.discard(worker)
                         listener.drop(worker)
         for worker in agreed:
             seconds = end - time.monotonic()
-            listener.workers[worker].tell(*told.values(), All(), seconds=seconds)
-    return told
+            listener.workers[worker].tell(*received.values(), All(), seconds=seconds)
+    return received
 
 
 def _tell(job: Job, own: Value, about: str, end: float) -> Told:
@@ -84,23 +84,23 @@ def _tell(job: Job, own: Value, about: str, end: float) -> Told:
     while (connection := wire.join(job.address[1] + 1, job, about, _LINE, end)) is not None:
         with connection.socket:
             connection.tell(own, seconds=end - time.monotonic())
-            told = _told(job, connection, end)
-        if told is not None:
-            return told
+            received = _told(job, connection, end)
+        if received is not None:
+            return received
         time.sleep(_RETRY)
     return {job.number: own}
 
 
 def _told(job: Job, connection: wire.Connection, end: float) -> Told | None:
-    """What the first worker has told; None when the connection has ended before."""
-    told: Told = {}
+    """Return what the first worker sent, or None if the connection ended before."""
+    received: Told = {}
     with suppress(MessageError):
         for message in connection.messages_until(end):
             match message:
                 case All():
-                    return told
+                    return received
                 case Value() if wire.is_index(message.worker, job.count):
-                    told[message.worker] = message
+                    received[message.worker] = message
                 case _:
                     return None
     return None

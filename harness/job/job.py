@@ -43,18 +43,18 @@ class Job:
         return self.slice * self.hosts + self.host
 
     def worker(self, number: int) -> str:
-        """A worker's name, ``slice-host``."""
+        """Return a worker's name, ``slice-host``."""
         return f"{number // self.hosts}-{number % self.hosts}"
 
 
 @cache
 def current() -> Job | None:
-    """This worker's job, read from the environment once, because lanes change that for cases."""
+    """Return this worker's job, read from the environment once: lanes change it for cases."""
     return of(os.environ)
 
 
 def of(environment: Mapping[str, str]) -> Job | None:
-    """The job of a worker with that environment; None without a rendezvous, or for one worker.
+    """Return the job of a worker with that environment; None for one worker, or no rendezvous.
 
     Raises BadInputError, naming the variable.
     """

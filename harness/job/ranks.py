@@ -52,20 +52,20 @@ def run_ranks(fn: Callable[[int], Any], topology: Topology, *, deadline: float =
         except RankError as error:
             if log is None:
                 raise
-            found = log.read()
-            for event in found.of("failed")[:1]:  # the test is given the reason with this error
+            recorded = log.read()
+            for event in recorded.of("failed")[:1]:  # the test is given the reason with this error
                 events.write("seen", {}, stack=event.stack)
-            message = _with_reason(error, found)
+            message = _with_reason(error, recorded)
             raise RankError(message, error.process, died=error.died) from None
 
 
-def _with_reason(error: RankError, found: Events) -> str:
+def _with_reason(error: RankError, events: Events) -> str:
     """Return the error's message and the whole reason why the job can't go on, if there is one.
 
     A rank that knew the reason when it ended is only a victim: then the reason comes first. The
     runtime of JAX ends such ranks with messages of its own.
     """
-    message, failed = str(error), found.of("failed")
+    message, failed = str(error), events.of("failed")
     reason = (failed[0].stack or "") if failed else ""
     if not reason or reason in message:
         return message

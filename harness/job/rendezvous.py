@@ -78,18 +78,18 @@ class First:
     def meet(self, number: int, seconds: float) -> Death | None:
         end = time.monotonic() + seconds
         self._hear(0)
-        while (found := self._look(number)) is None:
+        while (outcome := self._look(number)) is None:
             if (left := end - time.monotonic()) <= 0:  # however much a stranger has to say
-                found = self._never_came(number, seconds)
+                outcome = self._never_came(number, seconds)
                 break
             self._hear(left)
-        answer = No(number, found.message, found.kind) if found.message else Go(number)
+        answer = No(number, outcome.message, outcome.kind) if outcome.message else Go(number)
         for worker in [worker for worker, at in self._at.items() if at == number]:
             self._answer(worker, answer)
-        return found if found.message else None
+        return outcome if outcome.message else None
 
     def _look(self, number: int) -> Death | None:
-        """What is known without waiting: a reason not to start; one without a message means go."""
+        """Return why not to start, a death without message to start, or None if unknown."""
         if self._lost:
             self._tell_all(WorkerLost(self._lost))
             return _death(Kind.CRASHED, self._lost)
@@ -176,7 +176,7 @@ class Other:
         )
 
     def _received(self, connection: wire.Connection, seconds: float) -> Iterator[Message | None]:
-        """The messages of that time, then None if the connection has ended."""
+        """Yield the messages that arrive in that time, then None if the connection has ended."""
         connection.socket.settimeout(seconds)
         going_on = connection.receive()
         try:
@@ -187,7 +187,7 @@ class Other:
             yield None
 
     def _understood(self, message: Message | None, number: int) -> Death | None:
-        """The answer for that case; None if the message answers an earlier one."""
+        """Return the answer for that case, or None if the message answers an earlier one."""
         match message:
             case Stop(why):
                 raise BadInputError(why)

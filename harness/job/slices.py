@@ -41,9 +41,9 @@ def run_slices(fn: Callable[[int], Any], topology: Topology, *, deadline: float 
 
 
 def shared_store(path: Path, slices: int, number: int) -> Any:
-    """A store of torch.distributed for the slices of ``run_slices``: a file, or the first host.
+    """Return a store of torch.distributed for the slices of ``run_slices``.
 
-    That of the first host is upstream's TCPStore, which takes whoever reaches its port.
+    It is a file, or upstream's TCPStore on the first host, which accepts whoever reaches its port.
     """
     import torch.distributed as dist
 
@@ -55,9 +55,9 @@ def shared_store(path: Path, slices: int, number: int) -> Any:
 
 
 def _real_job(topology: Topology) -> Job | None:
-    """The job that this process is a slice of, if it is one of that many slices.
+    """Return the job of which this process is a slice, if it has that many slices.
 
-    A slice of the virtual TPU is one process, so a slice of several hosts is not meant.
+    A slice of the virtual TPU is one process, so slices of several hosts don't count.
     """
     real = job.current()
     if real is None or real.slices == 1 or real.slices != topology.slices:

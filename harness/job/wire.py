@@ -43,7 +43,7 @@ def is_index(number: int, count: int) -> bool:
 
 
 def digest(text: str) -> str:
-    """A digest of what both sides must agree on."""
+    """Return a digest of what both sides must agree on."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -116,16 +116,16 @@ class Listener:
         self._server.close()
 
     def hear(self, seconds: float) -> list[Heard]:
-        """What workers have said, by their numbers: ``Hello`` first; None for their end.
+        """Return the workers' messages by their numbers: ``Hello`` first, None for the end.
 
-        Waits ``seconds`` at most, and returns earlier when anything happens, be it a stranger.
+        Waits ``seconds`` at most, and returns earlier if anything happens, even from a stranger.
         """
         if self._strangers:
             seconds = min(seconds, min(self._strangers.values()) - time.monotonic())
         ready = [key.data for key, _ in self._selector.select(max(seconds, 0))]
-        heard = [one for data in ready if data is not None for one in self._read(data)]
+        heard = [message for data in ready if data is not None for message in self._read(data)]
         now = time.monotonic()
-        for stranger in [one for one, late in self._strangers.items() if late <= now]:
+        for stranger in [stranger for stranger, late in self._strangers.items() if late <= now]:
             self._drop(stranger)
         if None in ready:
             heard += self._accept()
@@ -200,7 +200,7 @@ class Listener:
 
 
 def join(port: int, job: Job, about: str, limit: int, end: float) -> Connection | None:
-    """A connection of this worker to the first one, tried until ``end``; None without one.
+    """Connect this worker to the first one, trying until ``end``; return None if that fails.
 
     Raises BadInputError when the first worker has another token.
     """
@@ -225,7 +225,7 @@ def join(port: int, job: Job, about: str, limit: int, end: float) -> Connection 
 
 
 def _answer(connection: Connection, end: float) -> Message | None:
-    """The answer to a hello; None when the connection has ended without."""
+    """Return the answer to a hello, or None if the connection ended without one."""
     with suppress(MessageError):
         return next(connection.messages_until(end), None)
     return None

@@ -135,37 +135,39 @@ def _collect(options: argparse.Namespace) -> int:
     name, namespace = job_plan.name_of(options.name), job_plan.namespace_of(options.namespace)
     over = workers.collect(name, namespace, options.out, options.timeout, say)
     for worker in over:
-        say(f"{worker.name}  {worker.told}")
+        say(f"{worker.name}  {worker.status}")
     merged = options.out / "report.xml"
     reports = {worker.name: worker.folder / work.REPORT for worker in over}
-    found = merge.write(reports, merged, {worker.name: worker.told for worker in over})
-    data = _as_data(found, merged) | {"exits": {worker.name: worker.exit for worker in over}}
-    answer(options, data, "\n".join([*found.lines, str(merged)]))
-    return _code(found, bad=any(worker.exit for worker in over))
+    merged_report = merge.write(reports, merged, {worker.name: worker.status for worker in over})
+    data = _as_data(merged_report, merged) | {
+        "exits": {worker.name: worker.exit for worker in over}
+    }
+    answer(options, data, "\n".join([*merged_report.lines, str(merged)]))
+    return _code(merged_report, bad=any(worker.exit for worker in over))
 
 
 def _merge(options: argparse.Namespace) -> int:
     reports = {folder.name: folder / work.REPORT for folder in options.folders}
     if len(reports) < len(options.folders):
         raise BadInputError("DIR: expected a folder of each worker, found two of one name")
-    found = merge.write(reports, options.out, {})
-    answer(options, _as_data(found, options.out), "\n".join(found.lines))
-    return _code(found)
+    merged = merge.write(reports, options.out, {})
+    answer(options, _as_data(merged, options.out), "\n".join(merged.lines))
+    return _code(merged)
 
 
-def _code(found: merge.Merged, *, bad: bool = False) -> int:
-    if found.bad or bad:
+def _code(merged: merge.Merged, *, bad: bool = False) -> int:
+    if merged.bad or bad:
         return 1
-    return PARTIAL if found.faults else 0
+    return PARTIAL if merged.faults else 0
 
 
-def _as_data(found: merge.Merged, report: Path) -> dict[str, Any]:
-    """What docs/json.md describes."""
+def _as_data(merged: merge.Merged, report: Path) -> dict[str, Any]:
+    """Return the data that docs/json.md describes."""
     return {
         "report": str(report),
-        "workers": found.workers,
-        "missing": dict(found.missing),
-        "faults": list(found.faults),
-        "skew": list(found.skew),
-        "counts": {str(kind): count for kind, count in found.counts.items()},
+        "workers": merged.workers,
+        "missing": dict(merged.missing),
+        "faults": list(merged.faults),
+        "skew": list(merged.skew),
+        "counts": {str(kind): count for kind, count in merged.counts.items()},
     }

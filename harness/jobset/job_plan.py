@@ -53,17 +53,17 @@ class JobPlan:
         return slice_ if self.slices == 1 else f"{self.slices}x{slice_}"
 
     def host(self, slice_: int | str, worker: int) -> str:
-        """The DNS name of a worker, from any pod of the namespace."""
+        """Return the DNS name of a worker, valid in any pod of the namespace."""
         return f"{self.name}-{REPLICATED}-{slice_}-{worker}.{self.name}"
 
 
 def name_of(text: str) -> str:
-    """A JobSet's name; BadInputError for what is no DNS label."""
+    """Parse a JobSet's name; raise BadInputError if it is no DNS label."""
     return _label("name", text, _NAME, "a letter first")
 
 
 def namespace_of(text: str) -> str:
-    """A namespace; BadInputError for what is no DNS label."""
+    """Parse a namespace; raise BadInputError if it is no DNS label."""
     return _label("--namespace", text, _NAMESPACE, "no dash at either end")
 
 
@@ -126,8 +126,8 @@ def _lanes() -> list[str]:
 
 def _generation(accelerator: str) -> Generation:
     by_label = {generation.gke: generation for generation in TPU.generations}
-    if found := by_label.get(accelerator):
-        return found
+    if topology_label := by_label.get(accelerator):
+        return topology_label
     near = [generation.gke for generation in TPU.generations if generation.name == accelerator]
     near = near or get_close_matches(accelerator, by_label, n=1, cutoff=0.3)
     hint = f"; did you mean {near[0]}?" if near else ""

@@ -37,17 +37,17 @@ class KubernetesCluster:
     namespace: str
 
     def jobset(self, name: str) -> dict[str, Any]:
-        """The JobSet; BadInputError, with kubectl's words, when there is none."""
+        """Return the JobSet; raise BadInputError, with kubectl's message, if there is none."""
         done = self._run("get", "jobset", name, "--output=json")
         if done.returncode:
             raise BadInputError(f"jobset {name}: {_said(done)}")
-        found = _object(done.stdout)
-        if found is None:
+        jobset = _object(done.stdout)
+        if jobset is None:
             raise BadInputError(f"jobset {name}: expected JSON of kubectl, found something else")
-        return found
+        return jobset
 
     def pods(self, name: str) -> list[Pod] | None:
-        """The JobSet's pods; None when the cluster did not answer, or not with pods."""
+        """Return the JobSet's pods; None if the cluster did not answer, or not with pods."""
         done = self._run("get", "pods", f"--selector={_NAME}={name}", "--output=json")
         items = (_object(done.stdout) or {}).get("items")
         if done.returncode or not isinstance(items, list):
@@ -111,28 +111,28 @@ class KubernetesCluster:
 
 
 def _object(text: bytes) -> dict[str, Any] | None:
-    """The JSON object that kubectl printed; None for anything else."""
+    """Return the JSON object that kubectl printed, or None for anything else."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _part(data: Any, key: str) -> dict[str, Any]:
-    """An object within another one; empty where there is none."""
-    found = data.get(key) if isinstance(data, dict) else None
-    return found if isinstance(found, dict) else {}
+    """Return an object within another one, empty if it is missing."""
+    part = data.get(key) if isinstance(data, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def _pod(item: Any) -> Pod | None:
     metadata, status = _part(item, "metadata"), _part(item, "status")
-    said = _part(metadata, "annotations") | _part(metadata, "labels")
+    labels = _part(metadata, "annotations") | _part(metadata, "labels")
     if not isinstance(metadata.get("name"), str):
         return None
     return Pod(
         name=metadata["name"],
-        worker=f"{said.get(_INDEX, '?')}-{said.get(_COMPLETION, '?')}",
+        worker=f"{labels.get(_INDEX, '?')}-{labels.get(_COMPLETION, '?')}",
         phase=str(status.get("phase", "")),
         ended=_ended(status),
     )

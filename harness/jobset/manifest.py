@@ -31,7 +31,7 @@ _CPU = {"cpu": "2", "memory": "16Gi"}  # of a rehearsal's pod: torch, and a case
 
 
 def manifest(plan: JobPlan) -> Json:
-    """The Secret and the JobSet, as one list. Each has a token of its own."""
+    """Return the Secret and the JobSet as one list. Each manifest has its own token."""
     return {"apiVersion": "v1", "kind": "List", "items": [_secret(plan), _jobset(plan)]}
 
 
@@ -40,7 +40,7 @@ def _labels(plan: JobPlan) -> dict[str, str]:
 
 
 def _secret(plan: JobPlan) -> Json:
-    """The token. It can't be changed: of one job all workers have the same."""
+    """Return the Secret with the token, immutable because all workers must have the same."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -60,7 +60,7 @@ def _secret_name(plan: JobPlan) -> str:
 
 
 def _jobset(plan: JobPlan) -> Json:
-    """A pod that fails ends the job: a slice less can't be made up for."""
+    """Return the JobSet. A failed pod ends the job, since no slice can be replaced."""
     labels = _labels(plan)
     annotations = {
         "xla-harness/topology": plan.topology,
@@ -170,7 +170,7 @@ def _chips(plan: JobPlan) -> int:
 
 
 def unsupported(plan: JobPlan) -> str:
-    """What GKE's documentation says against the plan, or ""."""
+    """Return what GKE's documentation says against the plan, or ""."""
     if plan.on_hardware and plan.slices > 1 and plan.hosts == 1:
         return (
             f"note: a slice {_grid(plan.generation, plan.grid)} is one host, and GKE documents "

@@ -22,11 +22,11 @@ _MOST = 10_000  # slices, or hosts of one
 
 @dataclass
 class Worker:
-    """One worker; ``exit`` is pytest's code, or 1 for a worker without one. ``told`` says it."""
+    """One worker; ``exit`` is pytest's code, or 1 for a worker without one. ``status`` says why."""
 
     name: str  # slice-host
     folder: Path
-    told: str = "its pod never came"
+    status: str = "its pod never came"
     exit: int = 1
     over: bool = False
     pod: str = ""
@@ -64,9 +64,9 @@ def collect(
 
 
 def _expected(cluster: KubernetesCluster, name: str) -> list[str]:
-    found = cluster.jobset(name)
+    jobset = cluster.jobset(name)
     try:
-        (job,) = found["spec"]["replicatedJobs"]
+        (job,) = jobset["spec"]["replicatedJobs"]
         slices, hosts = int(job["replicas"]), int(job["template"]["spec"]["completions"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInputError(
@@ -78,7 +78,7 @@ def _expected(cluster: KubernetesCluster, name: str) -> list[str]:
 
 
 def _look(cluster: KubernetesCluster, name: str, workers: dict[str, Worker]) -> list[Pod]:
-    """The pods; a worker whose pod has gone, as those of a failed job go, is over."""
+    """Return the pods; end a worker whose pod is gone, as those of a failed job are."""
     pods = cluster.pods(name)
     if pods is None:
         return []
@@ -86,7 +86,7 @@ def _look(cluster: KubernetesCluster, name: str, workers: dict[str, Worker]) -> 
     for worker in workers.values():
         worker.missed = 0 if worker.name in there or not worker.pod else worker.missed + 1
         if worker.missed >= _GONE and not worker.over:
-            worker.over, worker.told = True, f"died: pod {worker.pod} was deleted"
+            worker.over, worker.status = True, f"died: pod {worker.pod} was deleted"
     return [pod for pod in pods if pod.worker in workers]
 
 
@@ -95,27 +95,27 @@ def _visit(
 ) -> None:
     worker.pod = pod.name
     if pod.phase == "Pending" and not pod.ended:
-        worker.told = f"pod {pod.name} never ran"
+        worker.status = f"pod {pod.name} never ran"
         return
     if worker.log is None:
         worker.log = cluster.follow(pod.name, worker.folder / POD_LOG)
     if pod.ended:
-        worker.over, worker.told = True, f"died: {pod.ended}"
-        say(f"{worker.name}: {worker.told}")
+        worker.over, worker.status = True, f"died: {pod.ended}"
+        say(f"{worker.name}: {worker.status}")
         return
-    worker.told = f"pod {pod.name} was still running"
+    worker.status = f"pod {pod.name} was still running"
     code = cluster.done(pod.name)
     if code is None:
         return
     wrong = cluster.copy(pod.name, worker.folder)
     if wrong:
-        worker.told = f"its files can't be copied: {wrong}"
-        say(f"{worker.name}: {worker.told}")
+        worker.status = f"its files can't be copied: {wrong}"
+        say(f"{worker.name}: {worker.status}")
         return  # and tried again
     cluster.release(pod.name)
     worker.over, worker.exit = True, code
-    worker.told = _told(code, worker.folder / REPORT)
-    say(f"{worker.name}: {worker.told}")
+    worker.status = _told(code, worker.folder / REPORT)
+    say(f"{worker.name}: {worker.status}")
 
 
 def _told(code: int, report: Path) -> str:
@@ -126,11 +126,11 @@ def _told(code: int, report: Path) -> str:
 def _give_up(workers: list[Worker], timeout: float) -> None:
     for worker in workers:
         if not worker.over:
-            worker.told = f"{worker.told} after {timeout:g} s"
+            worker.status = f"{worker.status} after {timeout:g} s"
 
 
 def _end_log(worker: Worker) -> None:
-    """A log that ended by itself is whole; one of a pod that runs on would go on for ever."""
+    """Wait for the end of the log, and stop it if the pod still runs and the log goes on."""
     if worker.log is None:
         return
     try:

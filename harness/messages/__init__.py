@@ -19,7 +19,7 @@ _TOKEN_BYTES = 32
 
 
 def new_token() -> str:
-    """What proves that a message belongs to one conversation: 64 hexadecimal digits."""
+    """Return 64 random hexadecimal digits that prove that a message belongs to a conversation."""
     return secrets.token_hex(_TOKEN_BYTES)
 
 

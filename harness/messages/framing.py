@@ -24,7 +24,7 @@ MOST_OF_A_READ = 1 << 16  # bytes: more than any packet
 
 
 def encode(message: Message, default: Callable[[Any], Any] | None = None) -> bytes:
-    """The message's line; ``default`` says what stands for a value that JSON can't say.
+    """Return the message as a line; ``default`` converts values that JSON does not have.
 
     Raises TypeError or ValueError for such a value without a ``default``.
     """
@@ -32,7 +32,7 @@ def encode(message: Message, default: Callable[[Any], Any] | None = None) -> byt
 
 
 def decode(line: bytes) -> Any:
-    """The JSON of a line from outside, whose depth and numbers are bounded. Raises MessageError."""
+    """Parse a line of JSON from outside, of bounded depth and numbers. Raises MessageError."""
     bare = _STRING.sub(b"", line)
     depth = 0
     for bracket in _BRACKET.finditer(bare):
@@ -65,7 +65,7 @@ class Lines:
         self._rest += data
 
     def messages(self) -> Iterator[Message]:
-        """What has come whole. Raises MessageError for no message, or a line over the limit."""
+        """Yield the complete messages. Raises MessageError for bad data or too long a line."""
         while True:
             end = self._rest.find(b"\n", self._searched)
             if (len(self._rest) if end < 0 else end) > self.limit:
@@ -105,7 +105,7 @@ class Packets:
         self.stray = 0
 
     def feed(self, packet: bytes) -> Message | None:
-        """The message that ``packet`` completes, if it does."""
+        """Return the message that ``packet`` completes, if there is one."""
         start = len(self._token) + _HEADER.size
         if not packet.startswith(self._token) or len(packet) < start:
             self.stray += len(packet)

@@ -8,7 +8,7 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nothing listens on at the moment."""
+    """Return a TCP port of this machine on which nothing listens at the moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

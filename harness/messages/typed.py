@@ -21,7 +21,7 @@ class Message:
 
 
 def as_data(message: Message) -> dict[str, Any]:
-    """The object that stands for the message in JSON."""
+    """Return the JSON object for the message."""
     values = {field.name: getattr(message, field.name) for field in fields(message)}
     return {_TYPE: type(message).__name__, **values}
 
@@ -33,10 +33,10 @@ class Vocabulary:
         self._kinds = {kind.__name__: kind for kind in kinds}
 
     def read(self, data: Any) -> Message:
-        """The message of ``as_data``.
+        """Return the message that ``as_data`` converted.
 
-        Raises MessageError for another type, for missing and for unknown fields, and for a value
-        that is not of its field's type; True is no int.
+        Raises MessageError for another type, for missing and unknown fields, and for a value that
+        is not of its field's type; True is no int.
         """
         if not isinstance(data, dict):
             raise MessageError("expected a JSON object")

@@ -23,7 +23,7 @@ LAUNCHER = "set_tpu_launch_env"
 
 
 def unfit_here() -> str:
-    """What this environment's torch_tpu lacks, as a sentence; "" if nothing, or without one."""
+    """Return what the installed torch_tpu lacks, as a sentence, or "" if nothing."""
     try:
         own = distribution("torch_tpu")
     except PackageNotFoundError:
@@ -33,7 +33,7 @@ def unfit_here() -> str:
 
 
 def unmet(own: Distribution, versions: Mapping[str, str]) -> list[str]:
-    """What a package requires of Python and of the components, and has not: "needs X, found Y"."""
+    """Return the unmet requirements of Python and of components: "needs X, found Y"."""
     python = ",".join(own.metadata.get_all("Requires-Python") or [])
     wanted: dict[str, SpecifierSet] = {"python": SpecifierSet(python)} | {
         canonicalize_name(requirement.name): requirement.specifier
@@ -43,9 +43,11 @@ def unmet(own: Distribution, versions: Mapping[str, str]) -> list[str]:
     lacks = []
     for name in ("python", *COMPONENTS):
         specifier = wanted.get(canonicalize_name(name))
-        found = versions.get(name, ABSENT)
-        if specifier is not None and not _has(specifier, found):
-            lacks.append(f"needs {name}{specifier}, found {'none' if found == ABSENT else found}")
+        installed = versions.get(name, ABSENT)
+        if specifier is not None and not _has(specifier, installed):
+            lacks.append(
+                f"needs {name}{specifier}, found {'none' if installed == ABSENT else installed}"
+            )
     return lacks
 
 
@@ -76,9 +78,10 @@ def unlaunched(program: str, topology: Topology) -> str:
 
 @cache
 def launched() -> Mapping[int, tuple[int, ...]]:
-    """The numbers of chips in the tables of the installed torch_tpu, by the chip's PCI device.
+    """Return the numbers of chips in the installed torch_tpu's tables, by the chip's PCI device.
 
-    Read from its ``hardware.py``, where one table names the others; empty for any other form.
+    They come from its ``hardware.py``, where one table names the others; empty if it has another
+    form.
     """
     try:
         file = distribution("torch_tpu").locate_file("torch_tpu/_internal/utils/hardware.py")
@@ -88,13 +91,13 @@ def launched() -> Mapping[int, tuple[int, ...]]:
     tables = {
         node.target.id: [
             (key.value, value)
-            for key, value in zip(found.keys, found.values, strict=True)
+            for key, value in zip(dictionary.keys, dictionary.values, strict=True)
             if isinstance(key, ast.Constant)
         ]
         for node in tree.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-        for found in ast.walk(node)
-        if isinstance(found, ast.Dict)
+        for dictionary in ast.walk(node)
+        if isinstance(dictionary, ast.Dict)
     }
     return {
         int(str(device), 16): tuple(int(str(chips)) for chips, _ in tables.get(table.id, ()))

@@ -24,7 +24,7 @@ class HostWork:
         self.calls: dict[str, int] = {}
 
     def counted(self, step: str, times: int = 1) -> AbstractContextManager[None]:
-        """A block in which this thread's calls are counted.
+        """Count this thread's calls in a block.
 
         Warm up first: caches that the first step fills are not what every other step costs.
 

@@ -14,15 +14,15 @@ _NUMBER = re.compile(r"#?(\d+)")
 
 
 def page(issue: str) -> str:
-    """The issue's address; "" for a cause that is no issue (``finding NAME``)."""
+    """Return the issue's address; "" for a cause that is no issue (``finding NAME``)."""
     match = ISSUE.fullmatch(issue)
     return f"https://github.com/{match[1]}/issues/{match[2]}" if match else ""
 
 
 def resolve(text: str, known: Iterable[str]) -> str:
-    """The one of ``known`` that a person means by ``text``.
+    """Return the issue of ``known`` that a person means by ``text``.
 
-    Raises BadInputError with near matches when it is none of them, or a number that several have.
+    Raises BadInputError with near matches if it is none of them, or a number that several have.
     """
     issues = sorted(set(known))
     match = ISSUE.fullmatch(text) or _PAGE.fullmatch(text)
@@ -34,11 +34,11 @@ def resolve(text: str, known: Iterable[str]) -> str:
         raise BadInputError(
             f"issue {text!r}: expected 'pytorch/xla#8854', its address on github.com, or its number"
         )
-    found = [issue for issue in issues if issue.lower() in map(str.lower, wanted)]
-    if len(found) > 1:
-        raise BadInputError(f"issue {text!r}: expected one of {', '.join(found)}")
-    if not found:
+    matches = [issue for issue in issues if issue.lower() in map(str.lower, wanted)]
+    if len(matches) > 1:
+        raise BadInputError(f"issue {text!r}: expected one of {', '.join(matches)}")
+    if not matches:
         near = difflib.get_close_matches(wanted[0] if wanted else text, issues, n=3, cutoff=0.5)
         hint = f"; near it: {', '.join(near)}" if near else ""
         raise BadInputError(f"issue {text!r}: no case and no row names it{hint}")
-    return found[0]
+    return matches[0]

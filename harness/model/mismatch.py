@@ -32,10 +32,10 @@ class DiscoveryError(MismatchError):
 
 
 def layer_of_mismatch(error: BaseException | None) -> str:
-    """The layer that the error carries, or the error that it was raised from; "" if none does."""
-    found = ""
+    """Return the layer of the error, or of the error that it was raised from; "" without one."""
+    layer = ""
     while error is not None:
         if isinstance(error, MismatchError):
-            found = error.layer
+            layer = error.layer
         error = error.__cause__
-    return found
+    return layer

@@ -41,18 +41,18 @@ class Modified:
 
 @cache
 def modified_components() -> tuple[Modified, ...]:
-    """The components of this process that are not what their distribution installed.
+    """Return the components of this process that differ from what their distribution installed.
 
-    Nothing is imported: a component that is not imported yet is looked up on ``sys.path``. Of torch
-    only the place is compared, of the others also each file with what its installer recorded.
+    Nothing is imported: a component that is not imported yet is looked up on ``sys.path``. For
+    torch only the place is compared, for the others also each file with the installer's record.
     """
-    return tuple(found for name in COMPONENTS if (found := _modified(name)) is not None)
+    return tuple(modified for name in COMPONENTS if (modified := _modified(name)) is not None)
 
 
 def modified_property() -> dict[str, str]:
-    """The property of a report that names them; {} when there are none."""
-    found = modified_components()
-    return {PROPERTY: "; ".join(map(str, found))} if found else {}
+    """Return the property of a report that names modified components; {} if there are none."""
+    modified = modified_components()
+    return {PROPERTY: "; ".join(map(str, modified))} if modified else {}
 
 
 def _modified(name: str) -> Modified | None:
@@ -84,7 +84,7 @@ def _why(owner: Distribution, name: str, place: Path) -> str:
 
 
 def _place(name: str) -> Path | None:
-    """The folder that ``import name`` takes; None if there is none."""
+    """Return the folder from which ``import name`` takes the module, or None."""
     module = sys.modules.get(name)
     try:
         spec = module.__spec__ if module is not None else find_spec(name)
@@ -99,7 +99,7 @@ def _place(name: str) -> Path | None:
 
 
 def _direct_url(owner: Distribution) -> str:
-    """What PEP 610 records of an installation by address, without a user's name or password."""
+    """Return the address that PEP 610 records, without a user's name or password."""
     try:
         data = json.loads(owner.read_text("direct_url.json") or "{}")
         address = urlsplit(str(data.get("url", "")))
@@ -111,9 +111,9 @@ def _direct_url(owner: Distribution) -> str:
 
 
 def _changed(owner: Distribution) -> Iterator[str]:
-    """The files of which size or hash are not those of RECORD.
+    """Yield the files whose size or hash differs from RECORD.
 
-    A hash is computed only where a file is younger than RECORD, which installers write last.
+    A hash is computed only if a file is younger than RECORD, which installers write last.
     """
     base = str(owner.locate_file(""))
     rows = [row.rsplit(",", 2) for row in (owner.read_text("RECORD") or "").splitlines()]
@@ -137,5 +137,5 @@ def _changed(owner: Distribution) -> Iterator[str]:
 def _digest(file: str) -> str:
     """As RECORD writes it."""
     with Path(file).open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").digest()
-    return f"sha256={base64.urlsafe_b64encode(found).rstrip(b'=').decode()}"
+        digest = hashlib.file_digest(content, "sha256").digest()
+    return f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"

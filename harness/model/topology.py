@@ -73,9 +73,10 @@ class Topology:
         return replace(self, generation=generation.name, grid=generation.grid((self.devices,)))
 
     def divided(self, processes: str) -> Topology:
-        """The same devices for a job of a process each ``chip``, ``host``, ``slice``, or ``one``.
+        """Return the same devices for a job of a process each ``chip``, ``host``, ``slice``, or
+        ``one``.
 
-        Raises BadInputError for another word, and for a topology that says another one itself.
+        Raises BadInputError for another word, and for a topology that names another one itself.
         """
         if processes not in (ONE, *PROCESSES):
             raise BadInputError(

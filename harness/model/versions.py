@@ -21,7 +21,7 @@ COMPONENTS = (
 
 
 def installed(distribution: str) -> str:
-    """The installed version, or ``ABSENT``."""
+    """Return the installed version, or ``ABSENT``."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -34,12 +34,12 @@ LEADING = ("torch_xla", "torch_tpu", "jax")
 
 
 def leading(versions: Mapping[str, str]) -> str:
-    """The component of ``LEADING`` that a stack of these versions has; "" for none of them."""
+    """Return the component of ``LEADING`` that is among these versions, or ""."""
     return next((name for name in LEADING if versions.get(name, ABSENT) not in ("", ABSENT)), "")
 
 
 def named_by(versions: Mapping[str, str]) -> str:
-    """What a stack without a name is called: ``2.9.0``, ``torch_tpu-0.2.0`` or, for neither, ""."""
+    """Name a stack by its versions: ``2.9.0``, ``torch_tpu-0.2.0`` or, without a framework, ""."""
     name = leading(versions)
     return versions.get(name, "") if name in ("", LEADING[0]) else f"{name}-{versions[name]}"
 

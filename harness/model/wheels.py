@@ -29,8 +29,8 @@ def installed_wheels() -> Mapping[str, str]:
 
 def wheels_property() -> dict[str, str]:
     """Return the property of a report that names them; {} when there are none."""
-    found = installed_wheels()
-    text = "; ".join(f"{name} sha256:{digest}" for name, digest in sorted(found.items()))
+    digests = installed_wheels()
+    text = "; ".join(f"{name} sha256:{digest}" for name, digest in sorted(digests.items()))
     return {PROPERTY: text} if text else {}
 
 

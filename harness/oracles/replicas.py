@@ -86,7 +86,7 @@ def run(
     """`results[i][device]` of an executable, given `arguments[i][device]`."""
     outcome = executable.execute_sharded(_sharded(devices, arguments))
     columns = outcome.disassemble_into_single_device_arrays()
-    return [[np.asarray(one) for one in column] for column in columns]
+    return [[np.asarray(shard) for shard in column] for column in columns]
 
 
 def _options(replicas: int) -> Any:

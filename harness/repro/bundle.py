@@ -86,7 +86,7 @@ class Bundle:
         return Named(ref, ref.name)
 
     def expression(self, module: Module, node: cst.BaseExpression) -> Expression:
-        """An expression of a module's text, and all that it needs."""
+        """Return an expression from a module's source, with everything that it needs."""
         self._open(module)
         uses = UsesReader(module, node, (), self.sources.is_local).uses
         self._require_all(module, uses)
@@ -105,14 +105,14 @@ class Bundle:
                     grown = True
 
     def meaning(self, module: Module, use: Use) -> Meaning | None:
-        """What a name of the module stands for; None for a builtin."""
-        found = meaning(self.sources, module, use)
-        if found is None and hasattr(builtins, use.name):
+        """Return what a name of the module stands for; None for a builtin."""
+        resolved = meaning(self.sources, module, use)
+        if resolved is None and hasattr(builtins, use.name):
             self._reserved.add(use.name)
-        if found is not None and isinstance(found.target, Imported) and found.target.root:
+        if resolved is not None and isinstance(resolved.target, Imported) and resolved.target.root:
             for other in module.roots(use.name):
                 self.require(other, use.name)
-        return found
+        return resolved
 
     def settle_names(self, first: str) -> None:
         """Give everything a name of its own; module ``first`` has the first choice."""
@@ -123,13 +123,13 @@ class Bundle:
         self._names = names_of_definitions(self._refs, first, taken, everywhere)
 
     def name(self, target: Target, spelling: str = "") -> str:
-        """What the target is called in the script; "" if it is not there."""
+        """Return the target's name in the script, or "" if the script does not have it."""
         if isinstance(target, Imported):
             return self.imports[spelling, target]
         return self._names.get(Ref(self.sources.module(target.module).name, target.name), "")
 
     def text(self, expression: Expression) -> str:
-        """The expression with the script's names."""
+        """Return the expression's text with the script's names."""
         return "".join(map(self._text, expression))
 
     def _text(self, part: str | Named | Written) -> str:
@@ -146,14 +146,14 @@ class Bundle:
     def rename(self, module: Module, plan: Plan, uses: Iterable[Use]) -> None:
         """Give the names that stand for something global those of the script."""
         for use in uses:
-            found = self.meaning(module, use)
-            if found is not None:
-                name = self.name(found.target, found.spelling)
-                if name and name != module.code(found.node):
-                    plan.replace(found.node, cst.Name(name))
+            meaning = self.meaning(module, use)
+            if meaning is not None:
+                name = self.name(meaning.target, meaning.spelling)
+                if name and name != module.code(meaning.node):
+                    plan.replace(meaning.node, cst.Name(name))
 
     def _open(self, module: Module) -> None:
-        """Importing a module may do something, whatever is taken of it."""
+        """Add the effects of importing a module, which happen whatever is used of it."""
         if module.name in self._opened:
             return
         self._opened.add(module.name)
@@ -189,15 +189,15 @@ class Bundle:
 
     def _require_all(self, module: Module, uses: Iterable[Use]) -> None:
         for use in uses:
-            if (found := self.meaning(module, use)) is not None:
-                self.require(found.target, found.spelling, module.name)
+            if (meaning := self.meaning(module, use)) is not None:
+                self.require(meaning.target, meaning.spelling, module.name)
 
     def _has_own_bases_only(self, module: Module, node: cst.ClassDef) -> bool:
         """Whether nobody but the script calls its methods: it has no base from elsewhere."""
         for base in node.bases:
-            found = None
+            meaning = None
             if isinstance(base.value, cst.Name):
-                found = self.meaning(module, Use(base.value.value, base.value))
-            if found is None or not isinstance(found.target, Ref):
+                meaning = self.meaning(module, Use(base.value.value, base.value))
+            if meaning is None or not isinstance(meaning.target, Ref):
                 return False
         return True

@@ -42,11 +42,11 @@ class Ending:
         return self.message.strip().partition("\n")[0]
 
     def __str__(self) -> str:
-        said = self.signal or headline(self.message)
-        return f"{self.kind}: {said}" if said else str(self.kind)
+        detail = self.signal or headline(self.message)
+        return f"{self.kind}: {detail}" if detail else str(self.kind)
 
     def is_like(self, other: Ending) -> bool:
-        """The same signal, or the same exception with the same first line, or both hang."""
+        """Return whether both have the same signal, or exception with first line, or both hang."""
         if self.kind != other.kind:
             return False
         if self.kind == Kind.CRASHED:
@@ -105,19 +105,21 @@ def of_script(path: Path, case: Case, like: Ending) -> Ending:
 
 
 def _exception(stderr: str) -> str:
-    """The text below the last traceback: ``Type: message``."""
+    """Return the text below the last traceback: ``Type: message``."""
     stderr = _RANK.sub("", stderr)
     lines = stderr.rpartition("Traceback (most recent call last):")[2].splitlines()
     if "Traceback (most" not in stderr:
         lines = stderr.splitlines()[-1:]
-    found = [at for at, line in enumerate(lines) if line and not line[0].isspace()]
-    start = next((at for at in found if _EXCEPTION.match(lines[at])), found[0] if found else 0)
+    unindented = [at for at, line in enumerate(lines) if line and not line[0].isspace()]
+    start = next(
+        (at for at in unindented if _EXCEPTION.match(lines[at])), unindented[0] if unindented else 0
+    )
     return "\n".join(lines[start:])
 
 
-def _alike(one: str, other: str) -> bool:
-    """The same exception and text; an assertion without a text has pytest's in its place."""
-    (type_, text), (other_type, other_text) = _parts(one), _parts(other)
+def _alike(message: str, other: str) -> bool:
+    """Compare exception and text; an assertion without a text has pytest's in its place."""
+    (type_, text), (other_type, other_text) = _parts(message), _parts(other)
     if type_ != other_type:
         return False
     if type_ == "AssertionError" and not (text and other_text):

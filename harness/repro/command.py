@@ -43,31 +43,31 @@ def _run(options: argparse.Namespace) -> int:
 
     stacks = catalogue(folder_of_stacks()) if options.stack else None
     pins, python = pins_of(options.stack, stacks) if stacks else ({}, "")
-    found = cases.find(options.case)
+    selected = cases.find(options.case)
     ending = None
-    write(found, None, pins, python)  # a case that can't be a script need not run
+    write(selected, None, pins, python)  # a case that can't be a script need not run
     if options.check or not (options.no_run or options.stack):
-        say(f"running {found.case.id} ...")
-        ending = check.of_case(found.case.id, found.item.config.rootpath)
-    text = write(found, None if options.stack else ending, pins, python)
+        say(f"running {selected.case.id} ...")
+        ending = check.of_case(selected.case.id, selected.item.config.rootpath)
+    text = write(selected, None if options.stack else ending, pins, python)
     if options.out:
         write_files({options.out: text})
     else:
         sys.stdout.write(text)  # a program: what it quotes is a comment or a string in it
     if options.check:
         assert ending is not None
-        return _check(found, text, ending)
+        return _check(selected, text, ending)
     return 0
 
 
-def _check(found: Found, text: str, ending: Ending) -> int:
+def _check(selected: Found, text: str, ending: Ending) -> int:
     from harness.repro import check
 
     say("running the script ...")
     with tempfile.TemporaryDirectory(prefix="repro-") as folder:
         path = Path(folder) / "script.py"
         path.write_text(text, encoding="utf-8")
-        own = check.of_script(path, found.case, ending)
+        own = check.of_script(path, selected.case, ending)
     if own.is_like(ending):
         say(f"the script ends as the case does: {own}")
         return 0

@@ -27,7 +27,7 @@ def definitions(bundle: Bundle, last: str) -> str:
 
 
 def from_import(module: str, names: Sequence[str], indent: int = 0) -> str:
-    """The statement, a name a line where they don't fit on one."""
+    """Return the import statement, with one name a line if they don't fit on one."""
     line = f"from {module} import {', '.join(names)}"
     if indent + len(line) <= WIDTH:
         return line
@@ -70,7 +70,7 @@ def _text(bundle: Bundle, unit: Unit) -> str:
 
 
 def _needed(bundle: Bundle, module: Module, node: cst.ImportFrom) -> cst.BaseSmallStatement:
-    """An import that depends on something, of those names that are used."""
+    """Return the import with only the names that are used. It stands under a condition."""
     kept = []
     bound = module.bound_by(node)
     for own_name, imported in bound.items():

@@ -51,10 +51,10 @@ def metadata(modules: Iterable[str], pins: Mapping[str, str], python: str) -> st
 def _distributions(modules: Iterable[str]) -> list[str]:
     known = packages_distributions()
     others = set(modules) - set(sys.stdlib_module_names)
-    found = {known[module][0] for module in others if module in known}
-    found |= {_PAIRS[name] for name in found if name in _PAIRS}
+    packages = {known[module][0] for module in others if module in known}
+    packages |= {_PAIRS[name] for name in packages if name in _PAIRS}
     always = {canonicalize_name(name) for name in _ALWAYS}
-    return [*_ALWAYS, *sorted(name for name in found if canonicalize_name(name) not in always)]
+    return [*_ALWAYS, *sorted(name for name in packages if canonicalize_name(name) not in always)]
 
 
 def comment(about: About) -> str:
@@ -84,14 +84,14 @@ def comment(about: About) -> str:
     return "\n".join([*lines, ""])
 
 
-def _modified(found: Sequence[Modified]) -> str:
-    """What the block of dependencies can't pin: it names the release that has the same number."""
-    if not found:
+def _modified(modified: Sequence[Modified]) -> str:
+    """Describe modified components, which pins can't express: they have a release's number."""
+    if not modified:
         return ""
-    released = ", ".join(f"{one.name} {one.version}" for one in found)
+    released = ", ".join(f"{component.name} {component.version}" for component in modified)
     return "\n".join(
         [
-            *map(str, found),
+            *map(str, modified),
             f"Nothing is known of the released {released}, which uv run FILE installs.",
         ]
     )

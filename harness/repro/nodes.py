@@ -14,7 +14,7 @@ N = TypeVar("N", bound=cst.CSTNode)
 
 
 def walk(node: cst.CSTNode, removed: Collection[cst.CSTNode] = ()) -> Iterator[cst.CSTNode]:
-    """The node and all below it, without those that are removed."""
+    """Yield the node and all below it, except those that are removed."""
     if node not in removed:
         yield node
         for child in node.children:

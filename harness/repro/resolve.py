@@ -45,22 +45,22 @@ def meaning(sources: Sources, module: Module, use: Use) -> Meaning | None:
     if not sources.is_local(imported.module):
         return Meaning(imported, use.node, use.name)
     if imported.attribute:
-        found = _member(sources, imported.module, imported.attribute)
-        if not isinstance(found, str):
-            return Meaning(found, use.node, use.name if isinstance(found, Imported) else "")
+        value = _member(sources, imported.module, imported.attribute)
+        if not isinstance(value, str):
+            return Meaning(value, use.node, use.name if isinstance(value, Imported) else "")
     else:
-        found = imported.module.split(".", 1)[0] if imported.root else imported.module
+        value = imported.module.split(".", 1)[0] if imported.root else imported.module
     for attribute in use.attributes:
-        found = _member(sources, found, attribute.attr.value)
-        if not isinstance(found, str):
-            return Meaning(found, attribute, f"{use.name}_{attribute.attr.value}")
+        value = _member(sources, value, attribute.attr.value)
+        if not isinstance(value, str):
+            return Meaning(value, attribute, f"{use.name}_{attribute.attr.value}")
     raise BadInputError(
-        f"{module.where(use.node)}: {use.name} is used as a value: a script has no module {found}"
+        f"{module.where(use.node)}: {use.name} is used as a value: a script has no module {value}"
     )
 
 
 def _member(sources: Sources, name: str, attribute: str) -> Target | str:
-    """What a local module calls by that name: its own, another's, or a module, by its name."""
+    """Return what a local module calls by that name: its own, another's, or a module's name."""
     module = sources.module(name)
     if attribute in module.definitions:
         return Ref(module.name, attribute)

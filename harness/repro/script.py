@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 
 def text(about: About, steps: Steps, pins: Mapping[str, str], python: str) -> str:
-    """The whole script. ``pins`` are versions by distribution; others are pinned as installed."""
+    """Return the whole script. ``pins`` are versions by distribution; others are as installed."""
     bundle, module = steps.bundle, steps.item.module.__name__
     bundle.require(Imported("os", root=True), "os")
     if steps.starts_runtime:
@@ -54,7 +54,7 @@ def text(about: About, steps: Steps, pins: Mapping[str, str], python: str) -> st
 
 
 def _start_runtime(steps: Steps) -> str:
-    """What the fixture start_runtime gives on lane cpu, as ``harness.frameworks.torch_xla``."""
+    """Return what the fixture start_runtime does on lane cpu (``harness.frameworks.torch_xla``)."""
     assert steps.xr is not None
     xr = steps.bundle.text((steps.xr,))
     return "\n".join(
@@ -70,7 +70,7 @@ def _start_runtime(steps: Steps) -> str:
 
 def _main(steps: Steps) -> str:
     lines, indent = ["def main():"], "    "
-    for step in steps.found:
+    for step in steps.steps:
         value, used = steps.bundle.text(step.value), _is_used(steps, step)
         if step.is_context:
             lines.append(f"{indent}with {value}{f' as {step.name}' if used else ''}:")
@@ -81,14 +81,14 @@ def _main(steps: Steps) -> str:
 
 
 def _is_used(steps: Steps, step: Step) -> bool:
-    later = steps.found[steps.found.index(step) + 1 :]
+    later = steps.steps[steps.steps.index(step) + 1 :]
     texts = [steps.bundle.text(other.value) for other in later]
     names = {n.id for t in texts for n in ast.walk(ast.parse(t)) if isinstance(n, ast.Name)}
     return step.name in names
 
 
 def _wrapped(indent: str, call: str) -> str:
-    """A call on one line, or with an argument a line."""
+    """Return a call on one line, or with one argument a line."""
     (statement,) = ast.parse(call).body
     value = statement.value if isinstance(statement, ast.Assign | ast.Expr) else None
     if len(indent + call) <= WIDTH or not isinstance(value, ast.Call):
@@ -102,14 +102,14 @@ def _wrapped(indent: str, call: str) -> str:
 
 
 def _packages(body: str) -> set[str]:
-    """What is imported anywhere in the script."""
-    found = set()
+    """Return the packages that the script imports anywhere."""
+    packages = set()
     for node in ast.walk(ast.parse(body)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
+            packages.add(node.module.partition(".")[0])
+    return packages
 
 
 def _has_annotations(body: str) -> bool:

@@ -77,11 +77,11 @@ class Module:
         self._is_package = path.name == "__init__.py"
 
     def code(self, node: cst.CSTNode) -> str:
-        """The node's text."""
+        """Return the node's text."""
         return self.tree.code_for_node(node)
 
     def where(self, node: cst.CSTNode) -> str:
-        """The file and the line of a node, for messages."""
+        """Return the file and the line of a node, for messages."""
         return f"{self.path}:{self._wrapper.resolve(PositionProvider)[node].start.line}"
 
     @cached_property
@@ -94,38 +94,38 @@ class Module:
 
         For a name that an import inside a function binds, that import.
         """
-        found: dict[cst.Name, Import | None] = {}
+        names: dict[cst.Name, Import | None] = {}
         for statement in find(self.tree, cst.Global):
-            found.update((item.name, None) for item in statement.names)
+            names.update((item.name, None) for item in statement.names)
         for assignment in self._own.assignments:
             node: object = getattr(assignment, "node", None)
             name = node.name if isinstance(node, cst.FunctionDef | cst.ClassDef) else node
             if isinstance(name, cst.Name):
-                found[name] = None
+                names[name] = None
         for access in (access for scope in self._scopes for access in scope.accesses):
             inner = [a for a in access.referents if not isinstance(a.scope, _OUTSIDE)]
             imports = [a.node for a in inner if isinstance(a, ImportAssignment)]
             if not inner or len(imports) == len(inner):
                 first = imports[0] if imports else None
                 assert first is None or isinstance(first, Import)
-                found[_first_name(access.node)] = first
-        return found
+                names[_first_name(access.node)] = first
+        return names
 
     @cached_property
     def imports(self) -> dict[str, Imported]:
         """Names bound by imports at the module's level, those for type checkers included."""
-        found = {}
+        imports = {}
         for statement in self.tree.body:
             inner = statement.body.body if self._is_for_types(statement) else [statement]
             for node in imports_in(inner):
-                found.update(self.bound_by(node))
-        return found
+                imports.update(self.bound_by(node))
+        return imports
 
     def roots(self, name: str) -> list[Imported]:
         """All of ``import name``, ``import name.a``, ... at the module's level."""
         nodes = [node for node in imports_in(self.tree.body) if isinstance(node, cst.Import)]
-        found = [imported for node in nodes for imported in self._bound_by(node)]
-        return [i for bound, i in found if i.root and bound == name]
+        bindings = [imported for node in nodes for imported in self._bound_by(node)]
+        return [i for bound, i in bindings if i.root and bound == name]
 
     def bound_by(self, node: Import) -> dict[str, Imported]:
         """Name to what the import statement binds it to."""
@@ -144,16 +144,16 @@ class Module:
     @cached_property
     def definitions(self) -> dict[str, list[Statement]]:
         """Names to the statements of the module's level that bind or extend them, in order."""
-        found: defaultdict[str, set[Statement]] = defaultdict(set)
+        statements: defaultdict[str, set[Statement]] = defaultdict(set)
         for assignment in self._own.assignments:
             statement = self._statement_of(getattr(assignment, "node", self.tree))
             if statement is not None and not imports_in([statement]):
-                found[assignment.name].add(statement)
+                statements[assignment.name].add(statement)
         order = {statement: place for place, statement in enumerate(self.tree.body)}
-        return {name: sorted(found[name], key=order.__getitem__) for name in found}
+        return {name: sorted(statements[name], key=order.__getitem__) for name in statements}
 
     def _statement_of(self, node: cst.CSTNode) -> Statement | None:
-        """The statement of the module's level that binds the node's name in no inner function."""
+        """Return the module-level statement that binds the node's name outside of any function."""
         while not isinstance(parent := self.parents.get(node), cst.Module):
             if parent is None or isinstance(parent, cst.FunctionDef):
                 return None
@@ -164,7 +164,9 @@ class Module:
     @cached_property
     def effects(self) -> list[Statement]:
         """Statements that bind nothing: what importing the module does."""
-        binding = {statement for found in self.definitions.values() for statement in found}
+        binding = {
+            statement for statements in self.definitions.values() for statement in statements
+        }
         return [
             statement
             for statement in self.tree.body
@@ -180,8 +182,8 @@ class Module:
         if "__all__" in self.definitions or self._is_package:
             return {}
         used = {name.value for name in self.global_names}
-        found = {n: i for n, i in self.imports.items() if i.module != "__future__"}
-        return {n: i for n, i in found.items() if n not in used}
+        imports = {n: i for n, i in self.imports.items() if i.module != "__future__"}
+        return {n: i for n, i in imports.items() if n not in used}
 
     def _is_for_types(self, statement: cst.CSTNode) -> TypeGuard[cst.If]:
         return isinstance(statement, cst.If) and "TYPE_CHECKING" in self.code(statement.test)
@@ -201,7 +203,7 @@ def _does_nothing(statement: cst.CSTNode) -> bool:
 
 
 def imports_in(statements: Iterable[cst.CSTNode]) -> list[Import]:
-    """The imports among the statements, not those inside of one."""
+    """Return the imports among the statements, without those nested in one."""
     lines = (line for line in statements if isinstance(line, cst.SimpleStatementLine))
     return [node for line in lines for node in line.body if isinstance(node, Import)]
 
@@ -234,7 +236,7 @@ class Sources:
         )
 
     def module(self, name: str) -> Module:
-        """The module's source, or that of what stands in for it.
+        """Return the module's source, or that of its stand-in.
 
         Raises BadInputError for a part of the harness that no script can have.
         """

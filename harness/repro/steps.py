@@ -40,7 +40,7 @@ class Steps:
     bundle: Bundle
     item: pytest.Function
     topology: Topology
-    found: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     xr: Named | None = None  # torch_xla.runtime, for start_runtime
     starts_runtime: bool = False
     _done: set[str] = field(default_factory=set)
@@ -58,9 +58,9 @@ class Steps:
                 autouse = name not in info.argnames and name not in function[1]
                 self._fixture(name, optional=autouse)
         parameters = self._arguments(function[1])
-        self.found.append(Step((*function[0], "(", *_listed(parameters), ")")))
+        self.steps.append(Step((*function[0], "(", *_listed(parameters), ")")))
         for ref in self.bundle.members:  # now that all that is asked of the class is known
-            self.found.insert(0, Step((self.bundle.require(ref), "()"), "case"))
+            self.steps.insert(0, Step((self.bundle.require(ref), "()"), "case"))
         self.bundle.finish()
 
     def _is_parameter(self, name: str) -> bool:
@@ -127,26 +127,26 @@ class Steps:
             self.starts_runtime = True  # it is the script's own function of that name
         elif name == "host_work":
             kind = self.bundle.require(Imported("harness.model.host_work", "HostWork"))
-            self.found.append(Step((kind, "(print)"), name))
+            self.steps.append(Step((kind, "(print)"), name))
         elif name == "tpu_events":
             raise BadInputError(f"{self.item.nodeid}: tpu_events counts on virtual TPUs only")
 
     def _simple_namespace(self, name: str, fields: str) -> None:
         kind = self.bundle.require(Imported("types", "SimpleNamespace"))
-        self.found.append(Step((kind, f"({fields})"), name))
+        self.steps.append(Step((kind, f"({fields})"), name))
 
     def _pytest(self, name: str) -> None:
         if name == "tmp_path":
             path = self.bundle.require(Imported("pathlib", "Path"))
             self.bundle.require(Imported("tempfile", root=True), "tempfile")
-            self.found.append(Step((path, "(tempfile.mkdtemp())"), name))
+            self.steps.append(Step((path, "(tempfile.mkdtemp())"), name))
         elif name == "subtests":  # the first one that fails ends the script
             kind = self.bundle.require(Imported("types", "SimpleNamespace"))
             null = self.bundle.require(Imported("contextlib", "nullcontext"))
-            self.found.append(Step((kind, "(test=lambda **_: ", null, "())"), name))
+            self.steps.append(Step((kind, "(test=lambda **_: ", null, "())"), name))
         else:
             self.bundle.require(Imported("pytest", root=True), "pytest")
-            self.found.append(Step(("pytest.MonkeyPatch.context()",), name, is_context=True))
+            self.steps.append(Step(("pytest.MonkeyPatch.context()",), name, is_context=True))
 
     def _users(self, name: str, *, optional: bool) -> None:
         definitions = self.item._fixtureinfo.name2fixturedefs.get(name)
@@ -179,17 +179,17 @@ class Steps:
         if not owner:
             called = self.bundle.require(Ref(module.name, function.__name__), f"{name}_fixture")
         arguments = _listed(self._arguments(names, name))
-        self.found.append(Step((called, "(", *arguments, ")"), name, is_context=is_context))
+        self.steps.append(Step((called, "(", *arguments, ")"), name, is_context=is_context))
 
     def _arguments(self, names: list[str], fixture: str = "") -> list[Expression]:
         """Fixtures by position, values by name, and so is all that follows one."""
-        found: list[Expression] = []
+        arguments: list[Expression] = []
         by_name = False
         for name in names:
             by_name = by_name or name == "param" or self._is_parameter(name)
             pad = (f"{name}=",) if by_name else ()
-            found.append((*pad, *self._argument(name, fixture)))
-        return found
+            arguments.append((*pad, *self._argument(name, fixture)))
+        return arguments
 
     def _argument(self, name: str, fixture: str) -> Expression:
         if name == "param":

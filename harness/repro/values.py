@@ -26,7 +26,7 @@ class _UnknownError(Exception):
 
 
 def source_of(bundle: Bundle, item: pytest.Function, name: str) -> Expression:
-    """The source of parameter ``name``; raises BadInputError when none can be found."""
+    """Return the source of parameter ``name``; raise BadInputError if there is none."""
     callspec = item.callspec
     module = bundle.sources.module(item.module.__name__)
     try:
@@ -41,7 +41,7 @@ def source_of(bundle: Bundle, item: pytest.Function, name: str) -> Expression:
 
 
 def quoted(text: str) -> str:
-    """A text's literal in double quotes, unless it has some itself."""
+    """Return a literal in double quotes, unless the text contains some itself."""
     plain = repr(text)
     return plain if '"' in plain or "\\'" in plain else f'"{plain[1:-1]}"'
 
@@ -97,7 +97,7 @@ def _separated(parts: list[Expression]) -> Expression:
 
 
 def _global(bundle: Bundle, module: Module, value: Any) -> Named | None:
-    """The global of the module that the value is, if it is one; plain values are no names."""
+    """Return the module-level variable that holds this value, if any; not for plain values."""
     if isinstance(value, (*_PLAIN, tuple, list, dict)):
         return None
     for name, other in vars(sys.modules[module.name]).items():
@@ -110,8 +110,8 @@ def _global(bundle: Bundle, module: Module, value: Any) -> Named | None:
 
 
 def _imported(bundle: Bundle, module: Module, name: str) -> Named | None:
-    found = bundle.meaning(module, Use(name, cst.Name(name)))
-    return bundle.require(found.target, found.spelling, module.name) if found else None
+    meaning = bundle.meaning(module, Use(name, cst.Name(name)))
+    return bundle.require(meaning.target, meaning.spelling, module.name) if meaning else None
 
 
 def _parametrizations(bundle: Bundle, item: pytest.Function) -> list[tuple[Module, cst.Call]]:
@@ -119,11 +119,11 @@ def _parametrizations(bundle: Bundle, item: pytest.Function) -> list[tuple[Modul
     module = bundle.sources.module(item.module.__name__)
     names = [item.originalname]
     names += [node.name for node in item.listchain() if isinstance(node, pytest.Class)]
-    found = []
+    calls = []
     for node in walk(module.tree):
         if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.name.value in names:
-            found += [_call(bundle, module, decorator.decorator) for decorator in node.decorators]
-    return [pair for pair in found if pair is not None]
+            calls += [_call(bundle, module, decorator.decorator) for decorator in node.decorators]
+    return [pair for pair in calls if pair is not None]
 
 
 def _call(
@@ -154,7 +154,7 @@ def _ends_with(module: Module, node: cst.CSTNode, text: str) -> bool:
 
 
 def _index(item: pytest.Function, name: str, value: Any) -> int:
-    """The place of the value in its list; pytest's own index counts the whole product."""
+    """Return the value's index in its list; pytest's own index counts the whole product."""
     for mark in item.iter_markers("parametrize"):
         names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
         names = [text.strip() for text in names]

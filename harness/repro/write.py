@@ -25,47 +25,47 @@ _COMPONENTS = ("torch", "torch_xla", "jax", "jaxlib")
 
 
 def write(
-    found: Found,
+    selected: Found,
     ending: Ending | None,
     pins: Mapping[str, str] | None = None,
     python: str = "",
 ) -> str:
-    """The script of a case; ``ending`` is how it ended when it was run.
+    """Return the script of a case; ``ending`` is how its run ended.
 
-    ``pins`` are versions by distribution, of another stack than the running one. Raises
+    ``pins`` are versions by distribution, from another stack than the running one. Raises
     BadInputError for a case that can't be one script, with the reason.
     """
-    item = found.item
+    item = selected.item
     jaxlib = (pins or {}).get("jaxlib") or installed("jaxlib")
     bundle = Bundle(Sources(item.config.rootpath.resolve(), jaxlib))
-    steps = Steps(bundle, item, found.case.target.topology)
+    steps = Steps(bundle, item, selected.case.target.topology)
     steps.plan()
-    cause = found.expectation.cause if found.expectation else ""
+    cause = selected.expectation.cause if selected.expectation else ""
     issues = [cause] if "#" in cause else []
     python = python or platform.python_version()
     about = About(
-        case=found.case,
-        expected=_expected(found),
-        observed=_observed(found, ending),
-        where=_where(found, pins or {}, python),
-        upstream=list(dict.fromkeys([*issues, *found.case.upstream])),
+        case=selected.case,
+        expected=_expected(selected),
+        observed=_observed(selected, ending),
+        where=_where(selected, pins or {}, python),
+        upstream=list(dict.fromkeys([*issues, *selected.case.upstream])),
         modified=() if pins else modified_components(),
     )
     return text(about, steps, pins or {}, python)
 
 
-def _expected(found: Found) -> str:
+def _expected(selected: Found) -> str:
     """Return what passes: the test's own words, or its name as words, and its parameters."""
-    said = (inspect.getdoc(found.item.function) or "").partition("\n\n")[0]
-    name = found.item.originalname.removeprefix("test_").replace("_", " ")
-    values = [f"{key} {value!r}" for key, value in _parameters(found) if _is_plain(value)]
-    asked = ", ".join(filter(None, (f"{name}: {said}".rstrip(": "), *values)))
-    return f"it passes ({asked})".replace("\n", " ")
+    summary = (inspect.getdoc(selected.item.function) or "").partition("\n\n")[0]
+    name = selected.item.originalname.removeprefix("test_").replace("_", " ")
+    values = [f"{key} {value!r}" for key, value in _parameters(selected) if _is_plain(value)]
+    request = ", ".join(filter(None, (f"{name}: {summary}".rstrip(": "), *values)))
+    return f"it passes ({request})".replace("\n", " ")
 
 
-def _parameters(found: Found) -> Iterable[tuple[str, object]]:
-    callspec = getattr(found.item, "callspec", None)
-    own = inspect.signature(found.item.function).parameters
+def _parameters(selected: Found) -> Iterable[tuple[str, object]]:
+    callspec = getattr(selected.item, "callspec", None)
+    own = inspect.signature(selected.item.function).parameters
     return [(k, v) for k, v in callspec.params.items() if k in own] if callspec else []
 
 
@@ -76,24 +76,26 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _observed(found: Found, ending: Ending | None) -> str:
+def _observed(selected: Found, ending: Ending | None) -> str:
     """Return how the case ended; of one that was not run, what its expectation declares."""
-    entry = found.expectation
+    entry = selected.expectation
     if ending is not None and ending.kind == Kind.PASSED:
         return "it passes"
     if ending is not None:
         at = f" at {ending.layer}" if ending.layer else ""
-        said = str(ending).replace(str(ending.kind), f"{ending.kind}{at}", 1)
-        return "\n".join(filter(None, (said[:_MOST], entry.reason if entry else "")))
+        text = str(ending).replace(str(ending.kind), f"{ending.kind}{at}", 1)
+        return "\n".join(filter(None, (text[:_MOST], entry.reason if entry else "")))
     if entry is None:
         return "not run"
     return f"not run; declared: {entry.outcome}, matching {entry.signature}\n{entry.reason}"
 
 
-def _where(found: Found, pins: Mapping[str, str], python: str) -> str:
+def _where(selected: Found, pins: Mapping[str, str], python: str) -> str:
     """Return the lane, the topology and the versions that the script pins."""
-    target, total = found.case.target, found.case.target.topology.total
-    modified = {} if pins else {one.name: str(one) for one in modified_components()}
+    target, total = selected.case.target, selected.case.target.topology.total
+    modified = (
+        {} if pins else {component.name: str(component) for component in modified_components()}
+    )
     versions = []
     for name in _COMPONENTS:
         version = pins.get(canonicalize_name(name)) or installed(name)

@@ -170,7 +170,7 @@ def _continue_in(name: str, options: argparse.Namespace) -> NoReturn:
 
 
 def _held_to(least: int, score: Score) -> int:
-    """The exit code: 1 if an area sees less, or nobody knows."""
+    """Return the exit code: 1 if an area sees less than ``least`` or was not measured."""
     from harness.sensitivity.score import share
 
     shares = {area: share(counts).percent for area, counts in score.by_area().items()}
@@ -195,7 +195,7 @@ def _seconds(text: str) -> float:
 
 
 def _emptied(folder: Path) -> Path:
-    """The folder, without what an earlier run left; nothing else is ever removed."""
+    """Return the folder without an earlier run's files; nothing else is ever removed."""
     marker = folder / "sensitivity"
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
         raise BadInputError(f"--folder {folder}: expected an empty folder, or one of this command")
@@ -206,7 +206,7 @@ def _emptied(folder: Path) -> Path:
 
 
 def _data(score: Any) -> dict[str, Any]:
-    """The score, as JSON has it."""
+    """Return the score as plain values."""
     from harness.sensitivity.score import share
 
     def rows(counted: Any) -> dict[str, Any]:
@@ -221,14 +221,14 @@ def _data(score: Any) -> dict[str, Any]:
         "cases": rows(score.by_case()),
         "faults": [
             {
-                **vars(one.fault),
-                "area": one.area,
-                "verdict": one.verdict,
-                "seconds": one.seconds,
-                "told": one.explanation,
-                "difference": list(one.difference),
+                **vars(result.fault),
+                "area": result.area,
+                "verdict": result.verdict,
+                "seconds": result.seconds,
+                "told": result.explanation,
+                "difference": list(result.difference),
             }
-            for one in score.results
+            for result in score.results
         ],
         "red": dict(score.red),
         "idle": list(score.idle),

@@ -14,7 +14,7 @@ _COLUMNS = (FaultVerdict.SEEN, FaultVerdict.UNSEEN, FaultVerdict.EQUIVALENT, Fau
 
 
 def lines(score: Score) -> Iterator[str]:
-    """The score by area, operator and case, what was not seen, and which cases add nothing."""
+    """Yield the score by area, operator and case, the unseen faults, and cases that add nothing."""
     yield title("faults seen, by area")
     yield from _table("area", score.by_area())
     yield title("faults seen, by operator")
@@ -24,14 +24,14 @@ def lines(score: Score) -> Iterator[str]:
     unseen = score.of(FaultVerdict.UNSEEN)
     if unseen:
         yield title("not seen")
-    for one in unseen[:_SHOWN]:
-        yield from _survivor(one)
+    for result in unseen[:_SHOWN]:
+        yield from _survivor(result)
     if len(unseen) > _SHOWN:
         yield f"... and {len(unseen) - _SHOWN} more: --json FILE has all"
     if nothing := score.adds_nothing():
-        asked = len({one.fault.case for one in score.results})
+        cases = len({result.fault.case for result in score.results})
         yield from wrapped(
-            f"{len(nothing)} of {asked} cases see no kind of fault that a cheaper one does not: "
+            f"{len(nothing)} of {cases} cases see no kind of fault that a cheaper one does not: "
             "--json FILE names them."
         )
 
@@ -45,7 +45,7 @@ def _table(head: str, rows: Mapping[str, Mapping[FaultVerdict, int]]) -> Iterato
 
 
 def _cases(score: Score) -> Iterator[str]:
-    """The cases that miss most: a case's id may be longer than a line, so it has its own."""
+    """Yield the cases that miss most. An id has its own line, since it may be longer than one."""
     missing = {c: n for c, n in score.by_case().items() if n[FaultVerdict.UNSEEN]}
     if missing:
         yield title("cases that do not see all of their faults")
@@ -63,7 +63,7 @@ def _percent(counts: Mapping[FaultVerdict, int]) -> str:
 
 
 def _left_out(score: Score) -> Iterator[str]:
-    asked = {
+    reasons = {
         "cases that fail without a fault: nothing is planted in them": score.red,
         "cases that compile no program, or were skipped": score.idle,
         "faults whose program the case did not compile or execute again": score.of(
@@ -74,17 +74,17 @@ def _left_out(score: Score) -> Iterator[str]:
         ),
         "faults left when the budget ended": score.of(FaultVerdict.NOT_RUN),
     }
-    if any(asked.values()):
+    if any(reasons.values()):
         yield title("not counted")
-    for what, found in asked.items():
-        if found:
-            yield f"{len(found):5}  {what}"
+    for reason, faults in reasons.items():
+        if faults:
+            yield f"{len(faults):5}  {reason}"
 
 
-def _survivor(one: FaultResult) -> Iterator[str]:
-    yield f"{one.fault.operator} at {one.fault.opcode} of {one.name}: {one.explanation}"
-    yield f"  {one.fault.case}"
-    for line in one.difference[:_LINES]:
+def _survivor(result: FaultResult) -> Iterator[str]:
+    yield f"{result.fault.operator} at {result.fault.opcode} of {result.name}: {result.explanation}"
+    yield f"  {result.fault.case}"
+    for line in result.difference[:_LINES]:
         yield f"    {line[:_WIDEST]}"
-    if len(one.difference) > _LINES:
-        yield f"    ... {len(one.difference) - _LINES} more lines"
+    if len(result.difference) > _LINES:
+        yield f"    ... {len(result.difference) - _LINES} more lines"

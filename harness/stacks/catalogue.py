@@ -51,13 +51,13 @@ class Catalogue:
     @property
     def every(self) -> list[Stack]:
         """The project's stacks, and those that came along under other names."""
-        found: dict[str, Stack] = {}
+        stacks: dict[str, Stack] = {}
         for folder in (self._shipped, self._own):
-            found |= {} if folder is None else {stack.name: stack for stack in folder.stacks}
-        return sorted(found.values(), key=lambda stack: stack.order)
+            stacks |= {} if folder is None else {stack.name: stack for stack in folder.stacks}
+        return sorted(stacks.values(), key=lambda stack: stack.order)
 
     def find(self, text: str) -> Stack:
-        """The stack of that name, a file's path, or either with pins swapped: ``2.9.0+jax=0.8.0``.
+        """Return the stack of that name or file, or either with swapped pins: ``2.9.0+jax=0.8.0``.
 
         Raises BadInputError with the nearest names for an unknown one.
         """
@@ -71,15 +71,14 @@ class Catalogue:
         swapped.check()  # a bad pin is said now
         return swapped
 
-    def between(self, one: str, other: str) -> list[Stack]:
-        """The stacks from one to the other, ends included, in the order of their versions.
+    def between(self, name: str, other: str) -> list[Stack]:
+        """Return the stacks from one to the other, ends included, in the order of their versions.
 
-        A stack that extends another one is only in it as an end, and so is one of a framework that
-        one of the ends does not have. Ends that differ in torch alone, which torch_tpu allows, have
-        the stacks between that differ from them in torch alone. Between two stacks of jax stand all
-        others of it.
+        Stacks that extend another one, and those of a framework that one of the ends does not have,
+        are only included as ends. If the ends differ in torch alone, which torch_tpu allows, so do
+        the stacks between them. Between two stacks of JAX are all other JAX stacks.
         """
-        low, high = sorted([self.find(one), self.find(other)], key=lambda s: s.order)
+        low, high = sorted([self.find(name), self.find(other)], key=lambda s: s.order)
         if low.framework == high.framework == "jax":
             known = [stack for stack in self.every if stack.framework == "jax"]
             return [low, *(s for s in known if low.version < s.version < high.version), high]
@@ -97,7 +96,7 @@ class Catalogue:
         return [stack for stack in self.stacks if stack.extends is None]
 
     def newest_for(self, component: str) -> Stack:
-        """The last stack of the framework that the component is, or else of torch_xla."""
+        """Return the newest stack of that framework, or of torch_xla if the component is none."""
         leader = component if component in LEADING else LEADING[0]
         own = [stack for stack in self.every if stack.framework == leader]
         return max(own or self.every, key=lambda s: (*s.order[:3], s.extends is None, s.name))
@@ -177,9 +176,9 @@ def versions_of(stack: Stack) -> dict[str, str]:
     """Component to version, as resolved where there is a constraint file, else as pinned."""
     path = stack.where.with_suffix(".txt") if stack.where else None
     resolved = constraints.read(path) if path and path.exists() else {}
-    found = {name: resolved.get(canonicalize_name(name), "") for name in COMPONENTS}
+    versions = {name: resolved.get(canonicalize_name(name), "") for name in COMPONENTS}
     pinned = {name: stack.pins.get(name, ABSENT) for name in COMPONENTS}
-    return {"python": stack.python} | {name: found[name] or pinned[name] for name in COMPONENTS}
+    return {"python": stack.python} | {name: versions[name] or pinned[name] for name in COMPONENTS}
 
 
 def _but_torch(stack: Stack) -> tuple[str, dict[str, str]]:
@@ -187,7 +186,7 @@ def _but_torch(stack: Stack) -> tuple[str, dict[str, str]]:
 
 
 def _swapped(stack: Stack, swaps: Mapping[str, str]) -> dict[str, str | None]:
-    """The pins to set, those that go together included."""
+    """Return the pins to set, including those that go together."""
     known = {canonicalize_name(pin): pin for pin in (*stack.pins, *sum(TOGETHER, ()))}
     pins: dict[str, str | None] = {}
     groups = together(stack)

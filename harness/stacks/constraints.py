@@ -48,16 +48,16 @@ def place_of(stack: Stack, cache: Path) -> Path:
     text = read_text(path) if path.exists() else ""
     if not (digests := own_wheels.changed(stack, text)):
         return path
-    said = "\n".join([text, *(f"{name} {digest}" for name, digest in sorted(digests.items()))])
-    digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+    content = "\n".join([text, *(f"{name} {digest}" for name, digest in sorted(digests.items()))])
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     return cache / "constraints" / f"{stack.slug}-{digest}.txt"
 
 
 def resolved(stack: Stack, cache: Path, needs: Sequence[str] = ()) -> Path:
-    """The stack's constraint file, made if there is none.
+    """Return the stack's constraint file, resolving it if there is none.
 
-    Raises BadInputError when it can't be resolved, is not of these pins any more, or lacks what
-    `needs` asks for: the requirements of whatever is to run beside the stack.
+    Raises BadInputError if it can't be resolved, does not match the pins any more, or lacks
+    something of ``needs``: requirements of whatever else is to run in the stack.
     """
     path = path_of(stack, cache)
     if not path.exists():
@@ -68,13 +68,13 @@ def resolved(stack: Stack, cache: Path, needs: Sequence[str] = ()) -> Path:
         wanted = Requirement(text)
         if wanted.marker is not None and not wanted.marker.evaluate():
             continue
-        found = versions.get(canonicalize_name(wanted.name))
-        if found is None or not wanted.specifier.contains(found, prereleases=True):
+        version = versions.get(canonicalize_name(wanted.name))
+        if version is None or not wanted.specifier.contains(version, prereleases=True):
             if stack.where is None:
                 return resolve(stack, path)
             source = stack.where.name if text in stack.requirements else "xla-harness"
             raise BadInputError(
-                f"{path}: has {wanted.name} {found or 'not at all'}, {source} pins "
+                f"{path}: has {wanted.name} {version or 'not at all'}, {source} pins "
                 f"{text}: run `xla-harness stacks lock {stack.name}`"
             )
     place = place_of(stack, cache)
@@ -113,7 +113,7 @@ def resolve(stack: Stack, path: Path, known: str = "") -> Path:
 
 
 def sources(stack: Stack) -> list[str]:
-    """The options of uv that say where wheels come from."""
+    """Return the options of uv that name the sources of wheels."""
     options = [text for folder in stack.folders for text in ("--find-links", str(folder))]
     if stack.index is False:
         options.append("--no-index")
@@ -126,8 +126,8 @@ def sources(stack: Stack) -> list[str]:
 
 def read(path: Path) -> dict[str, str]:
     """Package, in its canonical spelling, to version."""
-    found = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", read_text(path), re.MULTILINE)
-    return {canonicalize_name(name): version for name, version in found}
+    pins = re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", read_text(path), re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in pins}
 
 
 def _exact(stack: Stack) -> list[str]:
@@ -136,7 +136,7 @@ def _exact(stack: Stack) -> list[str]:
 
 
 def harness_needs() -> list[str]:
-    """What the plugin and the suites need besides the stack."""
+    """Return what the plugin and the suites need besides the stack."""
     try:
         wanted = map(Requirement, requires("xla-harness") or [])
     except PackageNotFoundError:

@@ -35,13 +35,13 @@ class Check:
     """One line of the answer; ``remedy`` is how to get what is missing, "" if nothing is."""
 
     subject: str
-    found: str
+    value: str
     remedy: str = ""
     needed: bool = True  # False: only some lanes or stacks want it
 
 
 def machine(stacks: Sequence[Stack], environments: Environments) -> Iterator[Check]:
-    """What commands need of this machine."""
+    """Check what commands need from this machine."""
     yield _system()
     yield _compiler()
     yield _virtual_tpu()
@@ -51,9 +51,9 @@ def machine(stacks: Sequence[Stack], environments: Environments) -> Iterator[Che
 
 
 def _system() -> Check:
-    found = f"{platform.system()} {platform.machine()}"
-    fits = found == "Linux x86_64"
-    return Check("system", found, "" if fits else "PyPI has torch_xla for Linux on x86-64 only")
+    system = f"{platform.system()} {platform.machine()}"
+    fits = system == "Linux x86_64"
+    return Check("system", system, "" if fits else "PyPI has torch_xla for Linux on x86-64 only")
 
 
 def _compiler() -> Check:
@@ -109,46 +109,46 @@ def fit(python: Path) -> Iterator[Check]:
 def packages_fit(folder: Path) -> Iterator[Check]:
     """As ``fit``, for a folder of installed packages."""
     every = distributions(path=[str(folder)])
-    found: dict[str, Distribution] = {canonicalize_name(d.metadata["Name"]): d for d in every}
-    yield from _torch(found)
-    yield from _torch_tpu(found, folder)
-    yield from _jaxlib(found)
-    yield from _mosaic(found, folder)
+    packages: dict[str, Distribution] = {canonicalize_name(d.metadata["Name"]): d for d in every}
+    yield from _torch(packages)
+    yield from _torch_tpu(packages, folder)
+    yield from _jaxlib(packages)
+    yield from _mosaic(packages, folder)
 
 
-def _torch(found: Mapping[str, Distribution]) -> Iterator[Check]:
-    if "torch" not in found or "torch-xla" not in found:
+def _torch(packages: Mapping[str, Distribution]) -> Iterator[Check]:
+    if "torch" not in packages or "torch-xla" not in packages:
         return
-    torch, torch_xla = Version(found["torch"].version), Version(found["torch-xla"].version)
+    torch, torch_xla = Version(packages["torch"].version), Version(packages["torch-xla"].version)
     # torch_xla's library is linked to one torch: another one's symbols are missing at import.
     fits = torch.release[:2] == torch_xla.release[:2]
     remedy = "" if fits else f"torch_xla {torch_xla} is built for torch {torch_xla.base_version}"
     yield Check("torch, torch_xla", f"{torch}, {torch_xla}", remedy)
 
 
-def _torch_tpu(found: Mapping[str, Distribution], folder: Path) -> Iterator[Check]:
-    if "torch-tpu" not in found:
+def _torch_tpu(packages: Mapping[str, Distribution], folder: Path) -> Iterator[Check]:
+    if "torch-tpu" not in packages:
         return
     versions = {"python": folder.parent.name.removeprefix("python")}
-    versions |= {package.metadata["Name"]: package.version for package in found.values()}
-    own = found["torch-tpu"]
+    versions |= {package.metadata["Name"]: package.version for package in packages.values()}
+    own = packages["torch-tpu"]
     remedy = "; ".join(unmet(own, {name.replace("-", "_"): v for name, v in versions.items()}))
     yield Check("torch_tpu", own.version, remedy and f"torch_tpu {own.version} {remedy}")
 
 
-def _jaxlib(found: Mapping[str, Distribution]) -> Iterator[Check]:
-    if "jax" not in found or "jaxlib" not in found:
+def _jaxlib(packages: Mapping[str, Distribution]) -> Iterator[Check]:
+    if "jax" not in packages or "jaxlib" not in packages:
         yield Check("jax, jaxlib", "none", "lane tpu-aot and Pallas need them", needed=False)
         return
-    jax, jaxlib = found["jax"], found["jaxlib"].version
+    jax, jaxlib = packages["jax"], packages["jaxlib"].version
     wants = [r for r in map(Requirement, jax.requires or []) if r.name == "jaxlib" and not r.marker]
     wrong = [r for r in wants if not r.specifier.contains(jaxlib, prereleases=True)]
     remedy = f"jax {jax.version} wants {wrong[0]}" if wrong else ""
     yield Check("jax, jaxlib", f"{jax.version}, {jaxlib}", remedy)
 
 
-def _mosaic(found: Mapping[str, Distribution], folder: Path) -> Iterator[Check]:
-    libtpu = next((found[n] for n in ("libtpu", "libtpu-nightly") if n in found), None)
+def _mosaic(packages: Mapping[str, Distribution], folder: Path) -> Iterator[Check]:
+    libtpu = next((packages[n] for n in ("libtpu", "libtpu-nightly") if n in packages), None)
     if libtpu is None:
         yield Check("libtpu", "none", "lane tpu-aot and real TPUs need one", needed=False)
         return
@@ -156,7 +156,7 @@ def _mosaic(found: Mapping[str, Distribution], folder: Path) -> Iterator[Check]:
     if built is None or guard is None:
         yield Check("libtpu", libtpu.version)
         return
-    jax = found["jax"].version
+    jax = packages["jax"].version
     text = f"{libtpu.version}, built {built}"
     yield Check(
         "libtpu, Mosaic", text, mosaic_remark(jax, libtpu.version, built, guard), needed=False
@@ -164,11 +164,11 @@ def _mosaic(found: Mapping[str, Distribution], folder: Path) -> Iterator[Check]:
 
 
 def mosaic_remark(jax: str, libtpu: str, built: date, guard: date) -> str:
-    """What to do about a libtpu which jax may take for one that reads its newest Mosaic version.
+    """Return what to do about a libtpu that may be too old for jax's newest Mosaic version.
 
     For a libtpu built before ``guard`` jax writes an older version, which it reads. One built just
     after may come from sources just before: 0.0.21, a day younger than the guard of jax 0.7.1,
-    refuses every kernel. Dates can't tell; compiling does.
+    refuses every kernel. Dates can't decide that; compiling does.
     """
     if not timedelta(0) <= built - guard < _UNSURE:
         return ""
@@ -179,17 +179,18 @@ def mosaic_remark(jax: str, libtpu: str, built: date, guard: date) -> str:
 
 
 def built_on(path: Path) -> date | None:
-    """The day that a libtpu says it was built on."""
+    """Return the day on which a libtpu was built, by its own record."""
     if not path.exists():
         return None
-    said = libtpu_file.build(path)
-    return datetime.fromtimestamp(int(said[-11:-1]), UTC).date() if said else None
+    text = libtpu_file.build(path)
+    return datetime.fromtimestamp(int(text[-11:-1]), UTC).date() if text else None
 
 
 def mosaic_guard(folder: Path) -> date | None:
-    """The day since when jax takes libtpu to read the newest Mosaic version; None before 0.6.
+    """Return the day of build from which jax writes libtpu the newest Mosaic version.
 
-    From ``get_ir_version`` in jax/_src/tpu_custom_call.py, which asks is_cloud_tpu_older_than().
+    It is in ``get_ir_version`` of jax/_src/tpu_custom_call.py, which calls
+    is_cloud_tpu_older_than(). Returns None before jax 0.6.
     """
     path = folder / "jax" / "_src" / "tpu_custom_call.py"
     if not path.exists():

@@ -23,10 +23,10 @@ _ABSENT = (403, 404)  # a bucket that can't be listed says 403 for what is not t
 
 
 def download(addresses: Sequence[str], folder: Path, newest: date, days: int) -> list[Path]:
-    """The wheels of the newest day that has them all, of ``newest`` and the ``days`` before it.
+    """Download the wheels of the newest day that has them all: ``newest``, or ``days`` before it.
 
-    They appear in the folder together. Raises BadInputError for an address that is none of a
-    wheel, for a server that fails, and when no day has all.
+    They appear in the folder together. Raises BadInputError for an address that names no wheel, for
+    a server that fails, and if no day has all.
     """
     for address in addresses:
         _name(address, newest)
@@ -38,9 +38,9 @@ def download(addresses: Sequence[str], folder: Path, newest: date, days: int) ->
         for day in (
             [newest - timedelta(days=back) for back in range(days + 1)] if dated else [newest]
         ):
-            found = list(_all(addresses, Path(scratch), day))
-            if len(found) == len(addresses):
-                return [path.replace(folder / path.name) for path in found]
+            wheels = list(_all(addresses, Path(scratch), day))
+            if len(wheels) == len(addresses):
+                return [path.replace(folder / path.name) for path in wheels]
     raise BadInputError(
         f"{' '.join(addresses)}: expected wheels of one day, found no day with all of them from "
         f"{newest - timedelta(days=days if dated else 0)} to {newest}"

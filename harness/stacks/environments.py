@@ -74,11 +74,11 @@ class Environments:
         self._folder = self.cache / "environments"
 
     def constraints(self, stack: Stack) -> Path:
-        """The stack's constraint file."""
+        """Return the stack's constraint file."""
         return constraints.resolved(stack, self.cache, constraints.harness_needs())
 
     def existing(self, stack: Stack) -> Environment | None:
-        """The stack's environment, if it was made."""
+        """Return the stack's environment, if it was made."""
         if not constraints.place_of(stack, self.cache).exists():
             return None
         folder = self._path(stack, self.constraints(stack))
@@ -86,17 +86,17 @@ class Environments:
 
     def all(self) -> list[Environment]:
         """Every environment there is, of whatever stack."""
-        found = sorted(self._folder.glob(f"*/{_MANIFEST}"))
-        return [Environment(path.parent) for path in found]
+        manifests = sorted(self._folder.glob(f"*/{_MANIFEST}"))
+        return [Environment(path.parent) for path in manifests]
 
     def create(self, stack: Stack, say: Say) -> Environment:
-        """The stack's environment, made now if need be; ``say`` gets progress.
+        """Return the stack's environment, creating it if need be; ``say`` gets progress.
 
-        Raises BadInputError: the disk is too small, the pins don't fit, the index can't be
-        reached, that Python is not here.
+        Raises BadInputError if the disk is too small, the pins don't fit together, the index can't
+        be reached, or the Python is missing.
         """
-        if (found := self.existing(stack)) is not None:
-            return found
+        if (environment := self.existing(stack)) is not None:
+            return environment
         say(f"{stack.name}: resolving")
         pinned = self.constraints(stack)
         target = self._path(stack, pinned)
@@ -116,13 +116,13 @@ class Environments:
 
     def remove(self, name: str) -> int:
         """Delete every environment of stacks of that name; how many there were."""
-        found = [e for e in self.all() if e.manifest.get("stack") == name]
-        for environment in found:
+        environments = [e for e in self.all() if e.manifest.get("stack") == name]
+        for environment in environments:
             with FileLock(_lock_of(environment.folder)):
                 # First its manifest: what is half deleted must not look finished.
                 (environment.folder / _MANIFEST).unlink()
                 shutil.rmtree(environment.folder)
-        return len(found)
+        return len(environments)
 
     def _make(self, stack: Stack, pinned: Path, target: Path, say: Say) -> None:
         for left in self._folder.glob(f"{target.name}.partial-*"):
@@ -160,9 +160,9 @@ class Environments:
         uv.run(doing, *sync, "--strict", show=True)
 
     def _check_disk(self, stack: Stack, plan: str) -> None:
-        """What uv has in its cache is linked, and takes no more; the rest comes in full."""
-        found = {verb: int(count) for verb, count in _PLAN.findall(plan)}
-        share = found.get("download", 0) / max(found.get("install", 0), 1)
+        """Check that the disk has room. What uv's cache has is linked and needs none."""
+        amounts = {verb: int(count) for verb, count in _PLAN.findall(plan)}
+        share = amounts.get("download", 0) / max(amounts.get("install", 0), 1)
         needed = max(stack.disk * share, _LEAST)
         free = shutil.disk_usage(self.cache).free / _GB
         if free < needed:
@@ -182,7 +182,7 @@ def _lock_of(target: Path) -> Path:
 
 
 def plugin_path(cache: Path) -> Path:
-    """A folder for ``PYTHONPATH`` that holds this very harness and nothing beside it.
+    """Return a folder for ``PYTHONPATH`` that holds this very harness and nothing else.
 
     A stack's environment does not contain the harness, so that it outlives the harness's edits.
     """

@@ -52,7 +52,7 @@ def _meant(stack: Stack, text: str) -> Iterator[tuple[str, Path, str, str]]:
 
 @cache
 def _digest(path: Path, time: int) -> str:
-    """The file's SHA-256; ``time`` is that of its last change."""
+    """Return the file's SHA-256; ``time`` is that of its last change."""
     del time
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

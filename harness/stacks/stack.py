@@ -48,7 +48,7 @@ class Stack:
         return [_requirement(self, name, pin) for name, pin in self.pins.items()]
 
     def check(self) -> None:
-        """Raises BadInputError for pins that no package index could ever fulfil."""
+        """Raise BadInputError for pins that no package index could ever fulfil."""
         _ = self.requirements
         if "torch_tpu" not in self.pins:
             return
@@ -64,12 +64,12 @@ class Stack:
             )
 
     def contradiction(self, versions: Mapping[str, str]) -> str:
-        """What of the ``versions`` that a run states is not as pinned here; "" for nothing."""
+        """Describe the first of a run's ``versions`` that contradicts a pin; "" if none does."""
         for pin in (f"python=={self.python}.*", *self.requirements):
             pinned = Requirement(pin)
-            found = versions.get(pinned.name, "")
-            if found and not _fits(found, pinned):
-                return f"{pinned.name}: expected {pinned.specifier}, found {found[:50]!r}"
+            version = versions.get(pinned.name, "")
+            if version and not _fits(version, pinned):
+                return f"{pinned.name}: expected {pinned.specifier}, found {version[:50]!r}"
         return ""
 
     @property
@@ -101,7 +101,7 @@ class Stack:
         return _parsed(self.pins.get(name, ""))
 
     def swap(self, pins: Mapping[str, str | None], python: str | None = None) -> Stack:
-        """The same stack with other pins; None takes one away. The name says what was swapped.
+        """Return the same stack with other pins and a name that says so; None removes a pin.
 
         Raises BadInputError for a Python that is no version.
         """
@@ -127,7 +127,7 @@ class Stack:
 
 
 def together(*stacks: Stack) -> tuple[tuple[str, ...], ...]:
-    """The pins that are swapped together in these stacks; torch_tpu takes more than one torch."""
+    """Return the pins that are swapped together; torch_tpu works with more than one torch."""
     pinned = {name for stack in stacks for name in stack.pins}
     if "torch_tpu" in pinned and "torch_xla" not in pinned:
         return tuple(tuple(pin for pin in group if pin != "torch_xla") for group in TOGETHER)
@@ -181,13 +181,13 @@ def _requirement(stack: Stack, name: str, pin: str) -> str:
 def _wheel_version(stack: Stack, name: str, wheel: Path) -> Version:
     where = f"{stack.where or stack.name}: key 'pins.{name}'"
     try:
-        found, version, _, tags = parse_wheel_filename(wheel.name)
+        distribution, version, _, tags = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
         raise BadInputError(f"{where}: {error}") from error
     if not wheel.is_file():
         raise BadInputError(f"{where}: {wheel} is missing: expected a wheel")
-    if found != canonicalize_name(name):
-        raise BadInputError(f"{where}: {wheel.name} is a wheel of {found}: expected {name}")
+    if distribution != canonicalize_name(name):
+        raise BadInputError(f"{where}: {wheel.name} is a wheel of {distribution}: expected {name}")
     ours = {"py3", "py" + _compact(stack.python), "cp" + _compact(stack.python)}
     if not any(tag.interpreter in ours or tag.abi == "abi3" for tag in tags):
         theirs = ", ".join(sorted({tag.interpreter for tag in tags}))

@@ -39,26 +39,26 @@ def read(path: Path, base_of: Callable[[str], Stack | None], *, shipped: bool = 
 
     Raises BadInputError naming the file, the key and what was expected.
     """
-    said = checked(str(path), _File, read_toml(path))
-    base = None if said.extends is None else base_of(said.extends)
-    folder, index = said.wheels.folder, said.wheels.index
-    python = said.python or (base.python if base else None)
+    file = checked(str(path), _File, read_toml(path))
+    base = None if file.extends is None else base_of(file.extends)
+    folder, index = file.wheels.folder, file.wheels.index
+    python = file.python or (base.python if base else None)
     if python is None:
         raise BadInputError(f"{path}: key 'python' is missing: expected a version, as '3.11'")
-    pins: dict[str, str | bool] = {**(base.pins if base else {}), **said.pins}
-    for name, pin in said.pins.items():
+    pins: dict[str, str | bool] = {**(base.pins if base else {}), **file.pins}
+    for name, pin in file.pins.items():
         if isinstance(pin, str):
             pins[name] = str(path.parent / pin) if pin.endswith(".whl") else pin.strip()
     stack = Stack(
         name=path.stem,
         python=python,
         pins={name: pin for name, pin in pins.items() if isinstance(pin, str)},
-        note=said.note,
+        note=file.note,
         folder=path.parent / folder if folder else base.folder if base else None,
         index=index if index is not None else base.index if base else True,
-        disk=said.disk if said.disk is not None else base.disk if base else DISK,
+        disk=file.disk if file.disk is not None else base.disk if base else DISK,
         where=path,
-        extends=said.extends,
+        extends=file.extends,
         shipped=shipped,
     )
     if not stack.pins:

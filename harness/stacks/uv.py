@@ -35,13 +35,13 @@ _MEANINGS = (
 
 @cache
 def executable() -> str:
-    """The uv to call: the one that runs this command, the path's, or the installed package's.
+    """Return the uv to call: the one that runs this command, PATH's, or the installed package's.
 
     In this order, since each version of uv has a cache of its own, of many GB.
     """
-    found = os.environ.get("UV") or shutil.which("uv")
-    if found is not None:
-        return found
+    uv = os.environ.get("UV") or shutil.which("uv")
+    if uv is not None:
+        return uv
     try:
         from uv import find_uv_bin
 
@@ -68,14 +68,14 @@ def run(doing: str, *arguments: str, show: bool = False, errors: bool = False) -
         env=_environment(),
     )
     try:
-        output, said = process.communicate()
+        output, errors_text = process.communicate()
     except BaseException:
         process.kill()
         process.wait()
         raise
     if process.returncode:
-        raise BadInputError(_explained(doing, said or "uv's words are above"))
-    return (said or "") if errors else output
+        raise BadInputError(_explained(doing, errors_text or "uv's words are above"))
+    return (errors_text or "") if errors else output
 
 
 def python(version: str) -> str:
@@ -112,7 +112,7 @@ def is_running(version: str) -> bool:
 
 
 def remedy(version: str) -> str:
-    """What to do about a Python that uv does not find.
+    """Return what to do about a Python that uv does not find.
 
     uv reads PATH, where pyenv puts only the versions that were chosen with `pyenv global`.
     """
@@ -126,7 +126,7 @@ def remedy(version: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """This process's variables, except for those of its own environment.
+    """Return this process's variables, except for those of its own environment.
 
     Modules are compiled when they are installed unless the user's UV_COMPILE_BYTECODE says no.
     """

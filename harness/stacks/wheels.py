@@ -19,12 +19,11 @@ _DATE = re.compile(r"20\d{6}")
 
 
 def stacks_of(folder: Path, base: Stack, component: str = "torch_xla") -> list[Stack]:
-    """A stack for each wheel of ``component`` in the folder, in the order of their versions.
+    """Return a stack for each wheel of ``component`` in the folder, in the order of versions.
 
-    What goes with the component (torch with torch_xla, jaxlib with jax) is taken from the folder
-    too: the wheel of the same date or of the same version; everything else is as in ``base``.
-
-    Raises BadInputError when there is no wheel of it, or the one that goes with it is missing.
+    The packages that go with it (torch with torch_xla, jaxlib with jax) come from the folder too:
+    the wheel of the same date or version; everything else is as in ``base``. Raises BadInputError
+    if there is no wheel of the component, or the one that goes with it is missing.
     """
     wheels = _wheels(folder, base.python)
     own = wheels.get(canonicalize_name(component), {})
@@ -48,18 +47,18 @@ def stacks_of(folder: Path, base: Stack, component: str = "torch_xla") -> list[S
 
 
 def onto(stack: Stack, folder: Path) -> Stack:
-    """The stack with each wheel of the folder in its pin's place; what has no wheel stays.
+    """Return the stack with the folder's wheels in place of their pins; other pins stay.
 
-    Its name stays where its file names a folder of wheels, else ``+wheels`` says what it is: the
-    line of a history goes on from one wheel to the next. Raises BadInputError for a folder without
-    wheels for its Python, and for several of one package.
+    The name gets ``+wheels``, unless the stack's file names a folder of wheels: so a history
+    continues from one wheel to the next. Raises BadInputError for a folder without wheels for its
+    Python, and for several of one package.
     """
-    found = _wheels(folder, stack.python)
-    if not found:
+    wheels = _wheels(folder, stack.python)
+    if not wheels:
         raise BadInputError(f"{folder}: expected wheels for Python {stack.python}, found none")
     pins: dict[str, str | None] = {}
     spelled = {canonicalize_name(name): name for name in (*stack.pins, *sum(TOGETHER, ()))}
-    for name, versions in found.items():
+    for name, versions in wheels.items():
         if len(versions) > 1:
             several = ", ".join(map(str, sorted(versions)))
             raise BadInputError(f"{folder}: expected one wheel of {name}, found {several}")
@@ -69,10 +68,10 @@ def onto(stack: Stack, folder: Path) -> Stack:
 
 
 def given(stack: Stack, folder: str) -> Stack:
-    """The stack with the folder's wheels, resolved anew; as it is without a folder.
+    """Return the stack with the folder's wheels, resolved anew; without a folder, unchanged.
 
-    A wheel that was built again may have the version that it had: what was resolved for it before
-    has another checksum.
+    A wheel that was built again may have the same version but another checksum than the one that
+    was resolved before.
     """
     if not folder:
         return stack
@@ -99,15 +98,15 @@ def _wheels(folder: Path, python: str) -> dict[str, dict[Version, Path]]:
 def _match(folder: Path, version: Version, partner: str, theirs: dict[Version, Path]) -> Path:
     date = _DATE.search(str(version))
     for other, path in theirs.items():
-        found = _DATE.search(str(other))
-        if (date and found and date[0] == found[0]) or other.base_version == str(version):
+        other_date = _DATE.search(str(other))
+        if (date and other_date and date[0] == other_date[0]) or other.base_version == str(version):
             return path
     raise BadInputError(f"{folder}: no wheel of {partner} goes with version {version}")
 
 
 def named(stacks: Sequence[Stack], text: str) -> int:
-    """The index of the stack of that version or date; raises BadInputError with what there is."""
-    found = [i for i, s in enumerate(stacks) if s.name == text or text in _DATE.findall(s.name)]
-    if len(found) != 1:
+    """Return the index of the stack of that version or date; raise BadInputError if unknown."""
+    matches = [i for i, s in enumerate(stacks) if s.name == text or text in _DATE.findall(s.name)]
+    if len(matches) != 1:
         raise BadInputError(f"{text!r}: expected one of {', '.join(s.name for s in stacks)}")
-    return found[0]
+    return matches[0]

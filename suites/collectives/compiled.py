@@ -37,8 +37,8 @@ def check_exchange(
     """
     local = inside(groups, topology)
     for collective in program.collectives:
-        found = tuple(sorted(tuple(sorted(group)) for group in collective.groups))
-        assert found == local, f"{collective}: expected groups {local}"
+        sorted_groups = tuple(sorted(tuple(sorted(group)) for group in collective.groups))
+        assert sorted_groups == local, f"{collective}: expected groups {local}"
     assert sent <= program.bytes_across <= sent + token * bool(sent), (
         f"{program.bytes_across} bytes go to other slices, expected {sent}: {program.transfers}"
     )

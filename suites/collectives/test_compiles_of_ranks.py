@@ -84,12 +84,12 @@ def one(programs: list[Compilation]) -> Compilation:
 
 
 def reductions(
-    asked: Iterable[tuple[str, str]],
+    pairs: Iterable[tuple[str, str]],
 ) -> Callable[[torch.device], Mapping[str, Step]]:
     """Return a function that prepares an all-reduce for each pair of reducer and dtype."""
 
     def prepare(device: torch.device) -> Mapping[str, Step]:
-        return {f"{reducer}-{dtype}": step(device, reducer, dtype) for reducer, dtype in asked}
+        return {f"{reducer}-{dtype}": step(device, reducer, dtype) for reducer, dtype in pairs}
 
     def step(device: torch.device, reducer: str, dtype: str) -> Step:
         x = to_torch(values(dtype, (16, 128), 0, reducer)).to(device)
@@ -100,7 +100,7 @@ def reductions(
 
 
 # The virtual TPU executes them as well, on XLA's CPU client.
-EXECUTABLE = [one for one in REDUCTIONS if executable(*one)]
+EXECUTABLE = [pair for pair in REDUCTIONS if executable(*pair)]
 
 
 @pytest.mark.topologies("2xv6e:2x2", "v5p:2x2x1")
@@ -109,9 +109,9 @@ def test_reduction(
     xla_target: Target, tpu_compiler: TpuCompiler, subtests: pytest.Subtests
 ) -> None:
     """Every reducer of every dtype is accepted and still reduces."""
-    asked = [(reducer, dtype) for reducer, dtype in EXECUTABLE if dtype != "int64"]
-    asked.append(("sum", "int64"))
-    for name, programs in compile_steps(tpu_compiler, xla_target, reductions(asked)).items():
+    pairs = [(reducer, dtype) for reducer, dtype in EXECUTABLE if dtype != "int64"]
+    pairs.append(("sum", "int64"))
+    for name, programs in compile_steps(tpu_compiler, xla_target, reductions(pairs)).items():
         with subtests.test(name):
             check_reduction(one(programs))
 
@@ -120,8 +120,8 @@ def test_reduction(
 @pytest.mark.upstream("pytorch/xla#8854")
 @pytest.mark.parametrize("reducer", ["mul", "min", "max"])
 def test_reduction_of_int64(xla_target: Target, tpu_compiler: TpuCompiler, reducer: str) -> None:
-    asked = reductions([(reducer, "int64")])
-    for programs in compile_steps(tpu_compiler, xla_target, asked).values():
+    step = reductions([(reducer, "int64")])
+    for programs in compile_steps(tpu_compiler, xla_target, step).values():
         check_reduction(one(programs))
 
 

@@ -50,8 +50,8 @@ def _whole(inputs: Sequence[np.ndarray], mesh: Mesh) -> jax.Array:
 
 def _ranks(array: jax.Array) -> list[tuple[np.ndarray]]:
     """Return each device's part of the array, as the only output of a rank."""
-    found = parts(array)
-    return [(found[device],) for device in sorted(found)]
+    by_device = parts(array)
+    return [(by_device[device],) for device in sorted(by_device)]
 
 
 @named
@@ -112,11 +112,11 @@ def test_gradients(topology: Topology, subtests: pytest.Subtests, name: str) -> 
         result, back = jax.vjp(program, _whole(inputs, mesh))
         shape = parts(result)[0].shape
         given = ranks_of(topology.total, shape, "float32")
-        given = [8 * one for one in given]  # so that a mean of eight is exact
-        (found,) = back(_whole(given, mesh))
+        given = [8 * value for value in given]  # so that a mean of eight is exact
+        (gradients,) = back(_whole(given, mesh))
         with subtests.test(axes=axes):
             check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
-            check_numbers(_ranks(found), pullback(given, groups))
+            check_numbers(_ranks(gradients), pullback(given, groups))
 
 
 @named
@@ -129,14 +129,14 @@ def test_exported(topology: Topology, name: str) -> None:
     inputs, groups = ranks_of(topology.total, SHAPE), groups_of(axes, topology.total)
     whole = _whole(inputs, mesh)
     exported = export(on_each_device(over(name, axes), mesh, ROWS), whole)
-    asked = COLLECTIVES[name]
-    found = parse(exported.mlir_module()).only(asked.kind)
-    if asked.kind != "collective_permute":
-        check_groups(found, groups, topology.total)
-    if asked.reducer:
-        check_reducer(found, asked.reducer)
+    collective = COLLECTIVES[name]
+    program = parse(exported.mlir_module()).only(collective.kind)
+    if collective.kind != "collective_permute":
+        check_groups(program, groups, topology.total)
+    if collective.reducer:
+        check_reducer(program, collective.reducer)
     again = exporting.deserialize(exported.serialize())
-    check_numbers(_ranks(jax.jit(again.call)(whole)), asked.meaning(inputs, groups))
+    check_numbers(_ranks(jax.jit(again.call)(whole)), collective.meaning(inputs, groups))
 
 
 @written

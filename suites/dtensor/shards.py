@@ -27,38 +27,38 @@ def device_shards(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [shards[device] for device in sorted(shards)]
 
 
-def assert_held(tensor: torch.Tensor, held: Held, what: str) -> None:
+def assert_held(tensor: torch.Tensor, held: Held, label: str) -> None:
     """Fail unless device *i* holds exactly what rank *i* holds."""
-    _compare(tensor, held, what, exact=True)
+    _compare(tensor, held, label, exact=True)
 
 
-def assert_close_to_held(tensor: torch.Tensor, held: Held, what: str) -> None:
+def assert_close_to_held(tensor: torch.Tensor, held: Held, label: str) -> None:
     """Fail unless device *i* holds what rank *i* holds up to rounding."""
-    _compare(tensor, held, what, exact=False)
+    _compare(tensor, held, label, exact=False)
 
 
-def assert_value(tensor: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+def assert_value(tensor: torch.Tensor, expected: torch.Tensor, label: str) -> None:
     """Fail unless the global tensor is the expected one up to rounding."""
     got = host(tensor)
-    assert got.shape == expected.shape, f"{what} is {list(got.shape)}, not {list(expected.shape)}"
+    assert got.shape == expected.shape, f"{label} is {list(got.shape)}, not {list(expected.shape)}"
     assert torch.allclose(got, expected, rtol=1e-5, atol=1e-5), (
-        f"{what} differs, {difference(got, expected)}"
+        f"{label} differs, {difference(got, expected)}"
     )
 
 
-def _compare(tensor: torch.Tensor, held: Held, what: str, *, exact: bool) -> None:
+def _compare(tensor: torch.Tensor, held: Held, label: str, *, exact: bool) -> None:
     got = device_shards(tensor)
     sizes, expected = [tuple(s.shape) for s in got], [tuple(s.shape) for s in held.shards]
     assert sizes == expected, (
-        f"{what}: the devices hold shards of {sizes}, DTensor's ranks {expected}"
+        f"{label}: the devices hold shards of {sizes}, DTensor's ranks {expected}"
     )
     for device, (shard, reference) in enumerate(zip(got, held.shards, strict=True)):
         assert shard.dtype == reference.dtype, (
-            f"{what}: device {device} holds {shard.dtype}, DTensor's rank {reference.dtype}"
+            f"{label}: device {device} holds {shard.dtype}, DTensor's rank {reference.dtype}"
         )
         tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 1e-5, "atol": 1e-6}
         assert torch.allclose(shard, reference, **tolerance), (
-            f"{what}: device {device} differs from DTensor's rank, {difference(shard, reference)}"
+            f"{label}: device {device} differs from DTensor's rank, {difference(shard, reference)}"
         )
 
 

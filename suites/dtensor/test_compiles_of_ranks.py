@@ -44,8 +44,10 @@ def placed(
     def prepare(device: torch.device) -> Mapping[str, Step]:
         mesh = mesh_of(topology)
         return {
-            placements_id(one): step(distributed(torch.ones(ROWS, COLUMNS).to(device), mesh, one))
-            for one in layouts
+            placements_id(placements): step(
+                distributed(torch.ones(ROWS, COLUMNS).to(device), mesh, placements)
+            )
+            for placements in layouts
         }
 
     def step(x: torch.Tensor) -> Step:

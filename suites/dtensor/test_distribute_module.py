@@ -86,4 +86,6 @@ def test_input_fn_and_output_fn(start_runtime: StartRuntime, functionalization: 
 def test_hook_with_too_few_arguments(start_runtime: StartRuntime, hook: str) -> None:
     start_runtime(spmd=True)
     with pytest.raises(ValueError, match=f"{hook} should take in 3 arguments, but got 1"):
-        distribute_module(nn.ReLU(), DeviceMesh("xla", ranks((4,))), **{hook: lambda one: one})
+        distribute_module(
+            nn.ReLU(), DeviceMesh("xla", ranks((4,))), **{hook: lambda module: module}
+        )

@@ -46,8 +46,8 @@ def check(
     held = oracle.distribute(tensor, mesh, placements, source_rank=source_rank)
     start_runtime(spmd=True)
     placed = distribute_tensor(tensor, DeviceMesh("xla", mesh), placements)
-    what = "no placements" if placements is None else placements_id(placements)
-    assert_held(placed, held, f"{what} of {list(tensor.shape)}")
+    label = "no placements" if placements is None else placements_id(placements)
+    assert_held(placed, held, f"{label} of {list(tensor.shape)}")
     assert torch.equal(host(placed), tensor), "the global values changed"
 
 

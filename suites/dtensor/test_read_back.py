@@ -35,9 +35,9 @@ pytestmark = [
 ]
 
 
-def assert_placements(got: Sequence[Placement], expected: Sequence[Placement], what: str) -> None:
+def assert_placements(got: Sequence[Placement], expected: Sequence[Placement], label: str) -> None:
     assert tuple(got) == tuple(expected), (
-        f"{what}: placements read back as {placements_id(got)}, in DTensor as "
+        f"{label}: placements read back as {placements_id(got)}, in DTensor as "
         f"{placements_id(expected)}"
     )
 

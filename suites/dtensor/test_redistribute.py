@@ -59,11 +59,11 @@ def check(
     held = oracle.redistribute(counting(shape), mesh, source, target)
     start_runtime(spmd=True)
     moved = placed_on(mesh, source, shape).redistribute(xla_mesh(mesh), target)
-    what = f"{placements_id(source)} to {placements_id(target)}"
-    assert_held(moved, held, what)
+    label = f"{placements_id(source)} to {placements_id(target)}"
+    assert_held(moved, held, label)
     assert torch.equal(host(moved), counting(shape)), "the global values changed"
     assert moved.placements == held.placements, (
-        f"{what}: placements read back as {placements_id(moved.placements)}, in DTensor as "
+        f"{label}: placements read back as {placements_id(moved.placements)}, in DTensor as "
         f"{placements_id(held.placements)}"
     )
 

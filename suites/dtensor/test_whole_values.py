@@ -39,9 +39,9 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def ask(program: Program, target: Target, start: StartRuntime, mesh: tuple[int, ...]) -> None:
-    found = on_framework(program, target, mesh, start)
+    results = on_framework(program, target, mesh, start)
     # Not before: under TorchTPU a backward pass starts the runtime, also where all is on the CPU.
-    check(found, on_one_tensor(program))
+    check(results, on_one_tensor(program))
 
 
 @pytest.mark.upstream("pytorch/xla#8522")
@@ -53,7 +53,10 @@ def test_distribute(
     layouts = [R, *(S0, S1)[: len(shape)]]
 
     def program(on: Placing) -> dict[str, torch.Tensor]:
-        return {placements_id([one]): on.place(numbers(*shape), one) for one in layouts}
+        return {
+            placements_id([placement]): on.place(numbers(*shape), placement)
+            for placement in layouts
+        }
 
     ask(program, xla_target, start_runtime, LINE)
 
@@ -81,13 +84,13 @@ def test_from_local(
 
     def program(on: Placing) -> dict[str, torch.Tensor]:
         x = numbers(*shape)
-        return {placements_id([one]): on.join(x, one) for one in (R, S0, S1, P)}
+        return {placements_id([placement]): on.join(x, placement) for placement in (R, S0, S1, P)}
 
     ask(program, xla_target, start_runtime, LINE)
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (7, 5)], ids=["even", "uneven"])
-@pytest.mark.parametrize("source", [R, S0, S1], ids=lambda one: placements_id([one]))
+@pytest.mark.parametrize("source", [R, S0, S1], ids=lambda placement: placements_id([placement]))
 def test_redistribute(
     xla_target: Target, start_runtime: StartRuntime, shape: tuple[int, ...], source: object
 ) -> None:

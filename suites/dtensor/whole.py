@@ -96,22 +96,22 @@ def on_framework(
     return run_ranks(rank, target.topology)
 
 
-def check(found: Sequence[Values], expected: Values) -> None:
+def check(processes: Sequence[Values], expected: Values) -> None:
     """Every process has the expected values, to the precision of float32.
 
     Raises NumbersError, naming all that differ.
     """
-    told = []
-    for number, values in enumerate(found):
+    faults = []
+    for number, values in enumerate(processes):
         for name, want in expected.items():
             got = values[name]
             if got.shape != want.shape:
-                told.append(f"process {number}: {name}: expected {want.shape}, got {got.shape}")
+                faults.append(f"process {number}: {name}: expected {want.shape}, got {got.shape}")
             elif not np.allclose(got, want, rtol=1e-4, atol=1e-5):
                 off = np.abs(got - want).max()
-                told.append(f"process {number}: {name} is off by {off:g}")
-    if told:
-        raise NumbersError("\n".join(told))
+                faults.append(f"process {number}: {name} is off by {off:g}")
+    if faults:
+        raise NumbersError("\n".join(faults))
 
 
 def _of_ranks(tensors: Mapping[str, torch.Tensor]) -> Values:

@@ -33,7 +33,7 @@ def check_descent(weights: Sequence[Any], parts: Sequence[Any], updated: Any, lo
     pairs = list(zip(before, batches, strict=True))
     np.testing.assert_allclose(loss, sum(_loss(*pair) for pair in pairs), rtol=1e-5)
     chance = np.random.default_rng(0)
-    found, expected = list[list[float]](), list[list[float]]()
+    products, expected = list[list[float]](), list[list[float]]()
     for number, layer in enumerate(before[0]):
         for name, weight in layer.items():
             moved = zip(before, after, strict=True)
@@ -41,9 +41,9 @@ def check_descent(weights: Sequence[Any], parts: Sequence[Any], updated: Any, lo
             for _ in range(2):
                 direction = chance.normal(size=weight.shape)
                 along = sum(_along(*pair, number, name, direction) for pair in pairs)
-                found.append([float((gradient * direction).sum()) for gradient in gradients])
+                products.append([float((gradient * direction).sum()) for gradient in gradients])
                 expected.append([along] * len(before))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-7)
+    np.testing.assert_allclose(products, expected, rtol=1e-5, atol=2e-7)
 
 
 def _along(weights: Weights, x: Array, number: int, name: str, direction: Array) -> float:

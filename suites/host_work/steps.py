@@ -82,8 +82,8 @@ def sharded(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     weights = NamedSharding(mesh, PartitionSpec())
 
     def loss(each: Any, x: jax.Array) -> jax.Array:
-        for one in each:
-            x = lax.with_sharding_constraint(layer(x, one), along)
+        for weights in each:
+            x = lax.with_sharding_constraint(layer(x, weights), along)
         return jnp.mean(x * x)
 
     given = jax.device_put(parameters(), weights), jax.device_put(tokens(), along)
@@ -118,7 +118,7 @@ def attention(mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     *given, out_gradient = ATTENTION.arrays()
 
     def weighted(q: Any, k: Any, v: Any) -> jax.Array:
-        found = flash_attention(q, k, v, causal=True, sm_scale=ATTENTION.scale)
-        return (found * out_gradient).sum()
+        output = flash_attention(q, k, v, causal=True, sm_scale=ATTENTION.scale)
+        return (output * out_gradient).sum()
 
     return jax.grad(weighted, argnums=(0, 1, 2)), tuple(map(jnp.asarray, given))

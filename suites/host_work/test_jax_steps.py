@@ -59,9 +59,9 @@ def test_step(mesh: Mesh, host_work: HostWork, step: Step, xla_target: Target) -
 @pytest.mark.lanes("virtual-tpu", "tpu")
 def test_kernel(mesh: Mesh, host_work: HostWork) -> None:
     """A Pallas kernel and its gradient, lowered for Mosaic."""
-    _, found = _count(steps.attention, mesh, host_work)
+    _, gradients = _count(steps.attention, mesh, host_work)
     _, *expected = steps.ATTENTION.expected()
-    for gradient, right in zip(found, expected, strict=True):
+    for gradient, right in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(gradient, right, rtol=1e-3, atol=1e-5)
 
 
@@ -109,7 +109,7 @@ def _count(step: Step, mesh: Mesh, host_work: HostWork) -> Any:
         jax.block_until_ready(jitted(*arguments))
     with host_work.counted("dispatch", _DISPATCHES):
         for _ in range(_DISPATCHES):
-            found = jitted(*arguments)
+            result = jitted(*arguments)
     for name, calls in again.calls.items():
         assert host_work.calls[name] == pytest.approx(calls, rel=0.01), (
             f"{name} was counted twice: {calls} calls, then {host_work.calls[name]}"
@@ -118,7 +118,7 @@ def _count(step: Step, mesh: Mesh, host_work: HostWork) -> Any:
         f"a compiled step makes {host_work.calls['dispatch']} calls: it is not dispatched by "
         "native code"
     )
-    return arguments, found
+    return arguments, result
 
 
 def _nowhere(step: str, calls: int) -> None:

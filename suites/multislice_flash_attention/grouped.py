@@ -31,8 +31,8 @@ def expected_transposed(
     return torch.stack([a.mT @ b for a, b in parts])
 
 
-def assert_close(value: torch.Tensor, oracle: torch.Tensor, what: str) -> None:
+def assert_close(value: torch.Tensor, oracle: torch.Tensor, label: str) -> None:
     """float32 sums of 128 products of numbers around 1."""
     torch.testing.assert_close(
-        value.detach().cpu().double(), oracle, rtol=1e-4, atol=1e-4, msg=lambda m: f"{what}: {m}"
+        value.detach().cpu().double(), oracle, rtol=1e-4, atol=1e-4, msg=lambda m: f"{label}: {m}"
     )

@@ -96,25 +96,25 @@ def step(kernels: Kernels, problem: Problem, device: str) -> dict[str, torch.Ten
     return {"output": result.detach().cpu(), **gradients}
 
 
-def check_output(found: Sequence[Tensors], problem: Problem) -> None:
+def check_output(processes: Sequence[Tensors], problem: Problem) -> None:
     """Every process has the attention of the problem. Raises AssertionError."""
     output, _ = problems.expected(problem)
-    _check(found, {"output": output}, problem)
+    _check(processes, {"output": output}, problem)
 
 
-def check_step(found: Sequence[Tensors], problem: Problem) -> None:
+def check_step(processes: Sequence[Tensors], problem: Problem) -> None:
     """Every process has the attention and the gradients of the problem.
 
     Raises AssertionError, naming all that differ.
     """
     output, gradients = problems.expected(problem)
-    _check(found, {"output": output, **gradients}, problem)
+    _check(processes, {"output": output, **gradients}, problem)
 
 
-def _check(found: Sequence[Tensors], oracle: Tensors, problem: Problem) -> None:
+def _check(processes: Sequence[Tensors], oracle: Tensors, problem: Problem) -> None:
     pairs = [
         (f"process {number}: {name}", values.get(name), value)
-        for number, values in enumerate(found)
+        for number, values in enumerate(processes)
         for name, value in oracle.items()
     ]
     problems.assert_all_close(pairs, problem.dtype)

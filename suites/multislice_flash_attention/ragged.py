@@ -92,6 +92,6 @@ def expected(batch: Batch) -> npt.NDArray[np.float64]:
     return np.concatenate(results)
 
 
-def assert_close(found: npt.NDArray[np.float32], batch: Batch) -> None:
+def assert_close(result: npt.NDArray[np.float32], batch: Batch) -> None:
     """Compare with tolerances for kernels that multiply and sum in float32."""
-    np.testing.assert_allclose(found, expected(batch), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(result, expected(batch), rtol=1e-4, atol=1e-4)

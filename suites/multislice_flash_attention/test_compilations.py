@@ -44,8 +44,8 @@ def test_second_step_compiles_nothing(
     tpu_events: EventLog, start_runtime: StartRuntime, mask: str
 ) -> None:
     start_runtime(spmd=False)
-    one = partial(assert_step, Problem(**{mask: True}))
-    again = in_the_second(tpu_events, one, one)
+    step = partial(assert_step, Problem(**{mask: True}))
+    again = in_the_second(tpu_events, step, step)
     assert again.of("execute"), "the second step ran"
     assert not again.of("compile")
     assert not again.of("client")

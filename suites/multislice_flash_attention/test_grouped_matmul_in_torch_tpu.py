@@ -95,7 +95,7 @@ def test_step(  # noqa: PLR0913, PLR0917 - three of them are fixtures
         assert rhs.grad is not None
         return [tensor.detach().cpu() for tensor in (result, lhs.grad, rhs.grad)]
 
-    found = in_each_process(ask, xla_target, start_runtime)
+    processes = in_each_process(ask, xla_target, start_runtime)
     tpu_events.expect_discoveries(1)
     lhs, rhs = (tensor.double() for tensor in matrices(groups)[:2])  # not before the fork
     oracle = {
@@ -103,9 +103,9 @@ def test_step(  # noqa: PLR0913, PLR0917 - three of them are fixtures
         "gradient of rows": expected(do.double(), rhs.mT, groups),
         "gradient of matrices": expected_transposed(lhs, do.double(), groups),
     }
-    for values in found:
-        for value, (what, right) in zip(values, oracle.items(), strict=True):
-            assert_close(value, right, what)
+    for values in processes:
+        for value, (name, right) in zip(values, oracle.items(), strict=True):
+            assert_close(value, right, name)
 
 
 @pytest.mark.parametrize("transposed", ["rows", "matrices"])
@@ -121,11 +121,11 @@ def test_other_layouts(xla_target: Target, start_runtime: StartRuntime, transpos
         operands = (tensor.to(device) for tensor in given)
         return torch.nn.functional.grouped_mm(*operands, offs=ends.to(device)).cpu()
 
-    found = in_each_process(ask, xla_target, start_runtime)
+    processes = in_each_process(ask, xla_target, start_runtime)
     oracle = (
         expected_transposed(lhs.double(), other.double(), groups)
         if transposed == "rows"
         else expected(lhs.double(), rhs.double(), groups).mT
     )
-    for value in found:
+    for value in processes:
         assert_close(value, oracle, transposed)

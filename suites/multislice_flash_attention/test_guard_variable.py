@@ -59,8 +59,8 @@ def users_value(
 
 
 def assert_left_as(value: str | None) -> None:
-    found = os.environ.get(GUARD)
-    assert found == value, f"{GUARD}={found!r}, the user had {value!r}"
+    current = os.environ.get(GUARD)
+    assert current == value, f"{GUARD}={current!r}, the user had {value!r}"
 
 
 @USERS

@@ -56,8 +56,8 @@ def splash(attention: Attention) -> Callable[..., Any]:
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     mask = masks.CausalMask if attention.causal else masks.FullMask
-    one = mask((attention.length, attention.length))
-    here = masks.MultiHeadMask([one] * (attention.heads // 2))
+    head = mask((attention.length, attention.length))
+    here = masks.MultiHeadMask([head] * (attention.heads // 2))
     fn = jax.vmap(kernel.make_splash_mha(here, head_shards=1, q_seq_shards=1))
     return lambda q, k, v: fn(q * attention.scale, k, v)
 
@@ -87,9 +87,9 @@ def test_gradients(mesh: Any, kernel: Callable[..., Any], subtests: pytest.Subte
     *given, out_gradient = attention.arrays()
     _, pullback = jax.vjp(fn, *given)
     _, *expected = attention.expected()
-    for name, found, oracle in zip("qkv", pullback(out_gradient), expected, strict=True):
+    for name, gradient, oracle in zip("qkv", pullback(out_gradient), expected, strict=True):
         with subtests.test(gradient=name):
-            np.testing.assert_allclose(found, oracle, rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(gradient, oracle, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("sizes", [(64, 64), (100, 28), (0, 128)], ids=["even", "uneven", "empty"])
@@ -134,5 +134,5 @@ def test_ragged_paged_attention(mesh: Any, batch: ragged.Batch) -> None:
     )
     heads = (None, "device", None)
     given = (heads, (None, None, "device", None), (), (), (), ())
-    found = over_slices(mesh, attention, given, heads)(*ragged.arguments(batch))
-    ragged.assert_close(np.asarray(found)[: sum(batch.new)], batch)
+    result = over_slices(mesh, attention, given, heads)(*ragged.arguments(batch))
+    ragged.assert_close(np.asarray(result)[: sum(batch.new)], batch)

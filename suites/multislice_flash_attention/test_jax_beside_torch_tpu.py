@@ -52,10 +52,10 @@ def reduce_by_torch_tpu() -> float:
 
 def clients(tpu_events: EventLog) -> dict[int, list[tuple[str, str | None]]]:
     """Of each process: which library created a client, and the guard that it had then."""
-    found: dict[int, list[tuple[str, str | None]]] = {}
+    creators: dict[int, list[tuple[str, str | None]]] = {}
     for client in tpu_events.read().of("client"):
-        found.setdefault(client.process, []).append((client.by, client.guard))
-    return found
+        creators.setdefault(client.process, []).append((client.by, client.guard))
+    return creators
 
 
 def test_kernel_creates_a_guarded_client(xla_target: Target, tpu_events: EventLog) -> None:
@@ -68,10 +68,10 @@ def test_kernel_creates_a_guarded_client(xla_target: Target, tpu_events: EventLo
         backend.settle()
         return values
 
-    found = run_ranks(ask, xla_target.topology)
+    results = run_ranks(ask, xla_target.topology)
     tpu_events.expect_discoveries(1)
     assert list(clients(tpu_events).values()) == [[("torch_tpu", None), ("jax", "true")]] * 2
-    check_output(found, PROBLEM)
+    check_output(results, PROBLEM)
 
 
 @pytest.mark.parametrize("value", [None, "false", ""], ids=["unset", "false", "empty"])
@@ -83,9 +83,9 @@ def test_jax_after(xla_target: Target, tpu_events: EventLog, value: str | None) 
         if value is not None:
             os.environ[GUARD] = value
         backend.join()
-        found = reduce_by_torch_tpu(), compute_by_jax(), reduce_by_torch_tpu()
+        results = reduce_by_torch_tpu(), compute_by_jax(), reduce_by_torch_tpu()
         backend.settle()
-        return *found, os.environ.get(GUARD)
+        return *results, os.environ.get(GUARD)
 
     assert run_ranks(ask, xla_target.topology) == [(2, 28, 2, value)] * 2
     tpu_events.expect_discoveries(1)
@@ -99,9 +99,9 @@ def test_set_from_the_start(xla_target: Target, tpu_events: EventLog) -> None:
 
     def ask(_: int) -> float:
         backend.join()
-        found = compute_by_jax()
+        result = compute_by_jax()
         backend.settle()
-        return found
+        return result
 
     assert run_ranks(ask, xla_target.topology) == [28, 28]
     tpu_events.expect_discoveries(0)
@@ -116,9 +116,9 @@ def test_guarded_jax_before(xla_target: Target, tpu_events: EventLog) -> None:
         first = compute_by_jax()
         del os.environ[GUARD]
         backend.join()
-        found = first, reduce_by_torch_tpu(), compute_by_jax()
+        results = first, reduce_by_torch_tpu(), compute_by_jax()
         backend.settle()
-        return found
+        return results
 
     assert run_ranks(ask, xla_target.topology) == [(28, 2, 28)] * 2
     tpu_events.expect_discoveries(1)
@@ -142,9 +142,9 @@ def test_jax_before(xla_target: Target, tpu_events: EventLog, first: str) -> Non
     def ask(_: int) -> float:
         use_jax()
         backend.join()
-        found = reduce_by_torch_tpu()
+        result = reduce_by_torch_tpu()
         backend.settle()
-        return found
+        return result
 
     assert run_ranks(ask, xla_target.topology) == [2, 2]
     tpu_events.expect_discoveries(1)

@@ -110,9 +110,9 @@ def test_splash_attention(causal: bool) -> None:
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     problem = Problem(causal=causal)
-    one = (masks.CausalMask if causal else masks.FullMask)((problem.queries, problem.keys))
+    mask = (masks.CausalMask if causal else masks.FullMask)((problem.queries, problem.keys))
     attention = kernel.make_splash_mha(
-        masks.MultiHeadMask([one] * problem.heads), head_shards=1, q_seq_shards=1
+        masks.MultiHeadMask([mask] * problem.heads), head_shards=1, q_seq_shards=1
     )
     host = inputs(problem)
     q, k, v = (to_jax(host[name]) for name in "qkv")

@@ -46,8 +46,8 @@ def test_ragged_paged_attention(batch: ragged.Batch) -> None:
         num_kv_pages_per_block=2,
         num_queries_per_block=8,
     )
-    found = np.asarray(jax.jit(attention)(*ragged.arguments(batch)))[: sum(batch.new)]
-    ragged.assert_close(found, batch)
+    result = np.asarray(jax.jit(attention)(*ragged.arguments(batch)))[: sum(batch.new)]
+    ragged.assert_close(result, batch)
 
 
 @pytest.mark.topologies("2x1")
@@ -64,8 +64,8 @@ def test_all_gather(topology: Topology) -> None:
     mesh = mesh_of(topology.total)
     x = np.arange(topology.total * 16 * 128, dtype=np.float32).reshape(-1, 128)
     sharded = jax.device_put(x, NamedSharding(mesh, Spec("x")))
-    found = all_gather(sharded, mesh=mesh, axis_name="x", memory_space=tpu.VMEM)
-    np.testing.assert_array_equal(found, x)
+    gathered = all_gather(sharded, mesh=mesh, axis_name="x", memory_space=tpu.VMEM)
+    np.testing.assert_array_equal(gathered, x)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -111,8 +111,8 @@ def test_copies_around_the_ring(topology: Topology, steps: int) -> None:
         scratch_shapes=[tpu.VMEM((2, 8, 128), x.dtype), dma, dma((2,)), dma((2,))],
         compiler_params=tpu.CompilerParams(collective_id=0),
     )
-    found = on_each_device(fn, mesh_of(topology.total), Spec("x"))(x)
-    np.testing.assert_array_equal(found, np.roll(x, 8 * steps, axis=0))
+    result = on_each_device(fn, mesh_of(topology.total), Spec("x"))(x)
+    np.testing.assert_array_equal(result, np.roll(x, 8 * steps, axis=0))
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (2, 2), (4, 1)])
@@ -178,5 +178,5 @@ def test_indices_of_blocks_that_a_kernel_writes() -> None:
     )
     x = np.repeat(np.arange(4, dtype=np.float32), 8 * 128).reshape(4, 8, 128)
     fn = pallas.pallas_call(body, jax.ShapeDtypeStruct(x.shape, x.dtype), grid_spec=grid)
-    found = jax.jit(fn)(jnp.array([2, 0, 0, 0], np.int32), x)
-    np.testing.assert_array_equal(found, x[[2, 3, 3, 3]])
+    result = jax.jit(fn)(jnp.array([2, 0, 0, 0], np.int32), x)
+    np.testing.assert_array_equal(result, x[[2, 3, 3, 3]])

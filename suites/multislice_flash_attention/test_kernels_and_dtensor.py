@@ -71,15 +71,15 @@ def test_attention_of_shards(
         )
         result = called(*leaves.values())
         result.backward(distribute_tensor(whole["do"], mesh, [inside]))
-        found = {"output": result.detach()}
+        tensors = {"output": result.detach()}
         for name, leaf in leaves.items():
             assert isinstance(leaf.grad, DTensor)
-            found[name] = leaf.grad
-        return {name: tensor.full_tensor().cpu() for name, tensor in found.items()}
+            tensors[name] = leaf.grad
+        return {name: tensor.full_tensor().cpu() for name, tensor in tensors.items()}
 
-    found = in_each_process(ask, xla_target, start_runtime)
+    processes = in_each_process(ask, xla_target, start_runtime)
     tpu_events.expect_discoveries(1)
-    check_step(found, problem)
+    check_step(processes, problem)
 
 
 def _alone(donates: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

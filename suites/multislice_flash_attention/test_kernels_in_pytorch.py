@@ -46,20 +46,20 @@ def test_flash_attention(
     def ask(device: str) -> dict[str, dict[str, torch.Tensor]]:
         return {name: attend(kernels, problem, device) for name, problem in FORWARD.items()}
 
-    found = in_each_process(ask, xla_target, start_runtime)
+    processes = in_each_process(ask, xla_target, start_runtime)
     tpu_events.expect_discoveries(1)
     for name, problem in FORWARD.items():
         with subtests.test(name):
-            check_output([values[name] for values in found], problem)
+            check_output([values[name] for values in processes], problem)
 
 
 def test_gradients(xla_target: Target, tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     kernels, problem = kernels_of(xla_target), Problem(causal=True)
-    found = in_each_process(
+    processes = in_each_process(
         lambda device: step(kernels, problem, device), xla_target, start_runtime
     )
     tpu_events.expect_discoveries(1)
-    check_step(found, problem)
+    check_step(processes, problem)
 
 
 def test_later_steps(xla_target: Target, tpu_events: EventLog, start_runtime: StartRuntime) -> None:
@@ -68,23 +68,23 @@ def test_later_steps(xla_target: Target, tpu_events: EventLog, start_runtime: St
 
     def compilations() -> int:
         events = tpu_events.read()
-        asked = [*events.of("compile"), *events.of("reuse")]
-        return sum(event.process == os.getpid() for event in asked)
+        requests = [*events.of("compile"), *events.of("reuse")]
+        return sum(event.process == os.getpid() for event in requests)
 
     def ask(device: str) -> list[tuple[dict[str, torch.Tensor], int]]:
-        found = []
+        steps = []
         for size in sizes:
             before = compilations()
             values = attend(kernels, Problem(batch=size), device)
-            found.append((values, compilations() - before))
-        return found
+            steps.append((values, compilations() - before))
+        return steps
 
     ranks = in_each_process(ask, xla_target, start_runtime)
     tpu_events.expect_discoveries(1)
     for number, size in enumerate(sizes):
-        check_output([found[number][0] for found in ranks], Problem(batch=size))
-    for found in ranks:
-        _, new, known = (count for _, count in found)
+        check_output([steps[number][0] for steps in ranks], Problem(batch=size))
+    for measured in ranks:
+        _, new, known = (count for _, count in measured)
         assert new > 0
         assert known == 0
 

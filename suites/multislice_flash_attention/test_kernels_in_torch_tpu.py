@@ -91,11 +91,11 @@ def test_one_function_in_turn(
     def ask(device: str) -> dict[str, dict[str, torch.Tensor]]:
         return {name: step(kernels, problem, device) for name, problem in problems.items()}
 
-    found = in_each_process(ask, xla_target, start_runtime, deadline=110)
+    processes = in_each_process(ask, xla_target, start_runtime, deadline=110)
     tpu_events.expect_discoveries(1)
     for name, problem in problems.items():
         with subtests.test(name):
-            check_step([values[name] for values in found], problem)
+            check_step([values[name] for values in processes], problem)
 
 
 Spec = Sequence[str | tuple[str, ...] | None]
@@ -126,12 +126,12 @@ def operator(
     def of_one(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         return sharded(x)
 
-    asked = of_one if arrays == 1 else of_ranks  # TorchTPU reads how many there are
-    names = asked.__code__.co_varnames[:arrays]
-    asked.__annotations__ = dict.fromkeys((*names, "return"), jax.Array)
+    implementation = of_one if arrays == 1 else of_ranks  # TorchTPU reads how many there are
+    names = implementation.__code__.co_varnames[:arrays]
+    implementation.__annotations__ = dict.fromkeys((*names, "return"), jax.Array)
     made: Callable[..., Any] = jax_op(
         f"xla_harness::{name}",
-        asked,
+        implementation,
         mesh=mesh,
         input_partition_specs=(partition,) * arrays,
         output_partition_specs=(partition,),
@@ -171,10 +171,10 @@ def test_sharded(
         result: torch.Tensor = called(*(part.to(device) for part in parts))
         return result.cpu()
 
-    found = in_each_process(ask, xla_target, start_runtime)
+    ranks = in_each_process(ask, xla_target, start_runtime)
     tpu_events.expect_discoveries(1)
     oracle, _ = expected(problem)  # not before the fork: it starts threads
-    for rank, result in enumerate(found):
+    for rank, result in enumerate(ranks):
         part = shard(oracle, SPECS[spec], places[rank])
         assert_close(result, part, problem.dtype, f"rank {rank}")
 
@@ -218,10 +218,10 @@ def test_sequence_parallel(
         result: torch.Tensor = called(*(part.to(device) for part in parts))
         return result.cpu()
 
-    found = in_each_process(ask, xla_target, start_runtime)
+    ranks = in_each_process(ask, xla_target, start_runtime)
     tpu_events.expect_discoveries(1)
     oracle, _ = expected(problem)
-    for rank, result in enumerate(found):
+    for rank, result in enumerate(ranks):
         assert_close(result, shard(oracle, spec, places[rank]), problem.dtype, f"rank {rank}")
 
 
@@ -264,8 +264,8 @@ def test_a_kernel_copies_to_the_next_rank(
         called = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
         return called(parts[torch.distributed.get_rank()].to(device)).cpu()
 
-    found = in_each_process(ask, xla_target, start_runtime)
-    for rank, result in enumerate(found):
+    ranks = in_each_process(ask, xla_target, start_runtime)
+    for rank, result in enumerate(ranks):
         assert_close(result, parts[rank - 1].double() + 1, torch.float32, f"rank {rank}")
 
 

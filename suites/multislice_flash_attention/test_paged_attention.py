@@ -60,8 +60,8 @@ def test_full_and_short_sequences(start_runtime: StartRuntime) -> None:
 def test_dtype_of_the_result(start_runtime: StartRuntime, kv_heads: int) -> None:
     """It is the queries', as in JAX."""
     start_runtime(spmd=False)
-    found = on_tpu(Cache(kv_heads=kv_heads, dtype=torch.bfloat16)).dtype
-    assert found == torch.bfloat16
+    dtype = on_tpu(Cache(kv_heads=kv_heads, dtype=torch.bfloat16)).dtype
+    assert dtype == torch.bfloat16
 
 
 BATCHES = pytest.mark.parametrize("batch", ragged.BATCHES.values(), ids=ragged.BATCHES)
@@ -70,7 +70,7 @@ BATCHES = pytest.mark.parametrize("batch", ragged.BATCHES.values(), ids=ragged.B
 def ragged_on_tpu(batch: ragged.Batch, **options: object) -> np.ndarray:
     from torch_xla.experimental.custom_kernel import ragged_paged_attention
 
-    given = [torch.from_numpy(one).to(torch_xla.device()) for one in ragged.arguments(batch)]
+    given = [torch.from_numpy(array).to(torch_xla.device()) for array in ragged.arguments(batch)]
     result = ragged_paged_attention(
         *given,
         sm_scale=ragged.Batch.SCALE,
@@ -87,16 +87,16 @@ def ragged_on_tpu(batch: ragged.Batch, **options: object) -> np.ndarray:
 def test_ragged(start_runtime: StartRuntime, batch: ragged.Batch) -> None:
     """The kernel copies pages itself, while it computes: only JAX's TPU interpret mode has that."""
     start_runtime(spmd=False)
-    found = ragged_on_tpu(batch, num_kv_pages_per_block=2, num_queries_per_block=8)
-    ragged.assert_close(found, batch)
+    result = ragged_on_tpu(batch, num_kv_pages_per_block=2, num_queries_per_block=8)
+    ragged.assert_close(result, batch)
 
 
 @BATCHES
 def test_ragged_without_the_kernel(start_runtime: StartRuntime, batch: ragged.Batch) -> None:
     """torch_xla's own plain-PyTorch way computes it."""
     start_runtime(spmd=False)
-    found = ragged_on_tpu(batch, use_kernel=False)
-    ragged.assert_close(found, batch)
+    result = ragged_on_tpu(batch, use_kernel=False)
+    ragged.assert_close(result, batch)
 
 
 def assert_multi_query(kv_heads: int, *, use_kernel: bool) -> None:
@@ -108,19 +108,19 @@ def assert_multi_query(kv_heads: int, *, use_kernel: bool) -> None:
     keys, values = (pages[:, :, n::2].transpose(2, 0, 1, 3) for n in (0, 1))
     given = [
         q[rows].reshape(2, 8, batch.heads, ragged.Batch.WIDTH) * ragged.Batch.SCALE,
-        *(np.ascontiguousarray(one) for one in (keys, values)),
+        *(np.ascontiguousarray(array) for array in (keys, values)),
         lengths,
         order,
         np.array(batch.new, np.int32),
     ]
     result = multi_queries_paged_attention(
-        *(torch.from_numpy(one).to(torch_xla.device()) for one in given),
+        *(torch.from_numpy(array).to(torch_xla.device()) for array in given),
         num_kv_pages_per_compute_block=8,
         num_queries_per_compute_block=8,
         use_kernel=use_kernel,
     )
-    found = result.cpu().numpy().reshape(16, batch.heads, ragged.Batch.WIDTH)
-    ragged.assert_close(found[: sum(batch.new)], batch)
+    output = result.cpu().numpy().reshape(16, batch.heads, ragged.Batch.WIDTH)
+    ragged.assert_close(output[: sum(batch.new)], batch)
 
 
 @needs_tpu_interpret_mode

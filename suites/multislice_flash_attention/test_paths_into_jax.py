@@ -59,7 +59,7 @@ def scan_rows() -> torch.Tensor:
     """Row by row: x + 1."""
     from torch_xla.experimental.scan import scan
 
-    return scan(lambda one, row: (one * 1, row + one), torch.ones(4).to("xla"), square())[1]
+    return scan(lambda carry, row: (carry * 1, row + carry), torch.ones(4).to("xla"), square())[1]
 
 
 def scan_two_layers() -> torch.Tensor:

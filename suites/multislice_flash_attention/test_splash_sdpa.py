@@ -36,9 +36,9 @@ def test_attention(xla_target: Target, causal: bool, fused: bool) -> None:
         result.backward(host["do"].to(device))
         return [value.detach().cpu() for value in (result, *(leaf.grad for leaf in leaves))]
 
-    (found,) = run_ranks(ask, xla_target.topology)
+    (tensors,) = run_ranks(ask, xla_target.topology)
     output, gradients = expected(problem)
     names = ("output", *(f"gradient of {name}" for name in "qkv"))
     oracles = (output, *(gradients[name] for name in "qkv"))
-    for ours, oracle, name in zip(found, oracles, names, strict=True):
+    for ours, oracle, name in zip(tensors, oracles, names, strict=True):
         assert_close(ours, oracle, problem.dtype, name)

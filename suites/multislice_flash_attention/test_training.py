@@ -58,9 +58,9 @@ def assert_sums(compiled: list[bytes], topology: Topology) -> None:
     assert compiled, "the steps were compiled"
     for program in compiled:
         exchanges = read(program, topology.total).collectives
-        assert {one.kind for one in exchanges} == {"all-reduce"}
-        assert all(set(map(frozenset, one.groups)) == between for one in exchanges)
-        assert sum(one.bytes for one in exchanges) == torch.float32.itemsize * summed
+        assert {exchange.kind for exchange in exchanges} == {"all-reduce"}
+        assert all(set(map(frozenset, exchange.groups)) == between for exchange in exchanges)
+        assert sum(exchange.bytes for exchange in exchanges) == torch.float32.itemsize * summed
 
 
 def train_over_slices(topology: Topology) -> list[float]:

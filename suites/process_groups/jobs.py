@@ -73,13 +73,13 @@ def over_framework(
 
 def over_gloo(questions: Mapping[str, Question], world: int, groups: Groups = ()) -> Answers:
     """Return each rank's results over gloo, for the questions that gloo can answer."""
-    asked = {name: (q.over_gloo, q.inputs) for name, q in questions.items() if q.over_gloo}
+    comparable = {name: (q.over_gloo, q.inputs) for name, q in questions.items() if q.over_gloo}
 
     def ask(number: int) -> dict[str, np.ndarray]:
         rank = _rank(number, torch.device("cpu"), groups)
-        return {name: to_numpy(_got(*question, rank)) for name, question in asked.items()}
+        return {name: to_numpy(_got(*question, rank)) for name, question in comparable.items()}
 
-    return by_question(gloo.run_ranks(ask, world)) if asked else {}
+    return by_question(gloo.run_ranks(ask, world)) if comparable else {}
 
 
 def by_question(ranks: Sequence[Mapping[str, np.ndarray]]) -> Answers:
@@ -96,8 +96,8 @@ def check(answers: Arrays, expected: Arrays) -> None:
         rank: _difference(got, want)
         for rank, (got, want) in enumerate(zip(answers, expected, strict=True))
     }
-    if told := [f"rank {rank}: {text}" for rank, text in differ.items() if text]:
-        raise NumbersError("\n".join(told))
+    if faults := [f"rank {rank}: {text}" for rank, text in differ.items() if text]:
+        raise NumbersError("\n".join(faults))
 
 
 def _rank(

@@ -37,9 +37,9 @@ def root(rank: Rank) -> int:
 
 def group_of(rank: Rank) -> dist.ProcessGroup:
     """Return the rank's group, or that of all ranks: functional collectives take no None."""
-    found = rank.group or dist.group.WORLD
-    assert found is not None
-    return found
+    group = rank.group or dist.group.WORLD
+    assert group is not None
+    return group
 
 
 def _all_reduce(x: torch.Tensor, rank: Rank) -> torch.Tensor:
@@ -212,5 +212,7 @@ COLLECTIVES = {
 
 def question(name: str, inputs: Sequence[np.ndarray], groups: Groups = ()) -> Question:
     """Return the question of what this collective makes of the ranks' inputs in each group."""
-    found = COLLECTIVES[name]
-    return Question(found.program, inputs, found.meaning(inputs, groups), found.over_gloo)
+    collective = COLLECTIVES[name]
+    return Question(
+        collective.program, inputs, collective.meaning(inputs, groups), collective.over_gloo
+    )

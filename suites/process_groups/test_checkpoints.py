@@ -67,8 +67,8 @@ def test_one_file(topology: Topology, tmp_path: Path) -> None:
     def ask(number: int) -> Trained:
         model = _trained()
         xm.save(model.state_dict(), str(path), global_master=True)
-        told = xm.rendezvous("saved", bytes(1 + number))
-        assert told == [bytes(1 + rank) for rank in range(topology.total)]
+        payloads = xm.rendezvous("saved", bytes(1 + number))
+        assert payloads == [bytes(1 + rank) for rank in range(topology.total)]
         other = net(seed=99).to(torch_xla.device())
         other.load_state_dict(torch.load(path, weights_only=True))
         return _outputs(other)

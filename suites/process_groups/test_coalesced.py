@@ -61,5 +61,5 @@ def test_two_tensors(xla_target: Target, subtests: pytest.Subtests, name: str) -
     inputs = ranks_of(xla_target.topology.total, (4, 3))
     both = [_of_one(name, inputs), _of_one(name, [-value for value in inputs])]
     expected = [np.concatenate(pair) for pair in zip(*both, strict=True)]
-    asked = Question(program, inputs, expected, program)
-    ask(subtests, xla_target, {"float32": asked})
+    question = Question(program, inputs, expected, program)
+    ask(subtests, xla_target, {"float32": question})

@@ -82,6 +82,6 @@ def test_plain_subgroups(xla_target: Target, subtests: pytest.Subtests, collecti
 def test_subgroups_of_any_size(xla_target: Target, subtests: pytest.Subtests) -> None:
     """Three ranks and one, which torch_xla has to be told in full."""
     of: Groups = ((0, 1, 2), (3,))
-    told = {"xla_pg_options": {"mesh": [list(ranks) for ranks in of]}}
-    options = told if xla_target.framework == "torch_xla" else None
+    mesh_options = {"xla_pg_options": {"mesh": [list(ranks) for ranks in of]}}
+    options = mesh_options if xla_target.framework == "torch_xla" else None
     ask(subtests, xla_target, _questions("all_reduce", xla_target.topology.total, of), of, options)

@@ -30,8 +30,10 @@ Meaning = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]  # of a rank's in
 
 
 def _compiled(step: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    found: Callable[..., Any] = torch.compile(step, backend="tpu", fullgraph=True, options=options)
-    return found
+    compiled: Callable[..., Any] = torch.compile(
+        step, backend="tpu", fullgraph=True, options=options
+    )
+    return compiled
 
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -177,12 +179,12 @@ def test_parts(xla_target: Target, subtests: pytest.Subtests, safe: bool, parts:
             total: torch.Tensor = functional.all_reduce(x * 2, "sum", group_of(rank))
             return total + 1
 
-        told: list[Any] = []
+        reports: list[Any] = []
         marked = torch.tpu.distributed.spmd_safe(step) if safe else step
-        y = _compiled(marked, debug_callback=told.append, serializable=False)(x)
-        (compiled,) = told[0].compiled_executables
-        found = [float(len(compiled.compiled_executables))]
-        return torch.cat([y.flatten(), torch.tensor(found, device=y.device)])
+        y = _compiled(marked, debug_callback=reports.append, serializable=False)(x)
+        (compiled,) = reports[0].compiled_executables
+        counts = [float(len(compiled.compiled_executables))]
+        return torch.cat([y.flatten(), torch.tensor(counts, device=y.device)])
 
     inputs = ranks_of(xla_target.topology.total, (8, 3))
     total = oracle.all_reduce(inputs, "sum")[0]

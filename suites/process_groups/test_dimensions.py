@@ -38,24 +38,24 @@ def _gather(dim: int) -> Program:
 
 def _scatter(dim: int) -> Program:
     def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-        found = functional.reduce_scatter_tensor(x, "sum", dim, group_of(rank))
-        return functional.wait_tensor(found)
+        scattered = functional.reduce_scatter_tensor(x, "sum", dim, group_of(rank))
+        return functional.wait_tensor(scattered)
 
     return program
 
 
 def _own_gather(dim: int) -> Program:
     def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-        found: torch.Tensor = torch.tpu.ops.all_gather_dim(x, dim, rank.group)
-        return found
+        gathered: torch.Tensor = torch.tpu.ops.all_gather_dim(x, dim, rank.group)
+        return gathered
 
     return program
 
 
 def _own_scatter(dim: int, op: str = "sum") -> Program:
     def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
-        found: torch.Tensor = torch.tpu.ops.reduce_scatter_dim(x, dim, rank.group, op)
-        return found
+        scattered: torch.Tensor = torch.tpu.ops.reduce_scatter_dim(x, dim, rank.group, op)
+        return scattered
 
     return program
 

@@ -32,9 +32,9 @@ FUNCTIONAL: dict[str, Callable[[torch.Tensor, dist.ProcessGroup], torch.Tensor]]
 
 
 def _group(rank: Rank) -> dist.ProcessGroup:
-    found = rank.group or dist.group.WORLD
-    assert found is not None
-    return found
+    group = rank.group or dist.group.WORLD
+    assert group is not None
+    return group
 
 
 def _eager(name: str) -> Program:

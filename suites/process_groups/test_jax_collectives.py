@@ -50,12 +50,12 @@ def test_shard_map(topology: Topology, subtests: pytest.Subtests) -> None:
         }
         return _named(results)
 
-    found = on_ranks(rank, topology)
+    answers = on_ranks(rank, topology)
     for axes, names in AXES.items():
         for name in NAMES:
             with subtests.test(collective=name, axes=axes):
                 expected = COLLECTIVES[name].meaning(inputs, groups_of(names, total))
-                check_numbers([[part] for part in found[f"{name} {axes}"]], expected)
+                check_numbers([[part] for part in answers[f"{name} {axes}"]], expected)
 
 
 @pytest.mark.topologies("4@chip")
@@ -73,11 +73,11 @@ def test_dtypes(topology: Topology, subtests: pytest.Subtests) -> None:
             }
         )
 
-    found = on_ranks(rank, topology)
+    results = on_ranks(rank, topology)
     for dtype, given in inputs.items():
         for name in NAMES:
             with subtests.test(collective=name, dtype=dtype):
-                got = [[part] for part in found[f"{name} {dtype}"]]
+                got = [[part] for part in results[f"{name} {dtype}"]]
                 check_numbers(got, COLLECTIVES[name].meaning(given, ()))
 
 
@@ -126,7 +126,7 @@ def test_partitioned(topology: Topology, subtests: pytest.Subtests) -> None:
             for name, (given, function, out) in PARTITIONED.items()
         }
 
-    found = on_ranks(rank, topology)
+    results = on_ranks(rank, topology)
     meant = {
         "all_gather": value,
         "all_reduce": value @ value.T,
@@ -142,7 +142,7 @@ def test_partitioned(topology: Topology, subtests: pytest.Subtests) -> None:
     for name, (_, _, out) in PARTITIONED.items():
         with subtests.test(program=name):
             expected = _split(meant[name], out, topology.total)
-            check_numbers([[part] for part in found[name]], expected)
+            check_numbers([[part] for part in results[name]], expected)
 
 
 def _split(value: np.ndarray, spec: Spec, devices: int) -> list[np.ndarray]:
@@ -171,6 +171,6 @@ def test_pallas_kernel(topology: Topology) -> None:
         program = on_each_device(doubled, mesh, Spec("x"))
         return {"sum": parts(program(spread(np.concatenate(inputs), mesh, Spec("x"))))}
 
-    found = on_ranks(rank, topology)["sum"]
+    doubles = on_ranks(rank, topology)["sum"]
     expected = oracle.all_reduce([value * 2 + 1 for value in inputs], "sum")
-    check_numbers([[part] for part in found], expected)
+    check_numbers([[part] for part in doubles], expected)

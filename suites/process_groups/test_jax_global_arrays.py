@@ -65,14 +65,17 @@ def test_from_local_data(topology: Topology) -> None:
         with pytest.raises(RuntimeError, match="non-addressable"):
             np.asarray(array)
         pieces = np.split(rows, len(jax.local_devices()))
-        placed = [jax.device_put(*one) for one in zip(pieces, jax.local_devices(), strict=True)]
+        placed = [
+            jax.device_put(*placement)
+            for placement in zip(pieces, jax.local_devices(), strict=True)
+        ]
         single = jax.make_array_from_single_device_arrays(value.shape, sharding, placed)
         whole = jax.jit(lambda x: x, out_shardings=NamedSharding(sharding.mesh, Spec()))(array)
         np.testing.assert_array_equal(np.asarray(whole), value)
         return {"local": parts(array), "single": parts(single)}
 
-    for name, found in on_ranks(rank, topology).items():
-        np.testing.assert_array_equal(np.concatenate(found), value, err_msg=name)
+    for name, joined in on_ranks(rank, topology).items():
+        np.testing.assert_array_equal(np.concatenate(joined), value, err_msg=name)
 
 
 @pytest.mark.topologies("4@chip", "2x4@slice")
@@ -95,12 +98,12 @@ def test_donated(topology: Topology) -> None:
             assert not kept.is_deleted()
         return {"x": parts(x), "y": parts(y)}
 
-    found = on_ranks(rank, topology)
+    results = on_ranks(rank, topology)
     x = y = value
     for _ in range(4):
         x, y = x + y.sum(0), y * 2
-    np.testing.assert_array_equal(np.concatenate(found["x"]), x)
-    np.testing.assert_array_equal(np.concatenate(found["y"]), y)
+    np.testing.assert_array_equal(np.concatenate(results["x"]), x)
+    np.testing.assert_array_equal(np.concatenate(results["y"]), y)
 
 
 @pytest.mark.topologies("4@chip")
@@ -119,9 +122,9 @@ def test_subsets_of_processes(topology: Topology) -> None:
                 waits[name] = program(spread(value, mesh, Spec("x")))
         return {name: parts(array)[own] for name, array in waits.items()}
 
-    for number, found in enumerate(run_ranks(rank, topology)):
-        assert sorted(found) == sorted(n for n, devices in meshes.items() if number in devices)
-        for name, part in found.items():
+    for number, sums in enumerate(run_ranks(rank, topology)):
+        assert sorted(sums) == sorted(n for n, devices in meshes.items() if number in devices)
+        for name, part in sums.items():
             summed = np.sum(np.split(value, len(meshes[name])), 0)
             np.testing.assert_array_equal(part, np.cumsum(summed, 0), err_msg=name)
 
@@ -159,12 +162,12 @@ def test_many_in_flight(topology: Topology) -> None:
             rolled, swapped = roll(rolled), swap(swapped)
         return {"rolled": parts(rolled), "swapped": parts(swapped)}
 
-    found = on_ranks(rank, topology)
-    np.testing.assert_array_equal(np.concatenate(found["rolled"]), np.roll(value, steps, 0))
+    results = on_ranks(rank, topology)
+    np.testing.assert_array_equal(np.concatenate(results["rolled"]), np.roll(value, steps, 0))
     swapped = np.stack(np.split(value, topology.total))
     for _ in range(steps):
         swapped = swapped.max(0) - swapped
-    np.testing.assert_array_equal(np.stack(found["swapped"]), swapped)
+    np.testing.assert_array_equal(np.stack(results["swapped"]), swapped)
 
 
 @pytest.mark.topologies("8@host")
@@ -194,11 +197,11 @@ def test_training_step(topology: Topology) -> None:
         whole = jax.jit(lambda w: w, out_shardings=NamedSharding(mesh, Spec()))(weights)
         return losses, np.asarray(whole)
 
-    found, expected = run_ranks(rank, topology), []
+    ranks, expected = run_ranks(rank, topology), []
     for _ in range(3):
         out = np.tanh(x @ w)
         expected.append(np.square(out - y).mean())
         w = w - x.T @ (2 * (out - y) / y.size * (1 - out * out))
-    for losses, weights in found:
+    for losses, weights in ranks:
         np.testing.assert_allclose(losses, expected, rtol=1e-5)
         np.testing.assert_allclose(weights, w, rtol=1e-5, atol=1e-6)

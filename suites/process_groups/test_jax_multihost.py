@@ -109,11 +109,11 @@ def test_distributed_initialize(topology: Topology) -> None:
         jax.distributed.initialize(address, count, number)
         multihost_utils.sync_global_devices("ready")
         gathered = multihost_utils.process_allgather(np.asarray(number))
-        found = (jax.process_index(), jax.process_count(), jax.device_count())
+        counts = (jax.process_index(), jax.process_count(), jax.device_count())
         local = jax.local_device_count()
         jax.distributed.shutdown()
-        return *found, local, gathered.tolist()
+        return *counts, local, gathered.tolist()
 
-    for number, found in enumerate(run_ranks(rank, topology)):
+    for number, facts in enumerate(run_ranks(rank, topology)):
         each = topology.total // count
-        assert found == (number, count, topology.total, each, list(range(count)))
+        assert facts == (number, count, topology.total, each, list(range(count)))

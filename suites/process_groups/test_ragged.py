@@ -77,18 +77,18 @@ class Exchange:
     def forward(self, given: Sequence[np.ndarray], kept: float) -> list[np.ndarray]:
         """Return each member's rows after the exchange, which had ``kept`` in every row."""
         row, dtype = given[0].shape[1:], given[0].dtype
-        found = [np.full((rows, *row), kept, dtype) for rows in self.received]
+        received = [np.full((rows, *row), kept, dtype) for rows in self.received]
         for source, target, out, into in self._parts():
-            found[target][into] = given[source][out]
-        return found
+            received[target][into] = given[source][out]
+        return received
 
     def backward(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the gradients of the operands, given those of the results."""
         row, dtype = gradients[0].shape[1:], gradients[0].dtype
-        found = [np.zeros((rows, *row), dtype) for rows in self.given]
+        gradients_given = [np.zeros((rows, *row), dtype) for rows in self.given]
         for source, target, out, into in self._parts():
-            found[source][out] = gradients[target][into]
-        return found
+            gradients_given[source][out] = gradients[target][into]
+        return gradients_given
 
     def _parts(self) -> list[tuple[int, int, slice, slice]]:
         return [
@@ -103,7 +103,7 @@ class Exchange:
         def told(rows: np.ndarray) -> torch.Tensor:
             return torch.tensor(rows.tolist(), dtype=torch.int32, device=x.device)
 
-        found: torch.Tensor = torch.tpu.ops.ragged_all_to_all(
+        received: torch.Tensor = torch.tpu.ops.ragged_all_to_all(
             x,
             x.new_full((self.received[member], *x.shape[1:]), -1),
             told(self.starts[member]),
@@ -112,7 +112,7 @@ class Exchange:
             told(self.sizes[:, member]),
             group_of(rank).group_name,
         )
-        return found
+        return received
 
 
 UNEVEN = np.array([[1, 2, 0, 3], [2, 1, 1, 0], [0, 3, 2, 1], [1, 0, 2, 2]])
@@ -127,19 +127,19 @@ EXCHANGES = {
 
 def _data(rows: Sequence[int], row: tuple[int, ...], dtype: str = "float32") -> list[np.ndarray]:
     """For each rank, of so many rows."""
-    found = ranks_of(len(rows), (ROWS, *row), dtype)
-    return [values[:count] for values, count in zip(found, rows, strict=True)]
+    ranks = ranks_of(len(rows), (ROWS, *row), dtype)
+    return [values[:count] for values, count in zip(ranks, rows, strict=True)]
 
 
 @exchanges
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_exchange(xla_target: Target, subtests: pytest.Subtests, exchange: str) -> None:
     """Each part arrives in its place, and what nobody sends stays as it was."""
-    asked, questions = EXCHANGES[exchange], {}
+    routes, questions = EXCHANGES[exchange], {}
     for dtype, row in product(("float32", "bfloat16", "int32"), ((), (3,))):
-        inputs = _data(asked.given, row, dtype)
-        expected = asked.forward(inputs, -1)
-        questions[f"{dtype}{len(row) + 1}d"] = Question(asked.program, inputs, expected, None)
+        inputs = _data(routes.given, row, dtype)
+        expected = routes.forward(inputs, -1)
+        questions[f"{dtype}{len(row) + 1}d"] = Question(routes.program, inputs, expected, None)
     ask(subtests, xla_target, questions)
 
 
@@ -148,14 +148,14 @@ def test_exchange(xla_target: Target, subtests: pytest.Subtests, exchange: str) 
 def test_exchange_of_subgroups(
     xla_target: Target, subtests: pytest.Subtests, groups: Groups
 ) -> None:
-    asked = Exchange(np.array([[1, 4], [3, 2]]))
+    routes = Exchange(np.array([[1, 4], [3, 2]]))
     inputs = ranks_of(4, (ROWS, 2))
     expected = [np.empty(0)] * 4
     for group in groups:
-        found = asked.forward([inputs[rank] for rank in group], -1)
-        for rank, value in zip(group, found, strict=True):
+        received = routes.forward([inputs[rank] for rank in group], -1)
+        for rank, value in zip(group, received, strict=True):
             expected[rank] = value
-    ask(subtests, xla_target, {"float32": Question(asked.program, inputs, expected, None)}, groups)
+    ask(subtests, xla_target, {"float32": Question(routes.program, inputs, expected, None)}, groups)
 
 
 @exchanges
@@ -164,18 +164,18 @@ def test_gradient_of_an_exchange(
     xla_target: Target, subtests: pytest.Subtests, exchange: str
 ) -> None:
     """The gradient of each part goes back to where it came from; rows that stayed have none."""
-    asked = EXCHANGES[exchange]
-    gradients = _data(asked.received, (2,))
+    routes = EXCHANGES[exchange]
+    gradients = _data(routes.received, (2,))
 
     def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
         x.requires_grad_()
-        result = asked.program(x, rank)
+        result = routes.program(x, rank)
         result.backward(torch.from_numpy(gradients[rank.number]).to(x.device))
         assert x.grad is not None
         return x.grad
 
-    inputs = _data(asked.given, (2,))
-    question = Question(program, inputs, asked.backward(gradients), None)
+    inputs = _data(routes.given, (2,))
+    question = Question(program, inputs, routes.backward(gradients), None)
     ask(subtests, xla_target, {"float32": question})
 
 
@@ -203,8 +203,8 @@ def test_grouped_matmul(
         return x.grad
 
     def of_matrices(x: torch.Tensor, _: Rank) -> torch.Tensor:
-        found, weights = asked(x)
-        found.backward(torch.from_numpy(after).to(x.device))
+        product, weights = asked(x)
+        product.backward(torch.from_numpy(after).to(x.device))
         assert weights.grad is not None
         return weights.grad
 
@@ -221,7 +221,7 @@ def test_grouped_matmul(
         "of_rows": of_rows,
         "of_matrices": of_matrices,
     }
-    expected = [of_groups(one) for one in inputs]
+    expected = [of_groups(value) for value in inputs]
     questions = {
         name: Question(program, inputs, [each[name] for each in expected], None)
         for name, program in programs.items()

@@ -93,9 +93,11 @@ def test_reduction(xla_target: Target, subtests: pytest.Subtests, collective: st
             continue
         inputs = ranks_of(xla_target.topology.total, (4, 3), dtype, reducer)
         op = getattr(dist.ReduceOp, REDUCERS[reducer].c10d)
-        found = program(op)
-        of_gloo = partial(part_of_sum, op=op) if meaning is _scattered else found
-        questions[f"{reducer}-{dtype}"] = Question(found, inputs, meaning(inputs, reducer), of_gloo)
+        reduction = program(op)
+        of_gloo = partial(part_of_sum, op=op) if meaning is _scattered else reduction
+        questions[f"{reducer}-{dtype}"] = Question(
+            reduction, inputs, meaning(inputs, reducer), of_gloo
+        )
     ask(subtests, xla_target, questions)
 
 

@@ -31,9 +31,9 @@ def test_neighbours(xla_target: Target) -> None:
         backend.settle()
         return mesh, chips
 
-    told = run_ranks(rank, xla_target.topology)
-    mesh, chips = told[0]
-    assert told == [(mesh, chips)] * xla_target.topology.total
+    answers = run_ranks(rank, xla_target.topology)
+    mesh, chips = answers[0]
+    assert answers == [(mesh, chips)] * xla_target.topology.total
     assert sorted(mesh) == list(range(xla_target.topology.total))
     assert len(set(chips)) == len(chips)
     steps = [_steps(chips[a], chips[b]) for a, b in pairwise([*mesh, mesh[0]])]

@@ -103,8 +103,8 @@ def test_broadcast_overwrites(xla_target: Target, subtests: pytest.Subtests) -> 
     inputs = [np.full((2, 3), np.nan, np.float32) for _ in range(xla_target.topology.total)]
     inputs[1] = np.ones((2, 3), np.float32)
     expected = oracle.broadcast(inputs, 1)
-    asked = Question(_broadcast(1), inputs, expected, _broadcast(1))
-    ask(subtests, xla_target, {"float32": asked})
+    question = Question(_broadcast(1), inputs, expected, _broadcast(1))
+    ask(subtests, xla_target, {"float32": question})
 
 
 def test_reduce_beside_all_reduce(xla_target: Target, subtests: pytest.Subtests) -> None:

@@ -76,10 +76,10 @@ def test_layouts(xla_target: Target, tpu_events: EventLog, subtests: pytest.Subt
 
     def ask(number: int) -> dict[str, tuple[np.ndarray, list[np.ndarray]]]:
         device = backend.join()
-        asked = {name: _asked(one, inputs[number], device) for name, one in LAYOUTS.items()}
+        meshes = {name: _asked(layout, inputs[number], device) for name, layout in LAYOUTS.items()}
         backend.settle()
         assert _guard() == b"true"  # no later client of this process discovers again
-        return asked
+        return meshes
 
     ranks = run_ranks(ask, topology)
     tpu_events.expect_discoveries(1)
@@ -98,8 +98,8 @@ def test_layouts(xla_target: Target, tpu_events: EventLog, subtests: pytest.Subt
 
 @pytest.mark.topologies("2x2@chip")
 def test_refusals(xla_target: Target, subtests: pytest.Subtests) -> None:
-    asked = {name: (shape, split) for name, (shape, split, _) in REFUSED.items()}
-    for messages in run_ranks(_refusals(xla_target, asked), xla_target.topology):
+    shapes = {name: (shape, split) for name, (shape, split, _) in REFUSED.items()}
+    for messages in run_ranks(_refusals(xla_target, shapes), xla_target.topology):
         for name, (_, _, expected) in REFUSED.items():
             with subtests.test(name):
                 assert re.match(f"ValueError: .*{expected}", messages[name])
@@ -108,8 +108,8 @@ def test_refusals(xla_target: Target, subtests: pytest.Subtests) -> None:
 @pytest.mark.topologies("4@chip")
 def test_split_of_one_slice(xla_target: Target) -> None:
     """Devices of a job with one slice have no slice index, as on hardware."""
-    asked = {"split": ((2, 2), (2, 1))}
-    for messages in run_ranks(_refusals(xla_target, asked), xla_target.topology):
+    shapes = {"split": ((2, 2), (2, 1))}
+    for messages in run_ranks(_refusals(xla_target, shapes), xla_target.topology):
         assert messages["split"].startswith("RuntimeError: A multi-slice layout was requested")
         assert "do not expose a 'slice_index' attribute" in messages["split"]
 
@@ -145,12 +145,12 @@ def _asked(
 def _check_slices(slices: np.ndarray, parts: Shape) -> None:
     """Check that a mesh of slice numbers consists of so many equal parts of one slice each."""
     inner = tuple(extent // part for extent, part in zip(slices.shape, parts, strict=True))
-    found = []
+    slices_seen = []
     for part in np.ndindex(parts):
         of = tuple(slice(at * n, (at + 1) * n) for at, n in zip(part, inner, strict=True))
-        (one,) = set(slices[of].flat)
-        found.append(int(one))
-    assert sorted(found) == list(range(len(found)))
+        (number,) = set(slices[of].flat)
+        slices_seen.append(int(number))
+    assert sorted(slices_seen) == list(range(len(slices_seen)))
 
 
 def _sums(inputs: list[np.ndarray], mesh: np.ndarray, axis: int) -> list[np.ndarray]:
@@ -163,21 +163,21 @@ def _sums(inputs: list[np.ndarray], mesh: np.ndarray, axis: int) -> list[np.ndar
 
 
 def _refusals(
-    target: Target, asked: Mapping[str, tuple[Shape, Shape | None]]
+    target: Target, shapes: Mapping[str, tuple[Shape, Shape | None]]
 ) -> Callable[[int], dict[str, str]]:
     """Return the error that a rank gets for each of these meshes, or "" where it gets the mesh."""
 
     def ask(_: int) -> dict[str, str]:
         backend = BACKENDS[target.framework]
         backend.join()
-        told = {}
-        for name, (shape, split) in asked.items():
+        messages = {}
+        for name, (shape, split) in shapes.items():
             try:
                 _mesh(shape, split)
-                told[name] = ""
+                messages[name] = ""
             except (ValueError, RuntimeError) as error:
-                told[name] = f"{type(error).__name__}: {error}"
+                messages[name] = f"{type(error).__name__}: {error}"
         backend.settle()
-        return told
+        return messages
 
     return ask

@@ -129,8 +129,8 @@ def test_split(xla_target: Target, subtests: pytest.Subtests) -> None:
     """A communicator of two ranks, split from that of all."""
     world = xla_target.topology.total
     of = layout("pairs", world)
-    asked = question("all_reduce", ranks_of(world, (8, 3)), of)
-    ask(subtests, xla_target, {"float32": replace(asked, program=_over(_all_reduce))}, of)
+    of_pairs = question("all_reduce", ranks_of(world, (8, 3)), of)
+    ask(subtests, xla_target, {"float32": replace(of_pairs, program=_over(_all_reduce))}, of)
 
 
 def test_send(xla_target: Target, subtests: pytest.Subtests) -> None:
@@ -152,5 +152,5 @@ def test_send(xla_target: Target, subtests: pytest.Subtests) -> None:
 
     inputs = ranks_of(xla_target.topology.total, (4, 3))
     expected = [inputs[0], inputs[0], *inputs[2:]]
-    asked = {"float32": Question(_over(sends), inputs, expected, sends_over_gloo)}
-    ask(subtests, xla_target, asked)
+    questions = {"float32": Question(_over(sends), inputs, expected, sends_over_gloo)}
+    ask(subtests, xla_target, questions)

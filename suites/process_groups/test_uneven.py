@@ -52,8 +52,8 @@ def test_all_to_all_single(
         return y
 
     inputs = _inputs(sizes)
-    asked = Question(program, inputs, _exchanged(inputs, sizes), program)
-    ask(subtests, xla_target, {"float32": asked})
+    question = Question(program, inputs, _exchanged(inputs, sizes), program)
+    ask(subtests, xla_target, {"float32": question})
 
 
 def test_all_to_all(xla_target: Target, subtests: pytest.Subtests) -> None:
@@ -63,8 +63,8 @@ def test_all_to_all(xla_target: Target, subtests: pytest.Subtests) -> None:
         return torch.cat(received)
 
     inputs = _inputs(UNEVEN)
-    asked = Question(program, inputs, _exchanged(inputs, UNEVEN), None)
-    ask(subtests, xla_target, {"float32": asked})
+    question = Question(program, inputs, _exchanged(inputs, UNEVEN), None)
+    ask(subtests, xla_target, {"float32": question})
 
 
 def test_all_gather(xla_target: Target, subtests: pytest.Subtests) -> None:

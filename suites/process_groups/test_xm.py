@@ -136,8 +136,8 @@ def _rendezvous(number: int) -> tuple[float, float, list[bytes]]:
     if number == 2:
         time.sleep(0.5)
     came = time.monotonic()
-    told: list[bytes] = xm.rendezvous("here", bytes([number, 7]))
-    return came, time.monotonic(), told
+    payloads: list[bytes] = xm.rendezvous("here", bytes([number, 7]))
+    return came, time.monotonic(), payloads
 
 
 @pytest.mark.topologies("4@chip")
@@ -148,8 +148,8 @@ def test_rendezvous(topology: Topology) -> None:
     last = max(came for came, _, _ in ranks)
     early = [rank for rank, (_, left, _) in enumerate(ranks) if left < last]
     assert not early, f"ranks {early} left before the last rank came"
-    said = [bytes([rank, 7]) for rank in range(topology.total)]
-    assert [told for _, _, told in ranks] == [said] * topology.total
+    expected = [bytes([rank, 7]) for rank in range(topology.total)]
+    assert [payloads for _, _, payloads in ranks] == [expected] * topology.total
 
 
 @pytest.mark.topologies("4@chip")

@@ -113,7 +113,7 @@ def check(ranks: Sequence[Trained], expected: Trained) -> None:
 
     Raises NumbersError.
     """
-    told = [
+    faults = [
         f"rank {rank}: outputs are off by {difference:g}"
         for rank, trained in enumerate(ranks)
         if not (difference := (trained.outputs - expected.outputs).abs().max().item()) < 1e-4
@@ -121,6 +121,6 @@ def check(ranks: Sequence[Trained], expected: Trained) -> None:
     for step, loss in enumerate(expected.losses):
         mean = sum(trained.losses[step] for trained in ranks) / len(ranks)
         if not abs(mean - loss) < 1e-4 * max(1.0, abs(loss)):
-            told.append(f"step {step}: expected a mean loss of {loss:g}, got {mean:g}")
-    if told:
-        raise NumbersError("\n".join(told))
+            faults.append(f"step {step}: expected a mean loss of {loss:g}, got {mean:g}")
+    if faults:
+        raise NumbersError("\n".join(faults))

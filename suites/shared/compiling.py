@@ -43,9 +43,9 @@ def compile_steps(
         with recording() as ran:
             steps = prepare(backend.join())
             backend.settle()
-            found = {name: ran(partial(_finish, step)) for name, step in steps.items()}
+            programs = {name: ran(partial(_finish, step)) for name, step in steps.items()}
             backend.settle()
-        return found
+        return programs
 
     ranks = run_ranks(rank, target.topology, deadline=deadline)
     from harness.ir import parse  # not in every stack is jaxlib
@@ -53,7 +53,8 @@ def compile_steps(
     with_collectives = cache(lambda code: bool(parse(code).collectives))
     for name, programs in ranks[0].items():
         exchanges = {
-            tuple(one.code for one in found[name] if with_collectives(one.code)) for found in ranks
+            tuple(program.code for program in programs[name] if with_collectives(program.code))
+            for programs in ranks
         }
         assert len(exchanges) == 1, f"{name}: ranks differ in what they exchange"
         assert programs, f"{name}: nothing ran"
@@ -73,9 +74,9 @@ def as_one(programs: Sequence[Compilation]) -> Optimized:
     """Add up the facts of a step's programs."""
     facts = [compilation.program for compilation in programs]
     return Optimized(
-        collectives=tuple(collective for one in facts for collective in one.collectives),
-        transfers=tuple(transfer for one in facts for transfer in one.transfers),
-        kernel_names=tuple(name for one in facts for name in one.kernel_names),
-        vmem=max((one.vmem for one in facts), default=0),
-        custom_calls=sum(one.custom_calls for one in facts),
+        collectives=tuple(collective for part in facts for collective in part.collectives),
+        transfers=tuple(transfer for part in facts for transfer in part.transfers),
+        kernel_names=tuple(name for part in facts for name in part.kernel_names),
+        vmem=max((part.vmem for part in facts), default=0),
+        custom_calls=sum(part.custom_calls for part in facts),
     )

@@ -52,9 +52,9 @@ def on_ranks(
     merged: dict[str, Parts] = {}
     for rank in run_ranks(function, topology):
         for name, own in rank.items():
-            found = merged.setdefault(name, {})
-            assert not found.keys() & own.keys(), f"{name}: two processes have a device's part"
-            found.update(own)
-    for name, found in merged.items():
-        assert sorted(found) == list(range(topology.total)), f"{name}: parts of {sorted(found)}"
-    return {name: [found[device] for device in sorted(found)] for name, found in merged.items()}
+            parts = merged.setdefault(name, {})
+            assert not parts.keys() & own.keys(), f"{name}: two processes have a device's part"
+            parts.update(own)
+    for name, parts in merged.items():
+        assert sorted(parts) == list(range(topology.total)), f"{name}: parts of {sorted(parts)}"
+    return {name: [parts[device] for device in sorted(parts)] for name, parts in merged.items()}

@@ -78,12 +78,12 @@ def _ring(step: int) -> Meaning:
 
 def _ppermute(x: jax.Array, axes: Axes) -> jax.Array:
     size = lax.psum(1, axes)
-    return lax.ppermute(x, axes, [(one, (one + 1) % size) for one in range(size)])
+    return lax.ppermute(x, axes, [(source, (source + 1) % size) for source in range(size)])
 
 
 def _shuffle(x: jax.Array, axes: Axes) -> jax.Array:
     size = lax.psum(1, axes)
-    return lax.pshuffle(x, axes, [(one + 1) % size for one in range(size)])
+    return lax.pshuffle(x, axes, [(target + 1) % size for target in range(size)])
 
 
 _ALL_REDUCE = "all_reduce"

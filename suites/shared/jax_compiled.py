@@ -14,6 +14,8 @@ def exchanges(compiled: Any) -> set[str]:
     (program,) = compiled.runtime_executable().hlo_modules()
     module = Module.FromString(program.as_serialized_hlo_module_proto())
     opcodes = {
-        one.opcode for computation in module.computations for one in computation.instructions
+        instruction.opcode
+        for computation in module.computations
+        for instruction in computation.instructions
     }
     return opcodes & _EXCHANGES

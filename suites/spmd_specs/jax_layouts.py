@@ -47,16 +47,16 @@ def check(array: jax.Array, value: np.ndarray, mesh: Mesh, entries: Sequence[Ent
 
     Raises NumbersError, naming all devices that have something else.
     """
-    found = {shard.device: np.asarray(shard.data) for shard in array.addressable_shards}
+    parts = {shard.device: np.asarray(shard.data) for shard in array.addressable_shards}
     wrong = []
     for place, device in np.ndenumerate(mesh.devices):
         expected = part(value, entries, dict(zip(AXES, place, strict=True)), dict(mesh.shape))
-        got = found.get(device)
+        got = parts.get(device)
         if got is None or got.dtype != expected.dtype or not np.array_equal(got, expected):
-            told = "nothing" if got is None else f"{got.dtype}{got.shape} {got.tolist()}"
+            got_text = "nothing" if got is None else f"{got.dtype}{got.shape} {got.tolist()}"
             wrong.append(
                 f"device {device.id}: expected {expected.dtype}{expected.shape} "
-                f"{expected.tolist()}, got {told}"
+                f"{expected.tolist()}, got {got_text}"
             )
     if wrong or array.shape != value.shape:
         raise NumbersError("\n".join(wrong) or f"expected {value.shape}, got {array.shape}")

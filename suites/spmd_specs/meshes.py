@@ -78,10 +78,10 @@ def check_marked(value: torch.Tensor, layout: Layout, spec: Spec) -> None:
     check_placement(marked(value, layout, spec), as_numpy(value), layout, spec)
 
 
-def check_product(error: float, what: str) -> None:
+def check_product(error: float, label: str) -> None:
     """Raise NumbersError when a matrix product's largest error is more than rounding."""
     if not error < 1e-5:  # NaN is not, either
-        raise NumbersError(f"{what} is wrong by {error:.3}")
+        raise NumbersError(f"{label} is wrong by {error:.3}")
 
 
 def grid(topology: Topology) -> Layout:

@@ -125,11 +125,11 @@ def test_operator(operator: str) -> None:
     """The type inside of jit says the spec, and each device has that part of NumPy's result."""
     fn, by_numpy, arguments, expected = OPERATORS[operator]
     values = [VALUES[name] for name in arguments]
-    said = []
+    specs = []
 
     def noted(*given: Any) -> Any:
         result = fn(*given)
-        said.append(jax.typeof(result).sharding.spec)
+        specs.append(jax.typeof(result).sharding.spec)
         return result
 
     with explicit_axes() as mesh:
@@ -138,9 +138,9 @@ def test_operator(operator: str) -> None:
             for value, spec in zip(values, arguments.values(), strict=True)
         ]
         compiled = jax.jit(noted).lower(*placed).compile()
-        found = compiled(*placed)
-    assert tuple(said[0]) == expected
-    check(found, by_numpy(*values), mesh, expected)
+        array = compiled(*placed)
+    assert tuple(specs[0]) == expected
+    check(array, by_numpy(*values), mesh, expected)
     assert bool(exchanges(compiled)) == (operator in EXCHANGE)
 
 
@@ -179,7 +179,7 @@ def test_gradients_have_the_types_of_their_arguments() -> None:
 def test_different_types_are_refused(other: Spec) -> None:
     """No operator chooses between two ways to divide its result."""
     with explicit_axes() as mesh:
-        one, two = (jax.device_put(VALUES["square"], sharding(mesh, s)) for s in (BOTH, other))
+        first, two = (jax.device_put(VALUES["square"], sharding(mesh, s)) for s in (BOTH, other))
         with pytest.raises(Exception, match="sharding") as refused:
-            jax.jit(jnp.add)(one, two)
+            jax.jit(jnp.add)(first, two)
     assert type(refused.value).__name__ == "ShardingTypeError"

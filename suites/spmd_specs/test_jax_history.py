@@ -60,8 +60,8 @@ def test_a_jacobian_taken_inside_of_shard_map(derivative: Any) -> None:
     def line(t: Any) -> Any:
         return jnp.zeros(10) + t * (jnp.arange(10) * -301)  # which bfloat16 lacks
 
-    found = checked(derivative(line), mesh, (whole,), whole)(np.float32(1))
-    np.testing.assert_array_equal(found, np.arange(10) * -301)
+    jacobian = checked(derivative(line), mesh, (whole,), whole)(np.float32(1))
+    np.testing.assert_array_equal(jacobian, np.arange(10) * -301)
 
 
 @pytest.mark.upstream("jax-ml/jax#34249")
@@ -70,8 +70,8 @@ def test_a_sum_over_devices_inside_of_vmap() -> None:
     spec, whole = PartitionSpec("x"), PartitionSpec()
     x = np.arange(24, dtype=np.float32).reshape(3, 8) * 97  # whose sums bfloat16 lacks
     summed = checked(lambda part: lax.psum(part, "x"), mesh, (spec,), whole)
-    found = jax.vmap(summed)(x)
-    np.testing.assert_array_equal(found, x.reshape(3, 4, 2).sum(1))
+    sums = jax.vmap(summed)(x)
+    np.testing.assert_array_equal(sums, x.reshape(3, 4, 2).sum(1))
 
 
 @of_jaxlib
@@ -80,8 +80,8 @@ def test_concatenate_over_one_of_two_axes() -> None:
     """Each part is there twice, once for each device along the other axis."""
     along = NamedSharding(mesh_of(2, 2), PartitionSpec("x"))
     given = [np.arange(4, dtype=np.float32), np.arange(12, dtype=np.float32)]
-    found = jnp.concatenate([jax.device_put(one, along) for one in given])
-    np.testing.assert_array_equal(found, np.concatenate(given))
+    joined = jnp.concatenate([jax.device_put(array, along) for array in given])
+    np.testing.assert_array_equal(joined, np.concatenate(given))
 
 
 @pytest.mark.upstream("jax-ml/jax#32157")
@@ -91,14 +91,14 @@ def test_gradients_of_each_example_of_a_convolution() -> None:
     x = np.arange(8 * 6, dtype=np.float32).reshape(8, 1, 6)
     kernel = np.array([[[1.0, -2.0, 3.0]]], np.float32)
 
-    def loss(weights: Any, one: Any) -> Any:
-        return lax.conv_general_dilated(one[None], weights, (1,), "VALID").sum()
+    def loss(weights: Any, example: Any) -> Any:
+        return lax.conv_general_dilated(example[None], weights, (1,), "VALID").sum()
 
     gradients = jax.vmap(jax.value_and_grad(loss), (None, 0))
-    losses, found = gradients(*(jax.device_put(one, everywhere) for one in (kernel, x)))
+    losses, per_example = gradients(*(jax.device_put(array, everywhere) for array in (kernel, x)))
     windows = np.stack([x[:, 0, n : n + 4].sum(-1) for n in range(3)], -1)
     np.testing.assert_allclose(losses, windows @ kernel[0, 0])
-    np.testing.assert_allclose(found, windows[:, None, None])
+    np.testing.assert_allclose(per_example, windows[:, None, None])
 
 
 @pytest.mark.upstream("jax-ml/jax#16894")
@@ -112,11 +112,11 @@ def test_a_convolution_divided_by_batch_and_channel(stride: int) -> None:
     def convolve(images: Any, kernels: Any) -> Any:
         return lax.conv_general_dilated(images, kernels, (stride,), [(1, 1)])
 
-    found = jax.jit(convolve)(*(jax.device_put(one, along) for one in (x, kernel)))
+    result = jax.jit(convolve)(*(jax.device_put(array, along) for array in (x, kernel)))
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1)))
     places = range(0, 8, stride)
     expected = [np.einsum("nci,oci->no", padded[..., at : at + 3], kernel) for at in places]
-    np.testing.assert_allclose(found, np.stack(expected, -1))
+    np.testing.assert_allclose(result, np.stack(expected, -1))
 
 
 @of_jaxlib
@@ -133,8 +133,8 @@ def test_two_concatenations_of_one_element_a_device() -> None:
         return right + lax.concatenate([cut(value, 1, 0), cut(value, 0, 3)], 0)
 
     along = NamedSharding(mesh_of(4), PartitionSpec("x"))
-    found = jax.jit(both)(jax.device_put(x, along))
-    np.testing.assert_array_equal(found, np.roll(x, 1) + np.roll(x, -1))
+    result = jax.jit(both)(jax.device_put(x, along))
+    np.testing.assert_array_equal(result, np.roll(x, 1) + np.roll(x, -1))
 
 
 @needs_explicit_axes
@@ -145,9 +145,9 @@ def test_a_reshape_keeps_an_axis_of_one_device() -> None:
         x = jax.device_put(
             np.ones((1, 512), np.float32), NamedSharding(mesh, PartitionSpec("x", "y"))
         )
-        found = jax.jit(lambda value: value.reshape(-1, 4, 128))(x)
-    assert tuple(found.sharding.spec) == ("x", "y", None)
-    np.testing.assert_array_equal(found, np.ones((1, 4, 128)))
+        reshaped = jax.jit(lambda value: value.reshape(-1, 4, 128))(x)
+    assert tuple(reshaped.sharding.spec) == ("x", "y", None)
+    np.testing.assert_array_equal(reshaped, np.ones((1, 4, 128)))
 
 
 @needs_explicit_axes
@@ -158,8 +158,8 @@ def test_shard_map_divides_what_is_whole() -> None:
     x = np.arange(8, dtype=np.float32)
     with jax.set_mesh(mesh):
         whole = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None)))
-        found = jax.jit(checked(lambda part: part * 2, mesh, (spec,), spec))(whole)
-    np.testing.assert_array_equal(found, x * 2)
+        doubled = jax.jit(checked(lambda part: part * 2, mesh, (spec,), spec))(whole)
+    np.testing.assert_array_equal(doubled, x * 2)
 
 
 @needs_explicit_axes
@@ -170,8 +170,8 @@ def test_attention_between_divided_heads_and_whole_ones() -> None:
     q, k = (np.arange(64, dtype=np.float32).reshape(2, 4, 2, 4) % n for n in (5, 7))
     with jax.set_mesh(mesh):
         given = [
-            jax.device_put(one, NamedSharding(mesh, PartitionSpec(*spec)))
-            for one, spec in ((q, ("x", None, "y", None)), (k, ("x", None, None, None)))
+            jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
+            for array, spec in ((q, ("x", None, "y", None)), (k, ("x", None, None, None)))
         ]
         scores = jax.jit(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k)).lower(*given).compile()
         np.testing.assert_array_equal(scores(*given), np.einsum("bqhd,bkhd->bhqk", q, k))
@@ -186,9 +186,9 @@ def test_a_divided_slice_that_begins_too_late(start: int) -> None:
     x = np.arange(12, dtype=np.float32)
     along = NamedSharding(mesh_of(4), PartitionSpec("x"))
     sliced = jax.jit(lambda x, at: lax.dynamic_slice(x, (at,), (8,)), out_shardings=along)
-    found = sliced(jax.device_put(x, along), np.int32(start))
+    rows = sliced(jax.device_put(x, along), np.int32(start))
     first = min(start, 4)
-    np.testing.assert_array_equal(found, x[first : first + 8])
+    np.testing.assert_array_equal(rows, x[first : first + 8])
 
 
 @pytest.mark.upstream("openxla/xla#49118")
@@ -198,10 +198,10 @@ def test_an_update_of_a_divided_array_that_begins_too_late(start: int) -> None:
     x = np.arange(8, dtype=np.float32)
     along = NamedSharding(mesh_of(4), PartitionSpec("x"))
     updated = jax.jit(lambda x, at: lax.dynamic_update_slice(x, -x[:1], (at,)), out_shardings=along)
-    found = updated(jax.device_put(x + 1, along), np.int32(start))
+    result = updated(jax.device_put(x + 1, along), np.int32(start))
     expected = x + 1
     expected[min(start, 7)] = -1
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
 
 
 @of_jaxlib
@@ -216,5 +216,5 @@ def test_a_slice_of_each_part_that_begins_too_late(first: int) -> None:
 
     x = np.arange(40, dtype=np.float32)
     sliced = jax.jit(checked(one_of, mesh, (spec, whole, whole), spec))
-    found = sliced(x, np.int32(first), np.int32(1))
-    np.testing.assert_array_equal(found, x.reshape(4, 10)[:, min(first, 6) + 1])
+    result = sliced(x, np.int32(first), np.int32(1))
+    np.testing.assert_array_equal(result, x.reshape(4, 10)[:, min(first, 6) + 1])

@@ -43,7 +43,7 @@ def test_each_block_is_a_slice(topology: Topology, subtests: pytest.Subtests) ->
             for place, device in np.ndenumerate(devices):
                 block = tuple(np.floor_divide(place, chips))
                 blocks.setdefault(block, set()).add(device.slice_index)
-            assert all(len(found) == 1 for found in blocks.values()), blocks
+            assert all(len(slices) == 1 for slices in blocks.values()), blocks
             assert len(set.union(*blocks.values())) == topology.slices
 
 
@@ -57,5 +57,5 @@ def test_sum_along_an_axis(topology: Topology, subtests: pytest.Subtests, axis: 
             left = PartitionSpec(*(None if n == axis else name for n, name in enumerate(names)))
             value = np.arange(topology.total, dtype=np.float32).reshape(devices.shape)
             summed = checked(lambda part: lax.psum(part, names[axis]), mesh, (spec,), left)
-            found = jax.jit(summed)(jax.device_put(value, NamedSharding(mesh, spec)))
-            np.testing.assert_array_equal(found, value.sum(axis, keepdims=True))
+            sums = jax.jit(summed)(jax.device_put(value, NamedSharding(mesh, spec)))
+            np.testing.assert_array_equal(sums, value.sum(axis, keepdims=True))

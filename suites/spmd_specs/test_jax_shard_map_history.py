@@ -40,8 +40,8 @@ def test_gradients_with_respect_to_weights_of_every_device() -> None:
     def gradient(part: Any) -> Any:
         return jax.grad(lambda weights: (part @ weights).sum())(jnp.asarray(weights))[None]
 
-    found = jax.jit(checked(gradient, mesh, (spec,), spec))(x)
-    np.testing.assert_array_equal(found, x.reshape(4, 2, 2).sum(1))
+    gradients = jax.jit(checked(gradient, mesh, (spec,), spec))(x)
+    np.testing.assert_array_equal(gradients, x.reshape(4, 2, 2).sum(1))
 
 
 @needs_explicit_axes
@@ -54,8 +54,8 @@ def test_shard_map_gathers_what_its_specs_do_not_divide(columns: str | None) -> 
     with jax.set_mesh(mesh):
         placed = jax.device_put(weights, NamedSharding(mesh, PartitionSpec("x", columns)))
         summed = checked(lambda part: part.cumsum(1), mesh, (whole_rows,), whole_rows)
-        found = jax.jit(summed)(placed)
-    np.testing.assert_array_equal(found, weights.cumsum(1))
+        result = jax.jit(summed)(placed)
+    np.testing.assert_array_equal(result, weights.cumsum(1))
 
 
 @pytest.mark.upstream("jax-ml/jax#29162")
@@ -69,10 +69,10 @@ def test_shard_map_over_a_value_from_outside() -> None:
         outside = jax.device_put(weights, NamedSharding(mesh, PartitionSpec()))
         placed = jax.device_put(x, NamedSharding(mesh, spec))
         try:
-            found = checked(lambda part: (outside * part).sum(1), mesh, (spec,), spec)(placed)
+            result = checked(lambda part: (outside * part).sum(1), mesh, (spec,), spec)(placed)
         except (NotImplementedError, ValueError):  # the error that the thread asked for
             return
-    np.testing.assert_array_equal(found, x @ weights)
+    np.testing.assert_array_equal(result, x @ weights)
 
 
 @pytest.mark.upstream("jax-ml/jax#28260")
@@ -87,5 +87,5 @@ def test_transpose_of_what_was_linearized_at_a_constant() -> None:
         return back
 
     tangents = np.arange(4, dtype=np.float32)
-    found = checked(product, mesh, (spec,), spec)(tangents)
-    np.testing.assert_array_equal(found, tangents * 27**2)
+    result = checked(product, mesh, (spec,), spec)(tangents)
+    np.testing.assert_array_equal(result, tangents * 27**2)

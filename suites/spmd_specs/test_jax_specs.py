@@ -140,15 +140,15 @@ def _convolved_by_numpy(v: np.ndarray) -> np.ndarray:
 
 
 def _updated(v: np.ndarray) -> np.ndarray:
-    found = v.copy()
-    found[5:7, 9:13] = v[:2, :4] * 2
-    return found
+    result = v.copy()
+    result[5:7, 9:13] = v[:2, :4] * 2
+    return result
 
 
 def _scattered(v: np.ndarray) -> np.ndarray:
-    found = v.copy()
-    np.add.at(found, [1, 1, 6], 1)
-    return found
+    result = v.copy()
+    np.add.at(result, [1, 1, 6], 1)
+    return result
 
 
 # What the partitioner has to know: a program, the same by NumPy, how its operand and its result

@@ -33,8 +33,8 @@ def test_rows_that_move_up_by_one(shape: tuple[int, int]) -> None:
         return x.at[:-1].set(x[1:]).at[-1].set(last)
 
     placed = jax.device_put(x, NamedSharding(mesh_of(*shape), PartitionSpec("x", "y")))
-    found = jax.jit(moved)(placed, np.float32(-1))
-    np.testing.assert_array_equal(found, np.concatenate([x[1:], np.full((1, 8), -1)]))
+    moved_rows = jax.jit(moved)(placed, np.float32(-1))
+    np.testing.assert_array_equal(moved_rows, np.concatenate([x[1:], np.full((1, 8), -1)]))
 
 
 @pytest.mark.upstream("jax-ml/jax#20088")

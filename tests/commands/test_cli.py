@@ -84,5 +84,5 @@ def test_an_interrupt_is_no_bug(tmp_path: Path) -> None:
     process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     with report.open("w"):  # it has opened the other end
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, "xla-harness: interrupted\n")
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "xla-harness: interrupted\n")

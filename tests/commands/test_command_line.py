@@ -90,8 +90,8 @@ class TestKnown:
         monkeypatch.setenv("COLUMNS", str(width))
         assert cli.main(["known"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        told = [line for line in lines if not line.startswith("    ") or "/" not in line]
-        assert width - 15 < max(map(len, told)) <= width
+        measured = [line for line in lines if not line.startswith("    ") or "/" not in line]
+        assert width - 15 < max(map(len, measured)) <= width
         assert any(len(line) > 80 and "::test_" in line for line in lines)  # patterns stay whole
 
 

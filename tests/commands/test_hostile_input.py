@@ -74,9 +74,9 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
         code = cli.main(arguments)
     except SystemExit as end:
         code = int(end.code or 0)
-    said = capsys.readouterr()
-    assert "Traceback" not in said.out + said.err, said.err
-    return code, said.err
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err, captured.err
+    return code, captured.err
 
 
 # FILE stands for each of BAD.
@@ -107,9 +107,9 @@ READ = {
 def test_a_file_that_can_not_be_used(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for file in BAD:
         arguments = [text.replace("FILE", file) for text in READ[name]]
-        code, said = run(arguments, capsys)
-        assert code in (0, 2), (arguments, said)
-        assert code == 0 or said.strip(), arguments
+        code, errors = run(arguments, capsys)
+        assert code in (0, 2), (arguments, errors)
+        assert code == 0 or errors.strip(), arguments
     assert not Path("out.json").exists()
 
 
@@ -181,9 +181,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_input_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, message = REFUSED[name]
-    code, said = run(arguments, capsys)
-    assert code == 2, said
-    assert message in said
+    code, errors = run(arguments, capsys)
+    assert code == 2, errors
+    assert message in errors
     assert not Path("new").exists()
 
 
@@ -202,9 +202,9 @@ STACK_FILES = {
 def test_a_stack_file(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, message = STACK_FILES[kind]
     (folder / "odd.toml").write_text(text)
-    code, said = run(["stacks", "--folder", "stacks", "show", "odd.toml"], capsys)
+    code, errors = run(["stacks", "--folder", "stacks", "show", "odd.toml"], capsys)
     assert code == 2
-    assert message in said
+    assert message in errors
 
 
 def command(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[bytes]:
@@ -221,10 +221,10 @@ def test_a_bug_is_no_verdict(
 
     monkeypatch.setattr(store, "History", broken)
     assert cli.main(["verdict", "latest", "--history", "history"]) == os.EX_SOFTWARE
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert said.endswith("xla-harness: this is a bug in xla-harness, please report it\n")
-    assert all(line.isprintable() for line in said.splitlines())
+    errors = capsys.readouterr().err
+    assert "Traceback" in errors
+    assert errors.endswith("xla-harness: this is a bug in xla-harness, please report it\n")
+    assert all(line.isprintable() for line in errors.splitlines())
 
 
 def test_output_that_nobody_reads() -> None:

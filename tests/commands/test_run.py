@@ -90,7 +90,7 @@ def test_processes_share_one_job_and_two_runs_do_not(run: Run) -> None:
         ran = run("--topology=2@chip", command=show)
         (job,) = {line.partition("| ")[2] for line in ran.stdout.splitlines()}
         jobs.append(job.split())
-    assert all(one != other for one, other in zip(*jobs, strict=True))
+    assert all(first != other for first, other in zip(*jobs, strict=True))
 
 
 def test_a_log_of_its_own_has_only_what_is_read_of_it(
@@ -107,7 +107,7 @@ def test_output_keeps_its_stream_and_its_last_line(run: Run) -> None:
     ran = run("--topology=2@chip", command=python(text))
     assert lines(ran.stdout) == ["rank 0 | out", "rank 1 | out"]
     assert lines(ran.stderr) == [
-        f"rank {n} | {said}" for n in (0, 1) for said in ("err", "no newline")
+        f"rank {n} | {text}" for n in (0, 1) for text in ("err", "no newline")
     ]
 
 
@@ -231,14 +231,14 @@ def test_the_reason_comes_once_and_its_first_line_last(run: Run, tmp_path: Path)
     assert last.startswith("xla-harness: the reason, the same for all ranks: virtual TPU: ")
     assert last.endswith(first)
     _, _, report = ran.stderr.partition(f"xla-harness: virtual TPU: the job can't go on: {first}")
-    said = [rf"  rank {n}: all-reduce {kind} of " for n, kind in enumerate(("sum", "max"))]
-    for line in said:
+    patterns = [rf"  rank {n}: all-reduce {kind} of " for n, kind in enumerate(("sum", "max"))]
+    for line in patterns:
         assert ran.stderr.count(line) == 1
         assert re.search(line + rf"f32\[1\] .*, {script}:\d+\)", report)
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         (
             'jax.distributed.initialize(os.environ["COORDINATOR"], 5, int(os.environ["RANK"]))',
@@ -255,13 +255,13 @@ def test_the_reason_comes_once_and_its_first_line_last(run: Run, tmp_path: Path)
     ids=["count", "absent"],
 )
 def test_processes_that_never_gather(
-    run: Run, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     monkeypatch.setenv("VIRTUAL_TPU_DEADLINE", "3")
     monkeypatch.setenv("COORDINATOR", f"localhost:{free_port()}")
     ran = run("--topology=2@chip", command=python(f"import os, time, jax\n{script}"))
     assert ran.code
-    assert f"xla-harness: {said}" in ran.stderr
+    assert f"xla-harness: {message}" in ran.stderr
 
 
 HANGS_UNDER_JAX = """\

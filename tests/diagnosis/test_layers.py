@@ -104,10 +104,10 @@ def test_recorded_failure(failure: dict[str, str]) -> None:
     kind, message = Kind(failure["outcome"]), failure["message"]
     if "error" in failure:
         carried = getattr(mismatch, failure["error"]).layer
-        found = layer_of(Outcome(kind, message, layer=carried), [])
+        layer = layer_of(Outcome(kind, message, layer=carried), [])
     else:
-        found = classify(kind, message, failure["text"])
-    assert found == failure["layer"]
+        layer = classify(kind, message, failure["text"])
+    assert layer == failure["layer"]
 
 
 def test_errors_carry_layers_that_there_are() -> None:
@@ -145,8 +145,8 @@ def test_frames_are_innermost_first() -> None:
         "x/site-packages/torch_xla/core.py:2: in b\n    c(\nE   RuntimeError: no\n"
         'E     File "/x/site-packages/jax/d.py", line 3, in d\nE       e()\n'
     )
-    found = [(frame.place, frame.source, frame.is_upstream) for frame in frames(text)]
-    assert found == [
+    triples = [(frame.place, frame.source, frame.is_upstream) for frame in frames(text)]
+    assert triples == [
         ("jax/d.py::d", "e()", True),
         ("torch_xla/core.py::b", "c(", True),
         ("suites/a.py::test_a", "b()", False),

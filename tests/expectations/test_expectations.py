@@ -234,13 +234,20 @@ def test_outcome_is_judged(project: Project, kind: str) -> None:
     project.write("test_inner.py", CASES)
     project.write("expected/area.toml", text)
     ran = project.run(OPTION, "-k", f"test_{name} and not {name}_")
-    said = ran.properties(f"test_{name}")
-    assert said["outcome"] == outcome
-    assert detail in said["outcome_detail"]
-    assert (said["actual"], said.get("signal", ""), said["expected_by"]) == HAPPENED[name]
+    properties = ran.properties(f"test_{name}")
+    assert properties["outcome"] == outcome
+    assert detail in properties["outcome_detail"]
+    assert (
+        properties["actual"],
+        properties.get("signal", ""),
+        properties["expected_by"],
+    ) == HAPPENED[name]
     (declared,) = tomllib.loads(text)["expectation"]
     declares = declared.get("outcome", "failed")
-    assert (said["expected"], float(said["deadline"])) == (declares, 0.3 if name == "hangs" else 60)
+    assert (properties["expected"], float(properties["deadline"])) == (
+        declares,
+        0.3 if name == "hangs" else 60,
+    )
     is_bad = outcome not in ("expected failure", "skipped") and name != "xpasses"
     nothing_measured = 5
     assert ran.code == (nothing_measured if outcome == "skipped" else int(is_bad))
@@ -287,8 +294,8 @@ def test_an_entry_without_a_case_is_red(project: Project, options: str, code: in
         project.write("test_inner.py", f"{body}def test_fails(): pass\n")
     ran = project.run(OPTION, *options.split())
     assert ran.code == code
-    said = "expected/area.toml:1: test_inner.py::test_gone[cpu-*] matches no case"
-    assert ran.shows(said) == bool(code)
+    message = "expected/area.toml:1: test_inner.py::test_gone[cpu-*] matches no case"
+    assert ran.shows(message) == bool(code)
 
 
 def test_an_entry_without_a_file_is_red(project: Project) -> None:

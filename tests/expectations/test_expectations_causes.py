@@ -36,8 +36,8 @@ def test_an_unknown_finding_is_refused_with_the_nearest() -> None:
     assert cause_of("a.toml:1", None, "any-other", None) == "finding any-other"
     with pytest.raises(BadInputError) as error:
         cause_of("a.toml:7", None, "no-such-finding", {"such-a-finding", "else"})
-    said = "a.toml:7: key 'finding': 'no-such-finding': did you mean such-a-finding? expected"
-    assert str(error.value).startswith(said)
+    message = "a.toml:7: key 'finding': 'no-such-finding': did you mean such-a-finding? expected"
+    assert str(error.value).startswith(message)
 
 
 def test_an_entry_is_named_by_its_line() -> None:

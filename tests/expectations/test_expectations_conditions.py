@@ -128,8 +128,8 @@ def test_the_running_stack_is_known_too(tmp_path: Path) -> None:
     text = f"=={Version(running['python'])}"
     entry = 'cases = ["t.py::x"]\nissue = "a/b#1"\nreason = "r"\nsignature = "s"\n'
     (tmp_path / "a.toml").write_text(f'[[expectation]]\n{entry}stack = {{ python = "{text}" }}\n')
-    found = Expectations.load(tmp_path, [{"python": "3.2.0"}, {"python": "3.99.0"}])
-    assert found.find("t.py::x") is not None
+    expectations = Expectations.load(tmp_path, [{"python": "3.2.0"}, {"python": "3.99.0"}])
+    assert expectations.find("t.py::x") is not None
 
 
 # Releases with nightlies between them, as a stack's torch_xla may be.
@@ -165,9 +165,9 @@ RANGES = st.sampled_from(
 
 
 @given(RANGES, RANGES, VERSIONS)
-def test_narrowed_range_is_both(one: str, other: str, version: str) -> None:
-    text = ranges.narrow(Condition((("jax", one),)), "jax", other)["jax"]
-    assert contains(text, version) == (contains(one, version) and contains(other, version))
+def test_narrowed_range_is_both(text_range: str, other: str, version: str) -> None:
+    text = ranges.narrow(Condition((("jax", text_range),)), "jax", other)["jax"]
+    assert contains(text, version) == (contains(text_range, version) and contains(other, version))
 
 
 @pytest.mark.parametrize(

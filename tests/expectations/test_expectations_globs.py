@@ -65,9 +65,9 @@ def test_cover_reads_as_a_person_writes_it(part: str, globs: list[str]) -> None:
     ],
 )
 def test_signature(message: str, signature: str) -> None:
-    found = signature_of(message)
-    assert found == signature.replace("NUM", r"-?[\d.]+(?:e[+-]?\d+)?")
-    assert describes(found, message)
+    pattern = signature_of(message)
+    assert pattern == signature.replace("NUM", r"-?[\d.]+(?:e[+-]?\d+)?")
+    assert describes(pattern, message)
 
 
 @given(st.text())

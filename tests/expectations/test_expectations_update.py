@@ -30,7 +30,7 @@ ISSUE = DeclaredCause("issue", "pytorch/xla#8854", "the sum is wrong")
 
 
 def ids(*parameters: str, name: str = "test_sum") -> list[str]:
-    return [f"{FILE}::{name}[cpu-4-{one}]" for one in parameters]
+    return [f"{FILE}::{name}[cpu-4-{parameter}]" for parameter in parameters]
 
 
 def write_report(path: Path, torch_xla: str, outcomes: dict[str, str], **more: str) -> Path:
@@ -38,15 +38,15 @@ def write_report(path: Path, torch_xla: str, outcomes: dict[str, str], **more: s
     suite = TestSuite("pytest")
     for name, value in ({FORMAT_PROPERTY: FORMAT, "torch_xla": torch_xla} | more).items():
         suite.add_property(name, value)
-    for id_, said in outcomes.items():
+    for id_, outcome in outcomes.items():
         case = TestCase(id_.rpartition("::")[2])
-        fails = said not in ("passed", "skipped", "unexpected pass", "expected failure")
-        kind = "crashed" if said.startswith("SIG") else "failed" if fails else said
+        fails = outcome not in ("passed", "skipped", "unexpected pass", "expected failure")
+        kind = "crashed" if outcome.startswith("SIG") else "failed" if fails else outcome
         actual = {"unexpected pass": "passed", "expected failure": "failed"}.get(kind, kind)
         properties = {"id": id_, "lane": "cpu", "topology": "4", "area": "sums", "outcome": kind}
         properties |= {"actual": actual}
         properties |= {"expected_by": "pytest"} if kind == "expected failure" else {}
-        for name, value in (properties | ({"failure": said} if fails else {})).items():
+        for name, value in (properties | ({"failure": outcome} if fails else {})).items():
             case.add_property(name, value)
         suite.add_testcase(case)
     xml = JUnitXml()
@@ -63,7 +63,7 @@ class Bench:
     known: Sequence[dict[str, str]] = ()
     reports: list[Path] = field(default_factory=list)
     collected: Sequence[str] = ()
-    asked: list[str] = field(default_factory=list)  # the files whose cases were collected
+    collections: list[str] = field(default_factory=list)  # the files whose cases were collected
     decisions: Decisions = field(init=False)
     plan: UpdatePlan = field(init=False)
 
@@ -79,14 +79,14 @@ class Bench:
         file = self.path / "sums.toml"
         file.write_text(text, newline="")
         entries = Expectations.load(self.path, self.known).entries
-        found = evidence.read(self.reports)
-        self.decisions = decide(entries, found, self.known, runs)
+        recorded = evidence.read(self.reports)
+        self.decisions = decide(entries, recorded, self.known, runs)
         self.plan = update.plan(self.path, entries, self.decisions, cause, self.collect)
-        update.check(self.plan, self.path, found.answers, [*self.known, *found.stacks])
+        update.check(self.plan, self.path, recorded.answers, [*self.known, *recorded.stacks])
         return self.plan.texts.get(file, text)
 
     def collect(self, files: Sequence[str]) -> Sequence[str]:
-        self.asked += files
+        self.collections += files
         return self.collected
 
     def entries(self, text: str, cause: DeclaredCause | None = None, runs: int = 2) -> list[Any]:
@@ -109,9 +109,9 @@ def entry(cases: Sequence[str], stack: str = "", signature: str = "sums differ")
 # What passes goes.
 
 
-@pytest.mark.parametrize("said", ["passed", "unexpected pass"])
-def test_entry_that_passes_goes(bench: Bench, said: str) -> None:
-    bench.ran("2.9.0", dict.fromkeys(ids("a", "b"), said))
+@pytest.mark.parametrize("outcome", ["passed", "unexpected pass"])
+def test_entry_that_passes_goes(bench: Bench, outcome: str) -> None:
+    bench.ran("2.9.0", dict.fromkeys(ids("a", "b"), outcome))
     assert bench.entries(entry([f"{FILE}::test_sum[*]"])) == []
 
 
@@ -190,10 +190,10 @@ def test_how_a_case_failed_is_read_from_the_record(bench: Bench, actual: str) ->
     assert added.get("outcome", "failed") == actual
 
 
-@pytest.mark.parametrize("said", ["skipped", "expected failure"])  # the latter is pytest's xfail
-def test_what_gave_no_answer_proves_nothing(bench: Bench, said: str) -> None:
+@pytest.mark.parametrize("outcome", ["skipped", "expected failure"])  # the latter is pytest's xfail
+def test_what_gave_no_answer_proves_nothing(bench: Bench, outcome: str) -> None:
     text = entry(ids("a"))
-    bench.ran("2.9.0", {ids("a")[0]: said})
+    bench.ran("2.9.0", {ids("a")[0]: outcome})
     bench.ran("2.9.0", {ids("a")[0]: "passed"}, times=1)
     assert bench.update(text) == text
     assert bench.decisions.too_few == set(ids("a"))
@@ -231,8 +231,8 @@ def test_condition_is_narrowed(
         bench.ran(version, {ids("a")[0]: FAILURE})
     for version in passes:
         bench.ran(version, {ids("a")[0]: "passed"})
-    found = bench.entries(entry(ids("a"), f'torch_xla = "{before}"' if before else ""))
-    assert [one["stack"] for one in found] == ([] if after is None else [{"torch_xla": after}])
+    stacks = bench.entries(entry(ids("a"), f'torch_xla = "{before}"' if before else ""))
+    assert [item["stack"] for item in stacks] == ([] if after is None else [{"torch_xla": after}])
 
 
 def test_cases_with_other_versions_get_their_own_entries(bench: Bench) -> None:
@@ -270,7 +270,7 @@ def test_nothing_is_added_without_a_cause(bench: Bench) -> None:
     assert bench.update("# nothing\n") == "# nothing\n"
     (missing,) = bench.decisions.missing
     assert bench.decisions.missing[missing] == ids("a")
-    assert bench.asked == []  # collecting takes seconds
+    assert bench.collections == []  # collecting takes seconds
 
 
 @pytest.mark.parametrize(
@@ -303,23 +303,26 @@ def test_added_entry_has_the_range_where_it_fails(
 
 def test_one_entry_for_a_function_a_signature_and_a_range(bench: Bench) -> None:
     lost = f"SIGSEGV in test_sum ({FILE}:3)"
-    outcomes = {one: f"ValueError: row {n} differs" for n, one in enumerate(ids("x-1", "x-2"))}
+    outcomes = {id_: f"ValueError: row {n} differs" for n, id_ in enumerate(ids("x-1", "x-2"))}
     outcomes |= {ids("y-1")[0]: lost, ids("y-2")[0]: "passed"}
     outcomes |= dict.fromkeys(ids("a", name="test_other"), FAILURE)
     bench.ran("2.9.0", outcomes)
     added = bench.entries("", DeclaredCause("finding", "wrong-sum", ""))
-    assert [(one["cases"], one.get("outcome")) for one in added] == [
+    assert [(item["cases"], item.get("outcome")) for item in added] == [
         (ids("a", name="test_other"), None),
         ([f"{FILE}::test_sum[cpu-4-x-*]"], None),
         (ids("y-1"), "crashed"),
     ]
-    assert [one["reason"] for one in added] == [FAILURE, "ValueError: row 0 differs", lost]
-    assert {one["finding"] for one in added} == {"wrong-sum"}
+    assert [item["reason"] for item in added] == [FAILURE, "ValueError: row 0 differs", lost]
+    assert {item["finding"] for item in added} == {"wrong-sum"}
 
 
 def test_what_it_added_describes_the_failures(bench: Bench, tmp_path: Path) -> None:
-    said = ["ValueError: f(x) at 0x7f3a [1.5e-3] in /tmp/x/y.py:12 isn't 'a' \\ b", "\nKeyError: 1"]
-    bench.ran("2.9.0", dict(zip(ids("a", "b"), said, strict=True)))
+    messages = [
+        "ValueError: f(x) at 0x7f3a [1.5e-3] in /tmp/x/y.py:12 isn't 'a' \\ b",
+        "\nKeyError: 1",
+    ]
+    bench.ran("2.9.0", dict(zip(ids("a", "b"), messages, strict=True)))
     text = bench.update("", ISSUE)
     assert bench.update(text) == text
     assert bench.decisions.otherwise == set()
@@ -434,10 +437,12 @@ def test_narrowing_adds_one_line(bench: Bench) -> None:
     bench.ran("2.8.0", old, jax="1")
     bench.ran("2.9.0", old | dict.fromkeys(ids("c", "d"), "passed"), jax="2")
     text = bench.update(ANNOTATED)
-    said = 'stack = { jax = ">0" }  # where'
+    condition = 'stack = { jax = ">0" }  # where'
     end = SECOND.removesuffix("\n")
     expected = ANNOTATED.replace(end, f'{end}\nstack = {{ torch_xla = "<2.9" }}')
-    assert text == expected.replace(said, 'stack = { jax = ">0", torch_xla = "<2.9" }  # where')
+    assert text == expected.replace(
+        condition, 'stack = { jax = ">0", torch_xla = "<2.9" }  # where'
+    )
 
 
 def test_replaced_glob_keeps_the_comments_beside_it(bench: Bench) -> None:
@@ -582,7 +587,7 @@ def test_what_it_says_of_the_rest(bench: Bench) -> None:
         "fail without an entry: 6",
         "  on torch_xla ==2.9.0: failed",
         f"    {FAILURE}",
-        *(f"    {one}" for one in new[:5]),
+        *(f"    {case}" for case in new[:5]),
         "    ... and 1 more",
         "add them with their cause, as an upstream issue or --finding NAME:",
         TYPED,
@@ -592,8 +597,13 @@ def test_what_it_says_of_the_rest(bench: Bench) -> None:
     (without,) = left.pop("without_entry")
     assert without["cases"] == new
     assert without["condition"] == {"torch_xla": "==2.9.0"}
-    found = {"flaky": [flaky], "not_proven": [once], "fail_otherwise": [other], "inseparable": []}
-    assert left == found
+    expected = {
+        "flaky": [flaky],
+        "not_proven": [once],
+        "fail_otherwise": [other],
+        "inseparable": [],
+    }
+    assert left == expected
 
 
 OLD_REPORT = f"""<testsuite><properties>

@@ -29,8 +29,8 @@ Night = Callable[..., None]
 
 @pytest.fixture
 def github() -> Iterator[GitHub]:
-    with serve() as found:
-        yield found
+    with serve() as server:
+        yield server
 
 
 class Nights:
@@ -76,7 +76,7 @@ class Nights:
                 text=True,
                 check=False,
             )
-            said, found = done.stdout + done.stderr, done.returncode
+            output, returned = done.stdout + done.stderr, done.returncode
         else:
             text = io.StringIO()
             with (
@@ -86,10 +86,10 @@ class Nights:
             ):
                 for name, value in own.items():
                     patch.setenv(name, value)
-                found = cli.main(command)
-            said = text.getvalue()
-        assert found == code, said
-        return said
+                returned = cli.main(command)
+            output = text.getvalue()
+        assert returned == code, output
+        return output
 
     def changes(self) -> list[tuple[str, str]]:
         """What a sync writes: method and the end of the path."""
@@ -100,9 +100,9 @@ class Nights:
         return [(method, path.removeprefix(prefix)) for method, path, _ in new]
 
 
-def _properties(parent: ET.Element, **said: str) -> None:
+def _properties(parent: ET.Element, **values: str) -> None:
     properties = ET.SubElement(parent, "properties")
-    for name, value in said.items():
+    for name, value in values.items():
         ET.SubElement(properties, "property", name=name, value=value)
 
 
@@ -426,8 +426,8 @@ ANSWERS = {
 def test_an_answer_that_is_none(nights: Nights, github: GitHub, kind: str) -> None:
     nights.add(GOOD)
     github.raw = ANSWERS[kind]
-    said = nights.sync(code=2)
-    assert f"{github.address}" in said
+    output = nights.sync(code=2)
+    assert f"{github.address}" in output
     assert github.writes() == []
 
 
@@ -437,19 +437,19 @@ def test_a_token_that_is_none_is_not_shown(
 ) -> None:
     nights.add(GOOD)
     monkeypatch.setattr(sys.modules[__name__], "TOKEN", f"secret{token}")
-    said = nights.sync(code=2)
-    assert "GITHUB_TOKEN: expected" in said
-    assert "secret" not in said
+    output = nights.sync(code=2)
+    assert "GITHUB_TOKEN: expected" in output
+    assert "secret" not in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--repo", "nothing"], "expected OWNER/NAME"),
         (["--repo", "../.."], "expected OWNER/NAME"),
         (["--site", "x:y"], "--site"),
     ],
 )
-def test_bad_input(nights: Nights, arguments: list[str], said: str) -> None:
+def test_bad_input(nights: Nights, arguments: list[str], message: str) -> None:
     nights.add(GOOD)
-    assert said in nights.sync(*arguments, code=2)
+    assert message in nights.sync(*arguments, code=2)

@@ -23,7 +23,7 @@ def test_torch_tpu_finds_a_process_of_its_own_slice() -> None:
     assert len({*addresses[0], *addresses[4]}) == 8  # one for each process
     ranks, tasks = told("2x4@chip", "RANK"), told("2x4@chip", "CLOUD_TPU_TASK_ID")
     # Where torch_tpu finds itself among them, and what it then sets as the task.
-    assert [int(rank) % len(one) for rank, one in zip(ranks, addresses, strict=True)] == [
+    assert [int(rank) % len(hosts) for rank, hosts in zip(ranks, addresses, strict=True)] == [
         int(task) for task in tasks
     ]
 

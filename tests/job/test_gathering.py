@@ -15,7 +15,7 @@ HERE = Rendezvous("jax.distributed.initialize", 4)
 
 
 @pytest.mark.parametrize(
-    ("waits", "said"),
+    ("waits", "beginning"),
     [
         ({0: None, 1: None}, ""),  # whatever they wait for
         ({0: HERE, 1: HERE, 2: HERE, 3: HERE}, ""),
@@ -24,10 +24,10 @@ HERE = Rendezvous("jax.distributed.initialize", 4)
         ({0: HERE, 1: None}, "2 processes were started, and rank 0 waits in jax.distributed.init"),
     ],
 )
-def test_explanation(waits: dict[int, Rendezvous | None], said: str) -> None:
+def test_explanation(waits: dict[int, Rendezvous | None], beginning: str) -> None:
     text = explanation(waits, 5)
-    assert text.startswith(said)
-    assert bool(text) == bool(said)
+    assert text.startswith(beginning)
+    assert bool(text) == bool(beginning)
 
 
 def test_store_of_torch_waits_for_the_count_of_the_script() -> None:
@@ -38,11 +38,11 @@ dist.init_process_group("gloo", "tcp://localhost:{free_port()}", rank=0, world_s
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         try:
             end = time.monotonic() + 60
-            while (found := rendezvous(process.pid)) is None and time.monotonic() < end:
+            while (waiting := rendezvous(process.pid)) is None and time.monotonic() < end:
                 time.sleep(0.5)
         finally:
             process.kill()
-    assert found == Rendezvous("torch.distributed.init_process_group", 3)
+    assert waiting == Rendezvous("torch.distributed.init_process_group", 3)
 
 
 def test_those_that_work_or_wait_elsewhere_are_not_late() -> None:

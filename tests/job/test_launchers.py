@@ -163,7 +163,7 @@ def test_launchers_in_a_test_file(project: Project) -> None:
     path = os.pathsep.join([str(project.path), os.environ.get("PYTHONPATH", "")])
     options = ("--lane=virtual-tpu", "--topology=2", "--processes=chip", "--deadline=250")
     ran = project.run(*options, PYTHONPATH=path)
-    outcomes = {name.partition("[")[0]: found for name, found in ran.outcomes.items()}
+    outcomes = {name.partition("[")[0]: outcome for name, outcome in ran.outcomes.items()}
     assert outcomes == {
         "test_xmp_spawn": "passed",
         "test_a_process_that_fails_fails_the_test": "failed",

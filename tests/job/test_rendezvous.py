@@ -89,8 +89,8 @@ def test_a(n):
     assert [ran.code for ran in ended] == [0, 0, 0]
     times: dict[str, list[float]] = {}
     for line in (tmp_path / "notes").read_text().splitlines():
-        number, what, _, at = line.split()
-        times.setdefault(f"{number} {what}", []).append(float(at))
+        number, event, _, at = line.split()
+        times.setdefault(f"{number} {event}", []).append(float(at))
     assert {len(each) for each in times.values()} == {3}
     assert max(times["0 end"]) < min(times["1 start"])
     assert max(times["1 end"]) < min(times["2 start"])
@@ -133,13 +133,13 @@ running.settle = slow
     more = {"XLA_HARNESS_PATIENCE": "0.5"}
     ended = end(start(hold + body, "--deadline=1.5", **more))
     outcomes = [said(ran) for ran in ended]
-    for one in outcomes:
-        assert len(one) == 20
-        assert one["test_1"] == one["test_19"] == ("passed", "")
+    for cases in outcomes:
+        assert len(cases) == 20
+        assert cases["test_1"] == cases["test_19"] == ("passed", "")
     for n in range(20):  # never one without the other
-        both = {one[f"test_{n}"][0] for one in outcomes}
+        both = {cases[f"test_{n}"][0] for cases in outcomes}
         assert both == {"passed"} or "passed" not in both or n == 2, (n, both)
-    missed = [why for one in outcomes for _, why in one.values() if why]
+    missed = [why for cases in outcomes for _, why in cases.values() if why]
     assert missed
     name = f"worker {late}-0"
     assert any(name in why for why in missed), missed
@@ -235,10 +235,10 @@ JOB = {
 
 
 def test_a_job_is_read_from_what_gke_sets() -> None:
-    found = job.of(JOB)
-    assert found is not None
-    assert (found.count, found.number, found.address) == (4, 3, ("head", 8479))
-    assert [found.worker(number) for number in range(4)] == ["0-0", "0-1", "1-0", "1-1"]
+    read = job.of(JOB)
+    assert read is not None
+    assert (read.count, read.number, read.address) == (4, 3, ("head", 8479))
+    assert [read.worker(number) for number in range(4)] == ["0-0", "0-1", "1-0", "1-1"]
     assert job.of({}) is None
     assert job.of({"XLA_HARNESS_RENDEZVOUS": "head:8479"}) is None
 

@@ -48,8 +48,8 @@ def at(case: object) -> bytes:
     return line("At", case=case)
 
 
-def value(worker: object, told: object = "forged") -> bytes:
-    return line("Value", worker=worker, value=told, raised=None)
+def value(worker: object, forged: object = "forged") -> bytes:
+    return line("Value", worker=worker, value=forged, raised=None)
 
 
 # What a stranger may know: all but the token. The first ones were taken for a worker's once.
@@ -88,8 +88,8 @@ def jobs_of(count: int) -> list[Job]:
         "XLA_HARNESS_JOB_TOKEN": TOKEN,
         "MEGASCALE_NUM_SLICES": str(count),
     }
-    found = [job.of(environment | {"MEGASCALE_SLICE_ID": str(n)}) for n in range(count)]
-    return [one for one in found if one is not None]
+    jobs = [job.of(environment | {"MEGASCALE_SLICE_ID": str(n)}) for n in range(count)]
+    return [each for each in jobs if each is not None]
 
 
 def two_ports() -> int:
@@ -149,9 +149,9 @@ def test_a_stranger_is_no_worker(jobs: list[Job], words: str) -> None:
     first = rendezvous.First(jobs[0], CASES)
     with first._listener, knock(jobs[0], WORDS[words]):
         for case in range(2):
-            found = first.meet(case, 0.01)
-            assert found is not None
-            assert (found.kind, found.message) == (
+            death = first.meet(case, 0.01)
+            assert death is not None
+            assert (death.kind, death.message) == (
                 Kind.HUNG,
                 f"worker 1-0 never came to {CASES[case]} (0.01 s)",
             )
@@ -182,8 +182,8 @@ def test_a_flood_holds_no_deadline(jobs: list[Job]) -> None:
         death = rendezvous.First(jobs[0], CASES).meet(0, 0.5)
         return death.message if death else ""
 
-    said, *floods = fork_ranks(rank, 4, deadline=60)
-    assert said == "worker 1-0 never came to a.py::a (0.5 s)"
+    message, *floods = fork_ranks(rank, 4, deadline=60)
+    assert message == "worker 1-0 never came to a.py::a (0.5 s)"
     assert sum(floods) > wire.STRANGERS
 
 
@@ -198,8 +198,8 @@ def test_one_endless_talker_holds_no_deadline(jobs: list[Job]) -> None:
                 made.sendall(line("Left", case=1) * 1000)
         return ""
 
-    said = fork_ranks(rank, 2, deadline=60)
-    assert said == ["worker 1-0 never came to a.py::a (0.5 s)", ""]
+    messages = fork_ranks(rank, 2, deadline=60)
+    assert messages == ["worker 1-0 never came to a.py::a (0.5 s)", ""]
 
 
 def test_a_flood_keeps_no_worker_out(jobs: list[Job]) -> None:
@@ -293,8 +293,8 @@ def test_a_worker_of_another_job_is_told_so() -> None:
             other(theirs)
         return str(raised.value)
 
-    said = fork_ranks(rank, 2, deadline=60)
-    assert said == [
+    messages = fork_ranks(rank, 2, deadline=60)
+    assert messages == [
         "worker 1-0 never came to a.py::a (0.5 s)",
         (
             "XLA_HARNESS_JOB_TOKEN: worker 0-0 refused worker 1-0: expected the same on all "
@@ -312,9 +312,9 @@ def test_a_worker_at_no_case_is_dropped(jobs: list[Job], number: object) -> None
     first = rendezvous.First(jobs[0], CASES)
     with first._listener, knock(jobs[0], hello() + at(number)):
         for case in range(2):
-            found = first.meet(case, 0.01)
-            assert found is not None
-            assert found.message == "worker 1-0 is gone: its connection was lost"
+            death = first.meet(case, 0.01)
+            assert death is not None
+            assert death.message == "worker 1-0 is gone: its connection was lost"
 
 
 @pytest.mark.measures_coverage
@@ -322,9 +322,9 @@ def test_a_worker_at_no_case_is_dropped(jobs: list[Job], number: object) -> None
 def test_a_worker_with_no_number_of_the_job_is_a_stranger(jobs: list[Job], number: object) -> None:
     first = rendezvous.First(jobs[0], CASES)
     with first._listener, knock(jobs[0], hello(worker=number) + at(0)):
-        found = first.meet(0, 0.01)
-        assert found is not None
-        assert found.kind == Kind.HUNG
+        death = first.meet(0, 0.01)
+        assert death is not None
+        assert death.kind == Kind.HUNG
 
 
 PIECES = [
@@ -374,9 +374,9 @@ def test_the_first_worker_survives_whatever_is_said(scripts: list[bytes]) -> Non
         for script in scripts:
             held.enter_context(knock(FUZZED_JOB[0], script))
         for case in range(len(CASES)):
-            found = first.meet(case, 0)
+            death = first.meet(case, 0)
             trusted = any(TOKEN.encode() in script for script in scripts)
-            assert trusted or (found is not None and "never came" in found.message)
+            assert trusted or (death is not None and "never came" in death.message)
         return
     assert any(TOKEN.encode() in script for script in scripts)
 
@@ -394,8 +394,8 @@ def test_other_workers_survive_whatever_is_said(script: bytes) -> None:
         theirs.shutdown(socket.SHUT_WR)
         with suppress(BadInputError):
             for case in range(len(CASES)):
-                found = worker.meet(case, LONG)
-                assert found is None or found.kind in (Kind.HUNG, Kind.CRASHED, Kind.FAILED)
+                death = worker.meet(case, LONG)
+                assert death is None or death.kind in (Kind.HUNG, Kind.CRASHED, Kind.FAILED)
 
 
 @FUZZED
@@ -408,8 +408,8 @@ def test_a_value_is_one_of_a_worker(script: bytes) -> None:
             theirs.sendall(script)
         theirs.shutdown(socket.SHUT_WR)
         connection = wire.Connection(ours, Lines(FROM_FIRST, 1 << 16))
-        told = exchange._told(FUZZED_JOB[1], connection, time.monotonic() + LONG)
-        assert told is None or set(told) <= {0, 1}
+        values = exchange._told(FUZZED_JOB[1], connection, time.monotonic() + LONG)
+        assert values is None or set(values) <= {0, 1}
 
 
 def exchanged(
@@ -480,9 +480,9 @@ def test_a_value_that_is_too_deep_is_its_workers_error(jobs: list[Job]) -> None:
             exchange.exchange(lambda: deep if number else 0, jobs[number], LONG)
         return str(raised.value)
 
-    for said in fork_ranks(rank, 2, deadline=60):
-        assert said.startswith("worker 1-0 raised\nTraceback")
-        assert "expected JSON with at most 64 levels" in said
+    for message in fork_ranks(rank, 2, deadline=60):
+        assert message.startswith("worker 1-0 raised\nTraceback")
+        assert "expected JSON with at most 64 levels" in message
 
 
 def test_who_tells_no_value_in_time_is_named_in_a_flood(jobs: list[Job]) -> None:

@@ -80,16 +80,16 @@ def test_all_workers_are_collected_released_and_merged(
         assert (out / name / "log.txt").read_text() == f"pytest of {name}"
         assert (out / name / "pod.log").read_text() == f"log of pod-{name}\n"
     assert outcomes(out / "report.xml") == {"a": "passed", "b": "passed"}
-    said = capsys.readouterr()
-    assert "0-0  pytest ended with 0" in said.err
-    assert "2 cases of 2 workers: 2 passed" in said.out
+    captured = capsys.readouterr()
+    assert "0-0  pytest ended with 0" in captured.err
+    assert "2 cases of 2 workers: 2 passed" in captured.out
 
 
 def test_a_case_is_as_bad_as_on_its_worst_worker(cluster: Cluster, tmp_path: Path) -> None:
     cluster.look([pod("0-0"), pod("1-0")])
-    one = {"a": "passed", "b": "hung: late", "c": "skipped: no 4", "d": "passed", "e": "passed"}
+    first = {"a": "passed", "b": "hung: late", "c": "skipped: no 4", "d": "passed", "e": "passed"}
     other = {"a": "failed: oh", "b": "failed: no", "c": "skipped: no 8", "d": "skipped: why"}
-    cluster.worker("0-0", reported(**one), 1)
+    cluster.worker("0-0", reported(**first), 1)
     cluster.worker("1-0", reported(**other, e="passed"), 1)
     out = tmp_path / "out"
     assert run(out) == 1
@@ -131,9 +131,9 @@ def test_a_worker_that_died_is_named_and_its_cases_count_as_crashed(
         "counts": {"crashed": 2},
         "exits": {"0-0": 1, "1-0": 1},
     }
-    said = capsys.readouterr()
-    assert "1-0  died: OOMKilled, exit code 137" in said.err
-    assert "worker 1-0 has no report: died: OOMKilled, exit code 137" in said.out
+    captured = capsys.readouterr()
+    assert "1-0  died: OOMKilled, exit code 137" in captured.err
+    assert "worker 1-0 has no report: died: OOMKilled, exit code 137" in captured.out
     assert outcomes(out / "report.xml") == {"a": "crashed", "b": "crashed"}
     results = {r.id[-1]: r for r in report.read(out / "report.xml").results.values()}
     assert results["a"].failure == "worker 1-0 has no result: died: OOMKilled, exit code 137"
@@ -166,10 +166,10 @@ def test_waiting_is_bounded(
     cluster.look([pod("0-0"), pod("1-0", "Pending")])
     cluster.worker("0-0", None, None)
     assert run(tmp_path / "out", "--timeout", "1") == 2
-    said = capsys.readouterr()
-    assert "0-0  pod pod-0-0 was still running after 1 s" in said.err
-    assert "1-0  pod pod-1-0 never ran after 1 s" in said.err
-    assert "no worker left a report: 0-0: pod pod-0-0 was still running" in said.err
+    captured = capsys.readouterr()
+    assert "0-0  pod pod-0-0 was still running after 1 s" in captured.err
+    assert "1-0  pod pod-1-0 never ran after 1 s" in captured.err
+    assert "no worker left a report: 0-0: pod pod-0-0 was still running" in captured.err
 
 
 def test_a_killed_pytest_is_told(

@@ -140,9 +140,9 @@ class Job:
 
     def codes(self) -> list[int]:
         """The workers' exit codes, once all have ended."""
-        _, told = self._process.communicate(timeout=300)
-        assert told.strip(), "\n".join(Path(pod["log"]).read_text() for pod in self.pods)
-        return json.loads(told.splitlines()[-1])
+        _, output = self._process.communicate(timeout=300)
+        assert output.strip(), "\n".join(Path(pod["log"]).read_text() for pod in self.pods)
+        return json.loads(output.splitlines()[-1])
 
     def end(self) -> None:
         try:
@@ -259,8 +259,8 @@ def test_a_worker_that_is_killed_is_named_and_nothing_is_lost(start: Any, tmp_pa
     assert {str(result.outcome) for result in whole.results.values()} == {"crashed"}
     for result in whole.results.values():
         assert "worker 1-0 has no result" in result.failure
-    said = {result.properties["workers"] for result in whole.results.values()}
-    assert "0-0 passed, 1-0 no report" in said
+    workers = {result.properties["workers"] for result in whole.results.values()}
+    assert "0-0 passed, 1-0 no report" in workers
     # What its cases had asked of the plugin: a file each, that of the last one perhaps empty yet.
     kept = [log.read_text() for log in (died / "events").glob("*.jsonl")]
     assert any("client" in text for text in kept)

@@ -221,9 +221,9 @@ def test_the_environment_is_of_the_generation(printed: Callable[..., Json]) -> N
         grid = generation.grids[2]
         manifest = printed("--accelerator", generation.gke, "--grid", grid, "--image", "a")
         chips = Topology.parse(f"{generation.name}:{grid}").chips
-        said = environment_of(manifest)
-        assert said["TPU_ACCELERATOR_TYPE"] == generation.accelerator_type(chips)
-        assert said["TPU_TOPOLOGY"] == grid
+        variables = environment_of(manifest)
+        assert variables["TPU_ACCELERATOR_TYPE"] == generation.accelerator_type(chips)
+        assert variables["TPU_TOPOLOGY"] == grid
 
 
 def test_pytests_arguments_come_last_and_as_they_are(printed: Callable[..., Json]) -> None:
@@ -261,9 +261,9 @@ BAD = {
 @pytest.mark.parametrize("wrong", BAD)
 def test_bad_input_is_named(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ci", "jobset", *BASE, *wrong.split(" ")]) == 2
-    said = capsys.readouterr()
-    assert not said.out
-    assert re.sub(r"\s+", " ", BAD[wrong]) in said.err
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert re.sub(r"\s+", " ", BAD[wrong]) in captured.err
 
 
 def test_every_option_is_documented(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,11 +137,11 @@ def test_a_line_over_the_limit_is_refused_before_it_ends(end: bytes) -> None:
 
 def packets_of(token: bytes, message: Message) -> list[bytes]:
     """The packets of one message, as a socket would keep them apart."""
-    found: list[bytes] = []
+    packets: list[bytes] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "write", lambda _, data: found.append(bytes(data)))
+        patch.setattr(os, "write", lambda _, data: packets.append(bytes(data)))
         send_packets(0, token, message)
-    return found
+    return packets
 
 
 def test_packets_are_joined_to_messages_and_strays_are_counted() -> None:
@@ -179,8 +179,8 @@ def test_what_json_can_not_say_is_told_by_its_repr() -> None:
 
 
 def test_tokens() -> None:
-    one, other = new_token(), new_token()
-    assert one != other
-    assert is_token(one, one)
-    for given_ in (other, one[:-1], "", "\ud800"):
-        assert not is_token(given_, one)
+    token, other = new_token(), new_token()
+    assert token != other
+    assert is_token(token, token)
+    for given_ in (other, token[:-1], "", "\ud800"):
+        assert not is_token(given_, token)

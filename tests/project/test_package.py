@@ -267,17 +267,17 @@ def test_a_project_without_lanes_sees_no_difference(theirs: Installed, how: list
 
 def test_stacks_come_along_and_their_own_extend_them(theirs: Installed, tmp_path: Path) -> None:
     own = Installed(tmp_path, theirs.python)
-    code, said = own.fails("stacks", "list")
+    code, output = own.fails("stacks", "list")
     assert code == 0
-    assert re.search(r"^jax-0\.12\.0\.1 +3\.12 ", said, re.MULTILINE)
+    assert re.search(r"^jax-0\.12\.0\.1 +3\.12 ", output, re.MULTILINE)
     (tmp_path / "fixtures/stacks").mkdir(parents=True)
     mine = 'extends = "jax-0.12.0.1"\n[pins]\nflax = "0.12.1"\n'
     (tmp_path / "fixtures/stacks/mine.toml").write_text(mine)
-    code, said = own.fails("stacks", "show", "mine", "jax-0.10.2")
+    code, output = own.fails("stacks", "show", "mine", "jax-0.10.2")
     assert code == 0
-    assert re.search(r"^  jax +0\.12\.0\.1\n", said, re.MULTILINE)
-    assert re.search(r"^  flax +0\.12\.1\n", said, re.MULTILINE)
-    assert re.search(r"\d\d packages in /.*/harness/fixtures/stacks/jax-0.10.2.txt\n", said)
+    assert re.search(r"^  jax +0\.12\.0\.1\n", output, re.MULTILINE)
+    assert re.search(r"^  flax +0\.12\.1\n", output, re.MULTILINE)
+    assert re.search(r"\d\d packages in /.*/harness/fixtures/stacks/jax-0.10.2.txt\n", output)
     assert own.fails("known")[0] == 0
 
 
@@ -298,10 +298,10 @@ def test_a_command_that_needs_a_clone_says_what_is_missing(
     theirs: Installed, command: str, missing: str
 ) -> None:
     before = set(theirs.folder.rglob("*"))
-    code, said = theirs.fails(*command.split())
+    code, output = theirs.fails(*command.split())
     assert code == 2
-    last = said.splitlines()[-1]
+    last = output.splitlines()[-1]
     assert last.startswith("xla-harness: ")
     assert missing in last
-    assert len(said.splitlines()) == 1
+    assert len(output.splitlines()) == 1
     assert {p for p in theirs.folder.rglob("*") if "__pycache__" not in p.parts} <= before

@@ -14,6 +14,7 @@ BIN = Path(sys.executable).parent
 CHECKS = ".ci/checks"
 FAULTS = {
     "lint": ("harness/planted.py", "import os\n"),
+    "names": ("suites/unnamed.py", "def f(found: int) -> None: ...\n"),
     "format": ("suites/planted.py", "x  =  1\n"),
     "format-c": ("tests/planted.c", "int  f( void ){return 0;}\n"),
     "spelling": ("docs/planted.md", "Errors are rec" + "ieved.\n"),
@@ -42,6 +43,7 @@ def test_every_planted_fault_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, f"failed: {' '.join(FAULTS)}\n"), done.stdout
     for message in (
         "F401",
+        "suites/unnamed.py:1: found: expected a noun",
         "planted.c:1:",
         "==> received",
         ".model -> .junit",
@@ -61,7 +63,7 @@ def test_each_check_is_written_once() -> None:
     """A person, .ci/run and ci.yml call the one script."""
     script = (ROOT / CHECKS).read_text()
     tools = [re.split(r"[ .]+", entry)[0] for entry in re.findall(r'\]="\.?([^"]+)"', script)]
-    assert len(tools) == 8
+    assert len(tools) == 9
     for path in (ROOT / ".ci/run", ROOT / ".github/workflows/ci.yml"):
         text = path.read_text()
         assert CHECKS in text

@@ -93,8 +93,8 @@ def test_only_a_job_that_needs_it_may_write() -> None:
     data = yaml.safe_load((GITHUB / "workflows" / "nightly.yml").read_text())
     writes = {
         (job, name)
-        for job, said in data["jobs"].items()
-        for name, level in said["permissions"].items()
+        for job, job_data in data["jobs"].items()
+        for name, level in job_data["permissions"].items()
         if level == "write"
     }
     assert writes == {
@@ -104,19 +104,19 @@ def test_only_a_job_that_needs_it_may_write() -> None:
 
 def test_what_may_write_installs_nothing_of_its_own() -> None:
     """The one step that installs is the action, without a stack: then all of it is pinned."""
-    found = []
+    jobs = []
     for path in GITHUB.glob("workflows/*.yml"):
         for name, job in yaml.safe_load(path.read_text())["jobs"].items():
             if "write" not in job.get("permissions", {}).values():
                 continue
-            found.append(f"{path.stem} {name}")
+            jobs.append(f"{path.stem} {name}")
             for step in job["steps"]:
                 if step.get("uses") == "./.github/actions/setup":
                     assert step["with"]["stack"] == "none", f"{path.name}: {name}"
                 words = str(step.get("run", "")).split()
                 ours = words[:4] == ["uv", "run", "--no-sync", "xla-harness"]
                 assert ours or words[:1] in ([], ["kubectl"]), words
-    assert sorted(found) == ["nightly deploy", "nightly publish", "tpu slices"]
+    assert sorted(jobs) == ["nightly deploy", "nightly publish", "tpu slices"]
 
 
 STAND_IN = """\
@@ -223,13 +223,13 @@ def test_the_minutes_in_the_docs_are_computed() -> None:
         [sys.executable, ".ci/shard.py", "minutes"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    said = re.search(
+    table = re.search(
         r"<!-- minutes -->\n(.*)<!-- end of minutes -->",
         (ROOT / "docs/ci.md").read_text(),
         re.DOTALL,
     )
-    assert said is not None
-    jobs = [line.split("|")[1] for line in said[1].splitlines()]
+    assert table is not None
+    jobs = [line.split("|")[1] for line in table[1].splitlines()]
     assert jobs == [line.split("|")[1] for line in done.stdout.splitlines()]
     minutes = [float(line.split("|")[2]) for line in done.stdout.splitlines()[2:]]
     assert max(minutes) < 13  # and two to set up

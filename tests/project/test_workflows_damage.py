@@ -88,10 +88,10 @@ def test_a_night_publishes_the_rest(tmp_path: Path, remote: Path) -> None:
 
         fetched = run("nightly.yml", "History")
         record(tmp_path / "reports/history", 23, '<failure message="E: x"/>')
-        told = [fetched, *(run("nightly.yml", name) for name in ("Keep", "Dashboard", "Issues"))]
+        outputs = [fetched, *(run("nightly.yml", name) for name in ("Keep", "Dashboard", "Issues"))]
         shutil.rmtree(tmp_path / "reports/history")
-        told.append(run("ci.yml", "Last recorded run"))
-    for text in told:
+        outputs.append(run("ci.yml", "Last recorded run"))
+    for text in outputs:
         assert "set aside: " in text
         assert "2026-11-21" in text
     assert "::warning title=damaged%3A date=2026-11-21" in fetched

@@ -259,8 +259,8 @@ def scripts(tiny: Path) -> dict[str, str]:
     """Scripts, or why there is none, by case; all from one process."""
     done = run(tiny, "-c", WRITE, *ENDINGS, *REFUSED)
     assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    scripts: dict[str, str] = json.loads(done.stdout)
+    return scripts
 
 
 @pytest.mark.measures_coverage
@@ -443,7 +443,7 @@ def test_real_case(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("ending", "other", "same"),
     [
         (
             Ending(Kind.FAILED, "ValueError: at 0x12\nmore"),
@@ -460,8 +460,8 @@ def test_real_case(case: str) -> None:
         (Ending(Kind.FAILED, "x"), Ending(Kind.PASSED), False),
     ],
 )
-def test_endings_that_are_alike(one: Ending, other: Ending, *, same: bool) -> None:
-    assert one.is_like(other) == other.is_like(one) == same
+def test_endings_that_are_alike(ending: Ending, other: Ending, *, same: bool) -> None:
+    assert ending.is_like(other) == other.is_like(ending) == same
 
 
 @pytest.mark.parametrize(("long", "short"), [(ranks, short_ranks), (gloo, short_gloo)])

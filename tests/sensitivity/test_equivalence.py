@@ -243,10 +243,10 @@ def ask(folder: Path, program: str, options: Any, operator: str, *, equal: bool)
     module = xla_client._xla.hlo_module_from_text(program)
     folder.joinpath("program").write_bytes(module.as_serialized_hlo_module_proto())
     folder.joinpath("program.options").write_bytes(options.SerializeAsString())
-    told = {"number": 1, "folder": str(folder), "program": "program", "operator": operator}
+    request = {"number": 1, "folder": str(folder), "program": "program", "operator": operator}
     done = subprocess.run(
         [sys.executable, "-m", equivalence.__name__],
-        input=json.dumps(told | {"place": 0, "other": "other"}) + "\n",
+        input=json.dumps(request | {"place": 0, "other": "other"}) + "\n",
         capture_output=True,
         text=True,
         check=True,

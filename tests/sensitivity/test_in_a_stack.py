@@ -32,24 +32,24 @@ def test_cases_run_and_are_compared_there(tmp_path: Path) -> None:
     options = ("--stack", "2.9.0", "--lane=cpu", "--json=s.json", "-n1", "--budget=2m")
     ran = sensitivity(tmp_path, "test_user.py", *options, behind=["--topology=1"])
     assert ran.code == 0, ran.stderr
-    told = json.loads((tmp_path / "s.json").read_text())
-    assert not told["red"]
-    verdicts = {fault["operator"]: fault["verdict"] for fault in told["faults"]}
+    report = json.loads((tmp_path / "s.json").read_text())
+    assert not report["red"]
+    verdicts = {fault["operator"]: fault["verdict"] for fault in report["faults"]}
     assert verdicts["constant-off"] == verdicts["narrowed"] == "seen"
 
 
 @pytest.mark.parametrize(
-    ("stack", "said"),
+    ("stack", "message"),
     [
         ("torch_tpu-0.2.0-without-jax", "expected a stack with jax"),
         ("2.9", "2.9.0"),
     ],
 )
-def test_stacks_that_can_not_be_taken(tmp_path: Path, stack: str, said: str) -> None:
+def test_stacks_that_can_not_be_taken(tmp_path: Path, stack: str, message: str) -> None:
     (tmp_path / "test_user.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nxla_stacks = {STACKS}\n")
     ran = sensitivity(tmp_path, "test_user.py", "--stack", stack)
     assert ran.code == 2
     assert stack in ran.stderr
-    assert said in ran.stderr
+    assert message in ran.stderr
     assert not (tmp_path / "reports").exists()

@@ -17,12 +17,12 @@ def faults(
     folder: Path, given: Sequence[str], behind: Sequence[str], lane: str = "cpu"
 ) -> list[dict[str, Any]]:
     """What became of each fault."""
-    told = folder / "told.json"
-    options = ("-n1", f"--lane={lane}", f"--json={told}", f"--folder={folder / 'work'}")
+    report = folder / "told.json"
+    options = ("-n1", f"--lane={lane}", f"--json={report}", f"--folder={folder / 'work'}")
     done = sensitivity(ROOT, *given, *options, behind=behind)
     assert done.code == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(told.read_text())["faults"]
-    return found
+    results: list[dict[str, Any]] = json.loads(report.read_text())["faults"]
+    return results
 
 
 @pytest.mark.measures_coverage
@@ -30,22 +30,22 @@ def test_jax_on_lane_cpu(tmp_path: Path) -> None:
     operators = "collective-dropped,groups-permuted,sharding-devices-reversed,stale-program"
     (tmp_path / "test_user.py").write_text((ROOT / "tests/sensitivity/user_tests.py").read_text())
     given = [str(tmp_path / "test_user.py"), f"--operators={operators},operands-swapped"]
-    found = faults(tmp_path, given, ["--topology=4", f"--rootdir={tmp_path}", *JAX_ALONE])
-    verdicts = Counter((one["operator"], one["verdict"]) for one in found)
+    planted = faults(tmp_path, given, ["--topology=4", f"--rootdir={tmp_path}", *JAX_ALONE])
+    verdicts = Counter((fault["operator"], fault["verdict"]) for fault in planted)
     assert all(verdicts[operator, "seen"] for operator in operators.split(","))
     assert {verdict for _, verdict in verdicts} == {"seen", "not seen", "equivalent"}
-    blind = [one for one in found if one["verdict"] == "not seen"]
-    assert [one["case"].partition("::")[2] for one in blind] == ["test_that_looks_at_nothing"]
+    blind = [fault for fault in planted if fault["verdict"] == "not seen"]
+    assert [fault["case"].partition("::")[2] for fault in blind] == ["test_that_looks_at_nothing"]
 
 
 def test_exported_programs(tmp_path: Path) -> None:
     """All-reduces of torch_xla, each of a tensor and of the token that orders them."""
     operators = ("collective-dropped", "reducer-changed", "reduced-twice", "narrowed")
     given = ["suites/collectives/test_export_all_reduce.py", f"--operators={','.join(operators)}"]
-    found = faults(tmp_path, given, ["-k=test_shape and (odd or empty2d)"])
+    planted = faults(tmp_path, given, ["-k=test_shape and (odd or empty2d)"])
     verdicts = {
-        (one["operator"], one["case"].rpartition("-")[2].rstrip("]")): one["verdict"]
-        for one in found
+        (fault["operator"], fault["case"].rpartition("-")[2].rstrip("]")): fault["verdict"]
+        for fault in planted
     }
     assert verdicts == {
         (operator, shape): "equivalent" if shape == "empty2d" else "seen"
@@ -84,5 +84,5 @@ def test_kernels_are_compared_where_they_were_lowered(
 ) -> None:
     """Their interpreter calls Python functions that no other process has."""
     given = [f"suites/{file}", f"--operators={operator}", "--most=1"]
-    found = faults(tmp_path, given, [f"-k={which}", *preload], "virtual-tpu")
-    assert [one["verdict"] for one in found] == ["equivalent"]
+    planted = faults(tmp_path, given, [f"-k={which}", *preload], "virtual-tpu")
+    assert [fault["verdict"] for fault in planted] == ["equivalent"]

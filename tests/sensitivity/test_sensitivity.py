@@ -38,37 +38,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(folder: Path) -> Ran:
     """The whole command once, with a limit that one area does not reach."""
     options = ("test_user.py", "--json=s.json", "--budget=14m", "--fail-under=99", "-n2")
-    found = sensitivity(folder, *options, behind=["--topology=4"])
-    assert found.code in (0, 1), found.stderr
-    return found
+    ran = sensitivity(folder, *options, behind=["--topology=4"])
+    assert ran.code in (0, 1), ran.stderr
+    return ran
 
 
 @pytest.fixture(scope="module")
-def told(ran: Ran, folder: Path) -> dict[str, Any]:
+def report(ran: Ran, folder: Path) -> dict[str, Any]:
     data: dict[str, Any] = json.loads((folder / "s.json").read_text())
     return data
 
 
-def faults(told: dict[str, Any], verdict: str) -> list[dict[str, Any]]:
-    return [fault for fault in told["faults"] if fault["verdict"] == verdict]
+def faults(report: dict[str, Any], verdict: str) -> list[dict[str, Any]]:
+    return [fault for fault in report["faults"] if fault["verdict"] == verdict]
 
 
-def test_every_operator_is_seen(told: dict[str, Any]) -> None:
-    seen = {fault["operator"] for fault in faults(told, "seen")}
+def test_every_operator_is_seen(report: dict[str, Any]) -> None:
+    seen = {fault["operator"] for fault in faults(report, "seen")}
     assert seen - set(ANSWERS) == {*OPERATORS, "stale-program"}
 
 
-def test_tests_that_compare_numbers_see_all(told: dict[str, Any]) -> None:
+def test_tests_that_compare_numbers_see_all(report: dict[str, Any]) -> None:
     blind = defaultdict(list)
-    for fault in faults(told, "not seen"):
+    for fault in faults(report, "not seen"):
         blind[fault["case"].partition("::")[2]].append(fault["operator"])
     assert set(blind) == {"test_that_looks_at_nothing", "test_of_the_sign_alone"}, dict(blind)
 
 
-def test_what_was_not_seen_is_shown(told: dict[str, Any], ran: Ran) -> None:
+def test_what_was_not_seen_is_shown(report: dict[str, Any], ran: Ran) -> None:
     (fault,) = (
         fault
-        for fault in faults(told, "not seen")
+        for fault in faults(report, "not seen")
         if fault["case"].endswith("nothing") and fault["operator"] == "operands-swapped"
     )
     assert fault["told"] == "other results"
@@ -81,36 +81,36 @@ def test_what_was_not_seen_is_shown(told: dict[str, Any], ran: Ran) -> None:
     assert "test_user.py::test_that_looks_at_nothing" in ran.stdout
 
 
-def test_what_changes_nothing_is_not_counted(told: dict[str, Any]) -> None:
+def test_what_changes_nothing_is_not_counted(report: dict[str, Any]) -> None:
     same = {
         (fault["case"].partition("::")[2], fault["operator"])
-        for fault in faults(told, "equivalent")
+        for fault in faults(report, "equivalent")
         if fault["operator"] not in ANSWERS
     }
     assert ("test_whose_mask_means_nothing", "comparison-changed") in same
     assert not any(case == "test_that_looks_at_nothing" for case, _ in same)
 
 
-def test_cases_that_could_not_be_asked(told: dict[str, Any], ran: Ran) -> None:
-    assert told["red"] == {"test_user.py::test_that_fails": "failed"}
-    assert "test_user.py::test_without_a_program" in told["idle"]
-    asked = {fault["case"] for fault in told["faults"]}
-    assert asked.isdisjoint({*told["red"], *told["idle"]})
+def test_cases_that_could_not_be_asked(report: dict[str, Any], ran: Ran) -> None:
+    assert report["red"] == {"test_user.py::test_that_fails": "failed"}
+    assert "test_user.py::test_without_a_program" in report["idle"]
+    with_faults = {fault["case"] for fault in report["faults"]}
+    assert with_faults.isdisjoint({*report["red"], *report["idle"]})
     assert "1  cases that fail without a fault: nothing is planted in them" in ran.stdout
 
 
-def test_the_share_and_the_exit_code(told: dict[str, Any], ran: Ran) -> None:
-    area = told["areas"]["test_user.py"]
-    seen, unseen = len(faults(told, "seen")), len(faults(told, "not seen"))
+def test_the_share_and_the_exit_code(report: dict[str, Any], ran: Ran) -> None:
+    area = report["areas"]["test_user.py"]
+    seen, unseen = len(faults(report, "seen")), len(faults(report, "not seen"))
     assert (area["seen"], area["not seen"]) == (seen, unseen)
     assert area["percent"] == round(100 * seen / (seen + unseen), 1) < 99
     assert ran.code == 1
     assert "less than 99 % of the faults were seen in test_user.py" in ran.stderr
 
 
-def test_cases_that_add_nothing(told: dict[str, Any]) -> None:
-    assert "test_user.py::test_that_looks_at_nothing" in told["adds_nothing"]
-    assert set(told["smallest"]).isdisjoint(told["adds_nothing"])
+def test_cases_that_add_nothing(report: dict[str, Any]) -> None:
+    assert "test_user.py::test_that_looks_at_nothing" in report["adds_nothing"]
+    assert set(report["smallest"]).isdisjoint(report["adds_nothing"])
 
 
 def test_lines_fit_a_terminal(ran: Ran) -> None:
@@ -180,12 +180,12 @@ def slips(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], lis
     (folder / "slips" / "__init__.py").write_text(PACKAGE)
     (folder / "test_slips.py").write_text(USER)
     options = ("test_slips.py", "--python=slips", "--json", "--budget=14m", "-n2")
-    found = sensitivity(folder, *options, behind=["--topology=1", *JAX_ALONE])
-    assert found.code == 0, found.stderr
-    told = defaultdict(list)
-    for fault in json.loads(found.stdout)["faults"]:
-        told[fault["program"].split(":")[1], fault["operator"]].append(fault)
-    return told
+    ran = sensitivity(folder, *options, behind=["--topology=1", *JAX_ALONE])
+    assert ran.code == 0, ran.stderr
+    by_place = defaultdict(list)
+    for fault in json.loads(ran.stdout)["faults"]:
+        by_place[fault["program"].split(":")[1], fault["operator"]].append(fault)
+    return by_place
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_the_slip_is_shown(slips: dict[tuple[str, str], list[dict[str, Any]]]) -
 def test_bad_input(folder: Path, options: list[str], message: str) -> None:
     (folder / "test_idle.py").write_text("def test_idle(): pass\n")
     (folder / "test_broken.py").write_text("import no_such_module\n")
-    found = sensitivity(folder, *options, "-n1")
-    assert message in found.stderr
-    assert found.code == 2
+    ran = sensitivity(folder, *options, "-n1")
+    assert message in ran.stderr
+    assert ran.code == 2
 
 
 SLEEPS = """

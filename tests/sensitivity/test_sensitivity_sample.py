@@ -15,8 +15,8 @@ OPERATORS = ("narrowed", "constant-off", STALE)
 
 
 def program(digest: str, signature: str = "s", **places: int) -> Recorded:
-    found = {name.replace("_", "-"): ["dot"] * count for name, count in places.items()}
-    return Recorded(digest, found, signature, f"jit_{digest}")
+    opcodes = {name.replace("_", "-"): ["dot"] * count for name, count in places.items()}
+    return Recorded(digest, opcodes, signature, f"jit_{digest}")
 
 
 PROGRAMS = {
@@ -31,9 +31,9 @@ def plan(most: int = 1000, seed: int = 0) -> list[Fault]:
 
 
 def test_each_place_once() -> None:
-    found = plan()
-    assert [fault.number for fault in found] == list(range(len(found)))
-    assert len({replace(fault, number=0) for fault in found}) == len(found) == 206
+    faults = plan()
+    assert [fault.number for fault in faults] == list(range(len(faults)))
+    assert len({replace(fault, number=0) for fault in faults}) == len(faults) == 206
 
 
 def test_areas_and_operators_take_turns() -> None:
@@ -49,9 +49,9 @@ def test_each_line_of_python_has_its_turn_before_any_has_a_second() -> None:
     rare = Recorded("m:g:20", {"python-number": ["line 20"]}, "", "")
     cases = {f"a.py::{n}": [common] for n in range(50)} | {"a.py::rare": [common, rare]}
     areas = dict.fromkeys(cases, "a")
-    found = planned(areas, cases, ("python-number",), Sample(0, 10, ("a.py::7",)))
-    assert len({fault.where for fault in found}) == 10
-    assert {fault.case for fault in found} == {"a.py::7", "a.py::rare"}
+    faults = planned(areas, cases, ("python-number",), Sample(0, 10, ("a.py::7",)))
+    assert len({fault.where for fault in faults}) == 10
+    assert {fault.case for fault in faults} == {"a.py::7", "a.py::rare"}
 
 
 def test_a_longer_plan_begins_with_the_shorter_one() -> None:

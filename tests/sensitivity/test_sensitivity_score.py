@@ -20,7 +20,9 @@ def answer(case: str, opcode: str, verdict: FaultVerdict = SEEN, area: str = "ar
     return FaultResult(Fault(0, case, "digest", "narrowed", 0, opcode), area, verdict)
 
 
-@pytest.mark.parametrize("verdict", [one for one in FaultVerdict if one not in (SEEN, UNSEEN)])
+@pytest.mark.parametrize(
+    "verdict", [other for other in FaultVerdict if other not in (SEEN, UNSEEN)]
+)
 def test_only_what_can_be_seen_counts(verdict: FaultVerdict) -> None:
     score = Score([answer("a", "dot"), answer("a", "dot", UNSEEN), answer("a", "dot", verdict)])
     counts = score.by_area()["area"]
@@ -106,12 +108,12 @@ def test_a_report_has_the_numbers_of_each_area(tmp_path: Path) -> None:
     recorded = ["record", str(tmp_path / "report.xml"), "--stack=2.9.0"]
     assert cli.main([*recorded, f"--history={tmp_path / 'history'}"]) == 0
     columns = '"case", lane, outcome, message, properties'
-    asked = f"SELECT {columns} FROM cases ORDER BY area"
-    rows = History(str(tmp_path / "history")).ask(lambda c: c.execute(asked).fetchall())
+    sql = f"SELECT {columns} FROM cases ORDER BY area"
+    rows = History(str(tmp_path / "history")).ask(lambda c: c.execute(sql).fetchall())
     (half, unknown, whole) = rows
-    said = "50.0 % of the faults were seen"
+    message = "50.0 % of the faults were seen"
     name = "sensitivity.virtual-tpu::dtensor"
-    assert half[:4] == (name, "", "failed", said)
+    assert half[:4] == (name, "", "failed", message)
     numbers = {"faults_seen": "1", "faults_not_seen": "1", "faults_seen_percent": "50.0"}
     assert half[4].items() >= (numbers | {"faults_not_seen_narrowed": "1"}).items()
     assert whole[4]["faults_not_seen_narrowed"] == "0"

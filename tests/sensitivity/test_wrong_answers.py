@@ -30,11 +30,11 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     given = ("test_user.py", "--json=s.json", names, "-n1")
     done = sensitivity(folder, *given, behind=["--topology=2x2", *JAX_ALONE])
     assert done.code == 0, done.stderr
-    told = json.loads((folder / "s.json").read_text())
-    assert told["red"] == {}
+    report = json.loads((folder / "s.json").read_text())
+    assert report["red"] == {}
     return {
         (fault["operator"], fault["case"].partition("::")[2]): fault["verdict"]
-        for fault in told["faults"]
+        for fault in report["faults"]
     }
 
 
@@ -54,8 +54,8 @@ def test_nobody_is_blind(verdicts: dict[tuple[str, str], str]) -> None:
 
 
 def test_one_client_has_no_second_one(verdicts: dict[tuple[str, str], str]) -> None:
-    asked = {test for name, test in verdicts if name == "second-client-let-through"}
-    assert asked == {"test_each_client_discovers"}
+    tests = {test for name, test in verdicts if name == "second-client-let-through"}
+    assert tests == {"test_each_client_discovers"}
 
 
 def test_a_limit_that_nobody_could_miss_is_not_met(tmp_path: Path) -> None:

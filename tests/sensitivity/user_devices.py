@@ -46,7 +46,7 @@ def test_each_client_discovers() -> None:
     clear_backends()
     jax.devices()
     lines = Path(os.environ["XLA_HARNESS_EVENTS"]).read_text().splitlines()
-    clients = [told for line in lines if (told := json.loads(line))["event"] == "client"]
+    clients = [event for line in lines if (event := json.loads(line))["event"] == "client"]
     assert [client["discovery"] for client in clients] == [True, True]
 
 

@@ -38,7 +38,7 @@ def catalogue(folder: Path, **files: str) -> Catalogue:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("python = 3.11", "key 'python': 3.11: expected a version, as '3.11'"),
         ("[pins]\njax = '1'", "key 'python' is missing: expected a version"),
@@ -70,42 +70,42 @@ def catalogue(folder: Path, **files: str) -> Catalogue:
         ("[", "one.toml: "),
     ],
 )
-def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
+def test_mistakes(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(BadInputError) as error:
         catalogue(tmp_path, base=BASE, one=text)
     assert "one.toml: " in str(error.value)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("pin", "file", "said"),
+    ("pin", "file", "message"),
     [
         ("jax", "jax-1-cp310-none-any.whl", "is for cp310: expected one for Python 3.11, as cp311"),
         ("torch", "jax-1-py3-none-any.whl", "is a wheel of jax: expected torch"),
     ],
 )
-def test_wrong_wheels(tmp_path: Path, pin: str, file: str, said: str) -> None:
+def test_wrong_wheels(tmp_path: Path, pin: str, file: str, message: str) -> None:
     (tmp_path / file).write_text("")
     text = f"python = '3.11'\n[pins]\n{pin} = '{file}'\n"
     with pytest.raises(BadInputError, match="key 'pins") as error:
         catalogue(tmp_path, one=text)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_wheel_is_its_version_and_its_folder(tmp_path: Path) -> None:
     wheel(tmp_path / "w", "1.5", "")
     stack = catalogue(tmp_path, one="python='3.11'\n[pins]\ndrift='w/drift-1.5-py3-none-any.whl'")
-    found = stack.find("one")
-    assert found.requirements == ["drift==1.5"]
-    assert found.folders == [tmp_path / "w"]
+    drift = stack.find("one")
+    assert drift.requirements == ["drift==1.5"]
+    assert drift.folders == [tmp_path / "w"]
 
 
 def test_extending_keeps_what_is_not_said(tmp_path: Path) -> None:
     base = BASE.replace("[pins]", 'disk = 3\nnote = "n"\n[pins]')
     other = 'extends = "base"\n[pins]\njax = "0.8.0"\ntorch_xla = false\n'
-    found = catalogue(tmp_path, base=base, other=other).find("other")
-    assert dict(found.pins) == {"torch": "2.9.0", "jax": "0.8.0"}
-    assert (found.python, found.disk, found.note) == ("3.11", 3, "")
+    extended = catalogue(tmp_path, base=base, other=other).find("other")
+    assert dict(extended.pins) == {"torch": "2.9.0", "jax": "0.8.0"}
+    assert (extended.python, extended.disk, extended.note) == ("3.11", 3, "")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_swapping_on_the_command_line(text: str, pins: dict[str, str | None]) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("2.51", "stack '2.51': did you mean 2.5.1"),
         ("zzz", "stack 'zzz': expected one of"),
@@ -139,10 +139,10 @@ def test_swapping_on_the_command_line(text: str, pins: dict[str, str | None]) ->
         ("nowhere.toml", "nowhere.toml: "),
     ],
 )
-def test_unknown_names(text: str, said: str) -> None:
+def test_unknown_names(text: str, message: str) -> None:
     with pytest.raises(BadInputError) as error:
         Catalogue(SHIPPED).find(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_between_leaves_variants_out() -> None:
@@ -174,7 +174,7 @@ def test_stacks_between_two_of_jax_are_all_others_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "between"),
+    ("low", "other", "between"),
     [
         ("torch_tpu-0.2.0-torch-2.12", "torch_tpu-0.2.0", ["2.12.0", "2.13.0", "2.14.0", "2.15.0"]),
         ("torch_tpu-0.2.0", "torch_tpu-0.2.0-torch-2.13", ["2.13.0", "2.14.0", "2.15.0"]),
@@ -183,11 +183,11 @@ def test_stacks_between_two_of_jax_are_all_others_of_it() -> None:
     ],
 )  # fmt: skip
 def test_stacks_between_step_over_torch_where_torch_tpu_stays(
-    one: str, other: str, between: list[str]
+    low: str, other: str, between: list[str]
 ) -> None:
-    stacks = Catalogue(SHIPPED).between(one, other)
+    stacks = Catalogue(SHIPPED).between(low, other)
     assert [stack.pins["torch"] for stack in stacks] == between
-    assert {stack.name for stack in stacks} >= {one, other}
+    assert {stack.name for stack in stacks} >= {low, other}
 
 
 @pytest.mark.parametrize(
@@ -315,13 +315,13 @@ def test_stacks_of_a_project_extend_and_replace_those_that_came_along(
     del came
     own = tmp_path / "own"
     own.mkdir()
-    found = catalogue(own, mine='extends = "newer"\n[pins]\nlibtpu = "0.0.23"\n')
-    assert dict(found.find("mine").pins) == {**found.find("newer").pins, "libtpu": "0.0.23"}
-    assert [stack.name for stack in found.stacks] == ["mine"]
-    assert {stack.name for stack in found.every} == {"mine", "newer", "base"}
-    found = catalogue(own, base=BASE.replace("0.7.1", "0.1.0"))
-    assert found.find("base").pins["jax"] == "0.1.0"
-    assert found.find("mine").pins["jax"] == found.find("newer").pins["jax"] == "0.8.0"
+    loaded = catalogue(own, mine='extends = "newer"\n[pins]\nlibtpu = "0.0.23"\n')
+    assert dict(loaded.find("mine").pins) == {**loaded.find("newer").pins, "libtpu": "0.0.23"}
+    assert [stack.name for stack in loaded.stacks] == ["mine"]
+    assert {stack.name for stack in loaded.every} == {"mine", "newer", "base"}
+    loaded = catalogue(own, base=BASE.replace("0.7.1", "0.1.0"))
+    assert loaded.find("base").pins["jax"] == "0.1.0"
+    assert loaded.find("mine").pins["jax"] == loaded.find("newer").pins["jax"] == "0.8.0"
 
 
 def test_an_unknown_name_says_where_it_was_looked_for(tmp_path: Path, came: Path) -> None:

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.measures_coverage
 def wait_for(path: Path, pattern: str) -> Path:
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        found = next(path.glob(pattern), None)
-        if found is not None:
-            return found
+        match = next(path.glob(pattern), None)
+        if match is not None:
+            return match
         time.sleep(0.01)
     raise AssertionError(f"no {pattern} in {path}")
 
@@ -144,38 +144,38 @@ def test_a_wheel_that_was_built_again(alone: Drift, pins: str) -> None:
     alone.stack("1", GOOD, pins=pins)
     assert alone.run("stacks", "lock", "1").returncode == 0
     own, path = alone.path / "fixtures/stacks/1.txt", alone.path
-    locked, found = own.read_text(), []
+    locked, answers = own.read_text(), []
     for code in (GOOD, NO_DOUBLE, ""):
         path = wheel(alone.path / "wheels", "1", code) if code else path
         done = alone.run("stacks", "create", "1")
         assert done.returncode == 0, done.stderr
         python = Path(done.stdout.strip())
-        asked = subprocess.run([python, "-c", "import drift; print(drift.double(3))"],
+        ran = subprocess.run([python, "-c", "import drift; print(drift.double(3))"],
                                capture_output=True, text=True, check=True)  # fmt: skip
         manifest = json.loads((python.parents[1] / "stack.json").read_text())
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         assert manifest["wheels"] == {path.name: digest}
-        found.append((asked.stdout.strip(), python))
-    assert [answer for answer, _ in found] == ["6", "9", "9"]
-    assert found[1][1] == found[2][1] != found[0][1]
+        answers.append((ran.stdout.strip(), python))
+    assert [answer for answer, _ in answers] == ["6", "9", "9"]
+    assert answers[1][1] == answers[2][1] != answers[0][1]
     assert own.read_text() == locked
 
 
 @pytest.mark.parametrize(
-    ("pins", "said"),
+    ("pins", "message"),
     [
         ('drift = "1"\npytest = "<8"', "the pins don't fit together"),
         ('drift = "7"', "drift==7"),
         ('no-such-package-of-anyone = "1"', "no-such-package-of-anyone"),
     ],
 )
-def test_pins_that_conflict(drift: Drift, pins: str, said: str) -> None:
+def test_pins_that_conflict(drift: Drift, pins: str, message: str) -> None:
     wheel(drift.path / "wheels", "1", GOOD)
     drift.stack("bad", pins=pins)
     done = drift.run("stacks", "lock", "bad")
     assert done.returncode == 2
     assert "xla-harness: stack bad: " in done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (drift.path / "fixtures" / "stacks" / "bad.txt").exists()
     assert list((drift.path / "fixtures" / "stacks").glob(".lock*")) == []
@@ -203,9 +203,9 @@ def test_no_python_of_that_version(alone: Drift) -> None:
     assert "that Python is not here, and uv can't fetch it" in done.stderr
     remedy = "install Python 3.7 and put it on PATH, or: uv python install 3.7"
     assert done.stderr.endswith(f"{remedy}\n")
-    asked = alone.run("stacks", "doctor", **settings)
-    assert asked.returncode == 1
-    assert remedy in " ".join(asked.stdout.split())
+    doctor = alone.run("stacks", "doctor", **settings)
+    assert doctor.returncode == 1
+    assert remedy in " ".join(doctor.stdout.split())
 
 
 def test_the_running_python_is_one(alone: Drift, tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ def test_the_running_python_is_one(alone: Drift, tmp_path: Path) -> None:
     settings = {"UV": str(find_uv_bin()), "UV_PYTHON_DOWNLOADS": "never", **nothing}
     made = alone.run("stacks", "create", "1", **settings)
     assert made.returncode == 0, made.stderr
-    asked = json.loads(alone.run("stacks", "doctor", "--json", "-", **settings).stdout)
+    checks = json.loads(alone.run("stacks", "doctor", "--json", "-", **settings).stdout)
     version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    assert [(c["found"], c["remedy"]) for c in asked if c["subject"] == version] == [
+    assert [(c["value"], c["remedy"]) for c in checks if c["subject"] == version] == [
         (sys.executable, "")
     ]
 
@@ -232,14 +232,14 @@ def test_python_that_pyenv_alone_has(alone: Drift, tmp_path: Path) -> None:
         (tmp_path / "versions" / version / "bin" / "python").touch()
     settings = {"UV_PYTHON_DOWNLOADS": "never", "PYENV_ROOT": str(tmp_path)}
     folder = tmp_path / "versions" / "3.7.16" / "bin"
-    said = f"pyenv has it, where uv does not look: export PATH={folder}:$PATH"
-    assert said in alone.run("stacks", "create", "1", **settings).stderr
+    remedy = f"pyenv has it, where uv does not look: export PATH={folder}:$PATH"
+    assert remedy in alone.run("stacks", "create", "1", **settings).stderr
     (python,) = (
         check
         for check in json.loads(alone.run("stacks", "doctor", "--json", "-", **settings).stdout)
         if check["subject"] == "Python 3.7"
     )
-    assert python["remedy"] == said
+    assert python["remedy"] == remedy
 
 
 def test_python_that_uv_can_not_download(alone: Drift) -> None:

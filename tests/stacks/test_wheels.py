@@ -68,7 +68,7 @@ def test_the_newest_day_that_has_all(tmp_path: Path, server: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("", "at least one address"),
         ("SERVER/index.html", "expected the address of a wheel"),
@@ -79,11 +79,11 @@ def test_the_newest_day_that_has_all(tmp_path: Path, server: str) -> None:
     ],
 )
 def test_bad_addresses(
-    tmp_path: Path, server: str, address: str, said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: str, address: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "served" / "page-1-py3-none-any.whl").write_text("<html>")
     assert _download(tmp_path, address.replace("SERVER", server)) == (2, [])
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_wheels_take_the_place_of_pins(tmp_path: Path) -> None:

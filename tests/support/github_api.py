@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._raw(*self.state.raw)
             return
         wanted = set(filter(None, query.get("labels", "").split(",")))
-        found = [
+        listed = [
             issue
             for issue in reversed(self.state.issues)
             if query.get("state", "open") in ("all", issue["state"])
@@ -130,12 +130,12 @@ class _Handler(BaseHTTPRequestHandler):
         size = min(int(query.get("per_page", 30)), self.state.page_size)
         page = int(query.get("page", 1))
         headers = {}
-        if page * size < len(found):
+        if page * size < len(listed):
             following = urllib.parse.urlencode({**query, "page": page + 1})
             host = self.state.elsewhere or self.state.address
             path = f"/repos/{self.state.repository}/issues"
             headers["Link"] = f'<{host}{path}?{following}>; rel="next", <{host}{path}>; rel="last"'
-        self._answer(200, found[(page - 1) * size : page * size], headers)
+        self._answer(200, listed[(page - 1) * size : page * size], headers)
 
     def _label(self, name: str) -> None:
         known = name in self.state.labels

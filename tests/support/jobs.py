@@ -11,13 +11,13 @@ EXECUTOR = b"harness.lanes.virtual.executor"
 
 def executors(job: str) -> list[int]:
     """The executors that run for a job."""
-    found = []
+    processes = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             is_executor = EXECUTOR in (process / "cmdline").read_bytes()
             if is_executor and job.encode() in (process / "environ").read_bytes():
-                found.append(int(process.name))
-    return found
+                processes.append(int(process.name))
+    return processes
 
 
 def remains(job: str) -> list[str]:

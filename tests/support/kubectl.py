@@ -51,8 +51,8 @@ RESULTS = {
 def reported(**cases: str) -> str:
     """A worker's report: each case is ``outcome`` or ``outcome: detail``."""
     texts = []
-    for name, said in cases.items():
-        outcome, _, detail = said.partition(": ")
+    for name, reported_outcome in cases.items():
+        outcome, _, detail = reported_outcome.partition(": ")
         result = RESULTS.get(outcome, "").format(detail=detail)
         values = {"outcome": outcome, "detail": detail, "result": result, "output": f"out {detail}"}
         texts.append(CASE.format(name=name, **values))

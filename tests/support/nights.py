@@ -162,10 +162,10 @@ def _report(night: int, stack: str, chance: random.Random) -> ET.Element:
     for lane, topology in LANES:
         if (night, lane) != (LOST_LANE, "virtual-tpu"):
             for name, planted in _cases(stack, lane):
-                said = _said(f"{name}[{lane}-{topology}]", night, planted)
-                if said["outcome"]:
+                properties = _said(f"{name}[{lane}-{topology}]", night, planted)
+                if properties["outcome"]:
                     seconds = _seconds(name, chance) * planted.slow(night)
-                    _case(suite, {**said, "lane": lane, "topology": topology}, seconds)
+                    _case(suite, {**properties, "lane": lane, "topology": topology}, seconds)
     return root
 
 
@@ -184,23 +184,23 @@ def _seconds(name: str, chance: random.Random) -> float:
 
 def _said(name: str, night: int, planted: Planted) -> dict[str, str]:
     outcome = planted.outcome(night)
-    said = {"id": f"suites/sums/test_x.py::test_{name}", "area": "sums", "outcome": outcome}
+    properties = {"id": f"suites/sums/test_x.py::test_{name}", "area": "sums", "outcome": outcome}
     if outcome not in ("passed", "skipped", "unexpected pass"):
-        said |= {"failure": planted.message.format(night + 1), "layer": "numbers"}
+        properties |= {"failure": planted.message.format(night + 1), "layer": "numbers"}
     if outcome in ("expected failure", "unexpected pass"):
-        said["expectation"] = "pytorch/xla#1"
+        properties["expectation"] = "pytorch/xla#1"
     meant = {"expected failure": "failed", "unexpected pass": "passed"}
-    said["actual"] = meant.get(outcome, outcome)
-    return said | planted.numbers(night)
+    properties["actual"] = meant.get(outcome, outcome)
+    return properties | planted.numbers(night)
 
 
-def _case(suite: ET.Element, said: dict[str, str], seconds: float) -> None:
-    name = said["id"].rpartition("::")[2]
+def _case(suite: ET.Element, properties: dict[str, str], seconds: float) -> None:
+    name = properties["id"].rpartition("::")[2]
     case = ET.SubElement(suite, "testcase", name=name, time=f"{seconds:.3f}")
-    _properties(case, said)
+    _properties(case, properties)
 
 
-def _properties(parent: ET.Element, said: dict[str, str]) -> None:
+def _properties(parent: ET.Element, values: dict[str, str]) -> None:
     properties = ET.SubElement(parent, "properties")
-    for name, value in said.items():
+    for name, value in values.items():
         ET.SubElement(properties, "property", name=name, value=value)

@@ -26,9 +26,9 @@ class Page(HTMLParser):
         self.feed(self.path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attributes}
-        self.elements.append((tag, found))
-        self.ids += [found["id"]] if "id" in found else []
+        by_name = {name: value or "" for name, value in attributes}
+        self.elements.append((tag, by_name))
+        self.ids += [by_name["id"]] if "id" in by_name else []
         if tag not in VOID:
             self.open.append(tag)
 

@@ -33,8 +33,8 @@ def main(path: Path) -> None:
         dist.init_process_group("tpu")
         programs = {name: _encoded(_collective(ran, step)) for name, step in _steps().items()}
         if dist.get_rank() == 0:
-            told = {"torch_tpu": version("torch_tpu"), "programs": programs}
-            path.write_text(json.dumps(told, indent=1) + "\n")
+            recorded = {"torch_tpu": version("torch_tpu"), "programs": programs}
+            path.write_text(json.dumps(recorded, indent=1) + "\n")
         dist.barrier()
         dist.destroy_process_group()
 
@@ -85,8 +85,8 @@ def _collective(ran: Ran, step: Step) -> Submitted:
         step(x)
         torch.accelerator.synchronize()
 
-    (found,) = (one for one in ran(run) if any(name in one.code for name in NAMES))
-    return found
+    (program,) = (each for each in ran(run) if any(name in each.code for name in NAMES))
+    return program
 
 
 def _encoded(program: Submitted) -> dict[str, str]:

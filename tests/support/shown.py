@@ -82,8 +82,8 @@ def _commands(line: str) -> Iterator[tuple[str, ...]]:
         if word not in (";", "&&"):
             words.append(word)
         elif words:
-            told = words[: words.index(">")] if ">" in words else words  # to a file
-            yield tuple(_without_uv(told))
+            arguments = words[: words.index(">")] if ">" in words else words  # to a file
+            yield tuple(_without_uv(arguments))
             words = []
 
 

@@ -45,8 +45,8 @@ class Told:
 
     def row(self, night: Night) -> Row | None:
         """Its row; None when it did not run."""
-        said = self.becomes(night)
-        if said is None:
+        changed = self.becomes(night)
+        if changed is None:
             return None
         plain: Row = {
             "case": self.name,
@@ -63,7 +63,7 @@ class Told:
             "properties": [],
             "rerun": 0,
         }
-        return plain | said
+        return plain | changed
 
 
 def fails(message: str, outcome: str = "failed", layer: str = "execution") -> Row:
@@ -85,14 +85,14 @@ def write(
             rows = [row for case in cases if (row := case.row(night))]
             digest = sha256(f"{number} {stack}".encode()).hexdigest()
             place = RunFile(run_name(night.time, len(rows), digest), stack)
-            said = {"torch": stack, "torch_xla": stack, "python": "3.11.7", "jax": "0.7.1"}
-            said |= {"jaxlib": "0.7.1", "libtpu": "0.0.23"} | versions(night)
+            properties = {"torch": stack, "torch_xla": stack, "python": "3.11.7", "jax": "0.7.1"}
+            properties |= {"jaxlib": "0.7.1", "libtpu": "0.0.23"} | versions(night)
             common = {
                 "format": FORMAT,
                 "run": place.run,
                 "time": night.time,
                 "commit": "c0ffee",
-                **said,
+                **properties,
             }
             table = pa.Table.from_pylist(
                 [common | {"machine": "lab", **row} for row in rows], schema=SCHEMA

@@ -98,5 +98,5 @@ def result(name: str, **changes: object) -> Result:
 
 def report(*results: Result, stack: str = "", **versions: str) -> Report:
     """A report of such results."""
-    found = {each.key: each for each in results}
-    return Report(Path(f"{stack}.xml"), stack, versions, found, {})
+    by_key = {each.key: each for each in results}
+    return Report(Path(f"{stack}.xml"), stack, versions, by_key, {})

@@ -12,15 +12,15 @@ from pathlib import Path
 
 def rebuilt(name: str, version: str, folder: Path, edit: Callable[[str, str], str]) -> Path:
     """The wheel of an installed package; ``edit`` gets each Python file's name and text."""
-    found = distribution(name)
-    old, new = f"{name}-{found.version}.dist-info", f"{name}-{version}.dist-info"
-    tag = next(t for t in (found.read_text("WHEEL") or "").splitlines() if t.startswith("Tag: "))
+    original = distribution(name)
+    old, new = f"{name}-{original.version}.dist-info", f"{name}-{version}.dist-info"
+    tag = next(t for t in (original.read_text("WHEEL") or "").splitlines() if t.startswith("Tag: "))
     target = folder / f"{name}-{version}-{tag.removeprefix('Tag: ')}.whl"
     folder.mkdir(parents=True, exist_ok=True)
     record = []
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as wheel:
-        for file in found.files or ():
-            path, place = Path(str(found.locate_file(file))), str(file).replace(old, new)
+        for file in original.files or ():
+            path, place = Path(str(original.locate_file(file))), str(file).replace(old, new)
             if place.startswith(("..", f"{new}/RECORD")) or "__pycache__" in place:
                 continue
             if place.startswith(new) and path.name in ("INSTALLER", "REQUESTED"):
@@ -29,7 +29,7 @@ def rebuilt(name: str, version: str, folder: Path, edit: Callable[[str, str], st
             if path.suffix == ".py":
                 content = edit(place, content.decode()).encode()
             elif place == f"{new}/METADATA":
-                line = f"\nVersion: {found.version}\n"
+                line = f"\nVersion: {original.version}\n"
                 content = content.decode().replace(line, f"\nVersion: {version}\n").encode()
             wheel.writestr(_entry(place), content)
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")

@@ -59,13 +59,13 @@ def clone(to: Path) -> Path:
 
 def used_actions(folder: Path = ROOT / ".github") -> set[str]:
     """Every action of others, as OWNER/NAME@COMMIT, that workflows and actions use."""
-    found = set()
+    actions = set()
     for path in [*folder.glob("workflows/*.yml"), *folder.glob("actions/*/action.yml")]:
         for step in _steps(yaml.safe_load(path.read_text())):
             action, at, commit = str(step.get("uses", "./")).partition("@")
             if not action.startswith("./"):
-                found.add("/".join(action.split("/")[:2]) + at + commit)
-    return found
+                actions.add("/".join(action.split("/")[:2]) + at + commit)
+    return actions
 
 
 def _steps(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:

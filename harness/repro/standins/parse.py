@@ -27,7 +27,7 @@ class InvalidProgramError(ValueError):
 
 
 def parse(source: str | bytes) -> Program:
-    """The facts of a StableHLO module given as text or as a portable artifact."""
+    """Return the facts of a StableHLO module, which is text or a portable artifact."""
     registry = ir.DialectRegistry()
     register_dialects(registry)
     context = ir.Context()
@@ -92,5 +92,5 @@ def _reducer(operation: Any) -> str | None:
 
 
 def _rows(operation: Any, name: str) -> Any:
-    """The rows of a matrix of devices; -1 fills those of uneven groups."""
+    """Return the rows of a matrix of devices; -1 pads those of uneven groups."""
     return np.asarray(operation.attributes[name]).tolist() if name in operation.attributes else []

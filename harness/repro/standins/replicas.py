@@ -18,7 +18,7 @@ class ExecutionError(RuntimeError):
 
 
 def execute(program: Program, arguments: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
-    """Runs `program` in jaxlib's own XLA with one replica per entry of `arguments`."""
+    """Run `program` in jaxlib's own XLA with one replica for each entry of `arguments`."""
     for values in arguments:
         given, taken = [value.shape for value in values], [each.shape for each in program.inputs]
         if given != taken:
