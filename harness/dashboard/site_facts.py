@@ -60,13 +60,13 @@ class Facts:
     @cached_property
     def runs(self) -> list[ShownRun]:
         """The runs of those nights, the newest first."""
-        found = []
+        shown = []
         for row in self._rows("runs_shown", start=self.start):
             run, time, night, stack, revision, machine, *versions, size = row
-            said = zip(("python", *COMPONENTS), versions, strict=True)
-            named = {name: text for name, text in said if text}
-            found.append(ShownRun(run, time, night, stack, revision, machine, named, size))
-        return found
+            texts = zip(("python", *COMPONENTS), versions, strict=True)
+            named = {name: text for name, text in texts if text}
+            shown.append(ShownRun(run, time, night, stack, revision, machine, named, size))
+        return shown
 
     @cached_property
     def run(self) -> Mapping[str, ShownRun]:
@@ -95,11 +95,11 @@ class Facts:
     @cached_property
     def lines(self) -> Mapping[StackLine, list[ShownRun]]:
         """The runs of each line, the oldest first."""
-        found: dict[StackLine, dict[str, ShownRun]] = defaultdict(dict)
+        by_line: dict[StackLine, dict[str, ShownRun]] = defaultdict(dict)
         for tally in sorted(self.tallies, key=attrgetter("run")):
             run = self.run[tally.run]
-            found[StackLine(run.stack, tally.lane, tally.topology)][run.run] = run
-        return {line: list(runs.values()) for line, runs in found.items()}
+            by_line[StackLine(run.stack, tally.lane, tally.topology)][run.run] = run
+        return {line: list(runs.values()) for line, runs in by_line.items()}
 
     @cached_property
     def is_placed(self) -> bool:
@@ -130,18 +130,18 @@ class Facts:
     @cached_property
     def trends(self) -> Mapping[tuple[str, str, str], Trend]:
         """By area, stack and lane."""
-        found: dict[tuple[str, str, str], Trend] = defaultdict(Trend)
+        by_place: dict[tuple[str, str, str], Trend] = defaultdict(Trend)
         for area, stack, lane, night, works, measured in self._rows("trend"):
-            found[area, stack, lane].nights.append((night, int(works), int(measured)))
-        return found
+            by_place[area, stack, lane].nights.append((night, int(works), int(measured)))
+        return by_place
 
     @cached_property
     def failures(self) -> Mapping[str, list[Failure]]:
         """Of each case, over the whole history, by when they began."""
-        found: dict[str, list[Failure]] = defaultdict(list)
+        by_case: dict[str, list[Failure]] = defaultdict(list)
         for row in self._rows("failures"):
-            found[row[0]].append(Failure(*row))
-        return found
+            by_case[row[0]].append(Failure(*row))
+        return by_case
 
     @cached_property
     def before_failures(self) -> Mapping[Start, str]:
@@ -150,7 +150,7 @@ class Facts:
         return self.measured_before([start for start in every if start.run in self.run])
 
     def measured_before(self, starts: Sequence[Start]) -> Mapping[Start, str]:
-        """The last run before each of these that measured the case, within the nights shown."""
+        """Return the last run before each start that measured the case, within the nights shown."""
         values = {
             "names": [start.name for start in starts],
             "stacks": [start.stack for start in starts],
@@ -158,25 +158,25 @@ class Facts:
             "topologies": [start.topology for start in starts],
             "runs": [start.run for start in starts],
         }
-        found = self._rows("measured_before", **values)
-        return {Start(*row[:5]): row[5] for row in found}
+        rows = self._rows("measured_before", **values)
+        return {Start(*row[:5]): row[5] for row in rows}
 
     @cached_property
     def numbers(self) -> Mapping[str, list[Number]]:
         """Of each case."""
-        found: dict[str, list[Number]] = defaultdict(list)
+        by_case: dict[str, list[Number]] = defaultdict(list)
         rows = self._connection.execute("SELECT * FROM recorded ORDER BY ALL").fetchall()
         for row in rows:
-            found[row[0]].append(Number(*row))
-        return found
+            by_case[row[0]].append(Number(*row))
+        return by_case
 
     @cached_property
     def moved(self) -> Mapping[str, list[Moved]]:
         """Of each case, the values of the numbers that are not always the same."""
-        found: dict[str, list[Moved]] = defaultdict(list)
+        by_case: dict[str, list[Moved]] = defaultdict(list)
         for row in self._rows("moved", start=self.start):
-            found[row[0]].append(Moved(*row))
-        return found
+            by_case[row[0]].append(Moved(*row))
+        return by_case
 
     def points(self) -> Iterator[tuple[str, list[Point]]]:
         """Each case with all that was run of it, line by line, the oldest first."""
@@ -185,11 +185,11 @@ class Facts:
             yield name, list(points)
 
     def changed(self) -> Mapping[str, list[Changed]]:
-        """What is worth saying of each run."""
-        found: dict[str, list[Changed]] = defaultdict(list)
+        """Return what is worth saying about each run."""
+        by_run: dict[str, list[Changed]] = defaultdict(list)
         for row in self._rows("changed"):
-            found[row[0]].append(Changed(*row))
-        return found
+            by_run[row[0]].append(Changed(*row))
+        return by_run
 
     def said(self) -> Iterator[tuple[str, list[RunOutcome]]]:
         """Each run with the outcomes of all its cases."""

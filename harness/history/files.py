@@ -62,12 +62,12 @@ class Files(Protocol):
         ...
 
     def address(self, name: str) -> str:
-        """What DuckDB calls it."""
+        """Return the address by which DuckDB reads it."""
         ...
 
 
 def files_at(location: str | os.PathLike[str]) -> Files:
-    """The files below a folder or a URL. Raises BadInputError for a URL of an unknown kind."""
+    """Return the files below a folder or a URL. Raises BadInputError for an unknown kind of URL."""
     text = os.fspath(location)
     if text.startswith("file://"):
         text = unquote(text.removeprefix("file://"))
@@ -156,7 +156,7 @@ class Folder:
         return new
 
     def _part(self, target: Path, content: bytes) -> Path:
-        """The content beside its place. A killed recorder leaves it; hidden files are ignored."""
+        """Write the content to a temporary file. If killed, it stays; hidden files are ignored."""
         part = target.parent / f".{target.stem}.{secrets.token_hex(4)}.part"
         try:
             with part.open("xb") as file:
@@ -192,12 +192,12 @@ class Bucket:
     def listed(self) -> Listed:
         self.system.invalidate_cache()
         try:
-            found = self.system.find(self.root)
+            paths = self.system.find(self.root)
         except FileNotFoundError:
             return Listed(())
         except OSError as error:
             raise BadInputError(f"{self.url}: can't be listed: {error}") from error
-        return listed([path.removeprefix(self.root).lstrip("/") for path in found])
+        return listed([path.removeprefix(self.root).lstrip("/") for path in paths])
 
     def has(self, name: str) -> bool:
         return bool(self.system.exists(f"{self.root}/{name}"))
@@ -224,7 +224,7 @@ class Bucket:
 
 
 def listed(names: Iterable[str], set_aside: Iterable[SetAside] = ()) -> Listed:
-    """The runs among these names; hidden files and files of other kinds are passed over."""
+    """Return the runs among these names, ignoring hidden files and files of other kinds."""
     places, aside = list[RunFile](), list(set_aside)
     for name in sorted(names):
         if not name.endswith(SUFFIX) or any(part.startswith(".") for part in name.split("/")):

@@ -61,7 +61,7 @@ def started(run: str) -> datetime:
 
 
 def place_of(name: str) -> RunFile:
-    """The place that a file's name says. Raises ValueError for any other name."""
+    """Return the place for a file's name. Raises ValueError for any other name."""
     try:
         name.encode()
         _, stack, file = name.split("/")
@@ -78,7 +78,7 @@ def place_of(name: str) -> RunFile:
 
 
 def parse_time(text: str) -> datetime:
-    """An ISO 8601 time in UTC; one without a zone is taken as UTC.
+    """Parse an ISO 8601 time as UTC; a time without a zone is taken as UTC.
 
     Raises ValueError for any other text, and for a time at which nothing can have run.
     """
@@ -90,7 +90,7 @@ def parse_time(text: str) -> datetime:
 
 
 def checked_time(time: datetime) -> datetime:
-    """The time in UTC. Raises ValueError for one at which nothing can have run."""
+    """Return the time in UTC. Raises ValueError for one at which nothing can have run."""
     try:
         time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
     except OverflowError as error:
@@ -103,7 +103,7 @@ def checked_time(time: datetime) -> datetime:
 
 
 def check_stack(stack: str) -> None:
-    """Raises ValueError for a name of a stack that can't be a partition's."""
+    """Raise ValueError for a name of a stack that can't be a partition's."""
     if not 0 < len(stack) <= _MOST_STACK or not stack.isprintable() or stack == _HIVE_NULL:
         raise ValueError(
             f"expected at most {_MOST_STACK} printable characters, and not {_HIVE_NULL}, "

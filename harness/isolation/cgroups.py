@@ -20,4 +20,4 @@ def folders(controller: str) -> list[Path]:
 
 def folders_above(folder: Path) -> list[Path]:
     """Return the folder and those above it, whose limits hold in it, too."""
-    return [one for one in (folder, *folder.parents) if one.is_relative_to(_ROOT)]
+    return [above for above in (folder, *folder.parents) if above.is_relative_to(_ROOT)]

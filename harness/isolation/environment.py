@@ -18,7 +18,7 @@ class LaneSetup(Protocol):
         ...
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        """What must stand in the environment before the runtime starts; None unsets."""
+        """Return the variables to set before the runtime starts; None unsets."""
         ...
 
     def prepare(self, topology: Topology) -> None:
@@ -27,7 +27,7 @@ class LaneSetup(Protocol):
 
 
 def full_environment(case: Case, lane: LaneSetup) -> dict[str, str | None]:
-    """The changes to the parent's environment for the case's process; None unsets a variable.
+    """Return the changes to the parent's environment for the case's process; None unsets.
 
     ``XLA_FLAGS`` and ``LIBTPU_INIT_ARGS`` are lists of flags: the case's are added to those that
     torch_xla sets at import, since replacing them would change the numbers.

@@ -47,14 +47,14 @@ class Death:
 
 
 def hung(deadline: float, dump: str, native: str) -> Death:
-    """The death of a case that had no result after ``deadline`` seconds."""
+    """Describe the death of a case that had no result after ``deadline`` seconds."""
     frame = innermost_frame(dump) or innermost_frame_of_py_spy(native)
     where = f" in {frame}" if frame else ""
     return Death(Kind.HUNG, "", f"no result after {deadline:g} s{where}", dump, native)
 
 
 def crashed(status: int, dump: str, native: str) -> Death:
-    """The death of a case whose process ended with ``status``, negative for a signal."""
+    """Describe the death of a case whose process ended with ``status``, negative for a signal."""
     if status >= 0:
         return Death(Kind.CRASHED, "", f"exited with status {status} before its result", dump, "")
     name = signal.Signals(-status).name
@@ -83,7 +83,7 @@ def native_stack(pid: int) -> str:
 
 
 def without_runner(stack: str) -> str:
-    """The stack without the frames of pytest and of the harness, which are the same in all."""
+    """Return the stack without the frames of pytest and of the harness, which all stacks share."""
     lines = stack.strip().splitlines()
     kept = [line for line in lines if not _RUNNER_FRAME.search(line) or " -m pytest" in line]
     dropped = len(lines) - len(kept)
@@ -91,15 +91,15 @@ def without_runner(stack: str) -> str:
 
 
 def signal_of_dump(dump: str) -> signal.Signals | None:
-    """The signal that faulthandler's dump begins with."""
+    """Return the signal at the beginning of a dump of faulthandler."""
     match = re.search(r"Fatal Python error: ([^\n]+)", dump)
     return _HEADERS.get(match[1]) if match else None
 
 
 def fatal_line(stderr: str) -> str:
-    """The text of the last fatal log line (LOG(FATAL), CHECK) of XLA, or ``""``."""
-    found = _FATAL_LINE.findall(stderr)
-    return str(found[-1]) if found else ""
+    """Return the text of XLA's last fatal log line (LOG(FATAL), CHECK), or ``""``."""
+    lines = _FATAL_LINE.findall(stderr)
+    return str(lines[-1]) if lines else ""
 
 
 def out_of_memory_text(text: str) -> bool:
@@ -117,7 +117,7 @@ def innermost_frame(dump: str) -> str:
 
 
 def innermost_frame_of_py_spy(dump: str) -> str:
-    """The same of py-spy's dump, for a process that wrote none of its own."""
+    """Return the innermost frame in py-spy's dump, for a process that wrote none of its own."""
     match = re.search(r"^ +(\S+ \([^)]+\.py:\d+\))$", dump, re.MULTILINE)
     return match[1] if match else ""
 

@@ -44,10 +44,10 @@ class ForeignItem(pytest.Item):
     file: ForeignFile
     fixturenames: list[str]  # as other plugins know them from pytest's own items
 
-    def take(self, found: FoundTest, file: ForeignFile) -> None:
+    def take(self, test: FoundTest, file: ForeignFile) -> None:
         """Stand for this test of the file."""
-        self.found, self.file, self.fixturenames = found, file, list(found.fixtures)
-        for name, args, kwargs in found.markers:
+        self.found, self.file, self.fixturenames = test, file, list(test.fixtures)
+        for name, args, kwargs in test.markers:
             mark = pytest.Mark(name, args, kwargs, _ispytest=True)
             self.add_marker(pytest.MarkDecorator(mark, _ispytest=True))
 
@@ -81,18 +81,18 @@ class ForeignFile(pytest.File):
         """One item for each test; raises CollectError with the import's own error or stack."""
         roots: list[pytest.Item | pytest.Collector] = []
         groups: dict[tuple[str, ...], _TestGroup] = {}
-        for found in self.isolator.collect(self):
+        for test in self.isolator.collect(self):
             parent: pytest.Collector = self
             siblings = roots
-            for depth in range(1, len(found.names)):
-                path = found.names[:depth]
+            for depth in range(1, len(test.names)):
+                path = test.names[:depth]
                 if path not in groups:
                     groups[path] = _TestGroup.from_parent(parent, name=path[-1])
                     groups[path].children = []
                     siblings.append(groups[path])
                 parent, siblings = groups[path], groups[path].children
-            item = ForeignItem.from_parent(parent, name=found.names[-1])
-            item.take(found, self)
+            item = ForeignItem.from_parent(parent, name=test.names[-1])
+            item.take(test, self)
             siblings.append(item)
         return roots
 
@@ -127,7 +127,7 @@ def _exit_text(error: SystemExit, path: Path) -> str:
 
 
 def describe(items: Sequence[pytest.Item]) -> str:
-    """The tests as text, which ``found`` reads in the parent process."""
+    """Return the tests as text, which ``found`` reads in the parent process."""
     tests = [
         (
             _names(item),
@@ -141,7 +141,7 @@ def describe(items: Sequence[pytest.Item]) -> str:
 
 
 def found(text: str) -> list[FoundTest]:
-    """The tests that ``describe`` has written."""
+    """Return the tests that ``describe`` has written."""
     return [FoundTest(*test) for test in marshal.loads(base64.b64decode(text))]  # noqa: S302  # our own
 
 
@@ -152,7 +152,7 @@ def _names(item: pytest.Item) -> tuple[str, ...]:
 
 
 def _plain(mark: pytest.Mark) -> Marker:
-    """The marker, without arguments that are not plain data.
+    """Return the marker, without arguments that are not plain data.
 
     Reading any other object in the parent could import the file that it comes from.
     """
@@ -187,7 +187,7 @@ def set_id(item: pytest.Item, nodeid: str) -> None:
 
 
 def materialize(item: ForeignItem) -> pytest.Item:
-    """The test itself, imported in this process; raises LookupError if it is not there now."""
+    """Import the test in this process and return it; raise LookupError if it is gone."""
     manager = item.config.pluginmanager
     if not manager.has_plugin(_MAIN_BLOCK):
         manager.register(MainBlock(), _MAIN_BLOCK)

@@ -33,7 +33,7 @@ def run_main_block(module: ModuleType) -> None:
 
 @cache
 def _preparation(path: Path) -> CodeType | None:
-    """The statements before the runner, compiled; None if there is no such block."""
+    """Return the compiled statements before the runner; None if there is no such block."""
     tree = ast.parse(path.read_text())
     before: list[ast.stmt] = []
     for statement in tree.body:

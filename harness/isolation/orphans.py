@@ -10,10 +10,10 @@ from pathlib import Path
 
 def children() -> set[int]:
     """Direct children of this process, zombies and adopted orphans included."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        found.update(map(int, (task / "children").read_text().split()))
-    return found
+        pids.update(map(int, (task / "children").read_text().split()))
+    return pids
 
 
 def kill_orphans(others: set[int]) -> None:

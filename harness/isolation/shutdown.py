@@ -29,34 +29,34 @@ def shut_down() -> None:
     Warns of what they raise, as pytest does of threads and finalizers. Raises such a warning if
     the test's filters make it an error.
     """
-    with _raised() as found:
+    with _raised() as warnings_raised:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-    for warning in found:
+    for warning in warnings_raised:
         warnings.warn(warning, stacklevel=1)
 
 
 @contextmanager
 def _raised() -> Iterator[list[Warning]]:
     """Collect, as warnings, the exceptions inside that nobody can catch."""
-    found: list[Warning] = []
+    warnings_raised: list[Warning] = []
 
     def in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is not SystemExit and args.exc_value is not None:
             name = args.thread.name if args.thread else "<unknown>"
             text = f"Exception in thread {name}\n\n{_formatted(args.exc_value)}"
-            found.append(pytest.PytestUnhandledThreadExceptionWarning(text))
+            warnings_raised.append(pytest.PytestUnhandledThreadExceptionWarning(text))
 
     def in_hook(args: sys.UnraisableHookArgs) -> None:
         if args.exc_value is not None:
-            what = args.err_msg or "Exception ignored in"
-            text = f"{what}: {args.object!r}\n\n{_formatted(args.exc_value)}"
-            found.append(pytest.PytestUnraisableExceptionWarning(text))
+            origin = args.err_msg or "Exception ignored in"
+            text = f"{origin}: {args.object!r}\n\n{_formatted(args.exc_value)}"
+            warnings_raised.append(pytest.PytestUnraisableExceptionWarning(text))
 
     before = threading.excepthook, sys.unraisablehook
     threading.excepthook, sys.unraisablehook = in_thread, in_hook
     try:
-        yield found
+        yield warnings_raised
     finally:
         threading.excepthook, sys.unraisablehook = before
 

@@ -24,7 +24,7 @@ class BoundedBuffer:
             del self._tail[: -self._half]
 
     def take(self) -> str:
-        """What was fed since the last call, cut in the middle with a note; then start anew."""
+        """Return what was fed since the last call, cut in the middle with a note; start anew."""
         del self._tail[: -self._half]
         cut = self._total - len(self._head) - len(self._tail)
         note = f"\n[... {cut:,} bytes cut ...]\n".encode() if cut else b""

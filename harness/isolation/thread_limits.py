@@ -47,8 +47,8 @@ def _limits() -> Iterator[tuple[int, str]]:
     if most != resource.RLIM_INFINITY and os.geteuid() != 0:  # root may have more
         yield most, "ulimit -u"
     for folder in cgroups.folders("pids"):
-        for one in cgroups.folders_above(folder):
-            yield from _limit(one / "pids.max", str(one / "pids.max"))
+        for above in cgroups.folders_above(folder):
+            yield from _limit(above / "pids.max", str(above / "pids.max"))
 
 
 def _limit(file: Path, name: str) -> Iterator[tuple[int, str]]:

@@ -20,9 +20,10 @@ def native_threads() -> dict[int, str]:
 
 
 def started_runtimes() -> list[str]:
-    """The clients that frameworks have in this process, as ``JAX's cpu``; starts and imports none.
+    """Return the clients that frameworks have in this process, such as ``JAX's cpu``.
 
-    Processes forked from this one would keep them, whatever lane they are for.
+    Starts and imports nothing. Processes forked from this one would keep the clients, whatever lane
+    they are for.
     """
     return [client for framework in FRAMEWORKS.values() for client in framework.clients()]
 

@@ -56,23 +56,23 @@ RESERVED = SAID_BY_TESTS | _FACTS | _RECORD | _MERGED | _READ | frozenset(VERSIO
 
 
 def of_a_test(name: str) -> str:
-    """What a property is called that a test has set, not the harness: ``test:outcome``."""
+    """Return the name of a property that a test has set, not the harness: ``test:outcome``."""
     return f"test:{name}" if name in RESERVED else name
 
 
 def of_a_session(name: str) -> str:
-    """The same for a property of the whole report."""
+    """Return the name of a property of the whole report that a session has set."""
     own = name in (FORMAT_PROPERTY, STACK_PROPERTY, MODIFIED, WHEELS, *VERSIONS)
     own = own or name.startswith(LEFT_OUT)
     return f"test:{name}" if own else name
 
 
-def readable(said: dict[str, str], *, ours: bool) -> dict[str, str]:
-    """A case's properties, those that only a test can have set under a name of their own."""
+def readable(properties: dict[str, str], *, ours: bool) -> dict[str, str]:
+    """Return a case's properties, with those that only a test can have set under other names."""
     theirs = _READ if ours else RESERVED - SAID_BY_TESTS - _FACTS
-    return {of_a_test(name) if name in theirs else name: said[name] for name in said}
+    return {of_a_test(name) if name in theirs else name: properties[name] for name in properties}
 
 
 def interpreted(*, ours: bool) -> frozenset[str]:
-    """The names that decide something where a case is read: one that stands twice can't be."""
+    """Return the names that matter where a case is read: a case may have each only once."""
     return RESERVED - _READ if ours else SAID_BY_TESTS

@@ -227,6 +227,6 @@ class Stream:
         if self._kept > _MOST_KEPT:
             raise self._refused(f"more than {_MOST_KEPT:,} characters of names and properties")
 
-    def _refused(self, found: str) -> BadInputError:
+    def _refused(self, content: str) -> BadInputError:
         line = self._parser.CurrentLineNumber
-        return BadInputError(f"{self.path}: expected a JUnit report: line {line}: found {found}")
+        return BadInputError(f"{self.path}: expected a JUnit report: line {line}: found {content}")

@@ -16,9 +16,9 @@ from harness.lanes.virtual import library
 
 
 def environment(lanes: Sequence[str]) -> Mapping[str, str]:
-    """The variables for a session that was asked for these lanes, maybe for none.
+    """Return the variables for a session on these lanes, maybe on none.
 
-    Empty where torch_tpu is not installed, and for a session that asks for no lane on a machine
+    They are empty where torch_tpu is not installed, and for a session without a lane on a machine
     with a TPU, whose tests may be about that TPU.
     """
     if find_spec("torch_tpu") is None or (not lanes and machine.chips()):

@@ -88,11 +88,11 @@ class Events:
     damage: str = ""  # what of their log can't be read, or was never written; "" for nothing
 
     def of(self, kind: str, *, by: str | None = None) -> list[Event]:
-        """The events of that kind, asked for by that library if one is named."""
+        """Return the events of that kind, requested by that library if one is named."""
         return [e for e in self.all if e.kind == kind and by in (None, e.by)]
 
     def after(self, earlier: Events) -> Events:
-        """What came after ``earlier`` was read from the same log."""
+        """Return the events since ``earlier`` was read from the same log."""
         return Events(self.all[len(earlier.all) :], self.damage)
 
     @property

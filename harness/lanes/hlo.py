@@ -12,15 +12,15 @@ from google.protobuf.message import Message
 
 
 def load(descriptors: Path) -> dict[str, type[Message]]:
-    """The messages of a descriptor set, by their names."""
+    """Return the messages of a descriptor set, by their names."""
     pool = descriptor_pool.DescriptorPool()
-    found = {}
+    classes = {}
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes()).file:
         pool.Add(file)
         for message in file.message_type:
             described = pool.FindMessageTypeByName(f"{file.package}.{message.name}")
-            found[message.name] = message_factory.GetMessageClass(described)
-    return found
+            classes[message.name] = message_factory.GetMessageClass(described)
+    return classes
 
 
 globals().update(load(Path(__file__).with_suffix(".binpb")))

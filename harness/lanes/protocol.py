@@ -32,7 +32,7 @@ class Lane(Protocol):
         ...
 
     def missing(self) -> str:
-        """What the lane needs and this Python or this machine lacks; "" if it can run."""
+        """Return what the lane needs and this Python or machine lacks; "" if it can run."""
         ...
 
     def preload(self) -> None:
@@ -43,7 +43,7 @@ class Lane(Protocol):
         ...
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        """What must stand in the environment before the runtime starts; None unsets."""
+        """Return the variables to set before the runtime starts; None unsets."""
         ...
 
     def prepare(self, topology: Topology) -> None:
@@ -64,5 +64,5 @@ class Lane(Protocol):
         ...
 
     def facts(self, events: Events) -> Mapping[str, str]:
-        """What the lane measured in a case, as JUnit properties; empty ones are left out."""
+        """Return the lane's measurements of a case as JUnit properties; empty ones are left out."""
         ...

@@ -57,18 +57,18 @@ def bisect(
     if every:
         for index in range(len(names)):
             answer(index)
-    asked = {name: answers[name] for name in names if name in answers}
+    known = {name: answers[name] for name in names if name in answers}
     return TurningPoint(
         good=names[low],
         bad=names[high],
         between=tuple(names[low + 1 : high]),
-        answers=asked,
-        changes=_changes(list(asked.values())),
+        answers=known,
+        changes=_changes(list(known.values())),
     )
 
 
 def _next(low: int, high: int, answer: Callable[[int], StackState]) -> int | None:
-    """The measurable index nearest to the middle of what is left."""
+    """Return the measurable index nearest to the middle of what is left."""
     middle = (low + high) // 2
     inner = sorted(range(low + 1, high), key=lambda index: (abs(index - middle), index))
     return next((index for index in inner if answer(index) != StackState.UNKNOWN), None)
@@ -76,4 +76,4 @@ def _next(low: int, high: int, answer: Callable[[int], StackState]) -> int | Non
 
 def _changes(answers: Sequence[StackState]) -> int:
     known = [answer for answer in answers if answer != StackState.UNKNOWN]
-    return sum(one != other for one, other in pairwise(known))
+    return sum(state != other for state, other in pairwise(known))

@@ -89,7 +89,7 @@ def _is_stack(path: Path) -> bool:
 
 
 def _top(arguments: Sequence[str], here: Path) -> Path:
-    """The folder or file that has all the tests; ``here`` where no argument is a path."""
+    """Return the folder or file that has all the tests; ``here`` if no argument is a path."""
     paths = [here / file_of(text) for text in paths_in(arguments, here)]
     return Path(os.path.commonpath([path.resolve() for path in paths or [here]]))
 
@@ -99,7 +99,7 @@ def _is_place(argument: str, before: str, folder: Path | None) -> bool:
 
 
 def _configured(top: Path) -> Path | None:
-    """The root that pytest finds from a file of its configuration, or from setup.py."""
+    """Return the root that pytest finds from its configuration, or from setup.py."""
     import pytest
     from _pytest.config.findpaths import locate_config
 
@@ -124,7 +124,7 @@ def _unconfigured(top: Path) -> Path:
 
 
 def _absolute(argument: str, before: str, here: Path) -> str:
-    """The argument, absolute if it is a path, as in ``--ignore=a/b`` too."""
+    """Return the argument, made absolute if it is a path, also in ``--ignore=a/b``."""
     option, equal, value = argument.partition("=") if argument.startswith("--") else ("", "", "")
     if equal:
         is_place = "/" in value and is_path(value, here)

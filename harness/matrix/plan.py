@@ -26,7 +26,7 @@ class Planned:
 
 
 def cells(stack: Stack, lanes: Iterable[str], count: int) -> list[Planned]:
-    """A cell for each lane that the stack can have, in ``count`` shards.
+    """Return a cell for each lane that the stack can have, in ``count`` shards.
 
     Raises BadInputError for an unknown lane and for no shard at all.
     """

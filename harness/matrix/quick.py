@@ -13,10 +13,9 @@ QUICK, REST = "quick", "rest"  # the parts of a lane's cases
 
 
 def divided(cells: Sequence[Cell], lane: str, cases: Collection[str]) -> list[Cell]:
-    """The cells, with two in place of each one of ``lane``: one for those cases, one for the rest.
+    """Split each cell of ``lane`` in two: one for those cases, one for the rest.
 
-    They stay as they are when the stacks have different frameworks: what one of them is asked is
-    another id than what the other is asked.
+    Nothing is split if the stacks have different frameworks: a case then has another id on each.
     """
     frameworks = {frozenset(FRAMEWORKS.keys() & cell.stack.pins.keys()) for cell in cells}
     if not cases or len(frameworks) > 1:
@@ -33,15 +32,15 @@ def divided(cells: Sequence[Cell], lane: str, cases: Collection[str]) -> list[Ce
 
 
 def joined(cells: Sequence[Cell]) -> list[Report]:
-    """The reports of one stack's cells, the parts of a lane's cases as one.
+    """Return the reports of one stack's cells, with the parts of a lane's cases joined.
 
-    What was left out, and why, is what the part without the quick cases says: it collects all.
+    What was left out, and why, comes from the part without the quick cases: it collects all.
     """
     quick = {cell.lane: cell.read() for cell in cells if cell.part == QUICK}
     others = [(cell.lane, cell.read()) for cell in cells if cell.part != QUICK]
-    found = [_with(rest, quick[lane]) if lane in quick else rest for lane, rest in others]
+    reports = [_with(rest, quick[lane]) if lane in quick else rest for lane, rest in others]
     lanes = {lane for lane, _ in others}
-    return [*found, *(report for lane, report in quick.items() if lane not in lanes)]
+    return [*reports, *(report for lane, report in quick.items() if lane not in lanes)]
 
 
 def _with(rest: Report, quick: Report) -> Report:

@@ -49,12 +49,12 @@ def _with_generation(arguments: Sequence[str], lane: Lane) -> Iterator[str]:
 
 def _sizes(text: str, lane: Lane) -> str:
     try:
-        found = [Topology.parse(size) for size in text.split(",") if text != "all"]
+        topologies = [Topology.parse(size) for size in text.split(",") if text != "all"]
     except BadInputError:
         return text  # pytest says what is wrong with it
     generation = lane.default_topology.generation
     named = [
         str(size) if size.generation else f"{size.slices}x{generation}:{size.devices}"
-        for size in found
+        for size in topologies
     ]
     return ",".join(named) or text

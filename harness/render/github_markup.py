@@ -31,25 +31,25 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A code span of any text, as a table's cell: backticks, pipes and line breaks included."""
-    one = escaped(" ".join(text.split()))
-    if len(one) > _MOST_TEXT:
-        one = one[: _MOST_TEXT - 1] + "…"
-    if not one:
+    """Return a code span of any text for a table's cell: it may have backticks and pipes."""
+    line = escaped(" ".join(text.split()))
+    if len(line) > _MOST_TEXT:
+        line = line[: _MOST_TEXT - 1] + "…"
+    if not line:
         return ""
-    fence = "`" * (max(map(len, _LONGEST_RUN.findall(one)), default=0) + 1)
-    pad = " " if one.startswith("`") or one.endswith("`") else ""
-    return f"{fence}{pad}{one}{pad}{fence}".replace("|", "\\|")
+    fence = "`" * (max(map(len, _LONGEST_RUN.findall(line)), default=0) + 1)
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{pad}{line}{pad}{fence}".replace("|", "\\|")
 
 
 def link(issue: str) -> str:
-    """The issue, linked; a finding of ours as text."""
+    """Return a link to the issue; a finding of ours as text."""
     address = page(issue)
     return f"[{issue}]({address})" if address else plain(issue)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table of Markdown cells without a bare pipe, and the empty one after it."""
+    """Yield a Markdown table, whose cells have no bare pipe, and the empty line after it."""
     yield f"| {' | '.join(head)} |"
     yield "|" + " --- |" * len(head)
     for row in rows:

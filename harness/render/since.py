@@ -8,9 +8,9 @@ from harness.render.terminal_lines import title, wrapped
 from harness.verdicts.since import Timeline
 
 
-def lines(found: Sequence[Timeline]) -> Iterator[str]:
+def lines(timelines: Sequence[Timeline]) -> Iterator[str]:
     """Each timeline for the terminal, in lines of at most 80 columns."""
-    for timeline in found:
+    for timeline in timelines:
         yield title(timeline.title)
         width = max((len(stack.name) for stack in timeline.stacks), default=0)
         for stack in timeline.stacks:
@@ -24,18 +24,18 @@ def _conclusion(timeline: Timeline) -> str:
         bad, after = timeline.names("wrong"), timeline.first_good_after
         if not bad:
             return "Expectations declare no failure on these."
-        said = f"Expectations declare it first on {bad[0]}, last on {bad[-1]}, and "
-        return said + (f"no more on {after}." if after else "on no later one not to be there.")
+        text = f"Expectations declare it first on {bad[0]}, last on {bad[-1]}, and "
+        return text + (f"no more on {after}." if after else "on no later one not to be there.")
     if not timeline.known:
         return "Never measured: on no stack did a case of it run to an answer."
     bad = timeline.names("wrong")
     if not bad:
         return f"Never wrong on the stacks that measured it: {len(timeline.known)}."
     after = timeline.first_good_after
-    said = f"First bad {bad[0]}, last bad {bad[-1]}, "
-    said += f"first good after it {after}." if after else "no good stack after it."
+    text = f"First bad {bad[0]}, last bad {bad[-1]}, "
+    text += f"first good after it {after}." if after else "no good stack after it."
     if timeline.known[0].answer.wrong:
-        said += f" {bad[0]} is the first stack that measured it: it may be older."
+        text += f" {bad[0]} is the first stack that measured it: it may be older."
     if timeline.changes > (1 if timeline.known[0].answer.wrong else 2):
-        said += f" Not monotonic: the answer changes {timeline.changes} times."
-    return said
+        text += f" Not monotonic: the answer changes {timeline.changes} times."
+    return text

@@ -47,7 +47,7 @@ class Steps:
     _plans: dict[str, Plan] = field(default_factory=dict)  # of classes, by name
 
     def plan(self) -> None:
-        """Fill in ``found``, and have the bundle require all."""
+        """Fill in ``steps``, and have the bundle require all."""
         item, info = self.item, self.item._fixtureinfo
         self.bundle.reserve(
             {n for n in item.fixturenames if not self._is_parameter(n)} | {"case", *_OWN}

@@ -66,20 +66,23 @@ def shards(
 
 
 def recorded(results: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, float]]:
-    """The durations to write from (id, lane, seconds) of many cases: means for each function."""
+    """Return the durations to write from (id, lane, seconds) of cases: means by function."""
     times: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for case, lane, seconds in results:
         times[lane][function_of(case)].append(seconds)
     return {
-        lane: {function: round(fmean(found), 3) for function, found in sorted(functions.items())}
+        lane: {
+            function: round(fmean(durations), 3)
+            for function, durations in sorted(functions.items())
+        }
         for lane, functions in sorted(times.items())
     }
 
 
 def read_durations(path: Path | None) -> Durations:
-    """The recorded durations; none without a file.
+    """Return the recorded durations, or none without a file.
 
-    Raises BadInputError for a file that is not what ``xla-harness ci durations`` writes.
+    Raises BadInputError for a file that ``xla-harness ci durations`` did not write.
     """
     if path is None:
         return {}
@@ -104,7 +107,7 @@ def _seconds(value: Any) -> float:
 
 
 def read_cases(path: Path) -> frozenset[str]:
-    """The ids of a file, one a line; raises BadInputError naming it."""
+    """Return the ids in a file, one a line; raise BadInputError naming the file."""
     try:
         lines = read_text(path).splitlines()
     except BadInputError as error:

@@ -20,7 +20,7 @@ class Tracebacks:
     """The plugin that folds them, registered where there is a terminal."""
 
     def __init__(self, reporter: TerminalReporter, records: Sequence[Record]) -> None:
-        """``records`` are those of the run, as they come in."""
+        """Remember the run's ``records``, which grow as results come in."""
         self._reporter = reporter
         self._records = records
 
@@ -65,7 +65,7 @@ def _alike(
     keys = {record.id: record.cause for record in records}
     failures = Counter(report.nodeid for reports in lists.values() for report in reports)
     first: dict[tuple[object, ...], BaseReport] = {}
-    found: dict[int, list[BaseReport]] = {}
+    by_representative: dict[int, list[BaseReport]] = {}
     for name, reports in lists.items():
         for report in reports:
             key = keys.get(report.nodeid)
@@ -75,5 +75,5 @@ def _alike(
                 continue
             representative = first.setdefault((name, *key), report)
             if representative is not report:
-                found.setdefault(id(representative), []).append(report)
-    return found
+                by_representative.setdefault(id(representative), []).append(report)
+    return by_representative

@@ -22,14 +22,17 @@ class Asked(Protocol):
 
 
 def move_between(base: Mapping[str, Asked], candidate: Mapping[str, Asked]) -> Move | None:
-    """The move that both sides' cases, by their ids, are about; None if they are about none.
+    """Return the move that both sides' cases, by their ids, are about; None if there is none.
 
-    A move is from a framework that only the base asks to one that only the candidate asks. Of
-    several such pairs, as when the candidate has no JAX either, it is the one with the most cases
-    in common.
+    A move is from a framework that only the base has to one that only the candidate has. If there
+    are several such pairs, as when the candidate has no JAX either, it is the pair with the most
+    cases in common.
     """
-    asked = [{each.framework for each in side.values()} - {""} for side in (base, candidate)]
-    moves = [Move(*each) for each in product(asked[0] - asked[1], asked[1] - asked[0])]
+    frameworks = [{each.framework for each in side.values()} - {""} for side in (base, candidate)]
+    moves = [
+        Move(*each)
+        for each in product(frameworks[0] - frameworks[1], frameworks[1] - frameworks[0])
+    ]
     if len(moves) <= 1:
         return next(iter(moves), None)
     common = {each: len(pairs(base, candidate, each)) for each in moves}
@@ -40,7 +43,7 @@ def move_between(base: Mapping[str, Asked], candidate: Mapping[str, Asked]) -> M
 def pairs(
     base: Mapping[str, Asked], candidate: Mapping[str, Asked], move: Move
 ) -> Mapping[str, str]:
-    """The candidate's id of each case of the base that both frameworks are asked.
+    """Return the candidate's id of each case of the base that both frameworks have.
 
     Both have the same function and parameters, and the same devices. They may be divided among
     processes differently, since a process of TorchTPU has one chip: a case without one of the same
@@ -60,12 +63,12 @@ def pairs(
 
 
 def without_framework(id_: str, each: Asked) -> str:
-    """The id of a case without the name of its framework."""
+    """Return the id of a case without the name of its framework."""
     return _renamed(id_, each, f"{_target(each)}-")
 
 
 def without_processes(id_: str, each: Asked) -> str:
-    """The id of a case without its framework, and without how its devices are divided."""
+    """Return the id of a case without its framework, and without how its devices are divided."""
     return _renamed(id_, each, f"{each.lane}-{each.topology.partition('@')[0]}-")
 
 
@@ -77,12 +80,12 @@ def aligned(before: Side, after: Side) -> tuple[Side, Side, Move | None]:
     move = move_between(base, candidate)
     if move is None:
         return before, after, None
-    found = pairs(base, candidate, move)
+    paired = pairs(base, candidate, move)
     both = {
         theirs: _renamed(theirs, each := candidate[theirs], f"{_target(each)}-{'..'.join(move)}")
-        for theirs in found.values()
+        for theirs in paired.values()
     }
-    ours = {ours: both[theirs] for ours, theirs in found.items()}
+    ours = {ours: both[theirs] for ours, theirs in paired.items()}
     return _with_keys(before, ours), _with_keys(after, both), move
 
 
@@ -97,10 +100,8 @@ def _named(
     paired: Collection[str],
 ) -> Mapping[str, str]:
     """Of what the framework is asked and has no pair yet: the first id with each name."""
-    asked = [id_ for id_, each in side.items() if each.framework == framework]
-    return {
-        name_of(id_, side[id_]): id_ for id_ in sorted(asked, reverse=True) if id_ not in paired
-    }
+    ids = [id_ for id_, each in side.items() if each.framework == framework]
+    return {name_of(id_, side[id_]): id_ for id_ in sorted(ids, reverse=True) if id_ not in paired}
 
 
 def _renamed(id_: str, each: Asked, target: str) -> str:

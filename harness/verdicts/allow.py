@@ -24,7 +24,7 @@ class Allowed:
 
 def apply(entries: tuple[AllowEntry, ...], comparison: Comparison) -> Allowed:
     """Which cases are signed off. Raises BadInputError when two entries allow one case."""
-    found: dict[str, AllowEntry] = {}
+    by_case: dict[str, AllowEntry] = {}
     used = set()
     for case in comparison.of(*REFUSALS):
         fits = [entry for entry in entries if entry.allows(case)]
@@ -34,6 +34,6 @@ def apply(entries: tuple[AllowEntry, ...], comparison: Comparison) -> Allowed:
                 "expected one entry at most for a case"
             )
         for entry in fits:
-            found[case.key] = entry
+            by_case[case.key] = entry
             used.add(entry.where)
-    return Allowed(found, tuple(entry for entry in entries if entry.where not in used))
+    return Allowed(by_case, tuple(entry for entry in entries if entry.where not in used))

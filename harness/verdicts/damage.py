@@ -43,10 +43,10 @@ def deciding(
     They may hold the baseline of a case of the runs ``asked``. A file whose name says no stack and
     no time may hold any. ``cursor`` is of ``harness.verdicts.rules.ask_about``.
     """
-    asked = cursor.execute("SELECT max(run), list(DISTINCT stack) FROM asked").fetchone()
-    if asked is None or asked[0] is None:
+    row = cursor.execute("SELECT max(run), list(DISTINCT stack) FROM asked").fetchone()
+    if row is None or row[0] is None:
         return ()
-    last, stacks = asked
+    last, stacks = row
     return tuple(
         each
         for each in set_aside

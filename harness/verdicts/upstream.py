@@ -74,7 +74,7 @@ class Row:
         return [result for result in results if self.names(result.id)]
 
     def answer(self, results: Sequence[Measured]) -> RowAnswer:
-        """What its cases say of the stack, given the results that ``select`` gave."""
+        """Return the stack's answer, from the results that ``select`` chose."""
         works = sum(r.outcome in WORKS for r in results)
         silent = sum(r.outcome == Kind.SKIPPED or self.is_before(r.layer) for r in results)
         return RowAnswer(works, len(results) - works - silent, silent)

@@ -20,5 +20,5 @@ class _Row(Table):
 
 
 def load(path: Path) -> tuple[Row, ...]:
-    """The rows of the file; raises BadInputError naming the file and the key."""
+    """Return the rows of the file; raise BadInputError naming the file and the key."""
     return tuple(Row(**dict(row)) for _, row in read_tables(path, "row", _Row))

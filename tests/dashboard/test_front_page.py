@@ -72,10 +72,10 @@ def test_one_cause_on_two_stacks_says_what_changed_on_each(tmp_path: Path) -> No
 
     stacks = ["2.9.0", "nightly"]
     write(tmp_path / "h", [Told(CASE, becomes=breaks_at(2))], range(3), stacks, versions)
-    said = section(front(tmp_path / "h", tmp_path / "site"), "1 regressed worked on the baseline")
-    assert said.count("Boom") == 1
-    assert "since 2026-01-03; changed: libtpu 0.0.21 -> 0.0.23 on nightly" in said
-    assert "since 2026-01-03; no version, commit or machine changed on 2.9.0" in said
+    text = section(front(tmp_path / "h", tmp_path / "site"), "1 regressed worked on the baseline")
+    assert text.count("Boom") == 1
+    assert "since 2026-01-03; changed: libtpu 0.0.21 -> 0.0.23 on nightly" in text
+    assert "since 2026-01-03; no version, commit or machine changed on 2.9.0" in text
 
 
 def test_a_new_stack_is_compared_with_the_one_before_it(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_a_case_that_broke_tonight_is_not_still_failing_too(tmp_path: Path) -> N
 
 def test_an_issue_without_a_good_stack_is_not_fixed_yet(tmp_path: Path) -> None:
     """``open`` would read as the state of the issue upstream."""
-    told = Told(CASE, upstream=("pytorch/xla#1",), becomes=breaks_at(0))
-    write(tmp_path / "h", [told], range(2), ["2.9.0"])
+    planted = Told(CASE, upstream=("pytorch/xla#1",), becomes=breaks_at(0))
+    write(tmp_path / "h", [planted], range(2), ["2.9.0"])
     front(tmp_path / "h", tmp_path / "site")
     page = Page(tmp_path / "site" / "issues.html")
     words = page.words

@@ -38,9 +38,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[playwright.Browser]:
     with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield found
-        found.close()
+        chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def page(browser: playwright.Browser) -> Iterator[playwright.Page]:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    with served(site) as found:
-        yield found
+    with served(site) as url:
+        yield url
 
 
 def search(page: playwright.Page, text: str) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ ABOUT_8854 = [
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "matches"),
     [
         ("8854", ABOUT_8854),
         ("pytorch/xla#8854", ABOUT_8854),
@@ -91,10 +91,10 @@ ABOUT_8854 = [
     ],
 )
 def test_search_finds(
-    address: str, page: playwright.Page, text: str, found: list[tuple[str, str]]
+    address: str, page: playwright.Page, text: str, matches: list[tuple[str, str]]
 ) -> None:
     page.goto(address + "runs.html")
-    assert search(page, text) == found
+    assert search(page, text) == matches
 
 
 def test_the_example_in_the_box_finds_something(address: str, page: playwright.Page) -> None:
@@ -142,5 +142,5 @@ def test_without_script_everything_is_listed(address: str, browser: playwright.B
 
 def test_every_hostile_name_can_be_found_as_text(site: Path) -> None:
     text = Page(site / "search.html").text
-    for told in HOSTILE:
-        assert not told.name.isprintable() or (told.name or "(no name)") in text
+    for planted in HOSTILE:
+        assert not planted.name.isprintable() or (planted.name or "(no name)") in text

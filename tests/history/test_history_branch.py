@@ -138,9 +138,9 @@ def test_a_damaged_run_is_not_pushed(
     _runs(here, "two")
     _damage(path)
     assert cli.main(["ci", "history", "push", str(here), "--remote", str(remote)]) == PARTIAL
-    said = capsys.readouterr()
-    assert said.out == "pushed=1\n"
-    assert f"set aside: {path.relative_to(here)}: damaged" in said.err
+    captured = capsys.readouterr()
+    assert captured.out == "pushed=1\n"
+    assert f"set aside: {path.relative_to(here)}: damaged" in captured.err
     assert _on_the_branch(remote, tmp_path / "there") == ["two"]
 
 
@@ -161,8 +161,8 @@ def test_a_run_that_is_damaged_on_the_branch_is_replaced(
     assert path.read_bytes() == whole
     capsys.readouterr()
     assert cli.main(["ci", "history", "push", str(here), *to]) == 0
-    said = capsys.readouterr()
-    assert (said.out, name in said.err) == ("pushed=1\n", True)
+    captured = capsys.readouterr()
+    assert (captured.out, name in captured.err) == ("pushed=1\n", True)
     assert cli.main(["ci", "history", "fetch", str(tmp_path / "there"), *to]) == 0
     assert _cases(tmp_path / "there") == ["one"]
 
@@ -175,8 +175,8 @@ def test_names_that_no_recorder_gives_stay_on_the_branch(tmp_path: Path, remote:
     ]
     _commit(remote, dict.fromkeys([*bad, "README.md"], b"x"))
     Branch(str(remote), "history").push(_runs(tmp_path / "here", "one"))
-    found = Branch(str(remote), "history").fetch(tmp_path / "there")
-    assert (found.runs, len(found.set_aside)) == (1, 2)
+    fetched = Branch(str(remote), "history").fetch(tmp_path / "there")
+    assert (fetched.runs, len(fetched.set_aside)) == (1, 2)
     assert _cases(tmp_path / "there") == ["one"]
     assert not (tmp_path / "there/README.md").exists()
 

@@ -36,9 +36,9 @@ VIEWS = ("runs", "answers", "flaky")
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     folder = tmp_path_factory.mktemp("nights")
-    found = History(folder / "history")
-    found.record(nights.write(folder))
-    return found
+    recorded_history = History(folder / "history")
+    recorded_history.record(nights.write(folder))
+    return recorded_history
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def asked(history: History) -> list[str]:
 
 @pytest.fixture(scope="module")
 def spark(
-    history: History, asked: list[str], tmp_path_factory: pytest.TempPathFactory
+    history: History, chosen: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     """A session with the views that the document tells to make."""
     builder = spark_sql.SparkSession.builder.master("local[2]")
@@ -58,7 +58,7 @@ def spark(
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     for text in documented().values():
-        runs = " OR c.run = ".join(f"'{run}'" for run in asked)
+        runs = " OR c.run = ".join(f"'{run}'" for run in chosen)
         session.sql(text.replace("'DIR'", f"'{history.location}'").replace("'RUN'", runs))
     for name in VIEWS:
         session.sql(f"CREATE TEMPORARY VIEW {name} AS {statement(name)}")
@@ -76,9 +76,9 @@ def documented() -> dict[str, str]:
 @pytest.mark.parametrize(
     "name", sorted(path.stem for path in SQL.glob("*.sql") if path.stem not in VIEWS[:2])
 )
-def test_same_answer(history: History, spark: Any, asked: list[str], name: str) -> None:
+def test_same_answer(history: History, spark: Any, chosen: list[str], name: str) -> None:
     here = history.ask(
-        lambda connection: ask_about(connection, asked).execute(statement(name)).fetchall()
+        lambda connection: ask_about(connection, chosen).execute(statement(name)).fetchall()
     )
     there = [tuple(row) for row in spark.sql(statement(name)).collect()]
     assert normal(there) == normal(here)

@@ -46,9 +46,9 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def history(tmp_path: Path) -> History:
     """One with a run of each of the real reports."""
-    found = History(tmp_path / "history")
-    found.record(REAL)
-    return found
+    recorded = History(tmp_path / "history")
+    recorded.record(REAL)
+    return recorded
 
 
 def test_what_is_recorded_is_what_sql_gives_back(history: History) -> None:
@@ -58,8 +58,8 @@ def test_what_is_recorded_is_what_sql_gives_back(history: History) -> None:
         (stack, lane) for stack in ("2.5.1", "2.8.0", "2.9.0") for lane in ("cpu", "virtual-tpu")
     ]
     assert rows == [(*each, 200, 1) for each in lanes]
-    found = history.connect().execute("SELECT * FROM cases LIMIT 0").description
-    assert [name for name, *_ in found or ()] == [*SCHEMA.names, "date", "stack"]
+    description = history.connect().execute("SELECT * FROM cases LIMIT 0").description
+    assert [name for name, *_ in description or ()] == [*SCHEMA.names, "date", "stack"]
     case = asked(
         history,
         "SELECT c.date::VARCHAR, c.torch_xla, c.layer, c.upstream, c.properties['executions'], "
@@ -82,8 +82,8 @@ def test_layout_of_the_file_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "spaced.xml").write_text(text.replace('" />', '"/>'))
     (tmp_path / "other.xml").write_text(text.replace('time="0.', 'time="1.', 1))
     history = History(tmp_path / "history")
-    found = history.record([REAL[0], tmp_path / "spaced.xml", tmp_path / "other.xml"])
-    assert [recorded.new for recorded in found] == [True, False, True]
+    records = history.record([REAL[0], tmp_path / "spaced.xml", tmp_path / "other.xml"])
+    assert [recorded.new for recorded in records] == [True, False, True]
 
 
 def test_one_bad_report_costs_itself(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     chance = random.Random(9)
     small = tmp_path / "small.xml"
     small.write_text('<testsuite><testcase name="a"/></testsuite>')
-    said = 0
+    counted = 0
     for _ in range(4):
         line = [sys.executable, "-c", KILLED, str(tmp_path / "h"), str(small)]
         with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
@@ -174,10 +174,10 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
             process.stdout.readline()
             time.sleep(chance.uniform(0.01, 0.3))
             process.send_signal(signal.SIGKILL)
-            said = max(said, *(int(text) for text in process.stdout.read().split()), 0)
+            counted = max(counted, *(int(text) for text in process.stdout.read().split()), 0)
         history = History(tmp_path / "h")
         ((count,),) = asked(history)
-        assert said + 1 <= count <= said + 2
+        assert counted + 1 <= count <= counted + 2
         assert history.set_aside == ()
 
 

@@ -64,7 +64,7 @@ def test_annotations_stand_beside_the_file(
     base, candidate = str(JUNIT / "2.9.0-cpu.xml"), str(JUNIT / "2.5.1-cpu.xml")
     del history
     _qualify(tmp_path, base, candidate, "--annotations")
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
-    assert 0 < len(said) <= 10
-    assert said[0].startswith("::error file=suites/")
-    assert "title=regressed (expected)%3A " in said[0]
+    annotations = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
+    assert 0 < len(annotations) <= 10
+    assert annotations[0].startswith("::error file=suites/")
+    assert "title=regressed (expected)%3A " in annotations[0]

@@ -110,8 +110,8 @@ def check(failing: Failing) -> None:
     assert {name.partition("[")[0] for name in outcomes} == NAMES, shown
     for name, outcome in outcomes.items():
         if outcome != "passed":
-            told = ran.properties(name)["failure"]
-            assert FULL in told or "as declared" in told, (name, told)
+            failure = ran.properties(name)["failure"]
+            assert FULL in failure or "as declared" in failure, (name, failure)
     hit = [n for n, outcome in outcomes.items() if outcome != "passed"]
     assert len(hit) <= 2 or not failing.is_one, shown
     assert ran.code == 1, shown

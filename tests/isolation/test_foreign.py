@@ -120,12 +120,12 @@ KINDS_IDS = {
 
 def by_id(ran: Ran) -> dict[str, str]:
     """Outcomes by the id below the file."""
-    found = {}
+    lines_by_id = {}
     for line in re.findall(
         r"^test_inner\.py::(.+) (PASSED|FAILED|ERROR|SKIPPED) +\[", ran.stdout, re.MULTILINE
     ):
-        found[line[0]] = line[1].lower()
-    return found
+        lines_by_id[line[0]] = line[1].lower()
+    return lines_by_id
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def test_memory_is_gathered_in_huge_pages_for_many_cases(
     project.write("test_inner.py", MANY.replace("CASES", str(cases)))
     ran = project.run(*options)
     assert set(ran.outcomes.values()) == {"passed"}
-    found = [int(file.read_text()) for file in project.path.glob("huge-*")]
-    assert len(found) == cases
-    first = found.count(0)  # whose results come before it is done, of each worker
+    pages = [int(file.read_text()) for file in project.path.glob("huge-*")]
+    assert len(pages) == cases
+    first = pages.count(0)  # whose results come before it is done, of each worker
     assert first == (5 * (2 if options else 1) if gathered else cases)

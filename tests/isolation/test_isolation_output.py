@@ -47,13 +47,13 @@ ENDS = {
 
 def sections(project: Project) -> dict[tuple[str, str], dict[str, str]]:
     """The sections of each report that was told, by case and phase."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    by_report: dict[tuple[str, str], dict[str, str]] = {}
     for line in (project.path / "reports.jsonl").read_text(encoding="utf-8").splitlines():
         id_, when, parts = json.loads(line)
         key = id_.split("::")[1].partition("[")[0], when
-        assert key not in found, "a report was told twice"
-        found[key] = dict(parts)
-    return found
+        assert key not in by_report, "a report was told twice"
+        by_report[key] = dict(parts)
+    return by_report
 
 
 @pytest.mark.parametrize("how", ["--isolation=fork", "--isolation=none", "-n1"])
@@ -67,19 +67,22 @@ def test_output_belongs_to_its_phase_and_case(project: Project, how: str) -> Non
     )
     # PYTHONUNBUFFERED because pytest's own capture leaves what is in C's buffers.
     project.run(how, **({"PYTHONUNBUFFERED": "1"} if how == "--isolation=none" else {}))
-    found = sections(project)
-    assert len(found) == 9
+    by_report = sections(project)
+    assert len(by_report) == 9
     for stream, ways in (("stdout", ["C", "Python", "write"]), ("stderr", ["Python", "write"])):
-        for when, case, what in (
+        for when, case, phase in (
             ("setup", "test_one", "setup"),
             ("call", "test_one", "one"),
             ("teardown", "test_one", "teardown"),
             ("call", "test_two", "two"),
         ):
-            text = found[case, "teardown"][f"Captured {stream} {when}"]
-            assert sorted(text.splitlines()) == [f"{what} by {way}" for way in ways]
-    assert list(found["test_one", "setup"]) == ["Captured stdout setup", "Captured stderr setup"]
-    assert not any(text for (case, _), text in found.items() if case == "test_silent")
+            text = by_report[case, "teardown"][f"Captured {stream} {when}"]
+            assert sorted(text.splitlines()) == [f"{phase} by {way}" for way in ways]
+    assert list(by_report["test_one", "setup"]) == [
+        "Captured stdout setup",
+        "Captured stderr setup",
+    ]
+    assert not any(text for (case, _), text in by_report.items() if case == "test_silent")
 
 
 @pytest.mark.parametrize("passing", ["true", "false"])
@@ -89,11 +92,11 @@ def test_output_before_the_end_is_in_junit(project: Project, passing: str) -> No
     ran = project.run("-o", "junit_logging=all", "-o", f"junit_log_passing_tests={passing}")
     for name in ENDS:
         case = ran.cases[f"test_{name}"]
-        for what in ("setup", name):
+        for phase in ("setup", name):
             for way in ("Python", "write"):
-                assert f"{what} by {way}" in case.system_out
-                assert f"{what} by {way}" in case.system_err
-            assert f"{what} by C" in case.system_out
+                assert f"{phase} by {way}" in case.system_out
+                assert f"{phase} by {way}" in case.system_err
+            assert f"{phase} by C" in case.system_out
         assert {f"{other} by C" in case.system_out for other in ENDS if other != name} == {False}
 
 
@@ -162,9 +165,9 @@ def test_output_is_shown_live_without_capture(
 ) -> None:
     project.write("test_inner.py", WRITER + "def test_x(around): say('call')")
     ran = project.run(option, "-q")
-    for what in ("setup", "call", "teardown"):
-        assert (f"{what} by C" in ran.stdout) == shown
-        assert (f"{what} by write" in ran.stderr) == shown
+    for phase in ("setup", "call", "teardown"):
+        assert (f"{phase} by C" in ran.stdout) == shown
+        assert (f"{phase} by write" in ran.stderr) == shown
     assert ran.outcomes == {"test_x": "passed"}
 
 

@@ -55,9 +55,9 @@ def pids(project: Project, count: int) -> list[int]:
     end = time.monotonic() + 30
     while time.monotonic() < end:
         file = project.path / "pids"
-        found = file.read_text(encoding="utf-8").split() if file.exists() else []
-        if len(found) >= count:
-            return list(map(int, found))
+        texts = file.read_text(encoding="utf-8").split() if file.exists() else []
+        if len(texts) >= count:
+            return list(map(int, texts))
         time.sleep(0.02)
     raise AssertionError(f"fewer than {count} processes were started")
 
@@ -140,12 +140,12 @@ def test_killing_pytest_ends_what_its_cases_have_started(
 
 def watchdogs(project: Project) -> list[int]:
     """The processes that run pytest, or watch over one, in the project's folder."""
-    found = []
+    pids_ = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if (process / "cwd").readlink() == project.path:
-                found.append(int(process.name))
-    return found
+                pids_.append(int(process.name))
+    return pids_
 
 
 def test_what_was_killed_with_its_watchdog_ends_at_the_next_start(project: Project) -> None:

@@ -89,8 +89,8 @@ def written(folder: Path, report: dict[str, Any], night: int) -> Path:
     """The report as a file: on the first night everything passes, on the second it is as drawn."""
     suite = ET.Element("testsuite", timestamp=f"2026-10-{night:02}T02:30:00+00:00")
     suite.set("hostname", report["hostname"])
-    said = {"stack": report["stack"], **report["versions"]}
-    properties(suite, [*said.items(), *([("xla_harness_report", "3")] if report["ours"] else [])])
+    facts = {"stack": report["stack"], **report["versions"]}
+    properties(suite, [*facts.items(), *([("xla_harness_report", "3")] if report["ours"] else [])])
     for number, drawn in enumerate(report["cases"]):
         name = f"{number}{drawn['name']}"
         case = ET.SubElement(suite, "testcase", name=name, classname=drawn["classname"])
@@ -110,30 +110,30 @@ def written(folder: Path, report: dict[str, Any], night: int) -> Path:
     return path
 
 
-def properties(parent: ET.Element, said: list[tuple[str, str]]) -> None:
+def properties(parent: ET.Element, values: list[tuple[str, str]]) -> None:
     element = ET.SubElement(parent, "properties")
-    for name, value in said:
+    for name, value in values:
         ET.SubElement(element, "property", name=name, value=value)
 
 
 @pytest.fixture(scope="module")
 def github() -> Iterator[GitHub]:
-    with serve() as found:
-        yield found
+    with serve() as server:
+        yield server
 
 
 def run(*arguments: str) -> tuple[int, str]:
     text = io.StringIO()
     with redirect_stdout(text), redirect_stderr(text):
         code = cli.main(arguments)
-    said = text.getvalue()
-    assert "Traceback" not in said, said
-    assert code in (0, 1, 2, 3), said
-    for line in said.split("\n"):
+    output = text.getvalue()
+    assert "Traceback" not in output, output
+    assert code in (0, 1, 2, 3), output
+    for line in output.split("\n"):
         assert line.isprintable(), line
         assert "##[" not in line, line
         assert not line.lstrip().startswith("::") or COMMAND.fullmatch(line), line
-    return code, said
+    return code, output
 
 
 @settings(

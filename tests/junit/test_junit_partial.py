@@ -33,14 +33,14 @@ UNREADABLE = {
 
 
 def case(name: str, attributes: str = 'time="1.5"', outcome: str = "passed") -> str:
-    said = {
+    values = {
         "id": f"a.py::{name}",
         "lane": "cpu",
         "topology": "4",
         "outcome": outcome,
         "actual": outcome,
     }
-    each = "".join(f'<property name="{k}" value="{v}"/>' for k, v in said.items())
+    each = "".join(f'<property name="{k}" value="{v}"/>' for k, v in values.items())
     return f'<testcase name="{name}" {attributes}><properties>{each}</properties></testcase>'
 
 
@@ -89,11 +89,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_report_is_refused_by_every_command(capsys: Captured, name: str, kind: str) -> None:
-    hostile, said = HOSTILE[kind]
+    hostile, message = HOSTILE[kind]
     path = hostile(Path("0-0", "report.xml"))
     known = {"FILE": str(path), "FOLDER": str(path.parent)}
     assert cli.main([known.get(word, word) for word in COMMANDS[name]]) == 2
-    assert f"{path}: expected a JUnit report: line 1: {said}" in capsys.readouterr().err
+    assert f"{path}: expected a JUnit report: line 1: {message}" in capsys.readouterr().err
     assert not Path("new").exists()
 
 
@@ -113,9 +113,9 @@ def test_one_bad_case_costs_itself(tmp_path: Path, capsys: Captured, attribute: 
         ("a.py::c", "failed", ""),
     ]
     assert cli.main(["verdict", "latest", "--history", str(history)]) == 1  # never forgotten
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Refused: 1 missing." in said
-    assert f"can't be read: {UNREADABLE[attribute]}" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Refused: 1 missing." in output
+    assert f"can't be read: {UNREADABLE[attribute]}" in output
 
 
 @pytest.mark.parametrize("element", ["<failure/>", '<error message="failed on teardown"/>'])
@@ -174,9 +174,9 @@ def test_qualify_names_what_it_did_not_read(tmp_path: Path, capsys: Captured) ->
 def test_qualify_refuses_a_case_that_cannot_be_read(tmp_path: Path) -> None:
     base = report(tmp_path / "base.xml", case("a"), case("b"))
     candidate = report(tmp_path / "candidate.xml", case("a"), case("b", 'time="-1"'))
-    code, found = qualify(tmp_path, base, candidate)
+    code, failures = qualify(tmp_path, base, candidate)
     assert code == 1
-    (why,) = (failure for name, failure in found.items() if name.startswith("a.py::b"))
+    (why,) = (failure for name, failure in failures.items() if name.startswith("a.py::b"))
     assert why == "skipped: can't be read: attribute 'time': expected seconds, found '-1'"
 
 
@@ -200,9 +200,9 @@ def test_count_that_is_none(tmp_path: Path) -> None:
     path = report(tmp_path / "1.xml", case("a"))
     head = '<properties><property name="left out: x" value="abc"/></properties>'
     path.write_text(path.read_text().replace(HEAD, HEAD + head))
-    found = read(path)
-    assert (len(found.results), dict(found.left_out)) == (1, {})
-    assert found.faults == (f"{path}: property 'left out: x': expected a number, found 'abc'",)
+    content = read(path)
+    assert (len(content.results), dict(content.left_out)) == (1, {})
+    assert content.faults == (f"{path}: property 'left out: x': expected a number, found 'abc'",)
 
 
 def test_dashboard_is_published_without_a_damaged_file(tmp_path: Path, capsys: Captured) -> None:
@@ -236,13 +236,17 @@ def merged(tmp_path: Path, capsys: Captured, *workers: str) -> tuple[int, dict[s
         (folder / "report.xml").write_text(text)
     out = tmp_path / "merged.xml"
     code = cli.main(["ci", "jobset", "merge", *map(str, folders), "--out", str(out)])
-    said = capsys.readouterr()
-    found = read(out)
-    assert not found.faults
+    captured = capsys.readouterr()
+    content = read(out)
+    assert not content.faults
     again = {c.id: c.outcome for c in read_run(out, Said()).cases}
-    outcomes = {result.id: str(result.outcome) for result in found.results.values()}
+    outcomes = {result.id: str(result.outcome) for result in content.results.values()}
     assert again == outcomes
-    return code, {id_.partition("::")[2]: said for id_, said in outcomes.items()}, said.out
+    return (
+        code,
+        {id_.partition("::")[2]: outcome for id_, outcome in outcomes.items()},
+        captured.out,
+    )
 
 
 def text(*cases: str, end: bool = True) -> str:
@@ -252,16 +256,16 @@ def text(*cases: str, end: bool = True) -> str:
 def test_worker_with_a_cut_report_has_none(tmp_path: Path, capsys: Captured) -> None:
     """Its cases crashed there; before, it stopped the merge of all others."""
     both = (case("a"), case("b", outcome="failed"))
-    code, outcomes, said = merged(tmp_path, capsys, text(*both), text(*both, end=False))
+    code, outcomes, output = merged(tmp_path, capsys, text(*both), text(*both, end=False))
     assert (code, outcomes) == (1, {"a": "crashed", "b": "crashed"})
     path = tmp_path / "1-0" / "report.xml"
-    assert f"worker 1-0 has no report: {path}: cut off or damaged: unclosed token" in said
+    assert f"worker 1-0 has no report: {path}: cut off or damaged: unclosed token" in output
 
 
 def test_hostile_worker_has_no_report(tmp_path: Path, capsys: Captured) -> None:
-    code, outcomes, said = merged(tmp_path, capsys, text(case("a")), BOMB + text(case("a")))
+    code, outcomes, output = merged(tmp_path, capsys, text(case("a")), BOMB + text(case("a")))
     assert (code, outcomes) == (1, {"a": "crashed"})
-    assert "worker 1-0 has no report:" in said
+    assert "worker 1-0 has no report:" in output
 
 
 @pytest.mark.parametrize("where", ["one", "all"])
@@ -269,19 +273,19 @@ def test_bad_case_of_a_worker_crashed_there(tmp_path: Path, capsys: Captured, wh
     bad = text(case("a"), case("b", 'time="-1"'))
     good = text(case("a"), case("b"))
     workers = (good, bad) if where == "one" else (bad, bad)
-    code, outcomes, said = merged(tmp_path, capsys, *workers)
+    code, outcomes, output = merged(tmp_path, capsys, *workers)
     assert (code, outcomes) == (1, {"a": "passed", "b": "crashed"})
     path = tmp_path / "1-0" / "report.xml"
-    assert f"worker 1-0: {path}: test case 'b': attribute 'time'" in said
+    assert f"worker 1-0: {path}: test case 'b': attribute 'time'" in output
 
 
 def test_merge_names_a_case_of_which_nobody_knows_which_it_is(
     tmp_path: Path, capsys: Captured
 ) -> None:
     workers = (text(case("a")), text(case("a"), '<testcase name=""/>'))
-    code, outcomes, said = merged(tmp_path, capsys, *workers)
+    code, outcomes, output = merged(tmp_path, capsys, *workers)
     assert (code, outcomes) == (PARTIAL, {"a": "passed"})
-    assert "test case '': expected a name, found none" in said
+    assert "test case '': expected a name, found none" in output
 
 
 def test_plain_test_that_a_worker_lacks_has_crashed_there(tmp_path: Path, capsys: Captured) -> None:

@@ -64,17 +64,17 @@ def test_no_flipped_bit_qualifies(
     """Also of a report from before there were seals, where a property's name can be lost."""
     base, candidate = reports
     chance, whole = random.Random(4), base.read_bytes()
-    asked = ["qualify", str(base), str(candidate), "--no-attribution", "--reruns=0"]
-    asked += ["--out", str(tmp_path / "out")]
-    assert cli.main(asked) == 1
+    command = ["qualify", str(base), str(candidate), "--no-attribution", "--reruns=0"]
+    command += ["--out", str(tmp_path / "out")]
+    assert cli.main(command) == 1
     for content in (whole, _unsealed(whole)):
         for _ in range(6):
             base.write_bytes(_flip(content, chance))
-            assert cli.main(asked) in (1, 2, 3)
+            assert cli.main(command) in (1, 2, 3)
         at = content.index(b'name="outcome"') + len(b'name="')
         base.write_bytes(content[:at] + b"k" + content[at + 1 :])
         capsys.readouterr()
-        assert cli.main(asked) != 0
+        assert cli.main(command) != 0
         assert str(base) in capsys.readouterr().err
 
 

@@ -85,25 +85,25 @@ def test_every_call_is_counted_and_arrives(
 ) -> None:
     more = {"MEGASCALE_NUM_SLICES": slices, "VIRTUAL_TPU_TOPOLOGY": f"{slices}x2"}
     more["VIRTUAL_TPU_BOUNDS"] = "1,2,1"
-    asked = Asked(program, tmp_path, other, **more)
+    run = Asked(program, tmp_path, other, **more)
     frameworks = [name for name in ("torch_xla", "jax") if f"import {name[:3]}" in program]
     total = 2 * int(slices)
-    assert asked.stdout.splitlines() == [f"{SQUARE} {total}"] * len(frameworks), asked.stderr
-    events = asked.events
+    assert run.stdout.splitlines() == [f"{SQUARE} {total}"] * len(frameworks), run.stderr
+    events = run.events
     assert [client.by for client in events.of("client")] == frameworks
     assert len(events.of("compile")) == len(events.of("execute")) >= len(frameworks)
     assert len(events.discoveries) == (2 if slices == "2" else 0)
     # The emulation knows that all slices are in this process; hardware's are never.
     seen, arrived = (
-        [(*entry[:5], *entry[6:]) for entry in shape(e)] for e in (events, asked.arrived)
+        [(*entry[:5], *entry[6:]) for entry in shape(e)] for e in (events, run.arrived)
     )
     assert seen == arrived
-    assert "libother" not in asked.stdout
+    assert "libother" not in run.stdout
 
 
 def test_a_clients_stack_and_guard(other: Path, tmp_path: Path) -> None:
-    asked = Asked(JAX, tmp_path, other, SKIP_MEGASCALE_PJRT_CLIENT="true")
-    (client,) = asked.events.of("client")
+    run = Asked(JAX, tmp_path, other, SKIP_MEGASCALE_PJRT_CLIENT="true")
+    (client,) = run.events.of("client")
     assert client.guard == "true"
     assert not client.discovery
     assert 'File "<string>", line 4, in <module>' in (client.stack or "")
@@ -111,11 +111,11 @@ def test_a_clients_stack_and_guard(other: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_emulated(tmp_path: Path) -> None:
     """OpenXLA's CPU plugin says what it is, and its own error of an older caller comes through."""
-    asked = Asked("import jax; print(jax.devices())\n" + JAX, tmp_path, library.backend_path())
-    assert "CpuDevice(id=0)" in asked.stdout
-    assert "TPU" not in asked.stdout
-    assert "Unexpected PJRT_ExecuteOptions size: expected 112, got 80" in asked.stderr
-    kinds = [event.kind for event in asked.events.all]
+    run = Asked("import jax; print(jax.devices())\n" + JAX, tmp_path, library.backend_path())
+    assert "CpuDevice(id=0)" in run.stdout
+    assert "TPU" not in run.stdout
+    assert "Unexpected PJRT_ExecuteOptions size: expected 112, got 80" in run.stderr
+    kinds = [event.kind for event in run.events.all]
     assert kinds == ["client", "discovered", "compile", "execute", "clients"]
 
 
@@ -128,11 +128,11 @@ WRONG = {
 @pytest.mark.parametrize("path", WRONG)
 def test_what_can_not_be_forwarded_to_is_an_error(path: str, tmp_path: Path) -> None:
     """And never the virtual TPU in its place."""
-    asked = Asked("import jax; jax.config.update('jax_platforms', 'tpu')\n" + JAX, tmp_path, path)
-    assert asked.code
-    assert WRONG[path] in asked.stderr
-    assert not asked.stdout
-    assert not asked.events.all
+    run = Asked("import jax; jax.config.update('jax_platforms', 'tpu')\n" + JAX, tmp_path, path)
+    assert run.code
+    assert WRONG[path] in run.stderr
+    assert not run.stdout
+    assert not run.events.all
 
 
 LIBTPU = """

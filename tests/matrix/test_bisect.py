@@ -20,49 +20,49 @@ G, B, U = StackState.GOOD, StackState.BAD, StackState.UNKNOWN
 @given(st.integers(2, 200), st.data())
 def test_finds_the_change(count: int, data: st.DataObject) -> None:
     first_bad = data.draw(st.integers(1, count - 1))
-    asked: list[int] = []
+    measured: list[int] = []
 
     def ask(name: str) -> StackState:
-        asked.append(int(name))
+        measured.append(int(name))
         return B if int(name) >= first_bad else G
 
-    found = bisect([str(n) for n in range(count)], ask)
-    assert (int(found.good), int(found.bad)) == (first_bad - 1, first_bad)
-    assert found.changes == 1
-    assert len(asked) == len(set(asked)) <= 2 + math.ceil(math.log2(count))
+    point = bisect([str(n) for n in range(count)], ask)
+    assert (int(point.good), int(point.bad)) == (first_bad - 1, first_bad)
+    assert point.changes == 1
+    assert len(measured) == len(set(measured)) <= 2 + math.ceil(math.log2(count))
 
 
 @given(st.lists(st.sampled_from([G, B, U]), max_size=20))
 def test_neighbours_differ_and_unmeasured_ones_are_named(inner: list[StackState]) -> None:
     answers = [G, *inner, B]
     names = [str(n) for n in range(len(answers))]
-    found = bisect(names, lambda name: answers[int(name)])
-    good, bad = int(found.good), int(found.bad)
+    point = bisect(names, lambda name: answers[int(name)])
+    good, bad = int(point.good), int(point.bad)
     assert (answers[good], answers[bad]) == (G, B)
     assert good < bad
     assert all(answers[n] == U for n in range(good + 1, bad))
-    assert found.between == tuple(names[good + 1 : bad])
+    assert point.between == tuple(names[good + 1 : bad])
 
 
 @given(st.lists(st.sampled_from([G, B, U]), max_size=12))
 def test_asking_all_counts_every_change(inner: list[StackState]) -> None:
     answers = [G, *inner, B]
-    found = bisect([str(n) for n in range(len(answers))], lambda n: answers[int(n)], every=True)
+    point = bisect([str(n) for n in range(len(answers))], lambda n: answers[int(n)], every=True)
     known = [a for a in answers if a != U]
-    assert found.changes == sum(a != b for a, b in pairwise(known))
-    assert len(found.answers) == len(answers)
+    assert point.changes == sum(a != b for a, b in pairwise(known))
+    assert len(point.answers) == len(answers)
 
 
 @pytest.mark.parametrize(
-    ("answers", "said"),
+    ("answers", "message"),
     [
         ([B, B], "0 is bad: expected it to be good"),
         ([G, G], "1 is good: expected it to be bad"),
         ([U, B], "0 is not measured"),
     ],
 )
-def test_ends_must_be_what_they_say(answers: list[StackState], said: str) -> None:
-    with pytest.raises(BadInputError, match=said):
+def test_ends_must_be_what_they_say(answers: list[StackState], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
         bisect(["0", "1"], lambda name: answers[int(name)])
 
 
@@ -92,7 +92,7 @@ def test_another_python_is_a_component() -> None:
 
 
 @pytest.mark.parametrize(
-    ("into_base", "into_candidate", "said"),
+    ("into_base", "into_candidate", "sentence"),
     [
         ({"jax": Swap.WORKS, "torch_xla": Swap.SAME}, {}, "torch_xla"),
         ({"jax": Swap.SAME, "torch_xla": Swap.SAME}, {}, "jax or torch_xla, each alone"),
@@ -107,9 +107,9 @@ def test_another_python_is_a_component() -> None:
     ],
 )
 def test_who_carries_it(
-    into_base: dict[str, Swap], into_candidate: dict[str, Swap], said: str
+    into_base: dict[str, Swap], into_candidate: dict[str, Swap], sentence: str
 ) -> None:
-    assert verdict(into_base, into_candidate).startswith(said)
+    assert verdict(into_base, into_candidate).startswith(sentence)
 
 
 def test_the_other_direction_is_asked_only_where_needed() -> None:

@@ -22,8 +22,13 @@ LANES = ("cpu", "virtual-tpu")
 
 def _report(path: Path, stack: str, lane: str, *names: str) -> None:
     suite = ET.Element("testsuite", timestamp="2026-11-21T02:30:00+00:00", hostname="runner")
-    said = {"xla_harness_report": "3", "stack": stack, "torch_xla": stack[:5], "python": "3.11"}
-    _properties(suite, said)
+    properties = {
+        "xla_harness_report": "3",
+        "stack": stack,
+        "torch_xla": stack[:5],
+        "python": "3.11",
+    }
+    _properties(suite, properties)
     for name in names:
         case = ET.SubElement(suite, "testcase", name=name, time="1.0")
         own = {
@@ -37,9 +42,9 @@ def _report(path: Path, stack: str, lane: str, *names: str) -> None:
     ET.ElementTree(suite).write(path)
 
 
-def _properties(parent: ET.Element, said: dict[str, str]) -> None:
+def _properties(parent: ET.Element, values: dict[str, str]) -> None:
     properties = ET.SubElement(parent, "properties")
-    for name, value in said.items():
+    for name, value in values.items():
         ET.SubElement(properties, "property", name=name, value=value)
 
 
@@ -70,16 +75,16 @@ class Night:
         command += ["--time", f"2026-11-{self.day:02}T02:30:00Z", "--commit", "abc"]
         assert cli.main(command) == code
 
-    def rows(self, what: str) -> list[tuple[Any, ...]]:
+    def rows(self, columns: str) -> list[tuple[Any, ...]]:
         night = f"day(date) = {self.day}"
-        sql = f"SELECT {what} FROM cases WHERE {night}"
+        sql = f"SELECT {columns} FROM cases WHERE {night}"
         return History(self.history).ask(lambda connection: connection.execute(sql).fetchall())
 
     def verdicts(self) -> dict[str, list[str]]:
         history = History(self.history)
         runs = [run for (run,) in self.rows("DISTINCT run")]
-        found = history.ask(lambda connection: judge(connection, runs)).of(Verdict.MISSING)
-        return {v.case.rpartition("::")[2]: [v.stack, v.lane, v.message] for v in found}
+        missing = history.ask(lambda connection: judge(connection, runs)).of(Verdict.MISSING)
+        return {v.case.rpartition("::")[2]: [v.stack, v.lane, v.message] for v in missing}
 
 
 @pytest.fixture
@@ -247,10 +252,10 @@ def test_a_cell_speaks_for_its_own_stack_and_lane(night: Night, kind: str) -> No
     change, why = FORGED[kind]
     _changed(night.cell("2.9.0", "cpu", 1), change, ('value="passed"', 'value="failed"'))
     night.collect(PARTIAL)
-    said = night.verdicts()
-    assert set(said) == {"test_1", "test_1b"}
-    assert said["test_1"][:2] == ["2.9.0", "cpu"]
-    assert why in said["test_1"][2]
+    verdicts = night.verdicts()
+    assert set(verdicts) == {"test_1", "test_1b"}
+    assert verdicts["test_1"][:2] == ["2.9.0", "cpu"]
+    assert why in verdicts["test_1"][2]
     assert sorted(night.rows("DISTINCT stack, outcome")) == [
         ("2.5.1+wheels", "passed"), ("2.9.0", "passed"), ("2.9.0", "skipped"),
     ]  # fmt: skip

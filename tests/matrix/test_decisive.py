@@ -94,12 +94,12 @@ def stacks(drift: Drift) -> Drift:
 def _ran(stacks: Drift) -> dict[str, list[str]]:
     """The names of the cases that ran on each stack since this was asked last."""
     file = stacks.path / "ran"
-    found: dict[str, list[str]] = {"1": [], "2": []}
+    by_version: dict[str, list[str]] = {"1": [], "2": []}
     for line in file.read_text().splitlines() if file.exists() else []:
         name, version = line.split()
-        found[version].append(name)
+        by_version[version].append(name)
     file.unlink(missing_ok=True)
-    return {version: sorted(names) for version, names in found.items()}
+    return {version: sorted(names) for version, names in by_version.items()}
 
 
 def _answer(stacks: Drift) -> dict[str, Any]:

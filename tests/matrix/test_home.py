@@ -61,8 +61,8 @@ def test_the_folder_to_run_in(
     tmp_path: Path, files: list[str], here: str, given: str, home_and_root: tuple[str, str]
 ) -> None:
     folder = put(tmp_path, *files) / here
-    found = home_of(["-q", given], folder), project_of(["-q", given], folder)
-    assert found == tuple((tmp_path / name).resolve() for name in home_and_root)
+    homes = home_of(["-q", given], folder), project_of(["-q", given], folder)
+    assert homes == tuple((tmp_path / name).resolve() for name in home_and_root)
 
 
 def test_paths_are_seen_from_there(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_paths_are_seen_from_there(tmp_path: Path) -> None:
 def test_sources_of_a_project(tmp_path: Path) -> None:
     put(tmp_path, "a.py", "src/b/c.py", "src/stacks/d.py", "fixtures/stacks/e.toml", "data.bin")
     put(tmp_path, ".venv/f.py", "env/pyvenv.cfg", "env/lib/g.py", "x/site-packages/h.py")
-    found = [str(path.relative_to(tmp_path)) for path in sources(tmp_path)]
-    assert found == ["a.py", "src/b/c.py", "src/stacks/d.py"]
+    names = [str(path.relative_to(tmp_path)) for path in sources(tmp_path)]
+    assert names == ["a.py", "src/b/c.py", "src/stacks/d.py"]
 
 
 def test_qualify_of_a_project_elsewhere(shared_drift: Drift) -> None:

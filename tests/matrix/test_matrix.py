@@ -17,8 +17,8 @@ PATHS = ("--lanes", "cpu")
 
 
 def reports(drift: Drift, folder: str = "reports/matrix") -> list[str]:
-    found = (drift.path / folder).glob("*/*.xml")
-    return sorted(path.parent.name for path in found if not path.name.startswith("."))
+    paths = (drift.path / folder).glob("*/*.xml")
+    return sorted(path.parent.name for path in paths if not path.name.startswith("."))
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,9 @@ def test_the_result_as_json(matrix: tuple[Drift, str, str]) -> None:
     assert data["no_answer"] == {}
     assert [stack["name"] for stack in data["stacks"]] == ["1", "3", "5", "6"]
     for stack in data["stacks"]:
-        found = read(drift.path / "reports" / "matrix" / stack["name"] / "cpu.xml").results
+        results = read(drift.path / "reports" / "matrix" / stack["name"] / "cpu.xml").results
         assert {c["case"]: c["outcome"] for c in stack["cases"]} == {
-            key: str(result.outcome) for key, result in found.items()
+            key: str(result.outcome) for key, result in results.items()
         }
 
 
@@ -45,12 +45,12 @@ def test_each_cell_has_a_report_and_a_log(matrix: tuple[Drift, str, str]) -> Non
     assert reports(drift) == ["1", "3", "5", "6"]
     for name in ("1", "3", "5", "6"):
         folder = drift.path / "reports" / "matrix" / name
-        found = read(folder / "cpu.xml")
-        assert found.stack == name
-        assert len(found.results) == 6
+        content = read(folder / "cpu.xml")
+        assert content.stack == name
+        assert len(content.results) == 6
         assert "6 cases" not in (folder / "cpu.log").read_text()
         assert f"{name} cpu: running, log in reports/matrix/{name}/cpu.log" in errors
-        passed = sum(result.works for result in found.results.values())
+        passed = sum(result.works for result in content.results.values())
         assert re.search(rf"^{name} cpu: {passed} passed\b.* \(\d+:\d\d\)$", errors, re.MULTILINE)
 
 
@@ -95,8 +95,8 @@ def test_an_answer_is_to_the_sources_it_began_with(shared_drift: Drift) -> None:
         "@pytest.mark.topologies(1)\n"
         "def test_edits(): open(__file__, 'a').write('# edited\\n')\n"
     )
-    asked = ("matrix", "--stacks", "1", *PATHS, "--out", "reports/edited", "--", "-k", "edits")
-    first, second = shared_drift.run(*asked), shared_drift.run(*asked)
+    command = ("matrix", "--stacks", "1", *PATHS, "--out", "reports/edited", "--", "-k", "edits")
+    first, second = shared_drift.run(*command), shared_drift.run(*command)
     suite.unlink()
     assert (first.returncode, second.returncode) == (0, 0), second.stderr
     assert "kept" not in second.stderr
@@ -108,9 +108,9 @@ def test_shards_make_the_whole(shared_drift: Drift) -> None:
         out = ("--shard", number, "--out", "reports/shards")
         done = shared_drift.run("matrix", "--stacks", "1", *PATHS, *out)
         assert done.returncode == 0, done.stderr
-        found = read(shared_drift.path / f"reports/shards/1/cpu-{number[0]}of2.xml").results
-        assert found
-        ids += found
+        results = read(shared_drift.path / f"reports/shards/1/cpu-{number[0]}of2.xml").results
+        assert results
+        ids += results
     assert len(ids) == len(set(ids)) == 6
 
 
@@ -137,16 +137,16 @@ def test_killed_matrix_continues(shared_drift: Drift) -> None:
 
 def running_in(folder: Path) -> list[str]:
     """The command lines of processes that work in a folder."""
-    found = []
+    folders = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if (process / "cwd").resolve() == folder and b"pytest" in (
                 text := (process / "cmdline").read_bytes()
             ):
-                found.append(text.decode())
+                folders.append(text.decode())
         except OSError:
             continue
-    return found
+    return folders
 
 
 def test_two_commands_in_one_folder(shared_drift: Drift) -> None:
@@ -178,7 +178,7 @@ def test_a_cell_that_dies_does_not_stop_the_others(shared_drift: Drift) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("matrix", "--stacks", "1,11"), "stack '11': did you mean 1"),
         (("matrix", "--stacks", "1", "--lanes", "gpu"), "lane 'gpu': expected one of cpu"),
@@ -192,10 +192,10 @@ def test_a_cell_that_dies_does_not_stop_the_others(shared_drift: Drift) -> None:
         (("bisect", "suites/area/test_drift.py::test_hal", "--good", "1", "--bad", "5"), "mean"),
     ],
 )
-def test_bad_input(shared_drift: Drift, arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input(shared_drift: Drift, arguments: tuple[str, ...], message: str) -> None:
     done = shared_drift.run(*arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -212,16 +212,16 @@ def test_qualify_names_the_component(shared_drift: Drift) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "candidate", "code", "said"),
+    ("base", "candidate", "code", "message"),
     [
         ("1", "2", 0, "Qualified"),
         ("5", "1", 0, "fixed: 1"),
         ("6", "1", 1, "missing: 1"),
     ],
 )
-def test_qualify(shared_drift: Drift, base: str, candidate: str, code: int, said: str) -> None:
+def test_qualify(shared_drift: Drift, base: str, candidate: str, code: int, message: str) -> None:
     done = shared_drift.run("qualify", base, candidate, *PATHS)
-    assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr
+    assert (done.returncode, message in done.stdout) == (code, True), done.stdout + done.stderr
 
 
 def test_qualify_of_two_reports(matrix: tuple[Drift, str, str]) -> None:
@@ -288,9 +288,9 @@ def test_bisect_of_a_test_that_names_no_lane(shared_drift: Drift, tmp_path: Path
     """As a user's own do not: it runs on the lane that is asked for."""
     suite = shared_drift.path / "suites" / "area" / "test_plain.py"
     suite.write_text("import drift\ndef test_plain(): assert drift.double(3) == 6\n")
-    asked = ("bisect", "suites/area/test_plain.py::test_plain", "--good", "1", "--bad", "4")
-    done = shared_drift.run(*asked, "--lane", "cpu", "--out", str(tmp_path))
-    without = shared_drift.run(*asked)
+    command = ("bisect", "suites/area/test_plain.py::test_plain", "--good", "1", "--bad", "4")
+    done = shared_drift.run(*command, "--lane", "cpu", "--out", str(tmp_path))
+    without = shared_drift.run(*command)
     suite.unlink()
     assert "broke in 3: 2 is the last good one" in done.stdout, done.stderr
     assert "expected one --lane and one --topology" in without.stderr

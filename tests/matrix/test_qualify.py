@@ -115,9 +115,9 @@ def test_representatives_stand_for_their_cause(stacks: Drift, finished: Told) ->
     doubles = {n: finished.cases[f"test_double[cpu-1-{n}]"] for n in range(1, 9)}
     assert {f["verdict"] for f in doubles.values()} == {"regressed"}
     chosen = [f"{FILE}::test_double[cpu-1-{n}]" for n in (1, 5, 8)]
-    for number, one in doubles.items():
+    for number, case in doubles.items():
         itself = number in (1, 5, 8)
-        assert sorted(one["rerun_cases"]) == ([one["case"]] if itself else chosen)
+        assert sorted(case["rerun_cases"]) == ([case["case"]] if itself else chosen)
     assert "rerun: 3, for 5 others; attributed: 1, for 7 others" in finished.output
     assert "rerun: 3, for 1 other; attributed: 1, for 3 others" in finished.output  # test_other
     assert "rerun: 3, for 5 others" in (stacks.path / "reports/qualify/1..2/summary.md").read_text()
@@ -152,9 +152,9 @@ def test_swaps_whose_pins_do_not_go_together(drift: Drift) -> None:
     command = ("qualify", "21", "22", *COMMAND[3:], "--reruns", "0", "--", "-k", "double")
     done = drift.run(*command)
     assert done.returncode == 1, done.stderr
-    found = told(drift, done.returncode, done.stdout, done.stderr)
-    assert "the pins don't fit together" in found.errors
-    assert {f["component"] for f in found.cases.values()} == {
+    output_read = told(drift, done.returncode, done.stdout, done.stderr)
+    assert "the pins don't fit together" in output_read.errors
+    assert {f["component"] for f in output_read.cases.values()} == {
         "undecided: nothing was measured with drift or other swapped"
     }
-    assert "What differs was not rerun: flaky cases may be among it." in found.output
+    assert "What differs was not rerun: flaky cases may be among it." in output_read.output

@@ -206,10 +206,10 @@ def test_passes_that_executed_nothing_are_named(project: Project, xdist: tuple[s
         "    with jax.default_device(jax.devices('cpu')[0]): assert jnp.ones(4).sum() == 4\n",
     )
     ran = project.run("--lane=virtual-tpu", "--topology=4", *xdist, JAX_PLATFORMS="tpu,cpu")
-    said = {name: ran.properties(name).get("not_executed", "") for name in ran.cases}
-    assert said["test_uses"] == ""
-    assert said["test_compiles"] == "compiled 1 program for the lane"
-    assert {said["test_does_not"], said["test_elsewhere"]} <= {
+    properties = {name: ran.properties(name).get("not_executed", "") for name in ran.cases}
+    assert properties["test_uses"] == ""
+    assert properties["test_compiles"] == "compiled 1 program for the lane"
+    assert {properties["test_does_not"], properties["test_elsewhere"]} <= {
         "only created a client of the lane",
         "did nothing on the lane; its process has a client of it",
     }

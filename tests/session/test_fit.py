@@ -32,14 +32,16 @@ def _torch_tpu(project: Project, needs: str) -> str:
 
 
 @pytest.mark.parametrize("lane", [(), ("--lane=cpu",)], ids=["", "--lane"])
-@pytest.mark.parametrize(("needs", "said"), REQUIRED.items(), ids=["torch", "libtpu", "python"])
+@pytest.mark.parametrize(("needs", "message"), REQUIRED.items(), ids=["torch", "libtpu", "python"])
 def test_what_torch_tpu_needs_is_not_there(
-    project: Project, needs: str, said: str, lane: tuple[str, ...]
+    project: Project, needs: str, message: str, lane: tuple[str, ...]
 ) -> None:
     project.write("test_inner.py", CASES)
     ran = project.run(*lane, PYTHONPATH=_torch_tpu(project, needs))
     assert ran.code == 2
-    assert ran.shows(f"xla-harness: torch_tpu 0.2.0 can't be used in this environment: it {said}")
+    assert ran.shows(
+        f"xla-harness: torch_tpu 0.2.0 can't be used in this environment: it {message}"
+    )
     assert not ran.shows("1 passed")
 
 
@@ -60,9 +62,9 @@ def test_doctor_names_what_an_environment_of_torch_tpu_lacks(project: Project) -
     needs = "Requires-Python: >=3.12\nRequires-Dist: torch<=2.15.0\nRequires-Dist: libtpu>=0.0.50\n"
     install(site, "torch_tpu", {}, version="0.2.0", needs=needs)
     install(site, "torch", {}, version="2.15.0+cpu")
-    (said,) = (check.remedy for check in packages_fit(site) if check.subject == "torch_tpu")
+    (remedy,) = (check.remedy for check in packages_fit(site) if check.subject == "torch_tpu")
     lacks = "needs python>=3.12, found 3.11; needs libtpu>=0.0.50, found none"
-    assert said == f"torch_tpu 0.2.0 {lacks}"
+    assert remedy == f"torch_tpu 0.2.0 {lacks}"
 
 
 LAUNCHES = """
@@ -89,11 +91,11 @@ def _with_tables(folder: Path) -> str:
 
 def test_a_number_of_chips_that_torch_tpu_does_not_start(project: Project) -> None:
     project.write("test_inner.py", LAUNCHES)
-    asked = "--lane=virtual-tpu", "--topology=3", "--processes=chip"
-    ran = project.run(*asked, PYTHONPATH=_with_tables(project.path / "site"))
+    options = "--lane=virtual-tpu", "--topology=3", "--processes=chip"
+    ran = project.run(*options, PYTHONPATH=_with_tables(project.path / "site"))
     assert ran.code == 2
-    said = "set_tpu_launch_env starts 1, 4, 8 processes on v6e, not 3; "
-    assert ran.shows(f"xla-harness: test_inner.py: topology 3@chip: {said}")
+    message = "set_tpu_launch_env starts 1, 4, 8 processes on v6e, not 3; "
+    assert ran.shows(f"xla-harness: test_inner.py: topology 3@chip: {message}")
 
 
 @pytest.fixture

@@ -29,9 +29,9 @@ def test_counts_are_properties_of_the_case(project: Project) -> None:
     project.write("test_inner.py", STEPS)
     ran = project.run("--lane=cpu", "-Werror")
     assert ran.code == 0, ran.stdout
-    found = ran.properties("test_counts")
+    properties = ran.properties("test_counts")
     # nested and work: what stands in them are types, whose calls are those of no function.
-    assert (found["host_calls_trace"], found["host_calls_dispatch"]) == ("2", "1")
+    assert (properties["host_calls_trace"], properties["host_calls_dispatch"]) == ("2", "1")
     assert ran.properties("test_plain")["host_calls_lower"] == "1"
 
 
@@ -44,15 +44,15 @@ def test_other_work_is_not_counted() -> None:
 
     done = threading.Event()
     others = [threading.Thread(target=busy) for _ in range(3)]
-    found = []
+    counts = []
     for each in others:
         work = HostWork(lambda *_: None)
         with work.counted("trace"):
             sorted(range(1000), key=abs)
-        found.append(work.calls)
+        counts.append(work.calls)
         each.start()
     done.set()
-    assert all(each == found[0] for each in found)
+    assert all(each == counts[0] for each in counts)
 
 
 @pytest.mark.parametrize("step", ["", "Trace", "to lower", "9"])

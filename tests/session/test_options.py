@@ -161,8 +161,8 @@ def test_report_states_the_processes(project: Project) -> None:
     ran = project.run("--lane=virtual-tpu")
     assert "rank" not in ran.stdout  # a RankError
     for each in ("chip", "host"):
-        said = ran.properties(f"test_x[virtual-tpu-2x2@{each}]")
-        assert (said["lane"], said["topology"]) == ("virtual-tpu", f"2x2@{each}")
+        properties = ran.properties(f"test_x[virtual-tpu-2x2@{each}]")
+        assert (properties["lane"], properties["topology"]) == ("virtual-tpu", f"2x2@{each}")
 
 
 LEFT_OUT = """\

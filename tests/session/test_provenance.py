@@ -75,7 +75,7 @@ def test_a_file_that_was_changed(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "origin"),
     [
         (
             "direct_url.json",
@@ -87,11 +87,11 @@ def test_a_file_that_was_changed(tmp_path: Path, text: str) -> None:
     ids=["wheel", "repository"],
 )
 def test_an_installation_by_address(
-    tmp_path: Path, file: str, content: dict[str, object], said: str
+    tmp_path: Path, file: str, content: dict[str, object], origin: str
 ) -> None:
     folder = installed(tmp_path)
     (folder / "libtpu-7.0.dist-info" / file).write_text(json.dumps(content))
-    assert found(folder).startswith(f"libtpu 7.0 from {said}")
+    assert found(folder).startswith(f"libtpu 7.0 from {origin}")
     assert "secret" not in found(folder)
 
 
@@ -122,9 +122,9 @@ def test_the_header_and_junit_name_it(project: Project, patched: str, how: tuple
     header = ran.stdout.partition("test_inner.py")[0]
     assert "xla-harness: libtpu " in header
     assert place in header
-    said = ran.properties("test_x")
-    assert place in said["modified"]
-    assert said["test:modified"] == "by the test"
+    properties = ran.properties("test_x")
+    assert place in properties["modified"]
+    assert properties["test:modified"] == "by the test"
     assert ran.junit.read_text().count(place) == 2  # of the case and of the report
 
 

@@ -104,11 +104,11 @@ def test_properties_are_complete(ran: Ran, name: str) -> None:
 
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_elements_say_the_same(ran: Ran, name: str) -> None:
-    found = {type(result).__name__.lower() for result in ran.cases[name].result}
+    kinds = {type(result).__name__.lower() for result in ran.cases[name].result}
     if name == "test_fails_and_crashes":  # pytest's second test case, for the second failure
-        assert found == {"error"}
+        assert kinds == {"error"}
     else:
-        assert found == ELEMENTS[OUTCOMES[name]]
+        assert kinds == ELEMENTS[OUTCOMES[name]]
 
 
 def test_durations_are_measured(ran: Ran) -> None:

@@ -43,8 +43,8 @@ def test_every_case_is_in_one_shard(
 
 
 def test_recorded_durations_are_means_of_a_function_and_lane() -> None:
-    found = recorded([("a::f[1]", "cpu", 1.0), ("a::f[2]", "cpu", 3.0), ("a::f[1]", "x", 5.0)])
-    assert found == {"cpu": {"a::f": 2.0}, "x": {"a::f": 5.0}}
+    durations = recorded([("a::f[1]", "cpu", 1.0), ("a::f[2]", "cpu", 3.0), ("a::f[1]", "x", 5.0)])
+    assert durations == {"cpu": {"a::f": 2.0}, "x": {"a::f": 5.0}}
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2"])
@@ -102,16 +102,16 @@ def test_cases_are_left_to_another_lane(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lane", "said"),
+    ("lane", "message"),
     [
         ("cpu", "--unless-lane cpu: --lane asks for that lane"),
         ("cpv", "lane 'cpv': expected one of cpu, "),
     ],
 )
-def test_a_lane_that_cases_can_not_be_left_to(project: Project, lane: str, said: str) -> None:
+def test_a_lane_that_cases_can_not_be_left_to(project: Project, lane: str, message: str) -> None:
     ran = project.run("--lane", "cpu", "--unless-lane", lane)
     assert ran.code == 2
-    assert ran.shows(said)
+    assert ran.shows(message)
 
 
 @pytest.mark.parametrize("option", ["--cases", "--unless-cases"])
@@ -142,15 +142,15 @@ def test_the_quick_cases_run_where_they_were_measured(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--cases=ids"], "--quick: expected no --cases beside it"),
         ([], "--quick: expected ini xla_quick, a file of cases"),
         (["-o", "xla_quick=nowhere"], "file of cases: "),
     ],
 )
-def test_quick_without_its_file(project: Project, options: list[str], said: str) -> None:
+def test_quick_without_its_file(project: Project, options: list[str], message: str) -> None:
     project.write("test_inner.py", QUICK)
     ran = project.run("--quick", *options)
     assert ran.code == 2
-    assert ran.shows(said)
+    assert ran.shows(message)

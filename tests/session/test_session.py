@@ -55,8 +55,8 @@ def test_i(): note("i")
     ran = project.run()
     assert Counter(ran.outcomes.values()) == {"passed": 8, "crashed": 1}
     processes: dict[str, str] = {}
-    for what, pid in notes(project):
-        processes[pid] = processes.get(pid, "") + what
+    for letter, pid in notes(project):
+        processes[pid] = processes.get(pid, "") + letter
     assert list(processes.values()) == ["a", "b", "cd", "ef", "g", "h", "i"]
 
 
@@ -96,7 +96,7 @@ def test_all(function_wide, module_wide, session_wide, topology):
     ran = project.run(*xdist)
     assert len(ran.outcomes) == 8
     assert set(ran.outcomes.values()) == {"passed"}
-    counts = Counter(what for what, _ in notes(project))
+    counts = Counter(note for note, _ in notes(project))
     assert counts == {f"{sign}{s}": 8 for sign in "+-" for s in ("function", "module", "session")}
 
 
@@ -124,7 +124,7 @@ def test_d(wide): note("d")
 """,
     )
     assert project.run(*options).code == 1
-    noted = "".join(what for what, _ in notes(project))
+    noted = "".join(note for note, _ in notes(project))
     expected = f"+{ran_bodies}-" if share else "".join(f"+{body}-" for body in ran_bodies)
     assert noted == expected
 
@@ -206,20 +206,20 @@ def test_warnings_of_a_case_reach_the_summary_once(
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "said"),
+    ("body", "code", "message"),
     [
         ("pytest.exit('enough', 7)", 7, "Exit: enough"),
         ("raise KeyboardInterrupt", 2, "KeyboardInterrupt"),
     ],
 )
-def test_a_case_may_end_the_run(project: Project, body: str, code: int, said: str) -> None:
+def test_a_case_may_end_the_run(project: Project, body: str, code: int, message: str) -> None:
     project.write(
         "test_inner.py",
         f"{CASE}{NOTE}def test_a(): pass\ndef test_b(): {body}\ndef test_c(): note('c')",
     )
     ran = project.run()
     assert ran.code == code
-    assert ran.shows(said)
+    assert ran.shows(message)
     assert ran.outcomes["test_a"] == "passed"
     assert not notes(project)
 
@@ -249,8 +249,8 @@ def test_plain_files_are_cases_only_with_a_lane(project: Project, lane: tuple[st
     )
     ran = project.run(*lane)
     assert ran.code == 0
-    pytests = {pid for what, pid in notes(project) if what == "pytest"}
-    tests = {pid for what, pid in notes(project) if what == "test"}
+    pytests = {pid for note, pid in notes(project) if note == "pytest"}
+    tests = {pid for note, pid in notes(project) if note == "test"}
     if not lane:
         assert tests == pytests
         assert set(ran.outcomes.values()) == {""}
@@ -281,8 +281,8 @@ def test_c(wide): note("c"); assert wide == os.getpid()
     ran = project.run()
     assert ran.outcomes == {"test_a": "", "test_b": "passed", "test_c": ""}
     assert ran.code == 0
-    told, pids = zip(*notes(project), strict=True)
-    assert "".join(told) == "+a-+b-+c-"
+    texts, pids = zip(*notes(project), strict=True)
+    assert "".join(texts) == "+a-+b-+c-"
     assert len(set(pids[:3])) == len(set(pids[3:6])) == 1
     assert pids[:3] == pids[6:] != pids[3:6]
 
@@ -326,6 +326,6 @@ def test_no_report_of_a_case_is_told_twice(project: Project) -> None:
     )
     project.write("test_inner.py", f"{CASE}def test_x(): pass")
     project.run()
-    told, pids = zip(*notes(project), strict=True)
-    assert told == ("start", "setup", "call", "teardown", "finish")
+    events, pids = zip(*notes(project), strict=True)
+    assert events == ("start", "setup", "call", "teardown", "finish")
     assert len(set(pids)) == 1

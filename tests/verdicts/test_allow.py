@@ -83,8 +83,8 @@ def test_what_an_entry_allows(tmp_path: Path, keys: dict[str, str], *, allowed: 
     path = tmp_path / "allow.toml"
     path.write_text(entry(**keys))
     works, broken = result("x", outcome=Kind.PASSED), result("x", outcome=Kind.FAILED)
-    found = apply(load(path, TODAY), compare([report(works)], [report(broken)]))
-    assert (len(found.entries), len(found.stale)) == ((1, 0) if allowed else (0, 1))
+    allowed_cases = apply(load(path, TODAY), compare([report(works)], [report(broken)]))
+    assert (len(allowed_cases.entries), len(allowed_cases.stale)) == ((1, 0) if allowed else (0, 1))
 
 
 def test_one_entry_for_a_case(tmp_path: Path) -> None:

@@ -42,12 +42,12 @@ class Skip:
 
 
 def publish(build: Build) -> None:
-    """The page."""
+    """Write the page."""
     facts = build.facts
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for row in facts.latest:
-        said = "skipped" if row.outcome == "skipped" else "measured"
-        counts[row.area, row.lane][said] += 1
+        state = "skipped" if row.outcome == "skipped" else "measured"
+        counts[row.area, row.lane][state] += 1
     build.page(
         "coverage.html",
         "coverage.html",
@@ -68,18 +68,18 @@ def skips(facts: Facts) -> list[Skip]:
             together[reason_of(row)][row.name].append(row)
         else:
             ran[test_of(row)].add((row.lane, row.stack))
-    found = []
+    reasons = []
     for reason, cases in together.items():
         remedies: Counter[str] = Counter()
         for rows in cases.values():
             remedies[remedy(rows, ran[test_of(rows[0])], facts.stacks)] += 1
         every = [row for rows in cases.values() for row in rows]
-        found.append(Skip(reason, every, dict(sorted(remedies.items()))))
-    return sorted(found, key=lambda skip: (-skip.size, skip.reason))
+        reasons.append(Skip(reason, every, dict(sorted(remedies.items()))))
+    return sorted(reasons, key=lambda skip: (-skip.size, skip.reason))
 
 
 def remedy(rows: Sequence[Latest], ran: set[tuple[str, str]], stacks: Sequence[str]) -> str:
-    """The cheapest lane that runs a skipped case on a stack that skips it, else on the newest."""
+    """Return the cheapest lane that runs a skipped case on a stack that skips it, or the newest."""
     here = {row.stack for row in rows}
     same = [lane for lane, stack in ran if stack in here]
     if same:
@@ -108,7 +108,7 @@ def _alone(facts: Facts) -> list[tuple[str, str, int]]:
     for row in facts.latest:
         if row.outcome != "skipped":
             lanes[row.area, test_of(row)].add(row.lane)
-    found: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
     for (area, _), ran in lanes.items():
-        found[area, min(ran, key=cost)] += 1
-    return [(area, lane, size) for (area, lane), size in sorted(found.items())]
+        sizes[area, min(ran, key=cost)] += 1
+    return [(area, lane, size) for (area, lane), size in sorted(sizes.items())]

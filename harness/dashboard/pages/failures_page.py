@@ -79,16 +79,16 @@ class FailureCause:
 
 
 def publish(build: Build) -> list[FailureCause]:
-    """The page; what nobody declared comes first. Returns what it lists."""
-    found = causes(build.facts)
+    """Write the page, undeclared causes first, and return what it lists."""
+    listed_causes = causes(build.facts)
     build.page(
         "failures.html",
         "failures.html",
-        causes=found,
+        causes=listed_causes,
         stacks=build.facts.stacks,
-        areas=ordered([area for cause in found for area in cause.areas]),
+        areas=ordered([area for cause in listed_causes for area in cause.areas]),
     )
-    return found
+    return listed_causes
 
 
 def causes(facts: Facts) -> list[FailureCause]:
@@ -98,9 +98,9 @@ def causes(facts: Facts) -> list[FailureCause]:
         for failures in facts.failures.values()
         for failure in failures
     }
-    found = []
+    listed_causes = []
     for rows in by_cause(row for row in facts.latest if row.outcome in BROKEN):
         first = min((starts[row.name, row.line, row.cause] for row in rows), key=attrgetter("run"))
         since = began(facts, first, facts.before_failures)
-        found.append(FailureCause(rows, since))
-    return sorted(found, key=lambda c: (c.expected, -len(c.rows), c.signature, c.layer))
+        listed_causes.append(FailureCause(rows, since))
+    return sorted(listed_causes, key=lambda c: (c.expected, -len(c.rows), c.signature, c.layer))

@@ -93,7 +93,7 @@ class HeatCell:
 
 
 def publish(build: Build) -> None:
-    """The first page."""
+    """Write the first page."""
     facts = build.facts
     columns = _columns(facts)
     build.page(
@@ -112,20 +112,20 @@ def publish(build: Build) -> None:
 
 
 def headlines(build: Build) -> list[Headline]:
-    """The verdicts that every morning asks for, and the others where there are any."""
-    found = []
+    """Return the verdicts that every morning is about, and the others that have cases."""
+    headings = []
     for verdict, meaning in HEADLINES:
         changes = of(build.changes, verdict)
         if changes or verdict in ALWAYS:
             cases = len({change.name for change in changes})
-            found.append(Headline(verdict, meaning, cases, clusters(changes)))
-    return found
+            headings.append(Headline(verdict, meaning, cases, clusters(changes)))
+    return headings
 
 
 def heat(
     facts: Facts, columns: Sequence[tuple[str, str]]
 ) -> list[tuple[str, list[HeatCell | None]]]:
-    """The areas, each with a cell for every column or None where none of its cases ran."""
+    """Return the areas, each with a cell for every column, or None where none of its cases ran."""
     rows: dict[tuple[str, str, str], list[Latest]] = defaultdict(list)
     for row in facts.latest:
         rows[row.area, row.stack, row.lane].append(row)
@@ -144,7 +144,7 @@ def heat(
 
 
 def cell(area: str, stack: str, lane: str, rows: Sequence[Latest], trend: Trend) -> HeatCell:
-    """The latest outcomes with the trend behind them."""
+    """Return the cell with the latest outcomes and the trend up to them."""
     rates = [works / measured for _, works, measured in trend.nights[-_TREND:] if measured]
     step = (rates[-1] - rates[-2]) * 100 if len(rates) > 1 else None
     return HeatCell(

@@ -43,9 +43,9 @@ class IssueRow:
 
 
 def publish(build: Build) -> list[IssueRow]:
-    """The page, and the same as data. Returns its rows."""
-    found = lines(build.facts, build.rows)
-    build.page("issues.html", "issues.html", lines=found, stacks=build.facts.stacks)
+    """Write the page, and the same as data. Return its rows."""
+    rows_ = lines(build.facts, build.rows)
+    build.page("issues.html", "issues.html", lines=rows_, stacks=build.facts.stacks)
     data = [
         {
             "title": line.history.title,
@@ -57,23 +57,23 @@ def publish(build: Build) -> list[IssueRow]:
                 for stack in line.history.stacks
             },
         }
-        for line in found
+        for line in rows_
     ]
     build.site.write("data/issues.json", as_json({"format": 1, "issues": data}))
-    return found
+    return rows_
 
 
 def lines(facts: Facts, rows: Sequence[Row]) -> list[IssueRow]:
-    """The rows in their order, then a line for each issue that none of them names."""
+    """Return the rows in their order, then a line for each issue that none of them names."""
     by_stack: dict[str, list[Latest]] = {stack: [] for stack in facts.stacks}
     for latest in facts.latest:
         by_stack[latest.stack].append(latest)
-    found = []
+    issue_rows = []
     for row in rows:
         answers = [StackAnswer(s, row.answer(row.select(by))) for s, by in by_stack.items()]
         if any(stack.answer.count != "0/0" for stack in answers):
-            found.append(IssueRow(Timeline(row.title, tuple(answers)), row.issues))
-    named = {issue for line in found for issue in line.issues}
+            issue_rows.append(IssueRow(Timeline(row.title, tuple(answers)), row.issues))
+    named = {issue for line in issue_rows for issue in line.issues}
     for issue, about in sorted(_watchers(facts).items(), key=lambda each: natural(each[0])):
         if issue in named:
             continue
@@ -84,12 +84,12 @@ def lines(facts: Facts, rows: Sequence[Row]) -> list[IssueRow]:
         ]
         size = len(about)
         title = f"{size} case{'s' if size > 1 else ''} about it"
-        found.append(IssueRow(Timeline(title, tuple(answers)), (issue,)))
-    return found
+        issue_rows.append(IssueRow(Timeline(title, tuple(answers)), (issue,)))
+    return issue_rows
 
 
 def _watchers(facts: Facts) -> dict[str, set[str]]:
-    """The cases about each issue: those that some run expects to fail for it, else its watchers."""
+    """Return the cases of each issue: those that are expected to fail for it, or its watchers."""
     declared: dict[str, set[str]] = {}
     watching: dict[str, set[str]] = {}
     for row in facts.latest:

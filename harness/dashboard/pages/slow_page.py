@@ -12,7 +12,7 @@ _LISTED = 200
 
 
 def publish(build: Build) -> None:
-    """The page: what became slower, areas by their seconds, the slowest cases."""
+    """Write the page: what became slower, areas by their seconds, the slowest cases."""
     facts = build.facts
     ran = [row for row in facts.latest if row.outcome != "skipped"]
     seconds: Counter[tuple[str, str, str]] = Counter()

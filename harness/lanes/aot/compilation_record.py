@@ -31,7 +31,7 @@ NUMBERS = (*SUMS, *MEMORY, *ON_CHIP, *SPILLS)
 
 
 def summary(compilation: Compilation) -> Summary:
-    """The recorded facts: texts for what is exchanged, integers for every amount."""
+    """Return the recorded facts: texts for what is exchanged, integers for every amount."""
     program, memory = compilation.program, compilation.memory
     return {
         "inside": list(_counted(map(_collective, program.collectives))),
@@ -51,12 +51,12 @@ def summary(compilation: Compilation) -> Summary:
 
 
 def summaries(events: Events) -> list[Summary]:
-    """The summaries of the programs that a case compiled, in order."""
+    """Return the summaries of the programs that a case compiled, in order."""
     return [dict(event.facts) for event in events.of(EVENT)]
 
 
 def facts(events: Events) -> Mapping[str, str]:
-    """A case's programs as JUnit properties: sums, and the largest of their memory."""
+    """Return a case's programs as JUnit properties: sums, and the largest of their memory."""
     programs = summaries(events)
     numbers = {
         "aot_programs": len(programs),
@@ -69,22 +69,22 @@ def facts(events: Events) -> Mapping[str, str]:
         "aot_changed": "; ".join(sorted({text for p in programs for text in p["changed"]})),
         PROPERTY: json.dumps(programs, separators=(",", ":")),
     }
-    found = {
+    properties = {
         **{name: str(number) for name, number in numbers.items()},
         **_on_chip(programs),
         **texts,
     }
-    return found if programs else dict.fromkeys(found, "")
+    return properties if programs else dict.fromkeys(properties, "")
 
 
 def _on_chip(programs: list[Summary]) -> dict[str, str]:
     """Empty where libtpu does not say it of each program."""
-    found = {}
+    totals = {}
     for name in (*ON_CHIP, *SPILLS):
-        said = [program[name] for program in programs if name in program]
-        total = max(said, default=0) if name in ON_CHIP else sum(said)
-        found[f"aot_{name}"] = str(total) if len(said) == len(programs) else ""
-    return found
+        amounts = [program[name] for program in programs if name in program]
+        total = max(amounts, default=0) if name in ON_CHIP else sum(amounts)
+        totals[f"aot_{name}"] = str(total) if len(amounts) == len(programs) else ""
+    return totals
 
 
 def _counted(texts: Iterator[str]) -> Iterator[str]:

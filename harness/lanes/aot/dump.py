@@ -87,8 +87,8 @@ def read(kernels: Collection[str]) -> OnChip | None:
         of_kernels = [spills.get(name, {}) for name in kernels]
         return OnChip(
             smem=max((_smem(f.read_text()) for f in allocations if f), default=0),
-            vector_spills=sum(found.get("V", 0) for found in of_kernels),
-            scalar_spills=sum(found.get("S", 0) for found in of_kernels),
+            vector_spills=sum(spills.get("V", 0) for spills in of_kernels),
+            scalar_spills=sum(spills.get("S", 0) for spills in of_kernels),
         )
     finally:
         for file in files:
@@ -102,7 +102,7 @@ def _folder() -> Path | None:
 
 
 def _smem(text: str) -> int:
-    return sum(int(one["size"], 16) for one in _IN_SMEM.finditer(text))
+    return sum(int(match["size"], 16) for match in _IN_SMEM.finditer(text))
 
 
 def _spills(profile: str) -> Mapping[str, Mapping[str, int]]:
@@ -111,7 +111,8 @@ def _spills(profile: str) -> Mapping[str, Mapping[str, int]]:
     ends = [*(start.start() for start in starts[1:]), len(profile)]
     return {
         start["name"]: {
-            one["space"]: int(one["count"]) for one in _COUNT.finditer(profile, start.end(), end)
+            match["space"]: int(match["count"])
+            for match in _COUNT.finditer(profile, start.end(), end)
         }
         for start, end in zip(starts, ends, strict=True)
         if start["name"]

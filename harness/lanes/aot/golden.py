@@ -92,7 +92,9 @@ class GoldenFile:
         return "\n".join([f"compiled to something else than in {self.path}:", *lines])
 
     def updated(self, cases: Mapping[str, Sequence[Summary]]) -> str:
-        """The file's new text, with the programs of those ``cases`` as this stack compiles them."""
+        """Return the file's new text, with the programs of those ``cases`` as this stack compiles
+        them.
+        """
         import tomlkit  # not in every stack's environment, which only compares
 
         merged = {**self.cases, **{_test(case): programs for case, programs in cases.items()}}
@@ -117,9 +119,9 @@ class Golden:
         self._files = {path: GoldenFile.read(path) for path in sorted(folder.rglob("*.toml"))}
 
     def file_of(self, area: str, case: str, framework: str = "") -> GoldenFile:
-        """The file that has, or will have, the case of that id, which asks ``framework``.
+        """Return the file that has, or will have, the case of that id, which runs on ``framework``.
 
-        Frameworks are of different stacks, so each has files of its own.
+        Frameworks are of different stacks, so each has its own files.
         """
         stem = Path(file_of(case)).stem
         path = self._folder / area / f"{'-'.join(filter(None, (stem, framework)))}.toml"

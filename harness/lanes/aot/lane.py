@@ -49,8 +49,8 @@ class TpuAotLane(VirtualLane):
         if left := {process for e in case.of(LEFT) for process in e.facts["processes"]}:
             return f"what {len(left)} of its processes submitted was not compiled with libtpu"
         # A test may run what an earlier one of its process has submitted.
-        asked = process.of(EVENT) or case.of(EVENT) or case.of(REFUSED)
-        return "" if asked else "it compiled nothing with libtpu"
+        compiled = process.of(EVENT) or case.of(EVENT) or case.of(REFUSED)
+        return "" if compiled else "it compiled nothing with libtpu"
 
     def facts(self, events: Events) -> Mapping[str, str]:
         return facts(events)

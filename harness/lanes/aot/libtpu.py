@@ -32,7 +32,7 @@ ENVIRONMENT: Mapping[str, str] = {
 
 
 def library_path() -> Path:
-    """The stack's ``libtpu.so``; raises BadInputError when it has none."""
+    """Return the path of the stack's ``libtpu.so``; raise BadInputError if it has none."""
     path = library()
     if path is None:
         raise BadInputError(
@@ -65,7 +65,7 @@ def _check_jaxlib() -> None:
 
 @cache
 def _plugin() -> Any:
-    """The PJRT API of libtpu, initialised in this process, which has threads from here on."""
+    """Return libtpu's PJRT API, initialised in this process, which has threads from then on."""
     from jaxlib import xla_client
 
     with dump.dumping():
@@ -77,10 +77,10 @@ def _plugin() -> Any:
 
 @cache
 def devices(topology: Topology) -> Sequence[Any]:
-    """The devices of a topology to compile for, slice by slice; ``[0].client`` is the compiler.
+    """Return the devices of a topology to compile for, slice by slice.
 
-    Raises BadInputError, with libtpu's words, for a slice that the installed libtpu does not know,
-    and where libtpu or jaxlib is missing.
+    The compiler is ``[0].client``. Raises BadInputError, with libtpu's message, for a slice that
+    the installed libtpu does not know, and where libtpu or jaxlib is missing.
     """
     _check_jaxlib()
     from jaxlib import xla_client
@@ -93,8 +93,8 @@ def devices(topology: Topology) -> Sequence[Any]:
     if topology.generation == "v4":  # or else each TensorCore is a device
         options["chip_config_name"] = "megacore"
     try:
-        found = xla_client.make_c_api_device_topology(_plugin(), topology.slice, **options)
-        compile_only = found._make_compile_only_devices()
+        description = xla_client.make_c_api_device_topology(_plugin(), topology.slice, **options)
+        compile_only = description._make_compile_only_devices()
     except Exception as error:
         raise BadInputError(
             f"topology {topology}: libtpu {installed('libtpu')} refuses it: {error}"

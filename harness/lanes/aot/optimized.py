@@ -118,7 +118,7 @@ class Optimized:
 
 
 def read(module: bytes, devices: int) -> Optimized:
-    """The facts of a serialised, optimized HloModuleProto for slices of so many ``devices``."""
+    """Return the facts of a serialised, optimized HloModuleProto for slices of ``devices``."""
     program = Module.FromString(module)
     computations = {c.id: c for c in program.computations}
     counts = _executions(program.entry_computation_id, computations)
@@ -189,7 +189,7 @@ def _vmem(kernel: Any) -> int:
         used = json.loads(kernel.backend_config)["used_scoped_memory_configs"]
     except (ValueError, KeyError):
         return 0
-    return sum(int(one["size"]) for one in used if one["memory_space"] == _VMEM)
+    return sum(int(buffer["size"]) for buffer in used if buffer["memory_space"] == _VMEM)
 
 
 def _places(program: Any) -> list[int]:

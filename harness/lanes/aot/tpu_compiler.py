@@ -41,7 +41,7 @@ class TpuCompiler:
         return libtpu.devices(self.topology)
 
     def step(self, *outputs: Any) -> Compilation:
-        """The program that torch_xla would run now to compute lazy tensors; it is not run.
+        """Compile the program that torch_xla would run now to compute lazy tensors; don't run it.
 
         In SPMD mode it is one for all devices, or else that of one replica. Raises RefusedError.
         """
@@ -51,15 +51,15 @@ class TpuCompiler:
         return self.program(xm.get_stablehlo_bytecode(list(outputs)), partitions=xr.is_spmd())
 
     def program(self, stablehlo: bytes, *, partitions: bool = False) -> Compilation:
-        """A program that torch_xla exported, of a replica or for all partitions; RefusedError."""
+        """Compile torch_xla's exported program, of a replica or all partitions; RefusedError."""
         with _refusals_recorded():
             compiled = compiler.compile_stablehlo(stablehlo, self.topology, partitions=partitions)
         return self._record(compiled)
 
     def submitted(self, program: Submitted) -> Compilation:
-        """A program that a process submitted on the virtual TPU, as it was; RefusedError.
+        """Compile a program as a process submitted it on the virtual TPU; RefusedError.
 
-        Not before the last process is forked: libtpu starts threads here.
+        Call it only after the last process is forked: libtpu starts threads here.
         """
         with _refusals_recorded():
             compiled = compiler.compile_submitted(program, self.topology)
@@ -108,8 +108,8 @@ def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
             if missing := not_kept(kept, compiling):
                 events.write(LEFT, {"processes": missing})
             elsewhere = [
-                (one.program, one.compiled_here if is_comparable(one.program) else b"")
-                for one in kept
+                (program.program, program.compiled_here if is_comparable(program.program) else b"")
+                for program in kept
             ]
             _compile_each(compiler, _distinct([*programs, *elsewhere]))
 
@@ -130,11 +130,11 @@ def _compile_each(compiler: TpuCompiler, programs: Sequence[tuple[Submitted, byt
 
 
 def _distinct(programs: Sequence[tuple[Submitted, bytes]]) -> list[tuple[Submitted, bytes]]:
-    """The first of those that are the same to libtpu."""
-    found: dict[object, tuple[Submitted, bytes]] = {}
+    """Return the programs without those that are the same to libtpu as an earlier one."""
+    first: dict[object, tuple[Submitted, bytes]] = {}
     for program, compiled_here in programs:
-        found.setdefault(identity(program), (program, compiled_here))
-    return [*found.values()]
+        first.setdefault(identity(program), (program, compiled_here))
+    return [*first.values()]
 
 
 @contextmanager

@@ -126,7 +126,7 @@ class _Scope:
         return self._computed(instruction)
 
     def _computed(self, instruction: Any) -> int | None:
-        """The result of arithmetic with two integers."""
+        """Return the result of arithmetic with two integers."""
         operation = _BINARY.get(instruction.opcode)
         if instruction.opcode == "compare":
             operation = _COMPARISONS.get(instruction.comparison_direction)

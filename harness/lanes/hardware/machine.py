@@ -19,7 +19,7 @@ _DEVICES, _PCI = Path("/dev"), Path("/sys/bus/pci/devices")
 
 
 def chips(devices: Path = _DEVICES) -> list[Path]:
-    """The device files of TPU chips: ``accel0`` up to v4, ``vfio/0`` since v5e."""
+    """Return the device files of TPU chips: ``accel0`` up to v4, ``vfio/0`` since v5e."""
     vfio = (path for path in devices.glob("vfio/*") if path.name.isdecimal())
     return sorted([*devices.glob("accel[0-9]*"), *vfio])
 
@@ -27,12 +27,11 @@ def chips(devices: Path = _DEVICES) -> list[Path]:
 def topology(
     environment: Mapping[str, str] = os.environ, devices: Path = _DEVICES, pci: Path = _PCI
 ) -> Topology:
-    """The topology of the job that this worker is in, with its generation and grid.
+    """Return the topology of this worker's job, with its generation and grid.
 
-    ``TPU_ACCELERATOR_TYPE``, ``TPU_TOPOLOGY`` and ``MEGASCALE_NUM_SLICES`` say it on GKE; without
-    them, the chips of this host are all that there are.
-
-    Raises BadInputError: there are no chips here, or what the variables say can't be.
+    On GKE ``TPU_ACCELERATOR_TYPE``, ``TPU_TOPOLOGY`` and ``MEGASCALE_NUM_SLICES`` have it; without
+    them, it is the chips of this host. Raises BadInputError if there are no chips here, or the
+    variables name an impossible topology.
     """
     if not chips(devices):
         raise BadInputError(
@@ -45,13 +44,13 @@ def topology(
         raise BadInputError(f"{TPU.launch.slices}={slices!r}: expected a number above 0")
     if not size and not grid:
         raise BadInputError(f"TPU_ACCELERATOR_TYPE={kind}: expected TPU_TOPOLOGY with it, as 2x2")
-    found = Topology.parse(f"{slices}x{generation.name}:{grid or size}")
-    if size and found.chips != size:
+    parsed = Topology.parse(f"{slices}x{generation.name}:{grid or size}")
+    if size and parsed.chips != size:
         raise BadInputError(
             f"TPU_ACCELERATOR_TYPE={kind} is a slice of {size} chips, TPU_TOPOLOGY={grid} one of "
-            f"{found.chips}"
+            f"{parsed.chips}"
         )
-    return found
+    return parsed
 
 
 def why_not(needed: Topology, here: Topology) -> str:
@@ -63,7 +62,7 @@ def why_not(needed: Topology, here: Topology) -> str:
 
 
 def _of_type(text: str) -> tuple[Generation, int]:
-    """Generation and chips of a slice of ``v6e-8``; of GKE's node label, which says no size, 0."""
+    """Return generation and chips of ``v6e-8``; 0 chips for GKE's label, which has no size."""
     match = _TYPE.fullmatch(text)
     for generation in TPU.generations:
         if text == generation.gke:

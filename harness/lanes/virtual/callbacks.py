@@ -66,7 +66,7 @@ def _keep(*texts: bytes) -> tuple[bytes, ...]:
 
 
 def _callback(change: Callable[[str, bytes], tuple[bytes, list[tuple[str, str]]]]) -> Any:
-    """The C function that answers with what ``change`` makes of a program's format and code.
+    """Return a C function that calls ``change`` with a program's format and code.
 
     ``change`` returns the new code, and the name and mode of each thing that it has replaced.
     """

@@ -38,7 +38,7 @@ def replace_custom_calls(
     inserted = Inserted(program)
     entries: dict[tuple[bytes, Shapes, bool, bool], Computation] = {}
     configs = []
-    found = []
+    replaced = []
     for computation in program.computations:
         calls = [
             (i, _is_manual(program, computation, i))
@@ -46,8 +46,8 @@ def replace_custom_calls(
             if i.opcode == "custom-call" and i.custom_call_target == target
         ]
         if calls:
-            found.append((computation, calls))
-    for computation, calls in found:
+            replaced.append((computation, calls))
+    for computation, calls in replaced:
         shapes = {i.id: tuple(i.shape.dimensions) for i in computation.instructions}
         chain = _Chain(computation, inserted)
         for instruction, manual in calls:
@@ -192,7 +192,7 @@ class _Chain:
             self._computation.instructions.append(instruction)
 
     def _add(self, before: Instruction, opcode: str, *operands: int) -> Instruction:
-        """A new instruction, of a token unless its shape is changed."""
+        """Add an instruction, which returns a token unless its shape is changed."""
         added = Instruction(opcode=opcode, operand_ids=operands)
         added.id = self._inserted.new_id(self._computation)
         added.name = f"{before.name}.{opcode}.{added.id & 0xFFFFFFFF}"

@@ -75,10 +75,10 @@ class _HostCallback:
             _array(results[n], *kind) for n, kind in enumerate(self.results) if kind is not None
         ]
         for place, value in zip(places, self.function(*given), strict=True):
-            found = np.asarray(value)
-            if found.shape != place.shape:
-                raise ValueError(f"a callback returns {found.shape}, expected {place.shape}")
-            place[...] = found
+            array = np.asarray(value)
+            if array.shape != place.shape:
+                raise ValueError(f"a callback returns {array.shape}, expected {place.shape}")
+            place[...] = array
 
 
 # By the process that has lowered it, which may have forked this one, and its number there. Programs
@@ -91,7 +91,7 @@ _attached: list[ctypes.CDLL] = []
 
 @cache
 def _process() -> int:
-    """A number that no other process has: executables can be stored, and loaded in another one."""
+    """Return a number that no other process has: executables may be loaded in another one."""
     return int.from_bytes(os.urandom(8)) >> 1
 
 
@@ -111,8 +111,8 @@ def _array(address: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 def execution() -> tuple[int, int]:
     """In a callback: the run that calls it, the same on all its devices, and which of these."""
-    found: tuple[int, int] = _calling.execution
-    return found
+    execution_ids: tuple[int, int] = _calling.execution
+    return execution_ids
 
 
 def _answer(address: Any) -> int:
@@ -144,7 +144,7 @@ def attach(library: ctypes.CDLL) -> None:
 
 
 def plugin() -> ctypes.CDLL:
-    """The plugin that this process has loaded and attached."""
+    """Return the plugin that this process has loaded and attached."""
     return _attached[0]
 
 
@@ -158,7 +158,7 @@ def register_with_jaxlib() -> None:
 
 
 def record_fault(fault: str, kernel: str) -> None:
-    """An event of that kind, which names the kernel."""
+    """Record an event of that kind, which names the kernel."""
     plugin().virtual_tpu_record_fault(fault.encode(), kernel.encode())
 
 

@@ -45,19 +45,19 @@ def replace_host_transfers(program: Module) -> list[str]:
     for computation in program.computations:
         transfers = [i for i in computation.instructions if i.is_host_transfer]
         same: dict[int, int] = {}  # an instruction's value is that of another one
-        for one in transfers:
-            match one.opcode:
+        for transfer in transfers:
+            match transfer.opcode:
                 case "send":
-                    _make_send(one, one.shape.tuple_shapes[0])
+                    _make_send(transfer, transfer.shape.tuple_shapes[0])
                     names.append("send to the host")
                 case "recv-done":
-                    _make_receive(one)
+                    _make_receive(transfer)
                     names.append("receive from the host")
                 case "send-done":
-                    make(one, "get-tuple-element", one.operand_ids)
-                    one.tuple_index = 0
+                    make(transfer, "get-tuple-element", transfer.operand_ids)
+                    transfer.tuple_index = 0
                 case "recv":
-                    same[one.id] = one.operand_ids[0]
+                    same[transfer.id] = transfer.operand_ids[0]
         if same:
             leave_out(computation, same)
     return names

@@ -31,7 +31,7 @@ class Inserted:
         self._own: dict[int, Iterator[int]] = {}  # of a computation: the next instruction's id
 
     def add(self, module: bytes, prefix: str) -> list[Computation]:
-        """The computations of a serialised HloModuleProto, renamed; the last one is its entry."""
+        """Add the renamed computations of a serialised HloModuleProto; its entry is the last."""
         other = Module.FromString(module)
         ids = {computation.id: next(self._computation_ids) for computation in other.computations}
         for computation in other.computations:
@@ -43,7 +43,7 @@ class Inserted:
         return own
 
     def new_id(self, computation: Computation) -> int:
-        """An id for a further instruction of one of the program's own computations."""
+        """Return an id for a further instruction of one of the program's own computations."""
         if not self._wide:
             return next(self._instruction_ids)
         if computation.id not in self._own:

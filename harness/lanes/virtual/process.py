@@ -114,19 +114,19 @@ def _settle_before(framework: Any) -> None:
 
 
 def _settle_children(util: Any) -> None:
-    """A process that multiprocessing forks leaves without the interpreter's exit hooks."""
+    """Register exit hooks for multiprocessing's forks, which skip the interpreter's."""
     util.register_after_fork(settle, lambda hook: util.Finalize(None, hook, exitpriority=0))
 
 
 def stack(frames: Sequence[_Frame], thread: int) -> str:
-    """The thread's Python stack from the test on, the innermost call last.
+    """Return the thread's Python stack from the test on, the innermost call last.
 
-    What stands between JAX and its compilation is left out.
+    Frames between JAX and its compilation are left out.
     """
-    found = _summaries(frames, thread)
-    found = [frame for frame in found if frame.filename != async_collectives.__file__]
-    own = [n for n, frame in enumerate(found) if frame.filename.startswith(_RUNNERS)]
-    return "".join(traceback.format_list(found[max(own, default=-1) + 1 :]))
+    frames_left = _summaries(frames, thread)
+    frames_left = [frame for frame in frames_left if frame.filename != async_collectives.__file__]
+    own = [n for n, frame in enumerate(frames_left) if frame.filename.startswith(_RUNNERS)]
+    return "".join(traceback.format_list(frames_left[max(own, default=-1) + 1 :]))
 
 
 def _summaries(frames: Sequence[_Frame], thread: int) -> list[traceback.FrameSummary]:
@@ -146,14 +146,14 @@ def stacks(frames: Sequence[_Frame], thread: int) -> str:
     del thread  # it is the plugin's own
     main = threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    told = []
-    for ident in sorted({ident for ident, _, _ in frames}, key=lambda one: one != main):
+    texts = []
+    for ident in sorted({ident for ident, _, _ in frames}, key=lambda ident: ident != main):
         own = _of_this_process(_summaries(frames, ident))
         users = [frame for frame in own if is_users(frame.filename)][-_DEEPEST:]
         if users and ident in names:
-            told.append(f"  thread {names[ident]}:\n")
-            told += traceback.format_list(users)
-    return "".join(told) or raised.raised()
+            texts.append(f"  thread {names[ident]}:\n")
+            texts += traceback.format_list(users)
+    return "".join(texts) or raised.raised()
 
 
 def _of_this_process(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
@@ -167,11 +167,11 @@ def _of_this_process(frames: list[traceback.FrameSummary]) -> list[traceback.Fra
 
 
 def stablehlo(frames: Sequence[_Frame], thread: int) -> str:
-    """The newest StableHLO that frameworks may write programs in, where it is not the backend's.
+    """Return the newest StableHLO that frameworks may write, if it is not the backend's.
 
-    That is what this process's jaxlib writes, if it does not write what it is asked for; and what
-    jaxlib reads, if TorchTPU asks: it has no older form of a scan, as in ``cumsum``. What JAX
-    itself would write then has replica groups in a form that the CPU's compiler does not know.
+    That is what this process's jaxlib writes, if it can't write an older version; and what jaxlib
+    reads, for TorchTPU, which has no older form of a scan, as in ``cumsum``. What JAX itself would
+    write then has replica groups in a form that the CPU's compiler does not know.
     """
     ours = "jaxlib" in sys.modules and Version(version("jaxlib")) < _TAKES_THE_OLDER
     scans = "torch_tpu" in sys.modules and find_spec("jaxlib") is not None
@@ -192,23 +192,23 @@ def _is_jax_asking(frames: Sequence[_Frame], thread: int) -> bool:
 
 
 def site(frames: Sequence[_Frame], thread: int) -> str:
-    """The user's lines that this call comes from, innermost first, one after the other.
+    """Return the user's lines that this call comes from, innermost first, one after the other.
 
-    In a thread that has no Python, those that the main thread is at, which may be beyond: they
-    begin with "near".
+    In a thread without Python, those that the main thread is at, which may be beyond: they begin
+    with "near".
     """
     near = "" if any(ident == thread for ident, _, _ in frames) else NEAR
-    asked = threading.main_thread().ident if near else thread
-    found = []
+    shown = threading.main_thread().ident if near else thread
+    lines = []
     for ident, code, line in frames:
-        if ident != asked:
+        if ident != shown:
             continue
         if is_runners(code.co_filename):
             break
         if is_users(code.co_filename):
-            found.append(f"{code.co_filename}:{line} {code.co_name}")
-    more = ", ..." if len(found) > _DEEPEST else ""
-    return f"{near}{', called from '.join(found[:_DEEPEST])}{more}" if found else ""
+            lines.append(f"{code.co_filename}:{line} {code.co_name}")
+    more = ", ..." if len(lines) > _DEEPEST else ""
+    return f"{near}{', called from '.join(lines[:_DEEPEST])}{more}" if lines else ""
 
 
 def _note_clients_at_exit(framework: Any) -> None:
@@ -221,9 +221,9 @@ def _note_clients_at_exit(framework: Any) -> None:
 def _note_clients() -> None:
     if events.VARIABLE not in os.environ:
         return
-    found = [client for framework in FRAMEWORKS.values() for client in framework.clients()]
-    if found:
-        events.write("clients", {"clients": found})
+    clients = [client for framework in FRAMEWORKS.values() for client in framework.clients()]
+    if clients:
+        events.write("clients", {"clients": clients})
 
 
 def _end_without_gil(torch_xla: Any) -> None:

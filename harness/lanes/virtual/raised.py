@@ -53,7 +53,7 @@ def described(error: BaseException) -> str:
 
 
 def _current() -> Iterator[BaseException | None]:
-    """What each thread is handling, as while a function that has raised is left."""
+    """Yield the exception that each thread handles, as while a function that raised is left."""
     for error in sys._current_exceptions().values():
         # A tuple before Python 3.12.
         yield error[1] if isinstance(error, tuple) else error

@@ -116,10 +116,10 @@ def rewrite(form: str, program: bytes) -> tuple[bytes, list[str]]:
         shapes = {i.id: i.shape for i in computation.instructions}
         for instruction in computation.instructions:
             operands = [shapes[operand] for operand in instruction.operand_ids]
-            found = _rewrite_of(instruction, operands, computations)
-            if found is not None:
-                make_call(instruction, _insert(found, instruction, operands, inserted))
-                names.append(found.name)
+            rewrite_ = _rewrite_of(instruction, operands, computations)
+            if rewrite_ is not None:
+                make_call(instruction, _insert(rewrite_, instruction, operands, inserted))
+                names.append(rewrite_.name)
     inserted.finish()
     return module.SerializeToString(), names
 
@@ -140,27 +140,27 @@ def _rewrite_of(
 
 
 def _insert(
-    found: _Rewrite, instruction: Instruction, operands: Sequence[Shape], inserted: Inserted
+    rewrite: _Rewrite, instruction: Instruction, operands: Sequence[Shape], inserted: Inserted
 ) -> Computation:
-    """The computation to call, with its collectives in their places."""
+    """Return the computation to call, with its collectives in their places."""
     reducers = []
-    if found.reducer:
-        reducers = [inserted.add(_reducer(found.reducer), "reducer")[-1].id]
+    if rewrite.reducer:
+        reducers = [inserted.add(_reducer(rewrite.reducer), "reducer")[-1].id]
     shapes = [_struct(shape) for shape in operands]
-    added = inserted.add(lower_for_cpu(found.meaning, shapes, x64=True), "rewritten")
-    for one in (i for c in added for i in c.instructions):
-        if one.opcode == "custom-call" and one.custom_call_target == _PLACE:
-            assert found.collective is not None
+    added = inserted.add(lower_for_cpu(rewrite.meaning, shapes, x64=True), "rewritten")
+    for instruction_ in (i for c in added for i in c.instructions):
+        if instruction_.opcode == "custom-call" and instruction_.custom_call_target == _PLACE:
+            assert rewrite.collective is not None
             own = Instruction()
-            own.CopyFrom(found.collective)
-            own.name, own.id = one.name, one.id
-            own.shape.CopyFrom(one.shape)
-            own.operand_ids[:] = one.operand_ids
+            own.CopyFrom(rewrite.collective)
+            own.name, own.id = instruction_.name, instruction_.id
+            own.shape.CopyFrom(instruction_.shape)
+            own.operand_ids[:] = instruction_.operand_ids
             own.control_predecessor_ids[:] = []
             own.called_computation_ids[:] = reducers
-            if instruction.HasField("sharding") and one.shape.tuple_shapes:
+            if instruction.HasField("sharding") and instruction_.shape.tuple_shapes:
                 own.ClearField("sharding")  # that of one array, or of another tuple
-            one.CopyFrom(own)
+            instruction_.CopyFrom(own)
     return added[-1]
 
 
@@ -182,12 +182,12 @@ def _exchange(values: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Seq
     ]
     of = results[0] if len(results) == 1 else results
     if jax.__version_info__ >= (0, 4, 38):
-        found = jax.ffi.ffi_call(_PLACE, of)(*values)
+        exchanged = jax.ffi.ffi_call(_PLACE, of)(*values)
     else:
         from jax.extend import ffi
 
-        found = ffi.ffi_call(_PLACE, of, *values)
-    return [found] if len(results) == 1 else list(found)
+        exchanged = ffi.ffi_call(_PLACE, of, *values)
+    return [exchanged] if len(results) == 1 else list(exchanged)
 
 
 # --- Memory that nothing was written to
@@ -224,9 +224,9 @@ def _bitwise(
 
     def meaning(*arrays: Array) -> Any:
         bits = [_bits(array) for array in arrays]
-        width = [one.shape[-1] for one in bits]
+        width = [array.shape[-1] for array in bits]
         reduced = _exchange(bits, [(*s, n) for s, n in zip(shapes, width, strict=False)])
-        packed = [_packed(one, x.dtype) for one, x in zip(reduced, arrays, strict=False)]
+        packed = [_packed(part, x.dtype) for part, x in zip(reduced, arrays, strict=False)]
         return tuple(packed) if instruction.shape.tuple_shapes else packed[0]
 
     name = f"{instruction.opcode} {reducer}"
@@ -246,7 +246,7 @@ def _reduction(reducer: str, axes: tuple[int, ...]) -> Meaning:
 
 
 def _operation(computation: Computation) -> str:
-    """The opcode that combines a reducer's two parameters; "" if it is no single one."""
+    """Return the opcode that combines a reducer's two parameters; "" if it is no single one."""
     opcodes = {i.id: i.opcode for i in computation.instructions}
     root = next(i for i in computation.instructions if i.id == computation.root_id)
     operands = [opcodes[operand] for operand in root.operand_ids]
@@ -305,7 +305,7 @@ def _ragged_all_to_all(instruction: Instruction) -> _Rewrite:
 
         if 0 in given.shape[1:]:
             return output
-        (told,) = _exchange([parts := jnp.stack([starts, sizes, places], 1)], [parts.shape])
+        (received,) = _exchange([parts := jnp.stack([starts, sizes, places], 1)], [parts.shape])
         own = np.full(devices, len(given), np.int64)
         (counts,) = _exchange([jnp.asarray(own)], [own.shape])
         end = jnp.max(counts)
@@ -317,7 +317,7 @@ def _ragged_all_to_all(instruction: Instruction) -> _Rewrite:
             rows = lax.dynamic_slice_in_dim(padded, first, _AT_ONCE)
             everywhere = jnp.broadcast_to(rows, (devices, *rows.shape))
             (rows,) = _exchange([everywhere], [everywhere.shape])
-            return first + _AT_ONCE, _placed(rows, first, told, result)
+            return first + _AT_ONCE, _placed(rows, first, received, result)
 
         start = jnp.zeros((), end.dtype)
         result: Array = lax.while_loop(lambda state: state[0] < end, some, (start, output))[1]
@@ -326,21 +326,21 @@ def _ragged_all_to_all(instruction: Instruction) -> _Rewrite:
     return _Rewrite("ragged-all-to-all", meaning, collective)
 
 
-def _placed(rows: Array, first: Array, told: Array, output: Array) -> Array:
+def _placed(rows: Array, first: Array, received: Array, output: Array) -> Array:
     """Write into ``output`` what is in some rows of each device for this one.
 
     Args:
         rows: of each device of the group: [devices, rows, ...].
         first: the number of the first of these rows in each device's operand.
-        told: of each part that is for this device: its start there, its number of rows, and its
+        received: of each part that is for this device: its start there, its number of rows, and its
             place here: [devices * parts of each, 3].
         output: [rows here, ...].
     """
     import jax.numpy as jnp
 
-    starts, sizes, places = (told[:, n].astype(np.int64) for n in range(3))
+    starts, sizes, places = (received[:, n].astype(np.int64) for n in range(3))
     devices, count = rows.shape[:2]
-    device = np.arange(len(told)) // (len(told) // devices)
+    device = np.arange(len(received)) // (len(received) // devices)
     within = np.arange(len(output))[:, None] - places  # of row and part
     at = starts + within - first
     taken = (within >= 0) & (within < sizes) & (at >= 0) & (at < count)
@@ -360,8 +360,8 @@ def _group_size(instruction: Instruction) -> int:
 
 
 def _ragged_dot(instruction: Instruction) -> _Rewrite:
-    told = instruction.ragged_dot_dimensions
-    dot = told.dot
+    dimensions = instruction.ragged_dot_dimensions
+    dot = dimensions.dot
     result = DTYPES[instruction.shape.element_type]
 
     def meaning(lhs: Array, rhs: Array, group_sizes: Array) -> Array:
@@ -370,7 +370,7 @@ def _ragged_dot(instruction: Instruction) -> _Rewrite:
         contracting = tuple(dot.lhs_contracting), tuple(dot.rhs_contracting)
         batch = tuple(dot.lhs_batch), tuple(dot.rhs_batch)
         numbers = lax.RaggedDotDimensionNumbers(
-            (contracting, batch), tuple(told.lhs_ragged), tuple(told.rhs_group)
+            (contracting, batch), tuple(dimensions.lhs_ragged), tuple(dimensions.rhs_group)
         )
         return lax.ragged_dot_general(lhs, rhs, group_sizes, numbers, preferred_element_type=result)
 

@@ -13,8 +13,8 @@ _HARNESS = Path(__file__).parents[2]
 def _folders(package: str) -> list[str]:
     """Return the folders of a package, which may not be installed."""
     spec = find_spec(package)
-    found = spec.submodule_search_locations if spec else None
-    return [f"{folder}/" for folder in found or ()]
+    locations = spec.submodule_search_locations if spec else None
+    return [f"{folder}/" for folder in locations or ()]
 
 
 # Folders of what calls tests, and ranks of theirs: what is outside of it is never the user's.

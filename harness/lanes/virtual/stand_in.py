@@ -19,14 +19,14 @@ _S32, _TUPLE, _TOKEN = 4, 13, 17  # of PrimitiveType in xla/xla_data.proto
 
 
 def stand_in(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
-    """A serialised HloModuleProto whose results are zeros, with the same shardings.
+    """Return a serialised HloModuleProto whose results are zeros, with the same shardings.
 
     Args:
         form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact.
         program: what the CPU's compiler has refused.
 
     Returns:
-        The module, and one name and mode, as of whatever has changed a program.
+        The module, and one name and mode, like every function that changes a program.
     """
     module = Module.FromString(as_hlo(form, program))
     (entry,) = (c for c in module.computations if c.id == module.entry_computation_id)
@@ -53,7 +53,7 @@ def stand_in(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
 
 
 def _zeros(instruction: Instruction, entry: Computation, inserted: Inserted) -> list[Instruction]:
-    """What must stand before an instruction that becomes zeros of its shape, and itself."""
+    """Return what must come before an instruction that becomes zeros of its shape, and itself."""
     shape = instruction.shape
     if shape.element_type == _TOKEN:
         make(instruction, "after-all", [])

@@ -37,7 +37,9 @@ def do_at_once(module: Module) -> list[str]:
         started: set[int] = set()
         for instruction in computation.instructions:
             target = instruction.custom_call_target
-            attributes = {one.key: one.value for one in instruction.frontend_attributes.map}
+            attributes = {
+                attribute.key: attribute.value for attribute in instruction.frontend_attributes.map
+            }
             if target.endswith(_START) and ATTRIBUTE in attributes:
                 _make_collective(instruction, json.loads(attributes[ATTRIBUTE]))
                 started.add(instruction.id)

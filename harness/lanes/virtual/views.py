@@ -35,10 +35,10 @@ def called(function: Any, *flat: Any) -> Any:
     if first == len(transforms) and not masked:
         return function(*flat)
     views = transforms[first:]
-    *token, found = _several(_other(python, _LOADS)(*before, transforms[:first]))
+    *token, value = _several(_other(python, _LOADS)(*before, transforms[:first]))
     if name_of(python) == _LOADS:
-        return [*token, look(found, views)]
-    whole, old = changed(found, views, *operands)
+        return [*token, look(value, views)]
+    whole, old = changed(value, views, *operands)
     *token, _ = _several(python(*token, *before[len(token) :], transforms[:first], whole, None))
     return [*token, old]
 
@@ -64,9 +64,9 @@ def _other(function: Any, name: str) -> Callable[..., Any]:
     return found
 
 
-def _several(found: Any) -> Sequence[Any]:
+def _several(results: Any) -> Sequence[Any]:
     """Since JAX 0.10 there is a token before the result."""
-    return found if isinstance(found, tuple) else (found,)
+    return results if isinstance(results, tuple) else (results,)
 
 
 def first_view(transforms: Sequence[Any]) -> int:
@@ -107,15 +107,19 @@ def changed(array: Any, views: Sequence[Any], value: Any, mask: Any) -> tuple[An
 def _range(index: Any) -> tuple[Any, ...]:
     """As NumPy writes it; a kernel's own slice has a start, a size and a stride."""
     return tuple(
-        slice(int(one.start), int(one.start) + int(one.size) * int(one.stride), int(one.stride))
-        if hasattr(one, "size") and hasattr(one, "stride")
-        else int(one)
-        for one in index.indices
+        slice(
+            int(index_.start),
+            int(index_.start) + int(index_.size) * int(index_.stride),
+            int(index_.stride),
+        )
+        if hasattr(index_, "size") and hasattr(index_, "stride")
+        else int(index_)
+        for index_ in index.indices
     )
 
 
 def _seen(array: Any, view: Any, of: Any = None) -> Any:
-    """What a view that is no index shows of an array; ``of`` is the array that it is undone for."""
+    """Return a view that is no index of an array; ``of`` is the array for which it is undone."""
     shape = getattr(view, "shape", None)
     dtype = getattr(view, "dtype", array.dtype)
     if of is not None:
@@ -128,7 +132,7 @@ def _seen(array: Any, view: Any, of: Any = None) -> Any:
 
 
 def _bitcast(array: Any, dtype: Any) -> Any:
-    """The bits of pairs, or more, of neighboring rows as one row, the first row in the low bits."""
+    """Combine the bits of neighbouring rows into one row, the first row in the low bits."""
     import numpy as np
 
     dtype = np.dtype(dtype)

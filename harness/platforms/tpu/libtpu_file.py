@@ -21,28 +21,28 @@ def library() -> Path | None:
 
 
 def build(path: Path) -> str:
-    """What a ``libtpu.so`` says of its build: a date, and in brackets its Unix time; or ""."""
+    """Return the build in a ``libtpu.so``: a date, and in brackets its Unix time; or ""."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         match = _BUILT.search(data)
         return match[0].decode() if match else ""
 
 
 def not_asked_for() -> str:
-    """What jax says of libtpu, if the one that is installed is another; "" if it is not.
+    """Return jax's requirement if another libtpu is installed than it pins, or "".
 
     An older libtpu can't read a newer jax's kernels, and its own error does not say so.
     """
     for text in metadata.requires("jax") or []:
-        asked = Requirement(text)
-        if asked.name not in {"libtpu", "libtpu-nightly"} or asked.marker is None:
+        requirement = Requirement(text)
+        if requirement.name not in {"libtpu", "libtpu-nightly"} or requirement.marker is None:
             continue
-        if not asked.marker.evaluate({"extra": "tpu"}):
+        if not requirement.marker.evaluate({"extra": "tpu"}):
             continue
         try:
-            found = metadata.version(asked.name)
+            version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
             continue
-        if not asked.specifier.contains(found, prereleases=True):
-            wanted = f"{asked.name}{asked.specifier}"
-            return f"jax {metadata.version('jax')} asks for {wanted}, and {found} is installed"
+        if not requirement.specifier.contains(version, prereleases=True):
+            wanted = f"{requirement.name}{requirement.specifier}"
+            return f"jax {metadata.version('jax')} asks for {wanted}, and {version} is installed"
     return ""

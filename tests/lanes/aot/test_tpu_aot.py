@@ -311,7 +311,7 @@ def test_every_golden_compilation_has_its_case() -> None:
     # Of stacks of JAX alone, on which nothing is golden.
     elsewhere = ("test_compiles_of_packages.py", "tpu7x")
     lines = (line for line in done.stdout.splitlines() if "::" in line)
-    cases = {line for line in lines if not any(one in line for one in elsewhere)}
+    cases = {line for line in lines if not any(entry in line for entry in elsewhere)}
     golden = {
         f"suites/{path.relative_to(GOLDEN).with_suffix('.py')}::{test}"
         for path in GOLDEN.rglob("*.toml")

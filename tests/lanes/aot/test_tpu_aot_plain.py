@@ -165,7 +165,7 @@ def test_a_failure_of_the_test_itself_comes_first(ran: Ran) -> None:
 
 
 def programs(ran: Ran, test: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(
+    recorded: list[dict[str, object]] = json.loads(
         ran.properties(f"test_{test}")["aot_programs_compiled"]
     )
-    return found
+    return recorded

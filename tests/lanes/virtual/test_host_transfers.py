@@ -74,9 +74,9 @@ def sharded(x: Any) -> tuple[Any, Any]:
 def done(result: Any) -> Any:
     import jax
 
-    found = np.asarray(result)
+    array = np.asarray(result)
     jax.effects_barrier()
-    return found
+    return array
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,10 +156,12 @@ def test_several_values_and_none() -> None:
         return np.bool_(1), np.array([[2, 3]], np.int32)
 
     shapes = (jax.ShapeDtypeStruct((), np.bool_), jax.ShapeDtypeStruct((1, 2), np.int32))
-    one, two = jax.jit(lambda: jax.pure_callback(both, shapes))()
-    assert (float(one), np.asarray(two).tolist()) == (1, [[2, 3]])
-    one, two = jax.jit(lambda x, y: jax.pure_callback(both, shapes, x, y))(np.ones(2), np.zeros(0))
-    assert (float(one), np.asarray(two).tolist()) == (1, [[2, 3]])
+    first, two = jax.jit(lambda: jax.pure_callback(both, shapes))()
+    assert (float(first), np.asarray(two).tolist()) == (1, [[2, 3]])
+    first, two = jax.jit(lambda x, y: jax.pure_callback(both, shapes, x, y))(
+        np.ones(2), np.zeros(0)
+    )
+    assert (float(first), np.asarray(two).tolist()) == (1, [[2, 3]])
     assert [[v.tolist() for v in values] for values in given] == [[], [[1, 1], []]]
 
 
@@ -204,12 +206,12 @@ def test_each_process_is_asked_for_its_devices(topology: Topology) -> None:
         assert np.asarray(doubled.data).tolist() == [4.0 * rank, 4.0 * rank + 2]
         return np.asarray(shard.data).tolist(), [v.tolist() for v in (*seen, *once)]
 
-    found = run_ranks(work, topology)
-    assert [total for total, _ in found] == [[24.0, 32.0]] * 4
+    answers = run_ranks(work, topology)
+    assert [total for total, _ in answers] == [[24.0, 32.0]] * 4
     own = [[2.0 * n, 2.0 * n + 1] for n in range(4)]
     parts: list[list[Any]] = [[part, [24.0, 32.0], part] for part in own]
     parts[0].append(28.0)  # of what is not divided, the first process is asked
-    assert [seen for _, seen in found] == parts
+    assert [seen for _, seen in answers] == parts
 
 
 @pytest.mark.topologies("2@chip")

@@ -40,18 +40,18 @@ def options(folder: Path, code: str, *flags: str) -> dict[str, dict[str, str]]:
 
 def test_jax(tmp_path: Path) -> None:
     """Without optimization, unless an option of the program asks for it."""
-    found = options(tmp_path, JAX)
-    assert {of[NAME] for name, of in found.items() if "jit_chosen" in name} == {"2"}
-    assert {of[NAME] for name, of in found.items() if "jit_plain" in name} == {"0"}
+    programs = options(tmp_path, JAX)
+    assert {of[NAME] for name, of in programs.items() if "jit_chosen" in name} == {"2"}
+    assert {of[NAME] for name, of in programs.items() if "jit_plain" in name} == {"0"}
 
 
 def test_torch_xla(tmp_path: Path) -> None:
-    found = options(tmp_path, TORCH_XLA)
-    assert found
-    assert all(of.items() >= QUICK.items() for of in found.values())
+    programs = options(tmp_path, TORCH_XLA)
+    assert programs
+    assert all(of.items() >= QUICK.items() for of in programs.values())
 
 
 def test_flag(tmp_path: Path) -> None:
-    found = options(tmp_path, TORCH_XLA, f"--{NAME}=1")
-    assert found
-    assert all(of.items() >= (QUICK | {NAME: "1"}).items() for of in found.values())
+    programs = options(tmp_path, TORCH_XLA, f"--{NAME}=1")
+    assert programs
+    assert all(of.items() >= (QUICK | {NAME: "1"}).items() for of in programs.values())

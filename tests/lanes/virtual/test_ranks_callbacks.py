@@ -50,7 +50,7 @@ print("the end", flush=True)
 
 
 @pytest.mark.parametrize(
-    ("what", "code", "reason", "ends"),
+    ("part", "code", "reason", "ends"),
     [
         ("leaves", 0, "rank 1 failed in a program of ranks 0, 1: virtual TPU: the process has", 1),
         ("hangs", 1, "rank 1 does nothing in a callback of a running program, for 3 s, and", 0),
@@ -58,14 +58,14 @@ print("the end", flush=True)
     ],
 )
 def test_a_callback_of_one_rank(
-    tmp_path: Path, what: str, code: int, reason: str, ends: int
+    tmp_path: Path, part: str, code: int, reason: str, ends: int
 ) -> None:
     """What JAX frees when a job fails is not used by a callback that runs on."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
     run = [sys.executable, "-m", "harness", "run", "--topology=2@chip", "--deadline=200"]
     ran = subprocess.run(
-        [*run, "--", sys.executable, str(script), what],
+        [*run, "--", sys.executable, str(script), part],
         # What is freed is overwritten at once.
         env={**os.environ, "VIRTUAL_TPU_DEADLINE": "3", "MALLOC_PERTURB_": "85"},
         capture_output=True,

@@ -40,22 +40,22 @@ def total(_: int) -> float:
 
 def shared_file() -> int:
     """The descriptor of the file that ranks keep their compilations in."""
-    found = [
+    files = [
         int(link.name)
         for link in Path("/proc/self/fd").iterdir()
         if link.is_symlink() and "xla-harness-compilations" in str(link.readlink())
     ]
-    assert len(found) == 1
-    return found[0]
+    assert len(files) == 1
+    return files[0]
 
 
 def test_each_program_is_compiled_by_one_rank(topology: Topology, tpu_events: EventLog) -> None:
     assert run_ranks(total, topology) == [6.0, 6.0]
     events = tpu_events.read()
-    asked = events.of("compile")
-    distinct = {one.fingerprint for one in asked}
+    compiled = events.of("compile")
+    distinct = {event.fingerprint for event in compiled}
     assert distinct
-    assert len(events.of("reuse")) == len(asked) - len(distinct) > 0
+    assert len(events.of("reuse")) == len(compiled) - len(distinct) > 0
 
 
 def test_ranks_compile_what_differs(topology: Topology) -> None:

@@ -53,15 +53,15 @@ def test_names_of_collectives_exchange_nothing(topology: Topology) -> None:
         _, ones = on_both()
         if rank == 1:
             return []
-        found = []
+        results = []
         for name in NAMES:
             scope: dict[str, Any] = {}
             source = SOURCE.format(name=name.replace("-", "_"))
             exec(compile(source, f"/tmp/tx-{name}/{name}/{name}.py", "exec"), scope)
             function = scope[name.replace("-", "_")]
             function.__name__ = name
-            found.append(own(jax.jit(function)(ones)))
-        return found
+            results.append(own(jax.jit(function)(ones)))
+        return results
 
     assert run_ranks(work, topology) == [[[2.0]] * len(NAMES), []]
 

@@ -109,8 +109,8 @@ def test_a_wrong_rank_is_refused(
 
 
 def test_jobs_at_once_do_not_disturb_each_other(topology: Topology) -> None:
-    found = fork_ranks(lambda _: run_ranks(work, topology), 2, deadline=60)
-    assert found == [[[[[2.0, 2.0]]]] * 2] * 2
+    answers = fork_ranks(lambda _: run_ranks(work, topology), 2, deadline=60)
+    assert answers == [[[[[2.0, 2.0]]]] * 2] * 2
 
 
 def test_nothing_is_left_and_no_shared_memory_file_is_used(topology: Topology) -> None:
@@ -165,7 +165,9 @@ def test_large_results_stay_as_they_are(topology: Topology) -> None:
                 kept[factor] = result  # the others are gone at once
         taken = jax.jit(lambda v: v + 1, donate_argnums=0)(kept.pop(6))
         latest = program(total)
-        arrays = [np.asarray(one.addressable_data(0)) for one in (*kept.values(), taken, latest)]
+        arrays = [
+            np.asarray(array.addressable_data(0)) for array in (*kept.values(), taken, latest)
+        ]
         assert all(np.ptp(array) == 0 for array in arrays)
         return [float(array[0, 0]) for array in arrays]
 
@@ -216,11 +218,11 @@ def test_strangers_on_the_socket_do_no_harm(topology: Topology) -> None:
     def rank(number: int) -> list[list[float]]:
         values(sums())
         name = f"\0xla-harness-{os.environ['XLA_HARNESS_JOB']}"
-        for said in (b"", b"hello", b"\xff" * 1000, b"hello - 7 2 1,x", b"execute 1 1 1 0,1 0\n"):
+        for data in (b"", b"hello", b"\xff" * 1000, b"hello - 7 2 1,x", b"execute 1 1 1 0,1 0\n"):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
                 stranger.connect(name)
-                stranger.send(said)
-                assert said == b"" or stranger.recv(1000).startswith(b"refused ")
+                stranger.send(data)
+                assert data == b"" or stranger.recv(1000).startswith(b"refused ")
         return values(sums())
 
     assert run_ranks(rank, topology) == [[[[2.0, 2.0]]]] * 2
@@ -242,8 +244,8 @@ def test_a_rank_returns_before_its_programs_have_run(topology: Topology) -> None
     """Who waits for nothing is waited for: the others need what it has queued."""
 
     def rank(number: int) -> list[list[float]]:
-        found = [sums() for _ in range(30)]
-        return values(found[-1]) if number == 0 else []
+        results = [sums() for _ in range(30)]
+        return values(results[-1]) if number == 0 else []
 
     assert run_ranks(rank, topology) == [[[[2.0, 2.0]]], []]
 
@@ -270,8 +272,8 @@ def test_what_cannot_be_handed_over_is_refused(topology: Topology, kind: str, wh
             values({"layout": other, "small": small}[kind](sums()))
         return str(refused.value)
 
-    for said in run_ranks(rank, topology):
-        assert why in said
+    for message in run_ranks(rank, topology):
+        assert why in message
 
 
 def test_a_sharded_program_that_exchanges_nothing_waits_for_nobody(topology: Topology) -> None:
@@ -339,7 +341,7 @@ def test_a_program_that_exchanges_nothing_waits_for_nobody(topology: Topology) -
         for _ in range(3 + number):
             value = value * 2
             torch_xla.sync()
-        found: list[float] = value.cpu().tolist()
-        return found
+        numbers: list[float] = value.cpu().tolist()
+        return numbers
 
     assert run_ranks(rank, topology) == [[8.0, 8.0], [16.0, 16.0]]

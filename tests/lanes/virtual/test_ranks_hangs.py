@@ -101,8 +101,8 @@ def test_programs_in_flight_run_in_one_order_on_all_devices(topology: Topology) 
             return square[:1, :2]
 
         step = program(mesh, part)
-        found = [step(small) for _ in range(16)]
-        return [row[0][0] for row in map(value, found)]
+        results = [step(small) for _ in range(16)]
+        return [row[0][0] for row in map(value, results)]
 
     first, *others = run_ranks(work, topology)
     assert len(first) == 16
@@ -110,7 +110,7 @@ def test_programs_in_flight_run_in_one_order_on_all_devices(topology: Topology) 
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "pattern"),
     [
         (partial(reduce, "pmax"), r"rank 2: all-reduce max of f32\[1, 2\] over {0, 1, 2, 3}"),
         (partial(reduce, "all_gather", tiled=True), r"rank 2: all-gather"),
@@ -122,21 +122,21 @@ def test_programs_in_flight_run_in_one_order_on_all_devices(topology: Topology) 
     ids=["reducer", "kind", "group"],
 )
 def test_collectives_that_do_not_match(
-    topology: Topology, other: Callable[[], Callable[[Any], Any]], said: str
+    topology: Topology, other: Callable[[], Callable[[Any], Any]], pattern: str
 ) -> None:
     def work(number: int) -> list[list[float]]:
         mesh, ones = on(4)
         return value(program(mesh, other() if number == 2 else reduce())(ones))
 
-    told = hangs(work, topology)
+    report = hangs(work, topology)
     differs = "rank 2 runs a program whose collectives do not match those of ranks 0, 1, 3"
-    assert f"{differs}, at collective 1 of program 1" in told
-    assert re.search(r"ranks 0, 1, 3: all-reduce sum of f32\[1, 2\] over {0, 1, 2, 3}", told)
-    assert re.search(said, told)
-    assert re.search(rf"ranks 0-3 came from {__file__}:\d+ work", told)
+    assert f"{differs}, at collective 1 of program 1" in report
+    assert re.search(r"ranks 0, 1, 3: all-reduce sum of f32\[1, 2\] over {0, 1, 2, 3}", report)
+    assert re.search(pattern, report)
+    assert re.search(rf"ranks 0-3 came from {__file__}:\d+ work", report)
     # One that does not wait for the value yet has a stack of its own.
     heads = re.findall(
-        r"^ranks? ([\d, -]+) \(process [\d, -]+\):\n  thread MainThread:", told, re.MULTILINE
+        r"^ranks? ([\d, -]+) \(process [\d, -]+\):\n  thread MainThread:", report, re.MULTILINE
     )
     ranges = [each.split("-") for each in ", ".join(heads).split(", ")]
     shown = [number for each in ranges for number in range(int(each[0]), int(each[-1]) + 1)]
@@ -148,9 +148,9 @@ def test_shapes_that_do_not_match(topology: Topology) -> None:
         mesh, ones = on(4, rows=1 if number == 3 else 0)
         return value(program(mesh, reduce())(ones))
 
-    told = hangs(work, topology)
-    assert "rank 3: all-reduce sum of f32[1, 3] over" in told
-    assert "ranks 0-2: all-reduce sum of f32[1, 2] over" in told
+    report = hangs(work, topology)
+    assert "rank 3: all-reduce sum of f32[1, 3] over" in report
+    assert "ranks 0-2: all-reduce sum of f32[1, 2] over" in report
 
 
 def test_another_order(topology: Topology) -> None:
@@ -167,11 +167,11 @@ def test_another_order(topology: Topology) -> None:
         first()
         return value(second())
 
-    told = hangs(work, topology)
+    report = hangs(work, topology)
     order = "rank 1 comes to programs in another order than ranks 0, 2, 3: they wait for each other"
-    assert f"{order}, each with another program" in told
-    assert "ranks 2, 3: a program over devices 0-3" in told
-    assert "rank 1: a program over devices 0, 1" in told
+    assert f"{order}, each with another program" in report
+    assert "ranks 2, 3: a program over devices 0-3" in report
+    assert "rank 1: a program over devices 0, 1" in report
 
 
 def test_a_rank_that_leaves_one_out(topology: Topology) -> None:
@@ -190,11 +190,11 @@ def test_a_rank_that_leaves_one_out(topology: Topology) -> None:
         total = step(total)
         return value(step(total))
 
-    told = hangs(work, topology)
-    assert re.search(r"rank 3 \(process \d+\) has ended, and ranks 0-2 wait for it", told)
-    assert "from program 2 of 3 on ranks came from different lines: rank 3: " in told
-    assert re.search(r"ranks 0-2: \S+:\d+ helper, called from \S+:\d+ work", told)
-    assert "ranks 0-2: 4 programs over several ranks, of which the last one waits" in told
+    report = hangs(work, topology)
+    assert re.search(r"rank 3 \(process \d+\) has ended, and ranks 0-2 wait for it", report)
+    assert "from program 2 of 3 on ranks came from different lines: rank 3: " in report
+    assert re.search(r"ranks 0-2: \S+:\d+ helper, called from \S+:\d+ work", report)
+    assert "ranks 0-2: 4 programs over several ranks, of which the last one waits" in report
 
 
 def test_the_first_client_waits_for_all_ranks(topology: Topology, tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def test_a_rank_that_never_comes(topology: Topology) -> None:
         mesh, ones = on(4)
         return value(program(mesh, reduce())(ones))
 
-    told = hangs(work, topology)
-    assert "the rank of device 2 has never come, and ranks 0, 1, 3 wait for it" in told
-    assert "3 of 4 processes have created theirs" in told
+    report = hangs(work, topology)
+    assert "the rank of device 2 has never come, and ranks 0, 1, 3 wait for it" in report
+    assert "3 of 4 processes have created theirs" in report
 
 
 def test_a_rank_that_comes_once_only(topology: Topology) -> None:
@@ -247,9 +247,9 @@ def test_a_rank_that_comes_once_only(topology: Topology) -> None:
             time.sleep(600)
         return value(step(total))
 
-    told = hangs(work, topology)
-    assert "rank 2 does nothing, for 4 s, and ranks 0, 1, 3 wait for it" in told
-    assert "time.sleep(600)" in told
+    report = hangs(work, topology)
+    assert "rank 2 does nothing, for 4 s, and ranks 0, 1, 3 wait for it" in report
+    assert "time.sleep(600)" in report
 
 
 def test_a_rank_that_is_stopped(topology: Topology) -> None:
@@ -262,9 +262,9 @@ def test_a_rank_that_is_stopped(topology: Topology) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         return value(step(total))
 
-    told = hangs(work, topology)
-    assert "rank 1 is stopped by a signal, for 4 s, and ranks 0, 2, 3 wait for it" in told
-    assert re.search(r"rank 1 \(process \d+\):\n  it did not say where it is", told)
+    report = hangs(work, topology)
+    assert "rank 1 is stopped by a signal, for 4 s, and ranks 0, 2, 3 wait for it" in report
+    assert re.search(r"rank 1 \(process \d+\):\n  it did not say where it is", report)
 
 
 def test_a_collective_on_one_branch_only(topology: Topology) -> None:
@@ -281,9 +281,9 @@ def test_a_collective_on_one_branch_only(topology: Topology) -> None:
 
         return value(program(mesh, body)(ones))
 
-    told = hangs(work, topology)
-    assert "rank 3 did not come to a collective that ranks 0-2 hang in, for 4 s" in told
-    assert "the program's collectives: psum" in told
+    report = hangs(work, topology)
+    assert "rank 3 did not come to a collective that ranks 0-2 hang in, for 4 s" in report
+    assert "the program's collectives: psum" in report
 
 
 def test_programs_that_differ_but_match(topology: Topology) -> None:
@@ -317,19 +317,19 @@ def test_a_rank_that_is_killed(topology: Topology, tmp_path: Path, when: str) ->
         if number == 3 and when == "waiting":
             time.sleep(600)
         if when == "running":
-            found = program(mesh, endless)(ones)
+            result = program(mesh, endless)(ones)
             if number == 2:
                 time.sleep(1)
                 kill()
-            value(found)
+            value(result)
         total = step(ones)
         value(total)
         if number == 2:
             kill()
         return value(step(total))
 
-    told = hangs(work, topology)
-    assert "rank 2 of 4 was killed by SIGKILL" in told
+    report = hangs(work, topology)
+    assert "rank 2 of 4 was killed by SIGKILL" in report
     for started in tmp_path.iterdir():
         assert not Path("/proc", started.name).exists()
     assert run_ranks(sum_of_ones, topology) == [[[[4.0, 4.0]]]] * 4

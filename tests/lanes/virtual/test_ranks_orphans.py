@@ -42,10 +42,10 @@ def test_x(topology):
 def wait_for(folder: Path, pattern: str) -> list[Path]:
     """The files of four ranks."""
     end = time.monotonic() + 60
-    while len(found := sorted(folder.glob(pattern))) < 4 and time.monotonic() < end:
+    while len(files := sorted(folder.glob(pattern))) < 4 and time.monotonic() < end:
         time.sleep(0.02)
-    assert len(found) == 4
-    return found
+    assert len(files) == 4
+    return files
 
 
 @pytest.mark.parametrize("when", ["starting", "waiting"])

@@ -57,9 +57,9 @@ def test_the_exception_and_its_lines(tmp_path: Path, started: str) -> None:
         check=False,
         timeout=240,
     )
-    told = re.search(r"rank 1 \(process \d+\):\n(.*?)rank 0 \(process", ran.stderr, re.DOTALL)
-    assert told, ran.stderr
-    lines = told[1].splitlines()
+    report = re.search(r"rank 1 \(process \d+\):\n(.*?)rank 0 \(process", ran.stderr, re.DOTALL)
+    assert report, ran.stderr
+    lines = report[1].splitlines()
     assert lines[0] == "  raised ValueError: a batch of 3"
     line = 1 + SCRIPT.splitlines().index(next(x for x in SCRIPT.splitlines() if "raise" in x))
     assert f'  File "{tmp_path}/train.py", line {line}, in check' in lines

@@ -88,9 +88,9 @@ def wait_for(path: Path) -> None:
 
 
 def executor(job: str) -> int:
-    while not (found := executors(job)):
+    while not (pids := executors(job)):
         time.sleep(0.01)
-    return found[0]
+    return pids[0]
 
 
 def test_strangers_end_no_job(topology: Topology, tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ def replicas(fn: Callable[[int], Any]) -> list[Any]:
     import torch_xla.runtime as xr
     from torch_xla._internal import pjrt
 
-    found = pjrt._run_thread_per_device(
+    by_ordinal = pjrt._run_thread_per_device(
         0, 1, lambda: fn(xr.global_ordinal()), pjrt.initialize_multiprocess
     )
-    return [value for _, value in sorted(found.items())]
+    return [value for _, value in sorted(by_ordinal.items())]
 
 
 def has_executor() -> bool:
@@ -50,8 +50,8 @@ def test_gathers_whose_layouts_are_pinned_or_not(*, pin: bool) -> None:
     def gather(ordinal: int) -> list[float]:
         import torch_xla.core.xla_model as xm
 
-        found: list[float] = xm.all_gather(tensor(ordinal), pin_layout=pin).cpu().tolist()
-        return found
+        gathered: list[float] = xm.all_gather(tensor(ordinal), pin_layout=pin).cpu().tolist()
+        return gathered
 
     assert replicas(gather) == [[0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]] * 4
     assert has_executor() == pin
@@ -66,8 +66,8 @@ def test_replicas_of_one_program_meet_many_times(tpu_events: EventLog) -> None:
         for _ in range(20):
             value = xm.all_reduce("sum", value) / 4
             torch_xla.sync()
-        found: list[float] = value.cpu().tolist()
-        return found
+        numbers: list[float] = value.cpu().tolist()
+        return numbers
 
     assert replicas(steps) == [[1.5, 1.5]] * 4
     assert not has_executor()
@@ -79,16 +79,16 @@ def test_replicas_that_do_not_match_are_an_outcome(tpu_events: EventLog) -> None
         import torch_xla.core.xla_model as xm
 
         kind = "max" if ordinal == 2 else "sum"
-        found: list[float] = xm.all_reduce(kind, tensor(ordinal)).cpu().tolist()
-        return found
+        reduced: list[float] = xm.all_reduce(kind, tensor(ordinal)).cpu().tolist()
+        return reduced
 
     with pytest.raises(RuntimeError) as raised:
         replicas(reduce)
     culprit = "device 2 of rank 0 runs a program whose collectives do not match those of devices 0"
     assert culprit in str(raised.value)
-    told = tpu_events.read().of("failed")[0].stack or ""
-    assert "devices 0, 1, 3 of rank 0: all-reduce sum of f32[2], f32[] over {0, 1, 2, 3}" in told
-    assert "device 2 of rank 0: all-reduce max of f32[2], f32[] over {0, 1, 2, 3}" in told
+    report = tpu_events.read().of("failed")[0].stack or ""
+    assert "devices 0, 1, 3 of rank 0: all-reduce sum of f32[2], f32[] over {0, 1, 2, 3}" in report
+    assert "device 2 of rank 0: all-reduce max of f32[2], f32[] over {0, 1, 2, 3}" in report
 
 
 def test_a_replica_that_stays_away_is_an_outcome() -> None:
@@ -97,8 +97,8 @@ def test_a_replica_that_stays_away_is_an_outcome() -> None:
 
         if ordinal == 3:
             return []
-        found: list[float] = xm.all_reduce("sum", tensor(ordinal)).cpu().tolist()
-        return found
+        reduced: list[float] = xm.all_reduce("sum", tensor(ordinal)).cpu().tolist()
+        return reduced
 
     with pytest.raises(RuntimeError) as raised:
         replicas(reduce)

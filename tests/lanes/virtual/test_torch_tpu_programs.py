@@ -93,7 +93,7 @@ def test_program(topology: Topology, name: str) -> None:
     given = [jax.device_put(inputs[device.id], device) for device in devices]
     results = executable.execute_sharded([given])
     (received,) = results.disassemble_into_single_device_arrays()
-    assert [one.device for one in received] == devices
+    assert [array.device for array in received] == devices
     expected = MEANINGS[name](inputs)
-    for one in received:
-        np.testing.assert_array_equal(one, expected[one.device.id])
+    for array in received:
+        np.testing.assert_array_equal(array, expected[array.device.id])

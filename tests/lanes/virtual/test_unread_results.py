@@ -23,10 +23,10 @@ def jobs() -> list[UnreadJob]:
     if EVERY != [""]:
         return [job for job in every_job() if is_requested(job)]
     # Of JAX, which needs no time to start: torch_xla takes a minute where much else runs.
-    found = [job for job in every_job() if job.framework == "jax"]
+    jobs_of_jax = [job for job in every_job() if job.framework == "jax"]
     few = [UnreadJob("jax", "run one", "bounds", "exit")]
     for launcher in ("process", "ranks", "fork"):
-        few += random.Random(7).sample([j for j in found if j.launcher == launcher], 3)
+        few += random.Random(7).sample([j for j in jobs_of_jax if j.launcher == launcher], 3)
     return few
 
 

@@ -51,17 +51,17 @@ def test_an_answer_outlives_a_foreign_thread() -> None:
 @pytest.mark.parametrize("error", [None, pallas.CannotInterpretError("no"), ValueError("no")])
 def test_no_garbage_is_collected_during_an_interpretation(error: Exception | None) -> None:
     """TorchTPU ends the process when a tensor dies in the thread in which it compiles."""
-    found = []
+    states = []
 
     def interpret(*_: object) -> tuple[bytes, list[tuple[str, str]]]:
-        found.append(gc.isenabled())
+        states.append(gc.isenabled())
         if error is not None:
             raise error
         return b"", []
 
     assert gc.isenabled()
     ask(interpret, callbacks._Changed())
-    assert (found, gc.isenabled()) == ([False], True)
+    assert (states, gc.isenabled()) == ([False], True)
 
 
 @pytest.mark.parametrize("key", ["debug_info", "_debug_info"])

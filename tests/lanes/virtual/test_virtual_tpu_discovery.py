@@ -106,9 +106,9 @@ def test_a_second_discovery_hangs(ran: Ran, case: str) -> None:
     assert properties["outcome"] == "hung"
     assert properties["outcome_detail"] == "hung in a second discovery"
     assert int(properties["discoveries"]) == 2
-    told = text(ran, case)
-    assert told.startswith("hung in a second discovery, made by:\n")
-    stack = told.split("made by:\n")[1].split("\n\n")[0]
+    message = text(ran, case)
+    assert message.startswith("hung in a second discovery, made by:\n")
+    stack = message.split("made by:\n")[1].split("\n\n")[0]
     assert "in second_client" in stack
     assert "jax.devices()" in stack
     assert "in first_client" not in stack

@@ -37,8 +37,8 @@ USES = {"jax": use_jax, "torch_xla": use_torch_xla}
 
 def counts(log: EventLog, by: str) -> tuple[int, int, int]:
     events = log.read()
-    found = tuple(len(events.of(kind, by=by)) for kind in ("client", "compile", "execute"))
-    return found[0], found[1], found[2]
+    numbers = tuple(len(events.of(kind, by=by)) for kind in ("client", "compile", "execute"))
+    return numbers[0], numbers[1], numbers[2]
 
 
 @pytest.mark.parametrize("by", USES)
@@ -116,11 +116,11 @@ def test_two_unguarded_clients_are_two_discoveries(tpu_events: EventLog) -> None
     tpu_events.expect_discoveries(2)
     with pytest.raises(AssertionError) as raised:
         tpu_events.expect_discoveries(1)
-    told = str(raised.value)
-    assert told.startswith("2 discoveries, expected 1\n1. by torch_xla in process")
-    assert f"2. by jax in process {os.getpid()}, {GUARD}=None:" in told
-    assert told.count("in use_torch_xla") == told.count("in use_jax") == 1
-    assert "/_pytest/" not in told
+    message = str(raised.value)
+    assert message.startswith("2 discoveries, expected 1\n1. by torch_xla in process")
+    assert f"2. by jax in process {os.getpid()}, {GUARD}=None:" in message
+    assert message.count("in use_torch_xla") == message.count("in use_jax") == 1
+    assert "/_pytest/" not in message
 
 
 @pytest.mark.environment(XLA_HARNESS_STACKS="compile,execute")

@@ -66,10 +66,10 @@ def threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("what", ["site", "stacks"])
-def test_no_object_dies_in_a_thread_that_is_not_pythons(threads: Path, what: str) -> None:
+@pytest.mark.parametrize("mode", ["site", "stacks"])
+def test_no_object_dies_in_a_thread_that_is_not_pythons(threads: Path, mode: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, threads, str(int(what == "stacks"))],
+        [sys.executable, "-c", PROGRAM, threads, str(int(mode == "stacks"))],
         capture_output=True,
         text=True,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -49,8 +49,8 @@ def libtpu_says(name: str, **options: Any) -> list[dict[str, Any]]:
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    facts: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return facts
 
 
 def virtual_tpu_says() -> list[dict[str, Any]]:
@@ -79,11 +79,11 @@ def test_devices_are_those_of_libtpu(topology: Topology) -> None:
     if topology.generation == "v4":
         options["chip_config_name"] = "megacore"
     real, virtual = libtpu_says(topology.slice, **options), virtual_tpu_says()
-    for one, other in zip(real, virtual, strict=True):
+    for device, other in zip(real, virtual, strict=True):
         # The runtime puts "PJRT C API" in front; a virtual TPU says that it is one.
-        build = one.pop("version").split(" cl/")[0]
+        build = device.pop("version").split(" cl/")[0]
         assert f"\n{other.pop('version')}\n" == f"\nPJRT C API\n{build} virtual TPU\n"
-        assert one == other
+        assert device == other
 
 
 @pytest.mark.topologies("2xtpu7x:2x2x1")
@@ -147,13 +147,13 @@ def test_meshes_put_slices_outside(topology: Topology, start_runtime: StartRunti
     import torch_xla.runtime as xr
     from jax.experimental import mesh_utils
 
-    slices, (one, two) = topology.slices, (2, topology.devices // 2)
+    slices, (rows, two) = topology.slices, (2, topology.devices // 2)
     attributes = xr.global_runtime_device_attributes()
-    hybrid = xs.HybridMesh(ici_mesh_shape=(1, one, two), dcn_mesh_shape=(slices, 1, 1))
+    hybrid = xs.HybridMesh(ici_mesh_shape=(1, rows, two), dcn_mesh_shape=(slices, 1, 1))
     of_torch = [
         [attributes[i]["slice_index"] for i in row.flat] for row in hybrid.get_logical_mesh()
     ]
-    devices = mesh_utils.create_hybrid_device_mesh((1, one, two), (slices, 1, 1))
+    devices = mesh_utils.create_hybrid_device_mesh((1, rows, two), (slices, 1, 1))
     of_jax = [[device.slice_index for device in row.flat] for row in devices]
     assert of_torch == of_jax == [[number] * topology.devices for number in range(slices)]
 

@@ -94,8 +94,8 @@ def test_a_kernel_over_cores(topology: Topology) -> None:
 
     kernel = over_cores()
     np.testing.assert_array_equal(jax.jit(kernel)(X), 2 * X)
-    found = np.asarray(over_devices(kernel, topology)).reshape(4, *X.shape)
-    np.testing.assert_allclose(found, [2 * (X + 100 * n) for n in range(4)], rtol=1e-6)
+    result = np.asarray(over_devices(kernel, topology)).reshape(4, *X.shape)
+    np.testing.assert_allclose(result, [2 * (X + 100 * n) for n in range(4)], rtol=1e-6)
 
 
 def test_a_scalar_and_references_from_outside_of_a_kernel_over_cores() -> None:
@@ -154,8 +154,8 @@ def test_random_keys_of_jax_as_operands() -> None:
     f = pallas.pallas_call(body, out_shape=out, in_specs=vmem)
     key = jax.random.key(7, impl="threefry2x32")
     with jax.threefry_partitionable(True):
-        found, expected = jax.jit(f)(key), jax.random.normal(key, shape=X.shape)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+        result, expected = jax.jit(f)(key), jax.random.normal(key, shape=X.shape)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 def test_random_keys_of_a_tpus_generator_are_refused() -> None:

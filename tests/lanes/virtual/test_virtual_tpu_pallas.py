@@ -272,16 +272,16 @@ def hlo(f: Any, *operands: Any, platform: str = "tpu") -> bytes:
 def test_replaced_modules_are_well_formed() -> None:
     first, second = kernel(double, "double"), kernel(square, "square")
     program = hlo(lambda x: first(second(first(x))), X)
-    asked: list[bytes] = []
+    configs_asked: list[bytes] = []
 
     def replacement(config: bytes, shapes: object, divided: object) -> bytes:
         assert (shapes, divided) == ((X.shape,), False)
-        asked.append(config)
-        return hlo(lambda x: x * len(asked), X, platform="cpu")
+        configs_asked.append(config)
+        return hlo(lambda x: x * len(configs_asked), X, platform="cpu")
 
     replaced, configs = replace_custom_calls(program, "tpu_custom_call", replacement)
     assert len(configs) == 3
-    assert len(set(configs)) == len(asked) == 2  # once for each different kernel
+    assert len(set(configs)) == len(configs_asked) == 2  # once for each different kernel
     module = Module.FromString(replaced)
     ids = [i.id for computation in module.computations for i in computation.instructions]
     assert len(set(ids)) == len(ids)

@@ -201,9 +201,9 @@ def test_renumbering_keeps_the_program(driver: Driver, ran: object) -> None:
     assert sorted(texts[0].splitlines()) == sorted(texts[1].splitlines())
     old, new = map(Module.FromString, (before, after))
     renamed: dict[int, int] = {}
-    for one, other in zip(old.computations, new.computations, strict=True):
-        pairs = [(one.root_id, other.root_id)]
-        for was, is_ in zip(one.instructions, other.instructions, strict=True):
+    for computation, other in zip(old.computations, new.computations, strict=True):
+        pairs = [(computation.root_id, other.root_id)]
+        for was, is_ in zip(computation.instructions, other.instructions, strict=True):
             pairs += [(was.id, is_.id)]
             pairs += zip(was.operand_ids, is_.operand_ids, strict=True)
             pairs += zip(was.control_predecessor_ids, is_.control_predecessor_ids, strict=True)

@@ -66,8 +66,8 @@ def exchange_rows(mesh: Any, shape: tuple[int, ...], times: int) -> None:
     given = given.reshape(4, 6 * times, *shape)
     output = np.full((4, 8 * times, *shape), -1, np.float32)
 
-    def exchange(rows: Any, out: Any, *told: Any) -> Any:
-        return jax.lax.ragged_all_to_all(rows[0], out[0], *(t[0] for t in told), axis_name="x")
+    def exchange(rows: Any, out: Any, *numbers: Any) -> Any:
+        return jax.lax.ragged_all_to_all(rows[0], out[0], *(t[0] for t in numbers), axis_name="x")
 
     f = jax.shard_map(exchange, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     arguments = (given, output, starts, all_sizes, places, all_sizes.T)

@@ -89,8 +89,8 @@ def die_in_discovery() -> None:
 @pytest.mark.environment(VIRTUAL_TPU_DEADLINE="20")
 @pytest.mark.topologies("2x2", "4x1", "4x4")
 def test_slices_discover_each_other_once(tpu_events: EventLog, topology: Topology) -> None:
-    found = run_slices(devices, topology)
-    assert found == [[number] * topology.devices for number in range(topology.slices)]
+    answers = run_slices(devices, topology)
+    assert answers == [[number] * topology.devices for number in range(topology.slices)]
     events = tpu_events.read()
     assert sorted(client.slice for client in events.of("client")) == list(range(topology.slices))
     assert len({client.process for client in events.of("client")}) == topology.slices
@@ -218,10 +218,10 @@ def test_a_stranger_on_the_port_is_waited_for_until_the_deadline() -> None:
 
 
 def test_a_host_that_never_answers_is_left_at_the_deadline() -> None:
-    with socket.socket() as full, socket.socket() as one, socket.socket() as two:
+    with socket.socket() as full, socket.socket() as first, socket.socket() as two:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        for client in (one, two):  # the queue is full: further connections get no answer
+        for client in (first, two):  # the queue is full: further connections get no answer
             client.setblocking(False)
             client.connect_ex(full.getsockname())
         become_slice(1, f"127.0.0.1:{full.getsockname()[1]}")

@@ -31,13 +31,13 @@ class History:
 
     def met(self, executions: Sequence[Execution]) -> None:
         """Note a program that ranks have met in."""
-        ranks = {one.rank.number: one for one in executions}
+        ranks = {execution.rank.number: execution for execution in executions}
         self._met.update(ranks.keys())
         number = max(self._met[rank] for rank in ranks)
-        programs = {rank: one.program for rank, one in ranks.items()}
+        programs = {rank: execution.program for rank, execution in ranks.items()}
         same = len({program.digest for program in programs.values()}) == 1
         self._programs.note(number, programs, _constant if same else _exchanges)
-        sites = {rank: one.site for rank, one in ranks.items()}
+        sites = {rank: execution.site for rank, execution in ranks.items()}
         if all(site and not site.startswith(NEAR) for site in sites.values()):
             self._sites.note(number, sites, str)
 
@@ -62,8 +62,8 @@ Value = TypeVar("Value")
 class _Difference(Generic[Value]):
     """The first program since which ranks differ in something."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, kind: str) -> None:
+        self._what = kind
         self._since = self._last = 0
         self._values: Mapping[int, Value] = {}
 

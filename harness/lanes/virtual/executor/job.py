@@ -96,7 +96,7 @@ class Job:
         return [device for device in range(self._launcher.devices) if device not in came]
 
     def leave(self, rank: Rank) -> None:
-        """The rank has ended; whoever waits for it hears so."""
+        """Remove a rank that has ended, and let those that wait for it know."""
         del self.ranks[rank.number]
         self.left[rank.number] = rank
         self._queues.remove(rank)
@@ -110,7 +110,7 @@ class Job:
             self._fail(self._diagnosis().unfinished(rank))
 
     def queue(self, execution: Execution) -> None:
-        """A rank has come to a program."""
+        """Queue a program that a rank has come to."""
         self._watch.moved()
         if self._failed:
             return
@@ -119,7 +119,7 @@ class Job:
         self._changed = True
 
     def transfer(self, end: End, *to: int) -> None:
-        """A rank receives something, or sends it to a rank, where it has a number."""
+        """Match a rank that receives with one that sends, which has a number."""
         self._watch.moved()
         if self._failed:
             return
@@ -129,7 +129,7 @@ class Job:
             self.transfers.receive(end)
 
     def hosted(self, number: int, error: str) -> None:
-        """A rank's host has taken or brought what a program waits for."""
+        """Note that a rank's host has taken or brought what a program waits for."""
         self._watch.moved()
         assert self._launcher is not None
         self._launcher.hosted(number, error)
@@ -147,7 +147,7 @@ class Job:
         self._look()
         if self._failing is not None:
             self._ask_where()
-            waiting = sorted({one.rank.number for one in self._queues.waiting()})
+            waiting = sorted({execution.rank.number for execution in self._queues.waiting()})
             receiving = {end.rank.number for end in self.transfers.waiting()}
             text = report(self._failing, self.ranks, self._history, waiting)
             self.tell(text, self._failing.culprits, {*waiting, *receiving})
@@ -155,7 +155,7 @@ class Job:
     def tell(
         self, failed: str, culprits: Collection[int] = (), waiting: Collection[int] = ()
     ) -> None:
-        """The job can't go on: tell all ranks why.
+        """Tell all ranks why the job can't go on.
 
         One of them has the whole text in its error: none of the culprits if possible, and one of
         those that are ``waiting``, since what another does next may never end in an error. The
@@ -193,13 +193,15 @@ class Job:
         """
         waiting = self._queues.waiting()
         gone = {device for rank in self.left.values() for device in rank.devices} - set(self.owners)
-        execution = next((one for one in waiting if gone & set(one.devices)), None)
+        execution = next(
+            (execution for execution in waiting if gone & set(execution.devices)), None
+        )
         if execution is None:
             self._left_since = 0.0
             return False
         now = time.monotonic()
         self._left_since = self._left_since or now
-        waiters = {one.rank.number for one in waiting}
+        waiters = {execution.rank.number for execution in waiting}
         are_most = 2 * len(waiters) >= len(self.ranks) + len(self.left)
         undecided = self.ranks.keys() - waiters and not are_most and len(self.left) == 1
         if undecided and now - self._left_since < _DECIDE:
@@ -210,7 +212,7 @@ class Job:
 
     def _start(self, executions: list[Execution]) -> None:
         devices = executions[0].devices
-        of = {device: one for one in executions for device in one.mine}
+        of = {device: execution for execution in executions for device in execution.mine}
         self._history.met(executions)
         if not self._match(executions, [of[device].program for device in devices]):
             return
@@ -231,9 +233,9 @@ class Job:
         if len(set(key)) == 1 or key in self._checked:
             return True
         if not any(program.decides for program in programs):  # else only running it says
-            found = mismatch(programs)
-            if found is not None:
-                self._fail(self._diagnosis().mismatch(executions, found))
+            difference = mismatch(programs)
+            if difference is not None:
+                self._fail(self._diagnosis().mismatch(executions, difference))
                 return False
         self._checked.add(key)
         return True
@@ -292,7 +294,7 @@ class Job:
         devices = self._queues.awaited(self._running_devices)
         numbers = {self.owners[device] for device in devices if device in self.owners}
         if receiving := {end.rank.number for end in self.transfers.waiting()}:
-            waiting = {one.rank.number for one in self._queues.waiting()}
+            waiting = {execution.rank.number for execution in self._queues.waiting()}
             numbers |= self.ranks.keys() - waiting - receiving  # any of them may be to send
         return {self.ranks[number].pid: self.ranks[number].heard for number in numbers}
 
@@ -313,7 +315,9 @@ class Job:
             processes = list(self._awaited())
             return self._diagnosis().incomplete(self.missing, processes, self._watch.deadline)
         if hosts := self._hosts:
-            queued = [one for launch in self._running.values() for one in launch.executions]
+            queued = [
+                execution for launch in self._running.values() for execution in launch.executions
+            ]
             return self._diagnosis().in_host(hosts, queued, self._watch.deadline)
         if not self._watch.stopped and self._running:
             launch = next(iter(self._running.values()))

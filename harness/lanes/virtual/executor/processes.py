@@ -30,7 +30,9 @@ def processes_without_rank(ranks: Collection[int]) -> list[int]:
 def rank_of(pid: int) -> str:
     """Return the rank that a process was started as; "" if its environment does not say it."""
     variables = _read(pid, "environ").split(b"\0")
-    numbers = (one.removeprefix(b"RANK=") for one in variables if one.startswith(b"RANK="))
+    numbers = (
+        variable.removeprefix(b"RANK=") for variable in variables if variable.startswith(b"RANK=")
+    )
     return next(numbers, b"").decode(errors="replace")
 
 

@@ -77,7 +77,9 @@ class Strangers:
     def drop_late(self) -> None:
         """Close the connections whose time is over."""
         now = time.monotonic()
-        for connection in [one for one, who in self._waiting.items() if who.until <= now]:
+        for connection in [
+            connection for connection, who in self._waiting.items() if who.until <= now
+        ]:
             self.drop(connection)
 
     def _keep(self, connection: socket.socket) -> bool:
@@ -95,7 +97,7 @@ class Strangers:
 
     def _drop_one(self) -> None:
         ((pid, _),) = Counter(who.pid for who in self._waiting.values()).most_common(1)
-        self.drop(next(one for one, who in self._waiting.items() if who.pid == pid))
+        self.drop(next(connection for connection, who in self._waiting.items() if who.pid == pid))
 
     def _free_descriptor(self) -> None:
         """Make room for a connection; where no stranger has any, refuse the one that waits."""

@@ -13,7 +13,7 @@ NESTED = ["PJRT_ExecuteOptions"]
 
 
 def entries(header: str) -> list[str]:
-    """The lines; raises ValueError if the header does not have the expected shape."""
+    """Return the lines; raise ValueError if the header does not have the expected shape."""
     table = header[header.index("typedef struct PJRT_Api {") :]
     names = re.findall(r"_PJRT_API_STRUCT_FIELD\((\w+)\);", table)
     results = dict(
@@ -34,11 +34,11 @@ def _ends(header: str, struct: str) -> str:
         raise ValueError(f"pjrt_c_api.h: expected a struct {struct}")
     body = re.sub(r"//.*", "", match[1])
     declarations = [text.strip() for text in body.split(";") if text.strip()]
-    found = []
+    fields = []
     for text in declarations:
         pointer = re.search(r"\(\*(\w+)\)\s*\(", text)  # a function pointer, else the last word
-        found.append(pointer[1] if pointer else re.findall(r"\w+", text)[-1])
-    return ", ".join(f"PJRT_STRUCT_SIZE({struct}, {field})" for field in found)
+        fields.append(pointer[1] if pointer else re.findall(r"\w+", text)[-1])
+    return ", ".join(f"PJRT_STRUCT_SIZE({struct}, {field})" for field in fields)
 
 
 if __name__ == "__main__":
