@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from harness.frameworks import named_platforms
 from harness.frameworks.protocol import Framework
+from harness.left_out import LeftOut
 from harness.platforms import VARIABLE
 from harness.registry import Registry
 
@@ -34,9 +35,11 @@ FRAMEWORKS: Registry[Framework] = Registry(
 )
 
 
-def missing(name: str) -> str:
-    """Why a framework can't be asked here; "" for one that is installed, which is not imported."""
-    return "" if find_spec(name) else f"framework {name}: not installed in this environment"
+def missing(name: str) -> LeftOut | None:
+    """Return why a framework can't be asked here; None if it is installed. Does not import it."""
+    if find_spec(name):
+        return None
+    return LeftOut("framework", name, "not installed in this environment")
 
 
 def environment(platform: str, devices: int) -> dict[str, str | None]:

@@ -24,6 +24,7 @@ from harness.junit.names import (
     of_a_test,
 )
 from harness.junit.reader import Element, Reader
+from harness.left_out import LeftOut
 from harness.model.outcome import Answer, Kind
 from harness.model.wheels import PROPERTY as WHEELS
 from harness.model.wheels import read_property
@@ -116,7 +117,7 @@ class Report:
     stack: str  # "" where the run was not told one
     versions: Mapping[str, str]  # component to version
     results: Mapping[str, Result]
-    left_out: Mapping[str, int]  # by cause
+    left_out: Mapping[LeftOut, int]  # how many cases
     uncollected: Mapping[str, str] = field(default_factory=dict)  # file to why, in a line
     faults: tuple[str, ...] = ()
     wheels: Mapping[str, str] = field(default_factory=dict)  # package to SHA-256 of its own wheel
@@ -188,12 +189,12 @@ def _uncollected(case: Any) -> tuple[str, str]:
     return f"{case.name.replace('.', '/')}.py", f"can't be collected: {why.strip()}"
 
 
-def _left_out(own: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
+def _left_out(own: Mapping[str, str]) -> tuple[dict[LeftOut, int], list[str]]:
     """How many cases were left out, by cause; and what is no such number."""
-    counts, faults = dict[str, int](), list[str]()
+    counts, faults = dict[LeftOut, int](), list[str]()
     for name, value in own.items():
         if name.startswith(LEFT_OUT) and value.isascii() and value.isdigit():
-            counts[name.removeprefix(LEFT_OUT)] = int(value[:_MOST_DIGITS])
+            counts[LeftOut.parse(name.removeprefix(LEFT_OUT))] = int(value[:_MOST_DIGITS])
         elif name.startswith(LEFT_OUT):
             faults.append(f"property {name!r}: expected a number, found {value[:50]!r}")
     return counts, faults

@@ -30,6 +30,7 @@ from harness.matrix.home import (
 )
 from harness.matrix.sizes import for_lane
 from harness.model.case_id import file_of
+from harness.session.progress_file import PROGRESS_FILE, read_progress
 from harness.session.selection import Shard
 from harness.stacks.environments import Environment, plugin_path
 from harness.stacks.stack import Stack
@@ -106,7 +107,7 @@ class Cell:
     def start(self, environment: Environment, cache_folder: Path) -> subprocess.Popen[bytes]:
         """Start its pytest, which dies with this thread."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for path in (self.report, self._question, self._new, self.cause):
+        for path in (self.report, self._question, self._new, self.cause, self._progress):
             path.unlink(missing_ok=True)
         with self.log.open("wb") as log:
             return subprocess.Popen(
@@ -115,7 +116,11 @@ class Cell:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._home,
-                env={**variables(self.stack.name, cache_folder), "COLUMNS": "80"},
+                env={
+                    **variables(self.stack.name, cache_folder),
+                    "COLUMNS": "80",
+                    PROGRESS_FILE: str(self._progress.absolute()),
+                },
                 start_new_session=True,
                 preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
             )
@@ -142,6 +147,10 @@ class Cell:
         part.replace(self._question)
         return said
 
+    def progress(self) -> tuple[int, int] | None:
+        """Return how many of its tests are done, and of how many; None before the first."""
+        return read_progress(self._progress)
+
     def read(self) -> Report:
         """Its report."""
         return report.read(self.report)
@@ -159,6 +168,10 @@ class Cell:
     @property
     def _new(self) -> Path:
         return self.folder / f".{self._name}.xml"
+
+    @property
+    def _progress(self) -> Path:
+        return self.folder / f".{self._name}.progress"
 
     @property
     def _question(self) -> Path:

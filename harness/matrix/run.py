@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -26,8 +25,7 @@ from harness.model.outcome import Kind
 from harness.stacks.environments import Environments
 
 Say = Callable[[str], None]
-_PROGRESS = re.compile(r"^\[ *(\d+)/(\d+) +\d+% [\d:]+\]", re.MULTILINE)
-_LIVE, _PLAIN = 1.0, 30.0  # seconds between two looks at the logs
+_LIVE, _PLAIN = 1.0, 30.0  # seconds between two lines of progress
 
 
 @dataclass
@@ -139,7 +137,7 @@ def _locked(folders: set[Path]) -> Iterator[None]:
 
 
 class _Watch:
-    """Says what runs, from the progress lines in the logs."""
+    """Says what runs, and how far it is."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -190,13 +188,10 @@ class _Watch:
 
 
 def _percent(cell: Cell) -> str:
-    try:
-        found = _PROGRESS.findall(cell.log.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        found = []
-    if not found:
+    progress = cell.progress()
+    if progress is None:
         return "collecting"
-    done, total = map(int, found[-1])
+    done, total = progress
     return f"{100 * done // max(total, 1)} %"
 
 

@@ -66,7 +66,7 @@ def start_runtime(request: pytest.FixtureRequest, xla_target: Target) -> StartRu
 
     def start(*, spmd: bool) -> None:
         if missing := frameworks.missing("torch_xla"):
-            pytest.skip(missing)
+            pytest.skip(str(missing))
         began = time.perf_counter()
         framework = FRAMEWORKS[xla_target.framework or "torch_xla"]
         framework.start(xla_target.topology.total, spmd=spmd)

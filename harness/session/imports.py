@@ -100,4 +100,4 @@ def _without_framework(collector: pytest.Collector, report: pytest.CollectReport
         error = error.__cause__
     name = (error.name or "").partition(".")[0] if error else ""
     name = _BROUGHT.get(name, name)
-    return frameworks.missing(name) if name in FRAMEWORKS else ""
+    return str(frameworks.missing(name) or "") if name in FRAMEWORKS else ""

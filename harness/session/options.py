@@ -18,6 +18,7 @@ from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
 from harness.job import job
 from harness.lanes import Lane, check_named_platforms, lane_can, lane_named
+from harness.left_out import LeftOut
 from harness.model.topology import PROCESSES, Target, Topology
 from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, read_durations
 from harness.session.workers import workers
@@ -203,37 +204,37 @@ class Settings:
             is_chosen=given is not None and len(lanes) == 1,
         )
 
-    def why_not(self, target: Target, declared: Sequence[Target]) -> str:
-        """Which option leaves the target out, and how to have it; ``""`` if none does.
+    def why_not(self, target: Target, declared: Sequence[Target]) -> LeftOut | None:
+        """Return which option leaves the target out, and how to have it; None if none does.
 
         ``declared`` are all targets of the case: without ``--lane`` it runs on the first one's.
         """
         if self.hardware is not None and target.lane == lane_named(self.lanes[0]).runs_cases_of:
             emulated, target = target.lane, self.place(target)
             if target in declared:  # it is written for the real one too
-                return f"lane {emulated}: {target} is the same case"
+                return LeftOut("lane", emulated, f"{target} is the same case")
         if target.lane not in (self.lanes or (declared[0].lane,)):
-            return f"lane {target.lane}: run with --lane {target.lane}"
+            return LeftOut("lane", target.lane, f"run with --lane {target.lane}")
         if other := next((one.lane for one in declared if one.lane in self.elsewhere), ""):
-            return f"lane {target.lane}: left to lane {other}"
+            return LeftOut("lane", target.lane, f"left to lane {other}")
         if not self.lanes and (missing := lane_named(target.lane).missing()):
-            return f"lane {target.lane}: {missing}"
-        if target.framework and (missing := frameworks.missing(target.framework)):
-            return missing
+            return LeftOut("lane", target.lane, missing)
+        if target.framework and (absent := frameworks.missing(target.framework)):
+            return absent
         return self._why_not_size(target.topology)
 
-    def why_not_plain(self) -> str:
-        """Which option leaves out tests that name no lane, as they can run on all; "" if none."""
+    def why_not_plain(self) -> LeftOut | None:
+        """Return which option leaves out tests that name no lane, since they can run on all."""
         if self.lanes and self.elsewhere:
-            return f"lane {self.lanes[0]}: left to lane {self.elsewhere[0]}"
-        return ""
+            return LeftOut("lane", self.lanes[0], f"left to lane {self.elsewhere[0]}")
+        return None
 
-    def _why_not_size(self, size: Topology) -> str:
+    def _why_not_size(self, size: Topology) -> LeftOut | None:
         if self.topologies and size not in self.topologies:
-            return f"topology {size}: run with --topology {size}"
+            return LeftOut("topology", str(size), f"run with --topology {size}")
         if self.processes and size.processes != self.processes:
-            return f"topology {size}: run without --processes {self.processes}"
-        return ""
+            return LeftOut("topology", str(size), f"run without --processes {self.processes}")
+        return None
 
     def place(self, target: Target) -> Target:
         """Where a case of that target runs: on the hardware, if that was asked for."""

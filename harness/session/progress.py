@@ -12,6 +12,7 @@ from _pytest.terminal import TerminalReporter
 from harness.isolation.pytest_child import is_phase
 from harness.model.outcome import Kind
 from harness.printable import printable
+from harness.session.progress_file import ProgressFile
 
 _WORDS = ("passed", "failed", "crashed", "hung", "conflict", "skipped", "expected", "xpass")
 _SHORT_WORDS = ("ok", "fail", "crash", "hung", "confl", "skip", "exp", "xpass")
@@ -26,6 +27,7 @@ class Progress:
         self.total = 0
         self._percent = 0
         self._counts: Counter[Kind] = Counter()
+        self._file = ProgressFile()
         self._running: dict[str, Kind] = {}  # plain tests before their teardown
         self._begun = False
         self._start = self._drawn = time.monotonic()
@@ -50,9 +52,10 @@ class Progress:
             self._reporter._tw.line()
         self._reporter.currentfspath = None
 
-    def add_case(self, kind: Kind) -> None:
-        """Count a case."""
+    def add(self, kind: Kind) -> None:
+        """Count a case, or a plain test that has ended."""
         self._counts[kind] += 1
+        self._file.write(self._counts.total(), self.total)
 
     def add_plain(self, report: pytest.TestReport) -> Kind | None:
         """Count a plain test with its last report; return its outcome if this report decides it."""
@@ -62,7 +65,7 @@ class Progress:
         if kind is not None:
             self._running[report.nodeid] = kind
         if report.when not in ("setup", "call"):
-            self._counts[self._running.pop(report.nodeid, Kind.PASSED)] += 1
+            self.add(self._running.pop(report.nodeid, Kind.PASSED))
         return kind
 
     def announce(self, title: str, message: str) -> None:

@@ -96,7 +96,7 @@ class Terminal:
                 self._line.announce(f"failed: {report.nodeid}", headline(layers.message_of(report)))
         elif (record := record_of(report)) is not None:
             self._records.append(record)
-            self._line.add_case(record.kind)
+            self._line.add(record.kind)
             if self._quiet:
                 self._announce(record)
         if self._quiet:

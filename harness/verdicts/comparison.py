@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from harness.errors import BadInputError
 from harness.junit.report import Report, Result
+from harness.left_out import LeftOut
 from harness.model.case_id import file_of
 from harness.model.outcome import Answer
 from harness.model.versions import named_by
@@ -28,7 +29,7 @@ class Side:
     name: str  # the stack's, else its framework's version
     versions: Mapping[str, str]
     runs: Mapping[str, tuple[Result, ...]]  # a case's first run, then its reruns
-    left_out: tuple[str, ...]  # the causes for which all first runs left cases out
+    left_out: tuple[LeftOut, ...]  # the causes for which all first runs left cases out
     uncollected: Mapping[str, str]  # file to the first line of why
     wheels: Mapping[str, str] = field(default_factory=dict)  # package to SHA-256 of its own wheel
 
@@ -47,9 +48,7 @@ class Side:
         if file in self.uncollected:
             return self.uncollected[file]
         for cause in self.left_out:
-            named = (f"lane {case.lane}:", f"topology {case.topology}:")
-            asked = f"framework {case.framework}:"
-            if cause.startswith((*named, asked)):
+            if cause.axis and getattr(case, cause.axis) == cause.name:
                 return f"left out: {cause}"
         return "not collected: the case is in no report of this stack"
 

@@ -8,6 +8,8 @@ import shlex
 import pytest
 from support.project import Project, Ran
 
+from harness.session.progress_file import read_progress
+
 CASES = """\
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.upstream("pytorch/xla#1")]
 @pytest.mark.parametrize("n", range(12))
@@ -373,3 +375,22 @@ def test_text_of_a_case_steers_no_terminal_and_no_job(project: Project) -> None:
     assert all(line.isprintable() for line in lines)
     assert [line for line in lines if line.lstrip().startswith("::") or "##[" in line] == []
     assert any("skipped: ::stop-commands::x \\x9b2J \\u202e #\\#[error]" in line for line in lines)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_another_process_can_read_how_far_a_run_is(
+    project: Project, workers: tuple[str, ...]
+) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        @pytest.mark.lanes("cpu")
+        @pytest.mark.parametrize("n", range(4))
+        def test_case(n): assert "XLA_HARNESS_PROGRESS" not in os.environ
+        def test_plain(): pass
+        """,
+    )
+    path = project.path / "progress"
+    assert read_progress(path) is None
+    assert project.run(*workers, XLA_HARNESS_PROGRESS=str(path)).code == 0
+    assert read_progress(path) == (5, 5)

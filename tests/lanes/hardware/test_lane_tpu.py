@@ -16,6 +16,7 @@ from harness.junit import report
 from harness.lanes.hardware import machine as hardware
 from harness.lanes.virtual import library
 from harness.lanes.virtual.plugin import build
+from harness.left_out import LeftOut
 from harness.model.topology import Topology
 from harness.platforms.tpu import TPU
 
@@ -213,9 +214,8 @@ def test_a_case_of_the_lane_is_left_out_elsewhere(project: Project) -> None:
     project.write("test_inner.py", "@pytest.mark.lanes('tpu')\ndef test_a(): pass\n")
     ran = project.run()
     assert ran.code == 5
-    assert report.read(ran.junit).left_out == {
-        "lane tpu: no TPU on this machine: expected /dev/accel0 or /dev/vfio/0": 1
-    }
+    reason = "no TPU on this machine: expected /dev/accel0 or /dev/vfio/0"
+    assert report.read(ran.junit).left_out == {LeftOut("lane", "tpu", reason): 1}
 
 
 def test_a_chip_that_libtpu_can_not_start_is_a_failure(project: Project) -> None:
