@@ -24,9 +24,9 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 import pyarrow as pa
 
-from harness.history.files import Folder
 from harness.history.format import FORMAT, SCHEMA, with_checksum
 from harness.history.names import RunFile, run_name
+from harness.history.storage import Folder
 
 ROOT = Path(__file__).parent.parent
 FIRST = date(2024, 1, 1)

@@ -24,13 +24,13 @@ import duckdb
 import pyarrow.parquet as pq
 from junitparser.xunit2 import JUnitXml
 
-from harness.history.files import Folder
 from harness.history.format import check_bytes, encoded
 from harness.history.names import RunFile
 from harness.history.run import VERSIONS, Run, read_run
+from harness.history.storage import Folder
 from harness.history.store import History
 from harness.junit.case import CaseRun
-from harness.junit.names import FORMAT
+from harness.junit.properties import FORMAT
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
 from harness.verdicts.rules import ask_about, statement

@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from harness import __version__
+from harness.commands.all_commands import ABOUT_CI, CI, COMMANDS, Command
 from harness.commands.output import say, show
-from harness.commands.registry import ABOUT_CI, CI, COMMANDS, Command
 from harness.errors import INTERRUPTED, BadInputError, nearest
 from harness.model.versions import stack_versions
 

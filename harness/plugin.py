@@ -12,7 +12,7 @@ from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.expectations.causes import read_findings
 from harness.lanes import at_import
-from harness.session import in_case, options, workers, written
+from harness.session import in_case, options, written, xdist_workers
 from harness.session.closing import Closing
 from harness.session.collection import Collection
 from harness.session.fixtures import (
@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
-    workers.choose(early_config)
+    xdist_workers.choose(early_config)
     # OpenBLAS starts its threads when NumPy is imported, and a fork would lose them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # So does the allocator of PyArrow.

@@ -17,7 +17,7 @@ from harness.diagnosis.signature import headline
 from harness.errors import BadInputError
 from harness.junit.report import Result
 from harness.lanes import DEFAULT_LANE, LANES
-from harness.matrix import run
+from harness.matrix import pool
 from harness.matrix.attribution import differing
 from harness.matrix.bisect import StackState, TurningPoint, bisect
 from harness.matrix.cell import Cell, collected
@@ -78,9 +78,9 @@ class _Asker:
         file = file_of(self._case)
         cell = Cell(stack, self._lane, self._folder / stack.slug, (file,), (self._case,))
         try:
-            done = run.run([cell], self._environments, jobs=1, say=say)
+            done = pool.run([cell], self._environments, jobs=1, say=say)
         except BadInputError as error:  # no environment of this stack
-            done = run.Done([cell], {str(cell): str(error)})
+            done = pool.Done([cell], {str(cell): str(error)})
         if done.died:
             say("\n".join(done.died.values()))
             return StackState.UNKNOWN

@@ -21,7 +21,7 @@ from harness.commands.partial import told
 from harness.files import write
 from harness.junit.report import Report
 from harness.lanes import lane_named
-from harness.matrix import run
+from harness.matrix import pool
 from harness.matrix.cell import Cell
 from harness.matrix.home import paths_in
 from harness.render import overview
@@ -134,7 +134,7 @@ def _run(options: argparse.Namespace) -> int:
     stacks = [wheels.given(stack, options.wheels) for stack in stacks]
     options.arguments = [*options.arguments, *shlex.split(options.pytest)]
     shard = Shard.parse(options.shard) if options.shard else None
-    done = run.run(
+    done = pool.run(
         cells_of(stacks, options, options.out, shard),
         Environments(),
         jobs=options.jobs,

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.commands.in_stack import add_stack, continue_in, stack_named
 from harness.commands.output import say
 from harness.errors import BadInputError
-from harness.job.command import Ending, run_command
+from harness.job.command import CommandEnding, run_command
 from harness.job.environment import JobEnvironment
 from harness.job.gathering import Gathering
 from harness.lanes import (
@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
     return _verdict(lane, ended, log.read(), reason, len(environments))
 
 
-def _verdict(lane: Lane, ended: Ending, events: Events, reason: _Reason, count: int) -> int:
+def _verdict(lane: Lane, ended: CommandEnding, events: Events, reason: _Reason, count: int) -> int:
     """Say what is known of a command that has ended, and return the exit code."""
     if events.damage:
         say(f"xla-harness: the log of the job's events is damaged: {events.damage}", style="red")

@@ -11,7 +11,7 @@ from harness.commands.output import answer
 from harness.commands.parsers import add_json
 from harness.commands.partial import told
 from harness.junit.report import Report
-from harness.render import since as shown
+from harness.render import since_text as shown
 from harness.verdicts.since import Declarations, find_reports, timelines
 
 _REPORTS = Path("reports/matrix")

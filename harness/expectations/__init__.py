@@ -7,6 +7,6 @@ failure of another kind or with another text.
 from __future__ import annotations
 
 from harness.expectations.entry import Expectation, glob_pattern, judge
-from harness.expectations.store import Expectations
+from harness.expectations.entry_set import Expectations
 
 __all__ = ["Expectation", "Expectations", "glob_pattern", "judge"]

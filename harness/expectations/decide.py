@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from harness.expectations import ranges
 from harness.expectations.condition import Versions
 from harness.expectations.entry import Expectation
+from harness.expectations.entry_set import Expectations
 from harness.expectations.evidence import Evidence, StackEvidence
-from harness.expectations.store import Expectations
 from harness.model.case_id import function_of
 from harness.model.outcome import Kind, Outcome
 

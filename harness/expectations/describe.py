@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.expectations.decide import Decisions
+from harness.expectations.failure_pattern import first_line
 from harness.expectations.ranges import text_of
-from harness.expectations.signature import first_line
 from harness.expectations.update import Added, Narrowed, UpdatePlan
 
 _WIDTH = 80

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from harness.expectations.condition import ALWAYS, Condition
-from harness.expectations.signature import describes
+from harness.expectations.failure_pattern import describes
 from harness.model.outcome import Kind, Outcome
 
 

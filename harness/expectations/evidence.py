@@ -10,10 +10,10 @@ from pathlib import Path
 from harness.errors import BadInputError
 from harness.expectations.condition import Versions
 from harness.expectations.entry import glob_pattern
+from harness.expectations.failure_pattern import signature_of
 from harness.expectations.ranges import framework_of, in_order
-from harness.expectations.signature import signature_of
 from harness.junit import report
-from harness.junit.names import EXPECTED_BY_PYTEST
+from harness.junit.properties import EXPECTED_BY_PYTEST
 from harness.junit.report import Report, Result
 from harness.model.outcome import Kind, Outcome
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.expectations import files, rewrite
+from harness.expectations import entry_files, rewrite
 from harness.expectations.condition import Versions
 from harness.expectations.decide import GONE, Decisions, Missing, Ranges
 from harness.expectations.entry import Expectation
+from harness.expectations.entry_set import Expectations
+from harness.expectations.failure_pattern import first_line
 from harness.expectations.globs import cover
-from harness.expectations.signature import first_line
-from harness.expectations.store import Expectations
 from harness.files import read_text
 
 Collect = Callable[[Sequence[str]], Collection[str]]  # test files to the ids of their cases
@@ -84,7 +84,7 @@ def check(plan_: UpdatePlan, folder: Path, ids: Iterable[str], stacks: Sequence[
     everything = [
         entry
         for path, text in sorted({**texts, **plan_.texts}.items())
-        for entry in files.parse(path, text, ())
+        for entry in entry_files.parse(path, text, ())
     ]
     for stack in stacks:
         on = Expectations(everything, stack)

@@ -19,9 +19,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.errors import BadInputError
-from harness.history.files import Folder, listed
 from harness.history.format import check_bytes
 from harness.history.names import RunFile, SetAside
+from harness.history.storage import Folder, listed
 from harness.history.store import fault_of, put
 
 _TRIES = 12

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from harness.history.names import RunFile
 from harness.history.run import Run
 from harness.junit.case import CaseRun
-from harness.junit.names import VERSIONS
+from harness.junit.properties import VERSIONS
 from harness.model.outcome import Kind
 
 # The number changes when a reader of the last one would be wrong.

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 
 from harness.history.store import History
-from harness.junit.names import VERSIONS
+from harness.junit.properties import VERSIONS
 from harness.junit.report import Report, Result
 from harness.model.outcome import Kind
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.errors import BadInputError
 from harness.history import names as history_names
 from harness.junit.case import CaseRun, settled
-from harness.junit.names import LOST, OUTCOMES, STACK_PROPERTY, VERSIONS
+from harness.junit.properties import LOST, OUTCOMES, STACK_PROPERTY, VERSIONS
 from harness.junit.reader import Reader
 from harness.junit.stream import Head, Reported
 

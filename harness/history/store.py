@@ -14,9 +14,9 @@ import duckdb
 
 from harness.errors import BadInputError
 from harness.history import format as formats
-from harness.history.files import Bucket, Files, files_at
 from harness.history.names import SUFFIX, RunFile, SetAside, place_of
 from harness.history.run import Run, Said, joined, read_run
+from harness.history.storage import Bucket, Files, files_at
 from harness.history.views import create_cases, is_sound
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from harness.isolation import libc
 from harness.isolation.shutdown import forget_hooks
-from harness.messages.cases import COMMANDS
+from harness.messages.case_messages import COMMANDS
 from harness.messages.framing import MOST_OF_A_READ, Lines, send_packets
 from harness.messages.typed import Message
 

@@ -16,19 +16,19 @@ from typing import NoReturn
 import pytest
 
 from harness.errors import BadInputError
-from harness.isolation import evidence, libc, pytest_child
+from harness.isolation import libc, post_mortem, pytest_child
+from harness.isolation.case_environment import LaneSetup, full_environment
 from harness.isolation.case_files import CaseFiles
 from harness.isolation.child import Endpoints, Setup, Tell, run_child
-from harness.isolation.environment import LaneSetup, full_environment
-from harness.isolation.evidence import Death, KernelOomKills
 from harness.isolation.foreign import ForeignFile, FoundTest, found
+from harness.isolation.post_mortem import Death, KernelOomKills
 from harness.isolation.preload import preload
 from harness.isolation.supervisor import GRACE, CaseProcess, CommandResult
 from harness.isolation.thread_limits import out_of_threads, out_of_threads_text
 from harness.isolation.threads import ForkGuard, NotForkableError
 from harness.isolation.watchdog import Watchdog
 from harness.lanes.events import Events
-from harness.messages.cases import (
+from harness.messages.case_messages import (
     ItemDone,
     ListTests,
     NotListed,
@@ -241,8 +241,8 @@ class Isolator:
 
     def _explained(self, death: Death, stderr: str) -> Death:
         """Add what only the log and the kernel know: XLA's fatal message, and lost memory."""
-        reason = evidence.fatal_line(stderr)
-        if evidence.out_of_memory_text(stderr):
+        reason = post_mortem.fatal_line(stderr)
+        if post_mortem.out_of_memory_text(stderr):
             reason = f"out of memory: {reason}" if reason else "out of memory"
         elif death.kind == Kind.CRASHED and out_of_threads_text(stderr):
             reason = f"{out_of_threads()}: {reason}" if reason else out_of_threads()

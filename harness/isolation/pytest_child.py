@@ -16,7 +16,14 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from harness.isolation.child import ForkedCopyError, Tell
 from harness.isolation.foreign import ForeignFile, ForeignItem, describe, import_items, materialize
 from harness.isolation.shutdown import shut_down
-from harness.messages.cases import ItemDone, NotListed, PhaseReported, RunItem, TestsListed, Warned
+from harness.messages.case_messages import (
+    ItemDone,
+    NotListed,
+    PhaseReported,
+    RunItem,
+    TestsListed,
+    Warned,
+)
 from harness.messages.typed import Message
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from harness.errors import BadInputError
-from harness.isolation import evidence, libc
+from harness.isolation import libc, post_mortem
 from harness.isolation.child import Endpoints
-from harness.isolation.evidence import Death
 from harness.isolation.orphans import children, kill_orphans
+from harness.isolation.post_mortem import Death
 from harness.isolation.streams import BoundedBuffer
 from harness.isolation.thread_limits import out_of_threads
 from harness.messages import new_token
-from harness.messages.cases import ANSWERS, LastAnswer, Taken
+from harness.messages.case_messages import ANSWERS, LastAnswer, Taken
 from harness.messages.framing import MOST_OF_A_READ, Packets, send
 from harness.messages.typed import Message
 
@@ -199,18 +199,18 @@ class CaseProcess:
     def _autopsy(self, deadline: float) -> Death:
         """Read the stacks of a process that crashed or hangs, and let it die."""
         hung = not (self._crashed or self._exited)
-        native = evidence.native_stack(self.pid) if hung else ""
+        native = post_mortem.native_stack(self.pid) if hung else ""
         if hung:
             self._signal(signal.SIGABRT)
             self._pump_until(lambda: self._crashed or self._exited, GRACE)
         self._read_rest_of_dump()
         if self._crashed and not self._exited and not hung:
-            native = evidence.native_stack(self.pid)
+            native = post_mortem.native_stack(self.pid)
         dump = self._dump.take()
-        number = self._die(evidence.signal_of_dump(dump) or signal.SIGABRT)
+        number = self._die(post_mortem.signal_of_dump(dump) or signal.SIGABRT)
         if hung:
-            return evidence.hung(deadline, dump, native)
-        return evidence.crashed(number, dump, native)
+            return post_mortem.hung(deadline, dump, native)
+        return post_mortem.crashed(number, dump, native)
 
     def _read_rest_of_dump(self) -> None:
         end = time.monotonic() + GRACE

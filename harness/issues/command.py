@@ -7,8 +7,8 @@ import argparse
 from harness.commands.output import show
 from harness.commands.parsers import site_address, whole_number
 from harness.commands.query import name_set_aside
+from harness.issues.actions import decide
 from harness.issues.github import Issues
-from harness.issues.plan import decide
 from harness.printable import printable
 from harness.verdicts.regressions import state
 

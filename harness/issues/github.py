@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from harness.errors import BadInputError
-from harness.issues.plan import Action, Issue
+from harness.issues.actions import Action, Issue
 
 LABEL = "xla-regression"
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/(?!\.\.?$)[\w.-]+")

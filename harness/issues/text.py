@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from harness.diagnosis.signature import first_line
 from harness.history.names import started
 from harness.model.issues import page
-from harness.model.script import becomes_script
+from harness.model.scriptable import becomes_script
 from harness.render.github_markup import code, plain, table
 from harness.render.page_names import case_page, visible
 from harness.verdicts.nightly import changed_components

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from harness.errors import BadInputError
-from harness.isolation import evidence, libc
+from harness.isolation import libc, post_mortem
 from harness.isolation.orphans import children, kill_orphans
 from harness.isolation.thread_limits import out_of_threads
 from harness.isolation.watchdog import Watchdog
-from harness.job.output import Output
+from harness.job.rank_output import Output
 
 LATE = 124  # as timeout(1) says it
 _AFTER_FAILURE = 3.0  # seconds for the others to fail of it too, and to say where they are
@@ -25,7 +25,7 @@ _LOOK = 1.0
 
 
 @dataclass(frozen=True)
-class Ending:
+class CommandEnding:
     """How a command came to its end.
 
     Attributes:
@@ -43,7 +43,7 @@ def run_command(
     environments: Sequence[Mapping[str, str]],
     deadline: float | None,
     respite: Callable[[Mapping[int, int]], float | None] = lambda _: None,
-) -> Ending:
+) -> CommandEnding:
     """Run the command with each of these environments, and wait for all of them.
 
     One process has this one's input and output. The output of several goes line by line to this
@@ -71,7 +71,7 @@ def run_command(
             job.start(words, {**environment, **watchdog.environment}, len(environments))
         return job.wait(deadline)
     except KeyboardInterrupt:
-        return Ending(128 + signal.SIGINT)
+        return CommandEnding(128 + signal.SIGINT)
     finally:
         try:
             job.end()
@@ -120,7 +120,7 @@ class _Processes:
         self._output.wake_for(os.pidfd_open(started.pid))
         self._started.append(started)
 
-    def wait(self, deadline: float | None) -> Ending:
+    def wait(self, deadline: float | None) -> CommandEnding:
         """Wait until all have ended, or one has failed, or they are stuck."""
         end = time.monotonic() + deadline if deadline is not None else None
         respite = None
@@ -140,19 +140,19 @@ class _Processes:
             self._wait_for_all(_AFTER_FAILURE)
         failed = self._failed()
         if not failed:
-            return Ending(int(bool(self._running())))
+            return CommandEnding(int(bool(self._running())))
         first = failed[0]
         code = self._code(first)
         assert code is not None
         if len(self._started) == 1:  # it has said itself what it has to say
-            return Ending(code)
+            return CommandEnding(code)
         # JAX terminates all ranks when the one with its coordination service ends, however well.
         before = sorted(self._ended[: self._ended.index(first)])
         if before:
             who = f"{self._named(before)} ended first, with exit code 0; then rank {first}"
         else:
             who = self._named([first])
-        return Ending(code, f"{who}: exit code {code}")
+        return CommandEnding(code, f"{who}: exit code {code}")
 
     def end(self) -> None:
         """End those that still run, and copy what all have written."""
@@ -175,14 +175,14 @@ class _Processes:
         while self._running() and not is_enough() and (left := end - time.monotonic()) > 0:
             self._output.copy(left)
 
-    def _late(self, deadline: float | None) -> Ending:
+    def _late(self, deadline: float | None) -> CommandEnding:
         """Say where each process is that still runs."""
         running = self._running()
         stacks = [
-            f"rank {rank}:\n{evidence.native_stack(self._started[rank].pid)}" for rank in running
+            f"rank {rank}:\n{post_mortem.native_stack(self._started[rank].pid)}" for rank in running
         ]
         who = f"{self._named(running)}: still running after {deadline:g} s"
-        return Ending(LATE, "\n".join([who, *stacks]))
+        return CommandEnding(LATE, "\n".join([who, *stacks]))
 
     def _code(self, rank: int) -> int | None:
         """Its exit code, as a shell says it; None while it runs."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.lanes.virtual.executor.activity import Activity, State
+from harness.lanes.virtual.executor.activity import Activity, ActivityState
 from harness.lanes.virtual.executor.folding import listed, ranks_named, verb
 
 _SECONDS = 10  # for py-spy
@@ -33,7 +33,7 @@ _RENDEZVOUS = (
 
 
 @dataclass(frozen=True)
-class Rendezvous:
+class MeetingPlace:
     """Where a process waits for others, and for how many in all; 0 if that is not known."""
 
     name: str
@@ -59,7 +59,7 @@ class Gathering:
         """
         for pid in processes.values():
             state = self._looks.setdefault(pid, Activity(pid)).look()
-            if state not in (State.IDLE, State.STOPPED):
+            if state not in (ActivityState.IDLE, ActivityState.STOPPED):
                 self._moved = time.monotonic()
         if time.monotonic() - self._moved < self._deadline:
             return ""
@@ -68,7 +68,7 @@ class Gathering:
         return explanation(waits, self._deadline)
 
 
-def explanation(waits: Mapping[int, Rendezvous | None], deadline: float) -> str:
+def explanation(waits: Mapping[int, MeetingPlace | None], deadline: float) -> str:
     """Return why ranks that do nothing do not begin; "" if none of them waits for the others."""
     there = {rank: wait for rank, wait in waits.items() if wait is not None}
     if not there:
@@ -87,7 +87,7 @@ def explanation(waits: Mapping[int, Rendezvous | None], deadline: float) -> str:
     return f"{ranks_named(late)} {verb(late, 'does', 'do')} nothing, for {deadline:g} s, and {who}"
 
 
-def rendezvous(pid: int) -> Rendezvous | None:
+def rendezvous(pid: int) -> MeetingPlace | None:
     """Return where a process waits for the others; None if it does not, or does not say it."""
     beside = Path(sysconfig.get_path("scripts"), "py-spy")
     program = str(beside) if beside.exists() else shutil.which("py-spy")
@@ -103,11 +103,11 @@ def rendezvous(pid: int) -> Rendezvous | None:
     return rendezvous_in(done.stdout)
 
 
-def rendezvous_in(dump: str) -> Rendezvous | None:
+def rendezvous_in(dump: str) -> MeetingPlace | None:
     """Return the rendezvous that a dump of py-spy, with the values of variables, is in."""
     for name, frame, argument in _RENDEZVOUS:
         # From that frame on: variables of the frames that it was called from count, too.
         if (match := re.search(frame, dump)) is not None:
             count = re.search(rf"^\s+{argument}: (\d+)$", dump[match.start() :], re.MULTILINE)
-            return Rendezvous(name, int(count[1]) if count else 0)
+            return MeetingPlace(name, int(count[1]) if count else 0)
     return None

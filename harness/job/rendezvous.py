@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from harness.errors import BadInputError
-from harness.isolation.evidence import Death
+from harness.isolation.post_mortem import Death
 from harness.job import wire
 from harness.job.job import Job
 from harness.messages.jobs import At, Go, Hello, Late, Left, No, Stop, WorkerLost

@@ -14,7 +14,7 @@ from junitparser.xunit2 import FlakyError, FlakyFailure, InterimResult
 
 from harness.diagnosis.cause import Cause, signature_of
 from harness.diagnosis.signature import first_line
-from harness.junit.names import LOST, OF_A_CASE, OUTCOMES, VERSIONS, interpreted, readable
+from harness.junit.properties import LOST, OF_A_CASE, OUTCOMES, VERSIONS, interpreted, readable
 from harness.junit.stream import Reported
 from harness.model.outcome import ACTUAL, DECLARABLE, Kind
 

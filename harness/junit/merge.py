@@ -16,7 +16,7 @@ from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 from harness import files
 from harness.errors import BadInputError
 from harness.junit.case import CaseRun, seconds, settled
-from harness.junit.names import LOST, VERSIONS
+from harness.junit.properties import LOST, VERSIONS
 from harness.junit.reader import Element, Reader
 from harness.junit.seal import sealed
 from harness.junit.stream import Head

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.junit.case import CaseRun, case_run, is_of_harness, is_teardown, not_run, place_of
-from harness.junit.names import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY, VERSIONS
+from harness.junit.properties import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY, VERSIONS
 from harness.junit.stream import Head, Reported, Stream
 from harness.printable import printable
 

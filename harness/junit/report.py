@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.errors import BadInputError
 from harness.junit.case import settled
-from harness.junit.names import (
+from harness.junit.properties import (
     FORMAT,
     FORMAT_PROPERTY,
     LEFT_OUT,
@@ -26,8 +26,8 @@ from harness.junit.names import (
 from harness.junit.reader import Element, Reader
 from harness.left_out import LeftOut
 from harness.model.outcome import Answer, Kind
-from harness.model.wheels import PROPERTY as WHEELS
-from harness.model.wheels import read_property
+from harness.model.wheel_checksums import PROPERTY as WHEELS
+from harness.model.wheel_checksums import read_property
 
 __all__ = [
     "FORMAT",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.history.run import Run
-from harness.junit.names import VERSIONS
+from harness.junit.properties import VERSIONS
 from harness.matrix.lost import Lost
 from harness.matrix.plan import Planned
 from harness.stacks.stack import Stack

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.history.run import Run, Said
 from harness.junit.case import MOST_MESSAGE, CaseRun, Place, not_run
-from harness.junit.names import VERSIONS
+from harness.junit.properties import VERSIONS
 
 if TYPE_CHECKING:
     import duckdb

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.junit.report import Report, Result
-from harness.matrix import run
+from harness.matrix import pool
 from harness.matrix.cell import Cell
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
@@ -21,13 +21,13 @@ class Runner:
     environments: Environments
     out: Path
     arguments: tuple[str, ...]
-    say: run.Say
+    say: pool.Say
     jobs: int = 0
     fresh: bool = False
 
-    def run(self, cells: Sequence[Cell]) -> run.Done:
+    def run(self, cells: Sequence[Cell]) -> pool.Done:
         """Run the cells that are not answered yet, or with ``fresh`` all."""
-        return run.run(cells, self.environments, jobs=self.jobs, fresh=self.fresh, say=self.say)
+        return pool.run(cells, self.environments, jobs=self.jobs, fresh=self.fresh, say=self.say)
 
     def finish(self, cells: Sequence[Cell]) -> None:
         """Run the cells. Raises BadInputError, naming them, if some have no answer."""

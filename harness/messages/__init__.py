@@ -5,9 +5,9 @@ a byte stream, between a case's process and its supervisor (``cases``) and betwe
 job (``jobs``). ``Packets`` frames what a case's process reports: the case inherits that descriptor,
 so packets with a token keep stray writes apart from messages.
 
-Two conversations differ. The ranks of ``harness.isolation.ranks`` return any Python object, which
-JSON can't say, so each leaves a pickle in a memory file of its own. The coordinator of the virtual
-TPU speaks short lines of text, because both of its sides are C without a JSON parser.
+Two conversations differ. The ranks of ``harness.isolation.ranks`` return any Python object,
+which JSON can't say, so each leaves a pickle in a memory file of its own. The coordinator of the
+virtual TPU speaks short lines of text, because both of its sides are C without a JSON parser.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from harness.errors import BadInputError
 Bounds = tuple[int, int, int]  # along x, y and z
 
 
-class Layout(Protocol):
+class JobLayout(Protocol):
     """How a job's processes divide its chips; a topology is one."""
 
     @property
@@ -176,8 +176,8 @@ class Platform:
     loading: Mapping[str, str]
     launch: LaunchVariables
     version: Callable[[Generation, int], str]
-    environment: Callable[[Generation, Layout], Mapping[str, str | None]] = _nothing
-    process_environment: Callable[[Layout, int, Sequence[str]], Mapping[str, str]] = _nothing
+    environment: Callable[[Generation, JobLayout], Mapping[str, str | None]] = _nothing
+    process_environment: Callable[[JobLayout, int, Sequence[str]], Mapping[str, str]] = _nothing
     on_import: Mapping[str, Callable[[Any], None]] | None = None
 
     def generation(self, name: str) -> Generation:

@@ -10,7 +10,7 @@ import libcst as cst
 
 from harness.repro import edits
 from harness.repro.edits import Edited, Plan
-from harness.repro.names import Bound, names_of_definitions, names_of_imports
+from harness.repro.free_names import Bound, names_of_definitions, names_of_imports
 from harness.repro.nodes import walk
 from harness.repro.resolve import Meaning, Ref, Target, meaning
 from harness.repro.source import Import, Imported, Module, Sources, Statement

@@ -10,7 +10,7 @@ from importlib.metadata import packages_distributions
 
 from packaging.utils import canonicalize_name
 
-from harness.isolation.environment import full_environment
+from harness.isolation.case_environment import full_environment
 from harness.lanes import LANES
 from harness.model.case import Case
 from harness.model.provenance import Modified
@@ -20,7 +20,7 @@ from harness.repro.values import quoted
 
 _ALWAYS = ("torch", "torch_xla", "numpy")  # numpy: torch_xla takes any version of it
 _PAIRS = {"jax": "jaxlib", "jaxlib": "jax"}
-_ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # as in harness.isolation.environment
+_ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # as in harness.isolation.case_environment
 _RUN = "uv run FILE, or python FILE where the packages above are installed"
 _RUN_MODIFIED = "python FILE, where these are installed as they were when the case ran"
 

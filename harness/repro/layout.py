@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from harness.repro.definitions import from_import
-from harness.repro.names import Bound
+from harness.repro.free_names import Bound
 from harness.repro.source import Imported
 
 _NOTES = re.compile(r"#\s*(noqa|type:|mypy:|pragma|ruff:|fmt:)")

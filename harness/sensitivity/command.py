@@ -102,8 +102,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from harness.sensitivity import score_text as shown
     from harness.sensitivity.measure import Request, measure
-    from harness.sensitivity.report import write_report
     from harness.sensitivity.sample import Sample
+    from harness.sensitivity.score_report import write_report
     from harness.session.selection import read_cases
 
     operators, budget = _operators(options), _seconds(options.budget)

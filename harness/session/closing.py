@@ -11,7 +11,7 @@ import pytest
 from _pytest.junitxml import LogXML, xml_key
 
 from harness.errors import BadInputError
-from harness.junit.names import (
+from harness.junit.properties import (
     FORMAT,
     FORMAT_PROPERTY,
     LEFT_OUT,
@@ -23,7 +23,7 @@ from harness.lanes.aot.compilation_record import PROPERTY, Summary
 from harness.model.outcome import Kind
 from harness.model.provenance import modified_property
 from harness.model.versions import stack_versions
-from harness.model.wheels import wheels_property
+from harness.model.wheel_checksums import wheels_property
 from harness.session.collection import COLLECTED
 from harness.session.options import Settings
 from harness.session.record import is_ours, record_of

@@ -13,7 +13,7 @@ from harness import frameworks
 from harness.expectations import Expectation
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.pytest_child import RUNTIME_START, current_phase
-from harness.junit.names import HOST_CALLS
+from harness.junit.properties import HOST_CALLS
 from harness.lanes import LANES
 from harness.lanes.events import VARIABLE, EventLog
 from harness.model.case import Case

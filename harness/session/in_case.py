@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from harness.isolation.pytest_child import DECLARED
-from harness.junit.names import of_a_test
+from harness.junit.properties import of_a_test
 from harness.lanes import LANES
 from harness.session.fixtures import CASE, EXPECTATION
 from harness.session.record import is_declared

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 from _pytest.runner import runtestprotocol
 
+from harness.isolation.case_environment import full_environment
 from harness.isolation.case_files import CaseFiles
 from harness.isolation.child import set_environment
-from harness.isolation.environment import full_environment
 from harness.isolation.isolator import ItemResult, exit_code
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.isolation.threads import refuse_started_runtimes

@@ -21,7 +21,7 @@ from harness.lanes import Lane, check_named_platforms, lane_can, lane_named
 from harness.left_out import LeftOut
 from harness.model.topology import PROCESSES, Target, Topology
 from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, read_durations
-from harness.session.workers import workers
+from harness.session.xdist_workers import workers
 
 if TYPE_CHECKING:
     from harness.lanes.aot.golden import Golden

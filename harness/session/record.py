@@ -14,7 +14,7 @@ from harness.diagnosis.signature import headline, with_name_joined
 from harness.expectations import Expectation, judge
 from harness.isolation.isolator import ItemResult
 from harness.isolation.pytest_child import is_phase
-from harness.junit.names import EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST
+from harness.junit.properties import EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST
 from harness.lanes import LANES
 from harness.lanes.unseen import unseen_error
 from harness.messages.typed import Message, Vocabulary, as_data

@@ -14,8 +14,8 @@ from _pytest._code.code import (
 )
 
 from harness.diagnosis.layers import message_of
-from harness.isolation.evidence import out_of_memory_text, without_runner
 from harness.isolation.isolator import captured
+from harness.isolation.post_mortem import out_of_memory_text, without_runner
 from harness.isolation.pytest_child import is_phase
 from harness.isolation.ranks import RankError
 from harness.isolation.thread_limits import (
@@ -27,8 +27,8 @@ from harness.model.mismatch import DiscoveryError, layer_of_mismatch
 from harness.model.outcome import Kind, Outcome
 
 if TYPE_CHECKING:
-    from harness.isolation.evidence import Death
     from harness.isolation.isolator import ItemResult
+    from harness.isolation.post_mortem import Death
 
 _NEXT_PHASE = {"": "setup", "setup": "call", "call": "teardown", "teardown": "teardown"}
 _STACK_LINES = 400

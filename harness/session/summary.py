@@ -15,7 +15,7 @@ from harness.diagnosis.cause import by_cause
 from harness.diagnosis.signature import generalised
 from harness.lanes import DEFAULT_LANE
 from harness.model.outcome import Kind
-from harness.model.script import becomes_script
+from harness.model.scriptable import becomes_script
 from harness.session.collection import Collected
 from harness.session.record import Record
 from harness.verdicts.upstream import Row

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 import harness
 from harness.errors import BadInputError
 from harness.files import read_text
-from harness.model.wheels import MANIFEST as _MANIFEST
+from harness.model.wheel_checksums import MANIFEST as _MANIFEST
 from harness.stacks import constraints, own_wheels, uv
 from harness.stacks.stack import Stack
 

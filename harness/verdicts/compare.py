@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.diagnosis.signature import first_line, generalised, headline
-from harness.junit.names import NOT_EXECUTED
+from harness.junit.properties import NOT_EXECUTED
 from harness.junit.report import Report, Result
 from harness.model.outcome import Answer
 from harness.verdicts.alignment import aligned

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.junit.names import HOST_CALLS
+from harness.junit.properties import HOST_CALLS
 from harness.junit.report import Result
 
 _MORE = 0.1  # of what it was: counts themselves vary by less than a hundredth

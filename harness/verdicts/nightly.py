@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.diagnosis.cause import Cause
 from harness.errors import PARTIAL
 from harness.history.names import SetAside
-from harness.junit.names import VERSIONS
+from harness.junit.properties import VERSIONS
 from harness.model.outcome import Kind
 from harness.verdicts.case_since import CaseSince, cases_of
 from harness.verdicts.damage import deciding

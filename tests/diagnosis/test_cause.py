@@ -14,7 +14,7 @@ from harness.dashboard.site_facts import Facts
 from harness.diagnosis.cause import Cause, signature_of
 from harness.history.run import Said
 from harness.history.store import History
-from harness.issues.plan import decide
+from harness.issues.actions import decide
 from harness.junit.report import read
 from harness.render import nightly_text
 from harness.verdicts.nightly import judge

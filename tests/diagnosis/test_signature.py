@@ -10,7 +10,7 @@ import pytest
 
 from harness.diagnosis.layers import classify
 from harness.diagnosis.signature import first_line, generalised, headline, with_name_joined
-from harness.expectations.signature import describes, signature_of
+from harness.expectations.failure_pattern import describes, signature_of
 from harness.model.outcome import Kind
 
 ONES, ZEROS = np.ones(3), np.zeros(3)

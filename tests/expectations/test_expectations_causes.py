@@ -9,7 +9,7 @@ from support.project import Project
 
 from harness.errors import BadInputError
 from harness.expectations.causes import cause_of, read_findings
-from harness.expectations.files import parse
+from harness.expectations.entry_files import parse
 
 ENTRY = """\
 [[expectation]]

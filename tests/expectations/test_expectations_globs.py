@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.paths import ROOT
 
 from harness.expectations import Expectations, glob_pattern
+from harness.expectations.failure_pattern import describes, signature_of
 from harness.expectations.globs import cover
-from harness.expectations.signature import describes, signature_of
 
 LANES = ("cpu-2", "cpu-4", "virtual-tpu-2x1")
 DTYPES = ("int32", "float32", "bfloat16")

@@ -21,7 +21,7 @@ from harness.history.names import place_of, run_name, started
 from harness.history.run import Run
 from harness.history.store import History
 from harness.junit.case import CaseRun
-from harness.junit.names import LOST, VERSIONS
+from harness.junit.properties import LOST, VERSIONS
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
 from harness.verdicts.regressions import state

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from harness.job.gathering import Gathering, Rendezvous, explanation, rendezvous
+from harness.job.gathering import Gathering, MeetingPlace, explanation, rendezvous
 from harness.messages.ports import free_port
 
-HERE = Rendezvous("jax.distributed.initialize", 4)
+HERE = MeetingPlace("jax.distributed.initialize", 4)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ HERE = Rendezvous("jax.distributed.initialize", 4)
         ({0: HERE, 1: None}, "2 processes were started, and rank 0 waits in jax.distributed.init"),
     ],
 )
-def test_explanation(waits: dict[int, Rendezvous | None], beginning: str) -> None:
+def test_explanation(waits: dict[int, MeetingPlace | None], beginning: str) -> None:
     text = explanation(waits, 5)
     assert text.startswith(beginning)
     assert bool(text) == bool(beginning)
@@ -42,7 +42,7 @@ dist.init_process_group("gloo", "tcp://localhost:{free_port()}", rank=0, world_s
                 time.sleep(0.5)
         finally:
             process.kill()
-    assert waiting == Rendezvous("torch.distributed.init_process_group", 3)
+    assert waiting == MeetingPlace("torch.distributed.init_process_group", 3)
 
 
 def test_those_that_work_or_wait_elsewhere_are_not_late() -> None:

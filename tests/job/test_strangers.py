@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import BadInputError
-from harness.isolation.evidence import Death
+from harness.isolation.post_mortem import Death
 from harness.isolation.ranks import RankError, fork_ranks
 from harness.job import exchange, job, rendezvous, wire
 from harness.job.job import Job

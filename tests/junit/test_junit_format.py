@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.junit import report
-from harness.junit.names import FORMAT
+from harness.junit.properties import FORMAT
 from harness.model.outcome import Kind
 
 

@@ -56,7 +56,7 @@ class AcmeLane:
 """
 # A lane that leaves out methods whose answers are read.
 DERIVED = LANE.partition("    def missing")[0].replace("AcmeLane:", "AcmeLane(Lane):", 1)
-DERIVED = f"from harness.lanes.protocol import Lane\n{DERIVED}"
+DERIVED = f"from harness.lanes.lane_protocol import Lane\n{DERIVED}"
 ENTRY = "[xla_harness.lanes]\nacme = acme_lane:AcmeLane\n"
 CASES = """
 @pytest.mark.lanes("cpu", "acme")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.messages import cases, is_token, jobs, new_token
+from harness.messages import case_messages, is_token, jobs, new_token
 from harness.messages.framing import Lines, Packets, decode, encode, send_packets
 from harness.messages.typed import Message, MessageError, Vocabulary, as_data
 from harness.model.outcome import Kind
@@ -24,16 +24,16 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 EVERY = [
-    cases.RunItem(0, None),
-    cases.RunItem(0, 1),
-    cases.ListTests(),
-    cases.Taken(),
-    cases.PhaseReported({"outcome": "passed", "sections": [["out", "text"]]}),
-    cases.Warned("UserWarning", "text", "file.py", 1, "runtest", "file.py::test"),
-    cases.ItemDone({"call": 0.5}, interrupted=False, exit_reason=None, exit_code=None),
-    cases.ItemDone({}, interrupted=True, exit_reason="enough", exit_code=3),
-    cases.TestsListed("text"),
-    cases.NotListed("text", skipped=True),
+    case_messages.RunItem(0, None),
+    case_messages.RunItem(0, 1),
+    case_messages.ListTests(),
+    case_messages.Taken(),
+    case_messages.PhaseReported({"outcome": "passed", "sections": [["out", "text"]]}),
+    case_messages.Warned("UserWarning", "text", "file.py", 1, "runtest", "file.py::test"),
+    case_messages.ItemDone({"call": 0.5}, interrupted=False, exit_reason=None, exit_code=None),
+    case_messages.ItemDone({}, interrupted=True, exit_reason="enough", exit_code=3),
+    case_messages.TestsListed("text"),
+    case_messages.NotListed("text", skipped=True),
     jobs.Hello("token", 1, "about"),
     jobs.Welcome(),
     jobs.Refused(),
@@ -52,8 +52,8 @@ ALL = Vocabulary(*{type(message) for message in EVERY})
 
 
 def test_each_message_is_in_the_list() -> None:
-    known = {kind for v in (cases.COMMANDS, cases.ANSWERS, jobs.TO_FIRST, jobs.FROM_FIRST)
-             for kind in v._kinds.values()}  # fmt: skip
+    cases = (case_messages.COMMANDS, case_messages.ANSWERS)
+    known = {kind for v in (*cases, jobs.TO_FIRST, jobs.FROM_FIRST) for kind in v._kinds.values()}
     assert known == {type(message) for message in EVERY}
 
 
@@ -84,8 +84,8 @@ def test_each_side_of_a_conversation_has_its_own_words() -> None:
     for message, vocabulary in (
         (jobs.Go(1), jobs.TO_FIRST),
         (jobs.At(1), jobs.FROM_FIRST),
-        (cases.Taken(), cases.ANSWERS),
-        (cases.TestsListed(""), cases.COMMANDS),
+        (case_messages.Taken(), case_messages.ANSWERS),
+        (case_messages.TestsListed(""), case_messages.COMMANDS),
     ):
         with pytest.raises(MessageError, match="expected one of"):
             vocabulary.read(as_data(message))
@@ -146,10 +146,10 @@ def packets_of(token: bytes, message: Message) -> list[bytes]:
 
 def test_packets_are_joined_to_messages_and_strays_are_counted() -> None:
     token = new_token().encode()
-    long = cases.TestsListed("a" * 100_000)
+    long = case_messages.TestsListed("a" * 100_000)
     parts = packets_of(token, long)
     assert len(parts) > 3
-    packets = Packets(token, cases.ANSWERS)
+    packets = Packets(token, case_messages.ANSWERS)
     stray = [b"", b"stray", b"0" * len(token) + parts[0][len(token) :], parts[0][:-1], token]
     for part in parts[:-1]:
         assert [packets.feed(other) for other in stray] == [None] * len(stray)
@@ -158,22 +158,22 @@ def test_packets_are_joined_to_messages_and_strays_are_counted() -> None:
     assert packets.stray == sum(map(len, stray)) * (len(parts) - 1)
 
 
-@pytest.mark.parametrize("message", [cases.Taken(), jobs.All()], ids=["command", "other"])
+@pytest.mark.parametrize("message", [case_messages.Taken(), jobs.All()], ids=["command", "other"])
 def test_a_packet_with_the_token_that_is_no_answer_is_stray(message: Message) -> None:
     token = new_token().encode()
-    packets = Packets(token, cases.ANSWERS)
+    packets = Packets(token, case_messages.ANSWERS)
     (part,) = packets_of(token, message)
     assert packets.feed(part) is None
     assert packets.stray == len(encode(message))
-    (part,) = packets_of(token, cases.TestsListed("x"))
-    assert packets.feed(part) == cases.TestsListed("x")
+    (part,) = packets_of(token, case_messages.TestsListed("x"))
+    assert packets.feed(part) == case_messages.TestsListed("x")
 
 
 def test_what_json_can_not_say_is_told_by_its_repr() -> None:
     token = new_token().encode()
-    (part,) = packets_of(token, cases.PhaseReported({"user_properties": [["a", {1, 2}]]}))
-    heard = Packets(token, cases.ANSWERS).feed(part)
-    assert heard == cases.PhaseReported({"user_properties": [["a", "{1, 2}"]]})
+    (part,) = packets_of(token, case_messages.PhaseReported({"user_properties": [["a", {1, 2}]]}))
+    heard = Packets(token, case_messages.ANSWERS).feed(part)
+    assert heard == case_messages.PhaseReported({"user_properties": [["a", "{1, 2}"]]})
     with pytest.raises(TypeError):
         encode(jobs.Value(0, {1, 2}, None))
 

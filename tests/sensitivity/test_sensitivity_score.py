@@ -9,8 +9,8 @@ import pytest
 from harness import cli
 from harness.history.store import History
 from harness.sensitivity.fault import Fault
-from harness.sensitivity.report import write_report
 from harness.sensitivity.score import FaultResult, FaultVerdict, Score, Share, share
+from harness.sensitivity.score_report import write_report
 from harness.sensitivity.score_text import lines
 
 SEEN, UNSEEN = FaultVerdict.SEEN, FaultVerdict.UNSEEN

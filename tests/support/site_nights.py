@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from harness.history.files import Folder
 from harness.history.format import FORMAT, SCHEMA, with_checksum
 from harness.history.names import RunFile, run_name
+from harness.history.storage import Folder
 
 FIRST = date(2026, 1, 1)
 Row = dict[str, Any]

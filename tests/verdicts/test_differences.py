@@ -9,7 +9,7 @@ import pytest
 from support.paths import ROOT
 from support.two_stacks import report, result
 
-from harness.junit import names
+from harness.junit import properties
 from harness.junit.report import Report
 from harness.lanes import LANES
 from harness.lanes.events import Events
@@ -28,7 +28,7 @@ INSIDE = "all-reduce of 4096 B over {0-3}"
 def test_every_fact_is_compared_or_has_a_reason() -> None:
     decided = [*COSTS, *EXACT, *NOT_COMPARED]
     assert len(decided) == len(set(decided))
-    assert set(decided) == names.RESERVED - names._READ - set(names.VERSIONS)
+    assert set(decided) == properties.RESERVED - properties._READ - set(properties.VERSIONS)
 
 
 @pytest.mark.parametrize("lane", ["cpu", "virtual-tpu", "tpu-aot", "tpu"])

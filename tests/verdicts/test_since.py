@@ -10,7 +10,7 @@ import pytest
 from support.project import Project
 
 from harness.errors import BadInputError
-from harness.expectations.files import parse
+from harness.expectations.entry_files import parse
 from harness.verdicts.since import Declarations, timelines
 from harness.verdicts.upstream import Row
 

@@ -17,7 +17,7 @@ from harness.dashboard.rows import Latest, Moved, Number, Point, StackLine, cost
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import urgency
 from harness.model.issues import ISSUE
-from harness.model.script import becomes_script
+from harness.model.scriptable import becomes_script
 from harness.render.page_names import case_page
 
 

@@ -42,7 +42,7 @@ Areas = Mapping[str, Mapping[Effect, int]]
 
 
 @dataclass(frozen=True)
-class Difference:
+class DifferingCase:
     """A case that is not on one stack what it is on the other; "" is not run."""
 
     place: Place
@@ -116,10 +116,10 @@ def publish(build: Build) -> None:
         _data(build, run, said)
 
 
-def differences(before: Mapping[Place, str], after: Mapping[Place, str]) -> list[Difference]:
+def differences(before: Mapping[Place, str], after: Mapping[Place, str]) -> list[DifferingCase]:
     """What differs between two, the worst first."""
     found = [
-        Difference(place, before.get(place, ""), after.get(place, ""))
+        DifferingCase(place, before.get(place, ""), after.get(place, ""))
         for place in before.keys() | after.keys()
         if before.get(place) != after.get(place)
     ]
@@ -134,7 +134,7 @@ def effects(
     """How many cases of each area a move has each effect on, and of "all" areas."""
     found: dict[str, Counter[Effect]] = defaultdict(Counter)
     for place in sorted(before.keys() | after.keys()):
-        if has := Difference(place, before.get(place, ""), after.get(place, "")).effect:
+        if has := DifferingCase(place, before.get(place, ""), after.get(place, "")).effect:
             found[areas[place[0]]][has] += 1
     return {**dict(sorted(found.items())), "all": sum(found.values(), Counter[Effect]())}
 

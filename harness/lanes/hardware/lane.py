@@ -10,7 +10,7 @@ from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes.events import Events
 from harness.lanes.hardware import machine
-from harness.lanes.protocol import Lane
+from harness.lanes.lane_protocol import Lane
 from harness.lanes.virtual import library
 from harness.lanes.virtual.lane import unless_client
 from harness.model.topology import Topology

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from harness.lanes.virtual import views
+from harness.lanes.virtual import reference_views
 
 _KINDS = ("bitcast", "reshape")  # in the names of their classes, which differ among JAX's releases
 
@@ -25,11 +25,11 @@ def refused(references: Any) -> str:
         references: its source and target, a pytree with their transforms.
     """
     for transforms in _chains(references):
-        shown = transforms[views.first_view(transforms) :]
+        shown = transforms[reference_views.first_view(transforms) :]
         if unknown := [type(view).__name__ for view in shown if not _is_known(view)]:
             kinds = f"looks at a reference through {', '.join(unknown)}"
             return f"a copy in a kernel {kinds}, which is not interpreted"
-        if any(views.is_index(view) and not _is_whole(view) for view in shown):
+        if any(reference_views.is_index(view) and not _is_whole(view) for view in shown):
             return (
                 "a copy in a kernel indexes a reference that is reshaped or bitcast, "
                 "which is not interpreted: index the reference first, and then reshape or bitcast"
@@ -66,7 +66,7 @@ def _is_whole(index: Any) -> bool:
 
 def _is_known(view: Any) -> bool:
     name = type(view).__name__.lower()
-    return views.is_index(view) or any(kind in name for kind in _KINDS)
+    return reference_views.is_index(view) or any(kind in name for kind in _KINDS)
 
 
 def interpret(interpreter: Any) -> None:
@@ -90,7 +90,7 @@ def _looking(function: Callable[..., Any], through: Callable[..., Any]) -> Calla
 
     @functools.wraps(function)
     def known(*arguments: Any, **options: Any) -> Any:
-        first = views.first_view(arguments[at])
+        first = reference_views.first_view(arguments[at])
         if first == len(arguments[at]):
             return function(*arguments, **options)
         return through(functools.partial(function, **options), arguments, at, first)
@@ -103,8 +103,8 @@ def _get(get: Callable[..., Any], arguments: Sequence[Any], at: int, first: int)
     indices, shown = arguments[at][:first], arguments[at][first:]
     result = get(*arguments[:at], indices, *arguments[at + 1 :])
     if isinstance(result, tuple):  # since JAX 0.10 there is a token before the array
-        return result[0], views.look(result[1], shown)
-    return views.look(result, shown)
+        return result[0], reference_views.look(result[1], shown)
+    return reference_views.look(result, shown)
 
 
 def _store(store: Callable[..., Any], arguments: Sequence[Any], at: int, first: int) -> Any:
@@ -115,7 +115,7 @@ def _store(store: Callable[..., Any], arguments: Sequence[Any], at: int, first: 
     shape, dtype = _buffer(store, *arguments[at - 4 : at])
     if indices:
         shape = indices[-1].get_indexer_shape()
-    whole, _ = views.changed(np.zeros(shape, dtype), shown, value, None)
+    whole, _ = reference_views.changed(np.zeros(shape, dtype), shown, value, None)
     return store(*arguments[:at], indices, whole, *rest)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes.events import Events
-from harness.lanes.protocol import Lane
+from harness.lanes.lane_protocol import Lane
 from harness.lanes.virtual import library
 from harness.model.topology import Topology, check_slice
 from harness.platforms import Platform

@@ -44,7 +44,7 @@ class CannotInterpretError(RuntimeError):
 
 
 @dataclass(eq=False)
-class Kernel:
+class LoweredKernel:
     """One lowered ``pallas_call`` or ``mpmd_map``: its parameters, and its operands' types.
 
     Attributes:
@@ -163,7 +163,7 @@ def _raiser(error: Exception) -> str:
     return f"in {traceback.extract_tb(error.__traceback__)[-1].name}"
 
 
-_KERNELS: dict[bytes, Kernel] = {}
+_KERNELS: dict[bytes, LoweredKernel] = {}
 
 
 def record_kernels() -> None:
@@ -195,7 +195,7 @@ def _record_rule(module: Any, name: str, call: Any) -> None:
         results, context = rule(*arguments, **parameters), arguments[0]
         payload = _payload(results, context.module_context.module)
         if payload is not None and payload not in _KERNELS:
-            _KERNELS[payload] = Kernel(
+            _KERNELS[payload] = LoweredKernel(
                 _name(parameters),
                 call,
                 {name: value for name, value in parameters.items() if name != "num_scratch"},
@@ -283,7 +283,7 @@ def interpret(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
     return replaced, [(kernel.name, kernel.mode) for kernel in kernels]
 
 
-def _kernel(payload: bytes) -> Kernel:
+def _kernel(payload: bytes) -> LoweredKernel:
     try:
         return _KERNELS[payload]
     except KeyError:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from harness.lanes.virtual import copied_views, host_callbacks, views
+from harness.lanes.virtual import copied_views, host_callbacks, reference_views
 from harness.lanes.virtual.kernel_semaphores import Counts, Passed
 
 Axes = Sequence[tuple[Any, int]]  # of a mesh: names and sizes
@@ -212,14 +212,14 @@ class Kernel:
 
         counts = self._counts.get(host_callbacks.execution()) if self._passed else None
         if counts is None:  # until it has begun
-            return views.called(function, *flat)
-        name = views.name_of(function.callback_func)
+            return reference_views.called(function, *flat)
+        name = reference_views.name_of(function.callback_func)
         if name == _CLOCKS and self.devices > 1:
             self._together.wait()  # for what the others copy to this device
         if name == _LAST:
             memory, (*_, device) = _interpreter()._get_shared_memory(), flat
             counts.take_results(memory, int(device) * memory.num_cores_per_device)
-        answer = views.called(function, *flat)
+        answer = reference_views.called(function, *flat)
         if name == _ALLOCATE:
             (*token, device, _, _), _ = jax.tree.unflatten(function.in_tree, flat)
             signal = partial(_interpreter().semaphore_signal, *token, device, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.platforms.description import Generation, LaunchVariables, Layout
+from harness.platforms.description import Generation, JobLayout, LaunchVariables
 
 LAUNCH = LaunchVariables(
     slices="MEGASCALE_NUM_SLICES",
@@ -21,7 +21,7 @@ LAUNCH = LaunchVariables(
 )
 
 
-def environment(generation: Generation, layout: Layout) -> Mapping[str, str | None]:
+def environment(generation: Generation, layout: JobLayout) -> Mapping[str, str | None]:
     """Return what a process reads of the machine, before a launcher divides its chips."""
     bounds = ",".join(map(str, layout.bounds))
     x, y, z = layout.bounds
@@ -41,7 +41,9 @@ def environment(generation: Generation, layout: Layout) -> Mapping[str, str | No
     }
 
 
-def process_environment(layout: Layout, number: int, addresses: Sequence[str]) -> Mapping[str, str]:
+def process_environment(
+    layout: JobLayout, number: int, addresses: Sequence[str]
+) -> Mapping[str, str]:
     """Return what process ``number`` of a job reads of the others, each at one of the addresses.
 
     ``torch.tpu.distributed.set_tpu_launch_env`` says the same on the hosts of each slice, where a

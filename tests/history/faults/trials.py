@@ -25,8 +25,8 @@ import duckdb  # noqa: F401 - before the first fork, as all that the commands im
 import pyarrow.parquet as pq  # noqa: F401
 
 from harness import cli, commands
-from harness.history.files import Folder
 from harness.history.format import check_bytes
+from harness.history.storage import Folder
 
 FIRST = 10  # calls, each of which fails once, whatever the step
 MOST = 2000  # calls; no command makes as many

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from harness.lanes.virtual.executor.activity import Activity, State
+from harness.lanes.virtual.executor.activity import Activity, ActivityState
 
 _LOOKS = 4
 SPIN = "while True: pass"
@@ -36,10 +36,10 @@ def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
         started.wait()
 
 
-def states(pid: int) -> Counter[State]:
+def states(pid: int) -> Counter[ActivityState]:
     activity = Activity(pid)
-    assert activity.look() == State.WORKS  # nothing to compare with
-    found: Counter[State] = Counter()
+    assert activity.look() == ActivityState.WORKS  # nothing to compare with
+    found: Counter[ActivityState] = Counter()
     for _ in range(_LOOKS):
         time.sleep(0.3)
         found[activity.look()] += 1
@@ -57,8 +57,8 @@ def test_who_computes_is_never_idle(code: str, load: int) -> None:
         for other in others:
             other.kill()
             other.wait()
-    assert seen[State.IDLE] == 0
-    assert seen[State.WORKS]
+    assert seen[ActivityState.IDLE] == 0
+    assert seen[ActivityState.WORKS]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_who_computes_is_never_idle(code: str, load: int) -> None:
 )
 def test_who_waits_is_idle(code: str) -> None:
     with process(code) as started:
-        assert states(started.pid)[State.WORKS] == 0
+        assert states(started.pid)[ActivityState.WORKS] == 0
 
 
 def test_who_is_stopped_or_gone() -> None:
@@ -75,7 +75,7 @@ def test_who_is_stopped_or_gone() -> None:
         activity.look()
         started.send_signal(signal.SIGSTOP)
         time.sleep(0.2)
-        assert activity.look() == State.STOPPED
+        assert activity.look() == ActivityState.STOPPED
         started.kill()
         started.wait()
-        assert activity.look() == State.GONE
+        assert activity.look() == ActivityState.GONE

@@ -9,13 +9,18 @@ from dataclasses import replace
 import pytest
 
 from harness.lanes.virtual.executor import executable
+from harness.lanes.virtual.executor.connected_ranks import (
+    MOST_MESSAGE,
+    Execution,
+    Rank,
+    SharedSegment,
+)
 from harness.lanes.virtual.executor.diagnosis import Diagnosis, type_name
-from harness.lanes.virtual.executor.history import History
 from harness.lanes.virtual.executor.matching import Mismatch, mismatch
-from harness.lanes.virtual.executor.programs import Groups, Program
+from harness.lanes.virtual.executor.meeting_history import MeetingHistory
+from harness.lanes.virtual.executor.programs import Groups, RankProgram
 from harness.lanes.virtual.executor.queues import Queues
-from harness.lanes.virtual.executor.ranks import MOST_MESSAGE, Execution, Memory, Rank
-from harness.lanes.virtual.executor.report import MOST_LINES, report
+from harness.lanes.virtual.executor.stuck_report import MOST_LINES, report
 
 F32, BF16 = 11, 16
 
@@ -52,10 +57,10 @@ def thunk(  # noqa: PLR0913 - the fields of one message
     return made
 
 
-def program(*thunks: executable.Thunk, devices: int = 2, partitions: int = 1) -> Program:
+def program(*thunks: executable.Thunk, devices: int = 2, partitions: int = 1) -> RankProgram:
     made = executable.Executable()
     made.result.thunk_sequence.thunks.extend(thunks)
-    return Program(made.SerializeToString(), devices, partitions)
+    return RankProgram(made.SerializeToString(), devices, partitions)
 
 
 def test_programs_that_differ_but_match() -> None:
@@ -88,7 +93,7 @@ def test_what_must_be_equal(other: executable.Thunk) -> None:
     assert first.kind == "all-reduce"
 
 
-def permute(*pairs: tuple[int, int], devices: int = 2) -> Program:
+def permute(*pairs: tuple[int, int], devices: int = 2) -> RankProgram:
     found = thunk("collective_permute", channel=1, pairs=pairs)
     return program(found, devices=devices, partitions=devices)
 
@@ -233,9 +238,9 @@ def ranks() -> Iterator[list[Rank]]:
 
 
 def execution(
-    rank: Rank, *devices: int, of: Program | None = None, site: str = "train.py:1 step"
+    rank: Rank, *devices: int, of: RankProgram | None = None, site: str = "train.py:1 step"
 ) -> Execution:
-    memory = Memory.__new__(Memory)  # nothing runs here
+    memory = SharedSegment.__new__(SharedSegment)  # nothing runs here
     return Execution(rank, 1, memory, of or program(thunk()), devices, rank.devices, site)
 
 
@@ -286,11 +291,11 @@ def test_groups_of_their_own_run_while_others_wait(ranks: list[Rank]) -> None:
 
 
 def said(ranks: list[Rank], waiting: Sequence[Execution]) -> Diagnosis:
-    return Diagnosis({rank.number: rank for rank in ranks}, {}, waiting, History())
+    return Diagnosis({rank.number: rank for rank in ranks}, {}, waiting, MeetingHistory())
 
 
 def whole(why: Diagnosis, ranks: list[Rank]) -> str:
-    return report(why, {rank.number: rank for rank in ranks}, History(), [])
+    return report(why, {rank.number: rank for rank in ranks}, MeetingHistory(), [])
 
 
 def test_a_mismatch_names_ranks_and_collectives(ranks: list[Rank]) -> None:
@@ -350,7 +355,7 @@ def test_a_type_has_its_name() -> None:
 
 
 def test_ranks_diverge_at_the_program_that_one_left_out(ranks: list[Rank]) -> None:
-    history = History()
+    history = MeetingHistory()
     lines = ["a.py:1", "a.py:2", "a.py:3"]
     for number, line in enumerate(lines):
         left_out = lines[min(number + 1, 2)] if number else line
@@ -366,20 +371,20 @@ def test_ranks_diverge_at_the_program_that_one_left_out(ranks: list[Rank]) -> No
 
 def test_ranks_that_are_only_near_a_line_do_not_diverge(ranks: list[Rank]) -> None:
     """torch_xla runs a program in a thread while the script goes on to other lines."""
-    history = History()
+    history = MeetingHistory()
     history.met([execution(rank, 0, 1, site=f"near a.py:{rank.number}") for rank in ranks[:2]])
     assert history.parted == []
 
 
 def test_a_rank_that_does_not_say_where_it_is_diverges_from_nobody(ranks: list[Rank]) -> None:
-    history = History()
+    history = MeetingHistory()
     history.met([execution(ranks[0], 0, site="a.py:1"), execution(ranks[1], 0, site="")])
     assert history.parted == []
 
 
 def test_ranks_part_where_they_run_different_programs(ranks: list[Rank]) -> None:
     """Also when nobody knows which lines they come from."""
-    history = History()
+    history = MeetingHistory()
     for name in ("sum.1", "sum.2"):
         of = program(thunk(name=name)), program(thunk(reduction="max", name="max.1"))
         late = name == "sum.2"

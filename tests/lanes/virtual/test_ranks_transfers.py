@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.lanes.virtual.executor.connected_ranks import Rank, SharedSegment
 from harness.lanes.virtual.executor.diagnosis import Diagnosis
-from harness.lanes.virtual.executor.history import History
-from harness.lanes.virtual.executor.ranks import Memory, Rank
+from harness.lanes.virtual.executor.meeting_history import MeetingHistory
 from harness.lanes.virtual.executor.transfers import End, Transfers
 
 SIZE = 8
@@ -32,7 +32,7 @@ class Told:
         """An end with a number of its own, whose memory has that content."""
         file = os.memfd_create("end")
         os.write(file, content.ljust(SIZE, b"\0"))
-        memory = Memory(file, SIZE)
+        memory = SharedSegment(file, SIZE)
         os.close(file)
         return End(self.rank, number, memory, len(content), site)
 
@@ -135,7 +135,7 @@ def test_nobody_waits_for_a_rank_that_has_ended(ranks: list[Told]) -> None:
 def test_a_late_receiver_is_named(ranks: list[Told]) -> None:
     waiting = [ranks[1].end(1, b"1234", "train.py:7"), ranks[2].end(1, b"1")]
     rank = {one.rank.number: one.rank for one in ranks}
-    assert Diagnosis(rank, {}, [], History(), waiting).absent([], 20).reason == (
+    assert Diagnosis(rank, {}, [], MeetingHistory(), waiting).absent([], 20).reason == (
         "virtual TPU: the job can't go on: "
         "ranks 1, 2 wait for what nobody has sent, for 20 s\n"
         "rank 1 receives 4 bytes that nobody has sent\n"

@@ -23,7 +23,7 @@ _LEAST = 0.01  # of the time between two looks: what uses less is never taken fo
 _STARVED = 0.1  # of it: who slept less, and used next to nothing, waited for a core
 
 
-class State(Enum):
+class ActivityState(Enum):
     """What a process has done between two looks."""
 
     WORKS = "works"
@@ -57,7 +57,7 @@ class Activity:
         self._children: dict[int, Activity] = {}
         self._looked = 0
 
-    def look(self, but: Collection[int] = ()) -> State:
+    def look(self, but: Collection[int] = ()) -> ActivityState:
         """Return what the process has done since the last look; at the first one it works.
 
         Its child processes count as further threads, except for ``but`` and their children.
@@ -66,12 +66,12 @@ class Activity:
         before, threads = self._threads, dict(_threads(self.pid))
         seconds, self._looked, self._threads = now - self._looked, now, threads
         if stat is None or not threads:
-            return State.GONE
+            return ActivityState.GONE
         if before is None:
             self._look_at_children(but)
-            return State.WORKS
+            return ActivityState.WORKS
         if stat.state == "T":
-            return State.STOPPED
+            return ActivityState.STOPPED
         own = {
             thread: _share(times, before.get(thread, _Times()), seconds)
             for thread, times in threads.items()
@@ -79,11 +79,11 @@ class Activity:
         main = own.pop(self.pid, 0.0)
         works = main >= self._main or sum(own.values()) >= self._others
         if self._look_at_children(but) or works:
-            return State.WORKS
+            return ActivityState.WORKS
         past = before.get(self.pid, _Times())
         if stat.state == "D" or _is_starved(threads[self.pid], past, seconds, stat.state):
-            return State.WAITS_FOR_MACHINE
-        return State.IDLE
+            return ActivityState.WAITS_FOR_MACHINE
+        return ActivityState.IDLE
 
     def _look_at_children(self, but: Collection[int]) -> bool:
         """Return whether a child process works."""
@@ -93,7 +93,7 @@ class Activity:
             for pid in children
         }
         states = [child.look(but) for child in self._children.values()]
-        return State.WORKS in states
+        return ActivityState.WORKS in states
 
 
 class Threads:

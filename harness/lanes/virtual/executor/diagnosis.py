@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
+from harness.lanes.virtual.executor.connected_ranks import Execution, Rank
 from harness.lanes.virtual.executor.folding import (
     devices_named,
     grouped,
@@ -12,11 +13,10 @@ from harness.lanes.virtual.executor.folding import (
     ranks_named,
     verb,
 )
-from harness.lanes.virtual.executor.history import History
 from harness.lanes.virtual.executor.matching import Mismatch
+from harness.lanes.virtual.executor.meeting_history import MeetingHistory
 from harness.lanes.virtual.executor.processes import rank_of
-from harness.lanes.virtual.executor.programs import Collective
-from harness.lanes.virtual.executor.ranks import Execution, Rank
+from harness.lanes.virtual.executor.programs import ProgramCollective
 from harness.lanes.virtual.executor.transfers import End
 
 PREFIX = "virtual TPU: the job can't go on: "
@@ -41,7 +41,7 @@ class Diagnosis:
         ranks: Mapping[int, Rank],
         left: Mapping[int, Rank],
         waiting: Sequence[Execution],
-        history: History,
+        history: MeetingHistory,
         receiving: Sequence[End] = (),
     ) -> None:
         self._ranks, self._left, self._waiting = ranks, left, waiting
@@ -299,7 +299,7 @@ def _who(of: Mapping[int, Execution], devices: Collection[int]) -> str:
     return ranks_named([of[device].rank.number for device in devices])
 
 
-def _described(execution: Execution, reached: Collective | None) -> str:
+def _described(execution: Execution, reached: ProgramCollective | None) -> str:
     if reached is None:
         return "the end of its program"
     groups = ", ".join("{" + ", ".join(map(str, group)) + "}" for group in reached.groups)

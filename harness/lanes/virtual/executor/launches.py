@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.lanes.virtual.executor import native
-from harness.lanes.virtual.executor.programs import Groups, Program
-from harness.lanes.virtual.executor.ranks import Execution, Rank
+from harness.lanes.virtual.executor.connected_ranks import Execution, Rank
+from harness.lanes.virtual.executor.programs import Groups, RankProgram
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +21,8 @@ class Launch:
     number: int
     executions: Sequence[Execution]
     devices: tuple[int, ...]
-    parts: ctypes.Array[native.Part]
-    answers: ctypes.Array[native.Answer]
+    parts: ctypes.Array[native.LaunchPart]
+    answers: ctypes.Array[native.TicketAnswer]
 
     @property
     def ended(self) -> list[int]:
@@ -61,7 +61,7 @@ class Launcher:
         devices = executions[0].devices
         of = {device: (one, index) for one in executions for device, index in one.parts()}
         self._launches += 1
-        parts = (native.Part * len(devices))()
+        parts = (native.LaunchPart * len(devices))()
         for part, (one, index) in zip(parts, map(of.__getitem__, devices), strict=True):
             part.executable, part.segment = self._load(one.program), one.memory.address
             part.index, part.launch = index, self._launches
@@ -89,11 +89,11 @@ class Launcher:
         """Fail what waits for this rank's host, since the rank has ended."""
         self._native.host_has_ended(rank.connection.fileno())
 
-    def _load(self, program: Program) -> int:
+    def _load(self, program: RankProgram) -> int:
         if program.digest not in self._loaded:
             self._loaded[program.digest] = self._native.load(program.meeting(self._ids))
         return self._loaded[program.digest]
 
 
-def _has_ended(part: native.Part) -> bool:
+def _has_ended(part: native.LaunchPart) -> bool:
     return bool(part.state == native.ENDED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.lanes.virtual.executor.programs import Collective, Program
+from harness.lanes.virtual.executor.programs import ProgramCollective, RankProgram
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Mismatch:
         number: how many each device had passed before, at the least.
     """
 
-    reached: Mapping[int, Collective | None]
+    reached: Mapping[int, ProgramCollective | None]
     number: int
 
 
-def mismatch(programs: Sequence[Program]) -> Mismatch | None:
+def mismatch(programs: Sequence[RankProgram]) -> Mismatch | None:
     """Where the programs, one a device in the order of its index, stop for ever; or None.
 
     Loops and branches are not followed: what is in them is taken as reached once.
@@ -32,7 +32,7 @@ def mismatch(programs: Sequence[Program]) -> Mismatch | None:
     ]
     at = [0] * len(queues)
 
-    def head(index: int) -> Collective | None:
+    def head(index: int) -> ProgramCollective | None:
         return queues[index][at[index]] if at[index] < len(queues[index]) else None
 
     moved = True
@@ -56,15 +56,17 @@ def mismatch(programs: Sequence[Program]) -> Mismatch | None:
     return Mismatch({index: head(index) for index in concerned}, first)
 
 
-def _group(one: Collective | None, index: int) -> tuple[int, ...]:
+def _group(one: ProgramCollective | None, index: int) -> tuple[int, ...]:
     return () if one is None else one.group_of(index)
 
 
-def _meets(one: Collective, group: tuple[int, ...], other: Collective | None, peer: int) -> bool:
+def _meets(
+    one: ProgramCollective, group: tuple[int, ...], other: ProgramCollective | None, peer: int
+) -> bool:
     return other is not None and other.key == one.key and other.group_of(peer) == group
 
 
-def _pairs_up(group: Mapping[int, Collective | None]) -> bool:
+def _pairs_up(group: Mapping[int, ProgramCollective | None]) -> bool:
     """Whether each device that sends or receives in a collective-permute does so at both ends.
 
     Their programs may list other pairs, as those of send and recv do, which only two ranks know of:

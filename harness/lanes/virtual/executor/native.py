@@ -10,7 +10,7 @@ WAITS, RUNS, ENDED = range(3)
 _TEXT = 4096
 
 
-class Part(ctypes.Structure):
+class LaunchPart(ctypes.Structure):
     """What one device of one launch does; ``state`` changes while it runs."""
 
     _fields_ = (
@@ -26,7 +26,7 @@ class Part(ctypes.Structure):
     )
 
 
-class Answer(ctypes.Structure):
+class TicketAnswer(ctypes.Structure):
     """The rank that one ticket of a launch is answered to, and whether that has been done."""
 
     _fields_ = (
@@ -58,7 +58,9 @@ class Native:
             raise ValueError(why.value.decode())
         return int(found)
 
-    def launch(self, parts: ctypes.Array[Part], answers: ctypes.Array[Answer], ended: int) -> None:
+    def launch(
+        self, parts: ctypes.Array[LaunchPart], answers: ctypes.Array[TicketAnswer], ended: int
+    ) -> None:
         """Run all parts to their end, without waiting for it.
 
         If all went well then, the answers are given. After that the launch's number, 8 bytes, is
@@ -79,6 +81,8 @@ class Native:
         self._library.virtual_tpu_executor_hosted(ctypes.c_int64(number), error.encode())
 
 
-def answers(of: Sequence[tuple[int, int]]) -> ctypes.Array[Answer]:
+def answers(of: Sequence[tuple[int, int]]) -> ctypes.Array[TicketAnswer]:
     """Answers to come, each of the descriptor of a connection and a ticket."""
-    return (Answer * len(of))(*(Answer(connection, ticket) for connection, ticket in of))
+    return (TicketAnswer * len(of))(
+        *(TicketAnswer(connection, ticket) for connection, ticket in of)
+    )

@@ -20,7 +20,7 @@ _FIRST_ID = 1 << 32
 
 
 @dataclass(frozen=True)
-class Collective:
+class ProgramCollective:
     """One collective of a program, as each device that takes part in it must have it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Collective:
         return next((group for group in self.groups if index in group), ())
 
 
-class Program:
+class RankProgram:
     """A rank's program, read once.
 
     Args:
@@ -75,7 +75,7 @@ class Program:
         return executable.Executable.FromString(self.content)
 
     @cached_property
-    def collectives(self) -> list[Collective]:
+    def collectives(self) -> list[ProgramCollective]:
         """In the order of the program; those of a loop's body and of branches stand there once."""
         return [self._collective(thunk) for thunk in self._thunks()]
 
@@ -90,7 +90,7 @@ class Program:
         names = dict.fromkeys(self.told(one) for one in self.collectives)
         return ", ".join(names) or "no collective"
 
-    def told(self, collective: Collective) -> str:
+    def told(self, collective: ProgramCollective) -> str:
         """The name of one of its collectives, and the line that it was written in if known."""
         line = self._lines.get(collective.name)
         return f"{collective.name}, {line}" if line else collective.name
@@ -137,10 +137,10 @@ class Program:
     def _thunks(self) -> Iterator[executable.Thunk]:
         return _collective_thunks(self._parsed.result.thunk_sequence)
 
-    def _collective(self, thunk: executable.Thunk) -> Collective:
+    def _collective(self, thunk: executable.Thunk) -> ProgramCollective:
         found = thunk.collective
         pairs = ((pair.source, pair.target) for pair in found.collective_permute.pairs)
-        return Collective(
+        return ProgramCollective(
             kind=_kind(found),
             operand=tuple(
                 (one.shape.element_type, tuple(one.shape.dimensions))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from harness.lanes.virtual.executor.ranks import Execution, Rank
+from harness.lanes.virtual.executor.connected_ranks import Execution, Rank
 
 
 class Queues:

@@ -13,11 +13,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 
-from harness.lanes.virtual.executor.job import Job
-from harness.lanes.virtual.executor.programs import Program
-from harness.lanes.virtual.executor.ranks import MOST_MESSAGE, Execution, Memory, Rank
+from harness.lanes.virtual.executor.connected_ranks import (
+    MOST_MESSAGE,
+    Execution,
+    Rank,
+    SharedSegment,
+)
+from harness.lanes.virtual.executor.programs import RankProgram
 from harness.lanes.virtual.executor.strangers import Strangers
 from harness.lanes.virtual.executor.transfers import End
+from harness.lanes.virtual.executor.virtual_job import VirtualJob
 from harness.lanes.virtual.executor.watch import LOOK
 from harness.messages import is_token
 
@@ -38,7 +43,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._strangers = Strangers(listening, self._selector)
         self._ranks: dict[socket.socket, Rank] = {}  # by their connections
-        self._job = Job(self._turn)
+        self._job = VirtualJob(self._turn)
 
     def serve(self) -> None:
         """Returns when the last rank has left, or the one that started this process has."""
@@ -108,11 +113,11 @@ class Server:
         elif word == "program":
             number, size, partitions, count = map(int, words)
             content = os.pread(descriptors[0], size, 0)
-            rank.programs[number] = Program(content, count, partitions)
+            rank.programs[number] = RankProgram(content, count, partitions)
         elif word == "forget":
             rank.programs.pop(int(words[0]), None)
         elif word == "segment":
-            rank.memory[int(words[0])] = Memory(descriptors[0], int(words[1]))
+            rank.memory[int(words[0])] = SharedSegment(descriptors[0], int(words[1]))
         elif word == "drop":
             rank.memory.pop(int(words[0]), None)
         elif word in ("receive", "send"):
@@ -178,7 +183,7 @@ class Server:
     def _transfer(self, rank: Rank, numbers: list[int], site: str, descriptor: int) -> None:
         """A rank receives, or sends to a rank what has a number there."""
         number, *to, size = numbers
-        memory = Memory(descriptor, max(size, 1))
+        memory = SharedSegment(descriptor, max(size, 1))
         self._job.transfer(End(rank, number, memory, size, site), *to)
 
     def _queue(self, rank: Rank, words: Sequence[str], site: str) -> None:

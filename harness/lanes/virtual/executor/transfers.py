@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-from harness.lanes.virtual.executor.ranks import Memory, Rank
+from harness.lanes.virtual.executor.connected_ranks import Rank, SharedSegment
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class End:
 
     rank: Rank
     number: int
-    memory: Memory
+    memory: SharedSegment
     size: int
     site: str
 

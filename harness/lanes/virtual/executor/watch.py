@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from harness.lanes.virtual.executor.activity import Activity, State, Threads
+from harness.lanes.virtual.executor.activity import Activity, ActivityState, Threads
 
 LOOK = 0.5  # seconds between two looks
 _SECONDS = 20.0
@@ -70,11 +70,11 @@ class Watch:
         for pid, process in self._processes.items():
             process.moved = max(process.moved, awaited[pid])
             state = process.activity.look({*ranks, os.getpid()})
-            if state in (State.WORKS, State.GONE):
+            if state in (ActivityState.WORKS, ActivityState.GONE):
                 process.moved = now
-            elif state == State.WAITS_FOR_MACHINE:
+            elif state == ActivityState.WAITS_FOR_MACHINE:
                 process.moved += passed
-            process.stopped = (process.stopped or now) if state == State.STOPPED else None
+            process.stopped = (process.stopped or now) if state == ActivityState.STOPPED else None
         self._look_at_launches(now, runs=runs)
         if not waits:
             self._began = 0.0

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from harness.errors import BadInputError
-from harness.expectations import files
+from harness.expectations import entry_files
 from harness.expectations.condition import Versions
 from harness.expectations.entry import Expectation
 from harness.model.versions import stack_versions
@@ -41,7 +41,7 @@ class Expectations:
         BadInputError naming the file, the line and the key.
         """
         stacks = [*known, stack_versions()] if known else []
-        return cls(files.read_all(folder, stacks, findings))
+        return cls(entry_files.read_all(folder, stacks, findings))
 
     @classmethod
     def load_optional(

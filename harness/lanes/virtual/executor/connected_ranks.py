@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.lanes.virtual.executor.activity import process_stat
-from harness.lanes.virtual.executor.programs import Program
+from harness.lanes.virtual.executor.programs import RankProgram
 
 MOST_MESSAGE = 1 << 17  # bytes; plugin/job/job.c has the same
 
 
-class Memory:
+class SharedSegment:
     """A segment that a rank shares, mapped here."""
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -38,8 +38,8 @@ class Rank:
     number: int
     pid: int
     devices: tuple[int, ...]
-    programs: dict[int, Program] = field(default_factory=dict)
-    memory: dict[int, Memory] = field(default_factory=dict)
+    programs: dict[int, RankProgram] = field(default_factory=dict)
+    memory: dict[int, SharedSegment] = field(default_factory=dict)
     stacks: str | None = None
     unsent: deque[bytes] = field(default_factory=deque)
     heard: float = field(default_factory=time.monotonic)
@@ -81,8 +81,8 @@ class Execution:
 
     rank: Rank
     ticket: int
-    memory: Memory
-    program: Program
+    memory: SharedSegment
+    program: RankProgram
     devices: tuple[int, ...]
     mine: tuple[int, ...]
     site: str

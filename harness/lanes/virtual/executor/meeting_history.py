@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from harness.lanes.virtual.executor.connected_ranks import Execution
 from harness.lanes.virtual.executor.folding import grouped, ranks_named
-from harness.lanes.virtual.executor.programs import Program
-from harness.lanes.virtual.executor.ranks import Execution
+from harness.lanes.virtual.executor.programs import RankProgram
 from harness.lanes.virtual.sites import NEAR
 
 
-class History:
+class MeetingHistory:
     """Counts the programs of each rank, and remembers the first that ranks came to differently.
 
     Ranks of which one has left a program out meet in different ones from there on, until one of
@@ -23,7 +23,7 @@ class History:
         self._come: Counter[int] = Counter()
         self._met: Counter[int] = Counter()
         self._sites: _Difference[str] = _Difference("came from different lines")
-        self._programs: _Difference[Program] = _Difference("ran different programs")
+        self._programs: _Difference[RankProgram] = _Difference("ran different programs")
 
     def queued(self, execution: Execution) -> None:
         """Note a program that a rank has come to."""
@@ -87,14 +87,14 @@ class _Difference(Generic[Value]):
         return f"{since} ranks {self._what}: {'; '.join(groups)}"
 
 
-def _exchanges(program: Program) -> tuple[object, ...]:
+def _exchanges(program: RankProgram) -> tuple[object, ...]:
     return program.exchanges
 
 
-def _constant(program: Program) -> int:
+def _constant(program: RankProgram) -> int:
     del program
     return 0
 
 
-def _summary(program: Program) -> str:
+def _summary(program: RankProgram) -> str:
     return program.summary

@@ -7,15 +7,15 @@ import struct
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from harness.lanes.virtual.executor.connected_ranks import Execution, Rank
 from harness.lanes.virtual.executor.diagnosis import Diagnosis
-from harness.lanes.virtual.executor.history import History
 from harness.lanes.virtual.executor.launches import Launch, Launcher
 from harness.lanes.virtual.executor.matching import mismatch
+from harness.lanes.virtual.executor.meeting_history import MeetingHistory
 from harness.lanes.virtual.executor.processes import processes_without_rank
-from harness.lanes.virtual.executor.programs import Program
+from harness.lanes.virtual.executor.programs import RankProgram
 from harness.lanes.virtual.executor.queues import Queues
-from harness.lanes.virtual.executor.ranks import Execution, Rank
-from harness.lanes.virtual.executor.report import report
+from harness.lanes.virtual.executor.stuck_report import report
 from harness.lanes.virtual.executor.transfers import End, Transfers
 from harness.lanes.virtual.executor.watch import Watch
 
@@ -26,7 +26,7 @@ _NOBODY = -1  # in place of the rank whose error is the whole text
 PRINTED_VARIABLE = "XLA_HARNESS_PRINTS_REASON"  # set by a command that prints the whole text
 
 
-class Job:
+class VirtualJob:
     """The ranks that are there, what their devices are before, and what runs.
 
     Args:
@@ -51,7 +51,7 @@ class Job:
         self._running: dict[int, Launch] = {}
         self._launcher: Launcher | None = None
         self._checked: set[tuple[bytes, ...]] = set()
-        self._history = History()
+        self._history = MeetingHistory()
         self._changed = False  # since ready programs were started
         self._failed = ""
         self._failing: Diagnosis | None = None  # of which the ranks have not been told
@@ -227,7 +227,7 @@ class Job:
         self._running[launch.number] = launch
         self._launcher.start(launch, self._ended)
 
-    def _match(self, executions: Sequence[Execution], programs: Sequence[Program]) -> bool:
+    def _match(self, executions: Sequence[Execution], programs: Sequence[RankProgram]) -> bool:
         """Whether the programs' collectives match; ends the job if they do not."""
         key = tuple(program.digest for program in programs)
         if len(set(key)) == 1 or key in self._checked:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.lanes.virtual.executor.connected_ranks import Rank
 from harness.lanes.virtual.executor.diagnosis import Diagnosis
 from harness.lanes.virtual.executor.folding import grouped, listed, ranks_named
-from harness.lanes.virtual.executor.history import History
-from harness.lanes.virtual.executor.ranks import Rank
+from harness.lanes.virtual.executor.meeting_history import MeetingHistory
 
 MOST_LINES = 40
 _REASON = 16  # lines, of which the first ones are kept
@@ -16,7 +16,7 @@ _STACK = 8  # lines of one stack, of which the last ones are kept
 
 
 def report(
-    diagnosis: Diagnosis, ranks: Mapping[int, Rank], history: History, waiting: Sequence[int]
+    diagnosis: Diagnosis, ranks: Mapping[int, Rank], history: MeetingHistory, waiting: Sequence[int]
 ) -> str:
     """Return the whole report: ranks that are alike are said once, the culprits' first.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.model.provenance import PROPERTY as MODIFIED
 from harness.model.versions import COMPONENTS
-from harness.model.wheels import PROPERTY as WHEELS
+from harness.model.wheel_checksums import PROPERTY as WHEELS
 
 # Properties of the whole report. The format changes when a reader of the last one would be wrong.
 FORMAT_PROPERTY = "xla_harness_report"

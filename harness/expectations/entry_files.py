@@ -11,7 +11,7 @@ from harness.expectations import blocks, condition
 from harness.expectations.causes import cause_of
 from harness.expectations.condition import ALWAYS, Condition, Versions
 from harness.expectations.entry import Expectation, place
-from harness.expectations.signature import SignatureError, check
+from harness.expectations.failure_pattern import SignatureError, check
 from harness.files import parse_toml, read_text
 from harness.model.outcome import DECLARABLE, Kind
 
