@@ -345,7 +345,9 @@ def judged(job: Job, lines: list[tuple[float, str]], code: int, seconds: float) 
         well = code == 0 and sum("ended well" in text for text in texts) == job.processes
         return Result("" if well else f"ended with {code}: {texts[-1:]}", seconds)
     if not starts:
-        return Result(f"no report, exit code {code}: {texts[-1:]}", seconds)
+        made = any(_MISTAKE in text for text in texts)  # a busy machine may still be importing
+        when = "after" if made else "before"
+        return Result(f"no report {when} the mistake, exit code {code}: {texts[-1:]}", seconds)
     at, first = lines[starts[0]]
     report = 1 + next(
         (
