@@ -45,12 +45,9 @@ static PJRT_Error *create(PJRT_Client_Create_Args *args) {
   }
   if ((error = meeting_await_all()) != NULL) return error;
   static const char NAME[] = "cpu_device_count";
-  const PJRT_NamedValue count = {.struct_size = PJRT_NamedValue_STRUCT_SIZE,
-                                 .name = NAME,
-                                 .name_size = sizeof NAME - 1,
-                                 .type = PJRT_NamedValue_kInt64,
-                                 .int64_value = identity_total(),
-                                 .value_size = 1};
+  const PJRT_NamedValue count = {SIZED(PJRT_NamedValue),          .name = NAME,
+                                 .name_size = sizeof NAME - 1,    .type = PJRT_NamedValue_kInt64,
+                                 .int64_value = identity_total(), .value_size = 1};
   // The caller's options are libtpu's.
   const PJRT_NamedValue *options = args->create_options;
   const size_t options_count = args->num_options;

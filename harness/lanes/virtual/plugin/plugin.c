@@ -22,9 +22,8 @@ static const PJRT_Api *forwarding(const char *path) {
 }
 
 static void fill(PJRT_Api *api) {
-  *api = (PJRT_Api){.struct_size = PJRT_Api_STRUCT_SIZE,
-                    .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
-                                         .major_version = PJRT_API_MAJOR,
+  *api = (PJRT_Api){SIZED(PJRT_Api),
+                    .pjrt_api_version = {SIZED(PJRT_Api_Version), .major_version = PJRT_API_MAJOR,
                                          .minor_version = PJRT_API_MINOR}};
   if (backend != NULL) api->extension_start = backend->extension_start;
   bridge_fill(api);

@@ -48,6 +48,8 @@ void buffer_drop(PJRT_Buffer *buffer);
 void event_drop(PJRT_Event *event);
 // Wait for an event, which is destroyed, and may be NULL: its error.
 PJRT_Error *event_await(PJRT_Event *event);
+// Set the size of a struct of PJRT's in its initializer.
+#define SIZED(type) .struct_size = type##_STRUCT_SIZE
 // Call an entry of the backend, in a function that returns an error.
 #define TRY(entry, args)                          \
   do {                                            \

@@ -30,14 +30,13 @@ static Known *clients, *executables;
 static pid_t process;  // that created the newest client
 
 static PJRT_DeviceDescription *description(PJRT_Device *device) {
-  PJRT_Device_GetDescription_Args args = {
-      .struct_size = PJRT_Device_GetDescription_Args_STRUCT_SIZE, .device = device};
+  PJRT_Device_GetDescription_Args args = {SIZED(PJRT_Device_GetDescription_Args), .device = device};
   backend->PJRT_Device_GetDescription(&args);
   return args.device_description;
 }
 
 static int id_of(PJRT_DeviceDescription *described) {
-  PJRT_DeviceDescription_Id_Args args = {.struct_size = PJRT_DeviceDescription_Id_Args_STRUCT_SIZE,
+  PJRT_DeviceDescription_Id_Args args = {SIZED(PJRT_DeviceDescription_Id_Args),
                                          .device_description = described};
   backend->PJRT_DeviceDescription_Id(&args);
   return args.id;
@@ -48,8 +47,8 @@ int device_id(PJRT_Device *device) { return id_of(description(device)); }
 static int is_whole(void) { return identity.processes == 1; }
 
 static void learn_memories(Client *known, PJRT_Device *device) {
-  PJRT_Device_AddressableMemories_Args args = {
-      .struct_size = PJRT_Device_AddressableMemories_Args_STRUCT_SIZE, .device = device};
+  PJRT_Device_AddressableMemories_Args args = {SIZED(PJRT_Device_AddressableMemories_Args),
+                                               .device = device};
   if (backend->PJRT_Device_AddressableMemories(&args) != NULL || args.num_memories == 0) return;
   const size_t count = known->memories_count + args.num_memories;
   known->memories =
@@ -60,8 +59,7 @@ static void learn_memories(Client *known, PJRT_Device *device) {
 }
 
 void devices_learn(PJRT_Client *client) {
-  PJRT_Client_Devices_Args args = {.struct_size = PJRT_Client_Devices_Args_STRUCT_SIZE,
-                                   .client = client};
+  PJRT_Client_Devices_Args args = {SIZED(PJRT_Client_Devices_Args), .client = client};
   backend->PJRT_Client_Devices(&args);
   Client *known = allocate(1, sizeof *known, "a client");
   known->own = allocate(args.num_devices, sizeof *known->own, "a client's devices");

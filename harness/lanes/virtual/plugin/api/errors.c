@@ -62,19 +62,16 @@ PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args) {
 }
 
 PJRT_Error_Code error_code(const PJRT_Error *error) {
-  PJRT_Error_GetCode_Args get = {.struct_size = PJRT_Error_GetCode_Args_STRUCT_SIZE,
-                                 .error = error};
+  PJRT_Error_GetCode_Args get = {SIZED(PJRT_Error_GetCode_Args), .error = error};
   error_drop(error_get_code(&get));
   return get.code;
 }
 
 char *error_text(PJRT_Error *error) {
-  PJRT_Error_Message_Args message = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE,
-                                     .error = error};
+  PJRT_Error_Message_Args message = {SIZED(PJRT_Error_Message_Args), .error = error};
   error_message(&message);
   char *text = strndup(message.message, message.message_size);
-  PJRT_Error_Destroy_Args destroy = {.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE,
-                                     .error = error};
+  PJRT_Error_Destroy_Args destroy = {SIZED(PJRT_Error_Destroy_Args), .error = error};
   error_destroy(&destroy);
   return text;
 }
@@ -84,20 +81,18 @@ void error_drop(PJRT_Error *error) {
 }
 
 void buffer_drop(PJRT_Buffer *buffer) {
-  PJRT_Buffer_Destroy_Args destroy = {.struct_size = PJRT_Buffer_Destroy_Args_STRUCT_SIZE,
-                                      .buffer = buffer};
+  PJRT_Buffer_Destroy_Args destroy = {SIZED(PJRT_Buffer_Destroy_Args), .buffer = buffer};
   error_drop(backend->PJRT_Buffer_Destroy(&destroy));
 }
 
 void event_drop(PJRT_Event *event) {
-  PJRT_Event_Destroy_Args destroy = {.struct_size = PJRT_Event_Destroy_Args_STRUCT_SIZE,
-                                     .event = event};
+  PJRT_Event_Destroy_Args destroy = {SIZED(PJRT_Event_Destroy_Args), .event = event};
   error_drop(backend->PJRT_Event_Destroy(&destroy));
 }
 
 PJRT_Error *event_await(PJRT_Event *event) {
   if (event == NULL) return NULL;
-  PJRT_Event_Await_Args wait = {.struct_size = PJRT_Event_Await_Args_STRUCT_SIZE, .event = event};
+  PJRT_Event_Await_Args wait = {SIZED(PJRT_Event_Await_Args), .event = event};
   PJRT_Error *error = backend->PJRT_Event_Await(&wait);
   event_drop(event);
   return error;

@@ -48,7 +48,7 @@ static int version_of(const PJRT_Program *program, Version *version) {
 
 int stablehlo_is_newer(const PJRT_Program *program) {
   Version version;
-  PJRT_Plugin_Attributes_Args args = {.struct_size = PJRT_Plugin_Attributes_Args_STRUCT_SIZE};
+  PJRT_Plugin_Attributes_Args args = {SIZED(PJRT_Plugin_Attributes_Args)};
   if (!version_of(program, &version)) return 0;
   PJRT_Error *error = backend->PJRT_Plugin_Attributes(&args);
   if (error != NULL) error_drop(error);

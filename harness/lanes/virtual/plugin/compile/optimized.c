@@ -12,10 +12,8 @@ int program_has_config(const PJRT_Program *program) {
 }
 
 static PJRT_Error *optimize(PJRT_Executable *executable, PJRT_Program *out) {
-  PJRT_Executable_OptimizedProgram_Args args = {
-      .struct_size = PJRT_Executable_OptimizedProgram_Args_STRUCT_SIZE,
-      .executable = executable,
-      .program = out};
+  PJRT_Executable_OptimizedProgram_Args args = {SIZED(PJRT_Executable_OptimizedProgram_Args),
+                                                .executable = executable, .program = out};
   TRY(PJRT_Executable_OptimizedProgram, args);  // its size
   out->code = allocate(out->code_size, 1, "an optimized program");
   PJRT_Error *error = backend->PJRT_Executable_OptimizedProgram(&args);
@@ -24,13 +22,12 @@ static PJRT_Error *optimize(PJRT_Executable *executable, PJRT_Program *out) {
 }
 
 PJRT_Error *program_optimized(PJRT_LoadedExecutable *loaded, PJRT_Program *out) {
-  *out = (PJRT_Program){.struct_size = PJRT_Program_STRUCT_SIZE};
-  PJRT_LoadedExecutable_GetExecutable_Args get = {
-      .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
-      .loaded_executable = loaded};
+  *out = (PJRT_Program){SIZED(PJRT_Program)};
+  PJRT_LoadedExecutable_GetExecutable_Args get = {SIZED(PJRT_LoadedExecutable_GetExecutable_Args),
+                                                  .loaded_executable = loaded};
   TRY(PJRT_LoadedExecutable_GetExecutable, get);
   PJRT_Error *error = optimize(get.executable, out);
-  PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
+  PJRT_Executable_Destroy_Args destroy = {SIZED(PJRT_Executable_Destroy_Args),
                                           .executable = get.executable};
   error_drop(backend->PJRT_Executable_Destroy(&destroy));
   return error;

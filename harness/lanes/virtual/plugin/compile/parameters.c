@@ -189,11 +189,9 @@ static PJRT_Error *refuse(const Parameters *all, size_t index, PJRT_Buffer_Type 
 static PJRT_Error *check(const Parameters *all, size_t index, PJRT_Buffer *buffer) {
   const Parameter *parameter = &all->each[index];
   if (parameter->type == PJRT_Buffer_Type_INVALID) return NULL;
-  PJRT_Buffer_ElementType_Args type = {.struct_size = PJRT_Buffer_ElementType_Args_STRUCT_SIZE,
-                                       .buffer = buffer};
+  PJRT_Buffer_ElementType_Args type = {SIZED(PJRT_Buffer_ElementType_Args), .buffer = buffer};
   TRY(PJRT_Buffer_ElementType, type);
-  PJRT_Buffer_Dimensions_Args shape = {.struct_size = PJRT_Buffer_Dimensions_Args_STRUCT_SIZE,
-                                       .buffer = buffer};
+  PJRT_Buffer_Dimensions_Args shape = {SIZED(PJRT_Buffer_Dimensions_Args), .buffer = buffer};
   TRY(PJRT_Buffer_Dimensions, shape);
   const size_t size = parameter->dimensions_count * sizeof *parameter->dimensions;
   if (type.type == parameter->type && shape.num_dims == parameter->dimensions_count &&

@@ -128,7 +128,7 @@ static PJRT_Error *destroy_stream(PJRT_CopyToDeviceStream_Destroy_Args *args) {
 static PJRT_Error *done_event(const PJRT_CopyToDeviceStream *stream, PJRT_Event **event) {
   static const int8_t zero;
   PJRT_Client_BufferFromHostBuffer_Args args = {
-      .struct_size = PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE,
+      SIZED(PJRT_Client_BufferFromHostBuffer_Args),
       .client = stream->client,
       .data = &zero,
       .type = PJRT_Buffer_Type_S8,
@@ -225,8 +225,8 @@ void host_transfers_leave(HostTransfers *transfers, size_t count) {
   pthread_mutex_unlock(&transfers->lock);
   if (!last) return;
   pthread_cond_destroy(&transfers->ended);
-  PJRT_ExecuteContext_Destroy_Args destroy = {
-      .struct_size = PJRT_ExecuteContext_Destroy_Args_STRUCT_SIZE, .context = transfers->context};
+  PJRT_ExecuteContext_Destroy_Args destroy = {SIZED(PJRT_ExecuteContext_Destroy_Args),
+                                              .context = transfers->context};
   if (transfers->context != NULL) error_drop(backend->PJRT_ExecuteContext_Destroy(&destroy));
   pthread_mutex_destroy(&transfers->lock);
   free(transfers->device);
@@ -262,8 +262,8 @@ HostTransfers *host_transfers_new(const PJRT_ExecuteOptions *options, PJRT_Devic
   made->receive = copy_lists((void *const *)options->recv_callbacks, count, made->receives,
                              sizeof *made->receive);
   for (size_t i = 0; i < count; ++i) {
-    PJRT_Device_LocalHardwareId_Args local = {
-        .struct_size = PJRT_Device_LocalHardwareId_Args_STRUCT_SIZE, .device = devices[i]};
+    PJRT_Device_LocalHardwareId_Args local = {SIZED(PJRT_Device_LocalHardwareId_Args),
+                                              .device = devices[i]};
     error_drop(backend->PJRT_Device_LocalHardwareId(&local));
     made->device[i] = devices[i];
     made->ordinals[i] = local.local_hardware_id;
@@ -274,8 +274,7 @@ HostTransfers *host_transfers_new(const PJRT_ExecuteOptions *options, PJRT_Devic
 PJRT_Error *host_side_attach(HostSide *side, PJRT_ExecuteOptions *options,
                              PJRT_ExecuteContext **made) {
   if (options->context == NULL) {
-    PJRT_ExecuteContext_Create_Args create = {.struct_size =
-                                                  PJRT_ExecuteContext_Create_Args_STRUCT_SIZE};
+    PJRT_ExecuteContext_Create_Args create = {SIZED(PJRT_ExecuteContext_Create_Args)};
     TRY(PJRT_ExecuteContext_Create, create);
     options->context = *made = create.context;
   }
@@ -287,8 +286,7 @@ PJRT_Error *host_side_attach(HostSide *side, PJRT_ExecuteOptions *options,
 static PJRT_ExecuteContext *no_host;
 
 static void make_no_host(void) {
-  PJRT_ExecuteContext_Create_Args create = {.struct_size =
-                                                PJRT_ExecuteContext_Create_Args_STRUCT_SIZE};
+  PJRT_ExecuteContext_Create_Args create = {SIZED(PJRT_ExecuteContext_Create_Args)};
   error_drop(backend->PJRT_ExecuteContext_Create(&create));
   no_host = create.context;
 }
@@ -303,8 +301,7 @@ PJRT_Error *host_transfers_begin(const PJRT_LoadedExecutable_Execute_Args *args,
     return NULL;
   }
   PJRT_LoadedExecutable_AddressableDevices_Args addressable = {
-      .struct_size = PJRT_LoadedExecutable_AddressableDevices_Args_STRUCT_SIZE,
-      .executable = args->executable};
+      SIZED(PJRT_LoadedExecutable_AddressableDevices_Args), .executable = args->executable};
   TRY(PJRT_LoadedExecutable_AddressableDevices, addressable);
   PJRT_Device *const *devices =
       args->execute_device == NULL ? addressable.addressable_devices : &args->execute_device;

@@ -24,7 +24,7 @@ static int programs_made;
 // Hand the executable to the job's executor, as XLA serialises it.
 static PJRT_Error *send_program(Program *program, PJRT_LoadedExecutable *loaded,
                                 PJRT_Executable *executable) {
-  PJRT_Executable_Serialize_Args bytes = {.struct_size = PJRT_Executable_Serialize_Args_STRUCT_SIZE,
+  PJRT_Executable_Serialize_Args bytes = {SIZED(PJRT_Executable_Serialize_Args),
                                           .executable = executable};
   PJRT_Error *error = compilations_serialize(loaded, &bytes);
   if (error != NULL) return error;
@@ -43,8 +43,8 @@ static PJRT_Error *send_program(Program *program, PJRT_LoadedExecutable *loaded,
   } else {
     program->donated = donated_parameters(bytes.serialized_bytes, bytes.serialized_bytes_size,
                                           &program->donated_count);
-    PJRT_Executable_NumPartitions_Args partitions = {
-        .struct_size = PJRT_Executable_NumPartitions_Args_STRUCT_SIZE, .executable = executable};
+    PJRT_Executable_NumPartitions_Args partitions = {SIZED(PJRT_Executable_NumPartitions_Args),
+                                                     .executable = executable};
     backend->PJRT_Executable_NumPartitions(&partitions);
     job_send(file, "program %d %zu %zu %zu", program->number, done, partitions.num_partitions,
              program->devices_count);
@@ -55,11 +55,10 @@ static PJRT_Error *send_program(Program *program, PJRT_LoadedExecutable *loaded,
 }
 
 static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *exchanging) {
-  PJRT_LoadedExecutable_GetExecutable_Args get = {
-      .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
-      .loaded_executable = loaded};
+  PJRT_LoadedExecutable_GetExecutable_Args get = {SIZED(PJRT_LoadedExecutable_GetExecutable_Args),
+                                                  .loaded_executable = loaded};
   TRY(PJRT_LoadedExecutable_GetExecutable, get);
-  PJRT_Executable_Serialize_Args bytes = {.struct_size = PJRT_Executable_Serialize_Args_STRUCT_SIZE,
+  PJRT_Executable_Serialize_Args bytes = {SIZED(PJRT_Executable_Serialize_Args),
                                           .executable = get.executable};
   PJRT_Error *error = compilations_serialize(loaded, &bytes);
   if (error == NULL) {
@@ -70,7 +69,7 @@ static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *exchanging) {
     }
     bytes.serialized_executable_deleter(bytes.serialized_executable);
   }
-  PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
+  PJRT_Executable_Destroy_Args destroy = {SIZED(PJRT_Executable_Destroy_Args),
                                           .executable = get.executable};
   backend->PJRT_Executable_Destroy(&destroy);
   return error;
@@ -90,18 +89,15 @@ PJRT_Error *program_exchanges(PJRT_LoadedExecutable *executable, int *exchanging
 }
 
 static PJRT_Error *describe(Program *program, PJRT_LoadedExecutable *loaded) {
-  PJRT_LoadedExecutable_GetExecutable_Args get = {
-      .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
-      .loaded_executable = loaded};
+  PJRT_LoadedExecutable_GetExecutable_Args get = {SIZED(PJRT_LoadedExecutable_GetExecutable_Args),
+                                                  .loaded_executable = loaded};
   TRY(PJRT_LoadedExecutable_GetExecutable, get);
   program->executable = get.executable;
-  PJRT_Executable_OutputElementTypes_Args types = {
-      .struct_size = PJRT_Executable_OutputElementTypes_Args_STRUCT_SIZE,
-      .executable = get.executable};
+  PJRT_Executable_OutputElementTypes_Args types = {SIZED(PJRT_Executable_OutputElementTypes_Args),
+                                                   .executable = get.executable};
   TRY(PJRT_Executable_OutputElementTypes, types);
-  PJRT_Executable_OutputDimensions_Args dimensions = {
-      .struct_size = PJRT_Executable_OutputDimensions_Args_STRUCT_SIZE,
-      .executable = get.executable};
+  PJRT_Executable_OutputDimensions_Args dimensions = {SIZED(PJRT_Executable_OutputDimensions_Args),
+                                                      .executable = get.executable};
   TRY(PJRT_Executable_OutputDimensions, dimensions);
   for (size_t i = 0; i < types.num_output_types; ++i) {
     PJRT_Error *error = segment_check_result(types.output_types[i], dimensions.dim_sizes[i]);
@@ -130,7 +126,7 @@ static void free_program(Program *program) {
     next = loan->next;
     loan_free(loan);
   }
-  PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
+  PJRT_Executable_Destroy_Args destroy = {SIZED(PJRT_Executable_Destroy_Args),
                                           .executable = program->executable};
   if (program->executable != NULL) backend->PJRT_Executable_Destroy(&destroy);
   free(program->devices);

@@ -95,14 +95,10 @@ static void keep_text(char *text, size_t size, PJRT_Error *error) {
 // Create the client with so many devices; 0, or -1 and why.
 VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t size) {
   static const char NAME[] = "cpu_device_count";
-  const PJRT_NamedValue option = {.struct_size = PJRT_NamedValue_STRUCT_SIZE,
-                                  .name = NAME,
-                                  .name_size = sizeof NAME - 1,
-                                  .type = PJRT_NamedValue_kInt64,
-                                  .int64_value = count,
-                                  .value_size = 1};
-  PJRT_Client_Create_Args create = {.struct_size = PJRT_Client_Create_Args_STRUCT_SIZE,
-                                    .create_options = &option,
+  const PJRT_NamedValue option = {SIZED(PJRT_NamedValue),       .name = NAME,
+                                  .name_size = sizeof NAME - 1, .type = PJRT_NamedValue_kInt64,
+                                  .int64_value = count,         .value_size = 1};
+  PJRT_Client_Create_Args create = {SIZED(PJRT_Client_Create_Args), .create_options = &option,
                                     .num_options = 1};
   PJRT_Error *error = backend->PJRT_Client_Create(&create);
   if (error != NULL) {
@@ -111,8 +107,7 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_executor_start(int count, char *why, size_t s
   }
   client = create.client;
   host_transfers_register();
-  PJRT_Client_Devices_Args all = {.struct_size = PJRT_Client_Devices_Args_STRUCT_SIZE,
-                                  .client = client};
+  PJRT_Client_Devices_Args all = {SIZED(PJRT_Client_Devices_Args), .client = client};
   backend->PJRT_Client_Devices(&all);
   devices = all.devices;
   queues = allocate((size_t)count, sizeof *queues, "the devices' queues");
@@ -208,11 +203,9 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_executor_host_has_ended(int64_t connection) 
 // Load a serialised executable; NULL, and why.
 VIRTUAL_TPU_EXPORT void *virtual_tpu_executor_load(const char *bytes, size_t bytes_size, char *why,
                                                    size_t size) {
-  PJRT_Executable_DeserializeAndLoad_Args args = {
-      .struct_size = PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE,
-      .client = client,
-      .serialized_executable = bytes,
-      .serialized_executable_size = bytes_size};
+  PJRT_Executable_DeserializeAndLoad_Args args = {SIZED(PJRT_Executable_DeserializeAndLoad_Args),
+                                                  .client = client, .serialized_executable = bytes,
+                                                  .serialized_executable_size = bytes_size};
   PJRT_Error *error = backend->PJRT_Executable_DeserializeAndLoad(&args);
   if (error == NULL) return args.loaded_executable;
   keep_text(why, size, error);
@@ -245,10 +238,8 @@ static PJRT_Error *give_back(const Part *part, int64_t index, PJRT_Buffer *buffe
   }
   error = buffer_copy_here(buffer, to, array->size, &is_done);
   if (error != NULL || is_done) return error;
-  PJRT_Buffer_ToHostBuffer_Args args = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
-                                        .src = buffer,
-                                        .dst = to,
-                                        .dst_size = array->size};
+  PJRT_Buffer_ToHostBuffer_Args args = {SIZED(PJRT_Buffer_ToHostBuffer_Args), .src = buffer,
+                                        .dst = to, .dst_size = array->size};
   TRY(PJRT_Buffer_ToHostBuffer, args);
   return event_await(args.event);
 }
@@ -274,25 +265,22 @@ static PJRT_Error *prepare(Work *work) {
 static PJRT_Error *run(Part *part, PJRT_Buffer **arguments, PJRT_Buffer **results) {
   const Segment *segment = part->segment;
   PJRT_Device *device = devices[segment_device(segment, part->index)->id];
-  PJRT_ExecuteOptions options = {.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE,
-                                 .launch_id = (int)part->launch};
+  PJRT_ExecuteOptions options = {SIZED(PJRT_ExecuteOptions), .launch_id = (int)part->launch};
   PJRT_Buffer *const *const argument_lists[1] = {arguments};
   PJRT_Buffer **const result_lists[1] = {results};
   PJRT_Event *done = NULL;
-  PJRT_LoadedExecutable_Execute_Args execute = {
-      .struct_size = PJRT_LoadedExecutable_Execute_Args_STRUCT_SIZE,
-      .executable = part->executable,
-      .options = &options,
-      .argument_lists = argument_lists,
-      .num_devices = 1,
-      .num_args = (size_t)segment->arguments,
-      .output_lists = result_lists,
-      .device_complete_events = &done,
-      .execute_device = device};
+  PJRT_LoadedExecutable_Execute_Args execute = {SIZED(PJRT_LoadedExecutable_Execute_Args),
+                                                .executable = part->executable,
+                                                .options = &options,
+                                                .argument_lists = argument_lists,
+                                                .num_devices = 1,
+                                                .num_args = (size_t)segment->arguments,
+                                                .output_lists = result_lists,
+                                                .device_complete_events = &done,
+                                                .execute_device = device};
   part->state = 1;
   RanksHost host = {{send_to_host, receive_from_host}, part};
-  PJRT_ExecuteContext_Destroy_Args context = {.struct_size =
-                                                  PJRT_ExecuteContext_Destroy_Args_STRUCT_SIZE};
+  PJRT_ExecuteContext_Destroy_Args context = {SIZED(PJRT_ExecuteContext_Destroy_Args)};
   PJRT_Error *error = part->hosts ? host_side_attach(&host.side, &options, &context.context) : NULL;
   if (error == NULL) error = backend->PJRT_LoadedExecutable_Execute(&execute);
   if (error == NULL) error = event_await(done);

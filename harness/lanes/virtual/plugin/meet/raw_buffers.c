@@ -40,8 +40,8 @@ typedef struct {
 } Args;
 
 static PJRT_Error *create(CreateArgs *args) {
-  PJRT_Buffer_OnDeviceSizeInBytes_Args size = {
-      .struct_size = PJRT_Buffer_OnDeviceSizeInBytes_Args_STRUCT_SIZE, .buffer = args->buffer};
+  PJRT_Buffer_OnDeviceSizeInBytes_Args size = {SIZED(PJRT_Buffer_OnDeviceSizeInBytes_Args),
+                                               .buffer = args->buffer};
   TRY(PJRT_Buffer_OnDeviceSizeInBytes, size);
   RawBuffer *raw = allocate(1, sizeof *raw, "a raw buffer");
   *raw = (RawBuffer){args->buffer, size.on_device_size_in_bytes};
@@ -60,8 +60,7 @@ static PJRT_Error *get_size(Args *args) {
 }
 
 static PJRT_Error *get_memory(Args *args) {
-  PJRT_Buffer_Memory_Args memory = {.struct_size = PJRT_Buffer_Memory_Args_STRUCT_SIZE,
-                                    .buffer = args->raw->buffer};
+  PJRT_Buffer_Memory_Args memory = {SIZED(PJRT_Buffer_Memory_Args), .buffer = args->raw->buffer};
   TRY(PJRT_Buffer_Memory, memory);
   args->memory = memory.memory;
   return NULL;
@@ -82,8 +81,7 @@ static PJRT_Error *check(const Args *args) {
 }
 
 static PJRT_Error *ready(const RawBuffer *raw, PJRT_Event **event) {
-  PJRT_Buffer_ReadyEvent_Args args = {.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE,
-                                      .buffer = raw->buffer};
+  PJRT_Buffer_ReadyEvent_Args args = {SIZED(PJRT_Buffer_ReadyEvent_Args), .buffer = raw->buffer};
   TRY(PJRT_Buffer_ReadyEvent, args);
   *event = args.event;
   return NULL;
@@ -96,8 +94,8 @@ static PJRT_Error *copy_to_device(Args *args) {
   if (error == NULL) error = ready(args->raw, &event);
   if (error == NULL) error = event_await(event);
   if (error != NULL) return error;
-  PJRT_Buffer_UnsafePointer_Args pointer = {
-      .struct_size = PJRT_Buffer_UnsafePointer_Args_STRUCT_SIZE, .buffer = args->raw->buffer};
+  PJRT_Buffer_UnsafePointer_Args pointer = {SIZED(PJRT_Buffer_UnsafePointer_Args),
+                                            .buffer = args->raw->buffer};
   TRY(PJRT_Buffer_UnsafePointer, pointer);
   char *bytes = (char *)pointer.buffer_pointer;
   if (args->copy.size > 0) {
@@ -109,11 +107,9 @@ static PJRT_Error *copy_to_device(Args *args) {
 static PJRT_Error *copy_to_host(Args *args) {
   PJRT_Error *error = check(args);
   if (error != NULL) return error;
-  PJRT_Buffer_CopyRawToHost_Args copy = {.struct_size = PJRT_Buffer_CopyRawToHost_Args_STRUCT_SIZE,
-                                         .buffer = args->raw->buffer,
-                                         .dst = args->copy.to,
-                                         .offset = args->copy.offset,
-                                         .transfer_size = args->copy.size};
+  PJRT_Buffer_CopyRawToHost_Args copy = {
+      SIZED(PJRT_Buffer_CopyRawToHost_Args), .buffer = args->raw->buffer, .dst = args->copy.to,
+      .offset = args->copy.offset, .transfer_size = args->copy.size};
   TRY(PJRT_Buffer_CopyRawToHost, copy);
   args->copy.event = copy.event;
   unseen_give(copy.event, __builtin_return_address(0));

@@ -89,14 +89,12 @@ void array_measure(Array *array, PJRT_Buffer_Type type, const int64_t *dimension
 }
 
 PJRT_Error *array_measure_buffer(Array *array, PJRT_Buffer *buffer) {
-  PJRT_Buffer_ElementType_Args type = {.struct_size = PJRT_Buffer_ElementType_Args_STRUCT_SIZE,
-                                       .buffer = buffer};
+  PJRT_Buffer_ElementType_Args type = {SIZED(PJRT_Buffer_ElementType_Args), .buffer = buffer};
   TRY(PJRT_Buffer_ElementType, type);
-  PJRT_Buffer_Dimensions_Args shape = {.struct_size = PJRT_Buffer_Dimensions_Args_STRUCT_SIZE,
-                                       .buffer = buffer};
+  PJRT_Buffer_Dimensions_Args shape = {SIZED(PJRT_Buffer_Dimensions_Args), .buffer = buffer};
   TRY(PJRT_Buffer_Dimensions, shape);
   PJRT_Buffer_DynamicDimensionIndices_Args dynamic = {
-      .struct_size = PJRT_Buffer_DynamicDimensionIndices_Args_STRUCT_SIZE, .buffer = buffer};
+      SIZED(PJRT_Buffer_DynamicDimensionIndices_Args), .buffer = buffer};
   TRY(PJRT_Buffer_DynamicDimensionIndices, dynamic);
   if (dynamic.num_dynamic_dims > 0) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
@@ -115,15 +113,13 @@ PJRT_Error *array_measure_buffer(Array *array, PJRT_Buffer *buffer) {
 
 // Check an argument as the backend checks those that it is given itself.
 static PJRT_Error *check_place(PJRT_Buffer *buffer, const PJRT_Device *device, size_t index) {
-  PJRT_Buffer_IsDeleted_Args deleted = {.struct_size = PJRT_Buffer_IsDeleted_Args_STRUCT_SIZE,
-                                        .buffer = buffer};
+  PJRT_Buffer_IsDeleted_Args deleted = {SIZED(PJRT_Buffer_IsDeleted_Args), .buffer = buffer};
   TRY(PJRT_Buffer_IsDeleted, deleted);
   if (deleted.is_deleted) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
                      "virtual TPU: argument %zu: its buffer has been deleted or donated", index);
   }
-  PJRT_Buffer_Device_Args on = {.struct_size = PJRT_Buffer_Device_Args_STRUCT_SIZE,
-                                .buffer = buffer};
+  PJRT_Buffer_Device_Args on = {SIZED(PJRT_Buffer_Device_Args), .buffer = buffer};
   TRY(PJRT_Buffer_Device, on);
   if (on.device == device) return NULL;
   return error_new(PJRT_Error_Code_INVALID_ARGUMENT,

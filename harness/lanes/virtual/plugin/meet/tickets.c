@@ -23,7 +23,7 @@ static uint64_t turns_given[MOST_DEVICES], turns_taken[MOST_DEVICES], turns_ende
 void promise_keep(PJRT_Client *client, PJRT_FulfillAliasBufferCallback *promise,
                   PJRT_Buffer *buffer, const char *why, size_t size) {
   PJRT_Client_FulfillAliasBuffer_Args args = {
-      .struct_size = PJRT_Client_FulfillAliasBuffer_Args_STRUCT_SIZE,
+      SIZED(PJRT_Client_FulfillAliasBuffer_Args),
       .client = client,
       .buffer = why == NULL ? buffer : NULL,
       .status_code = why == NULL ? PJRT_Error_Code_OK : PJRT_Error_Code_ABORTED,
@@ -82,10 +82,8 @@ static PJRT_Error *hold(const Ticket *ticket, PJRT_Device *device, const Array *
   pthread_mutex_lock(&meeting_lock);
   ++ticket->loan->users;
   pthread_mutex_unlock(&meeting_lock);
-  PJRT_Event_OnReady_Args when = {.struct_size = PJRT_Event_OnReady_Args_STRUCT_SIZE,
-                                  .event = held->released,
-                                  .callback = release,
-                                  .user_arg = held};
+  PJRT_Event_OnReady_Args when = {SIZED(PJRT_Event_OnReady_Args), .event = held->released,
+                                  .callback = release, .user_arg = held};
   return backend->PJRT_Event_OnReady(&when);
 }
 
@@ -332,8 +330,7 @@ static void *post(void *argument) {
 // Return whether all copies have been made, so that to wait for them takes no time.
 static int has_copies(const Ticket *ticket) {
   for (size_t i = 0; i < ticket->copied_count; ++i) {
-    PJRT_Event_IsReady_Args args = {.struct_size = PJRT_Event_IsReady_Args_STRUCT_SIZE,
-                                    .event = ticket->copied[i]};
+    PJRT_Event_IsReady_Args args = {SIZED(PJRT_Event_IsReady_Args), .event = ticket->copied[i]};
     PJRT_Error *error = ticket->copied[i] == NULL ? NULL : backend->PJRT_Event_IsReady(&args);
     if (error != NULL) {
       error_drop(error);

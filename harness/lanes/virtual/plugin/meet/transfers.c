@@ -291,10 +291,8 @@ static PJRT_Error *start_copy(Transfer *transfer, PJRT_Buffer *buffer) {
   if (error == NULL) error = array_measure_buffer(&transfer->array, buffer);
   if (error == NULL) error = share(transfer);
   if (error != NULL) return error;
-  PJRT_Buffer_ToHostBuffer_Args copy = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
-                                        .src = buffer,
-                                        .dst = transfer->memory,
-                                        .dst_size = transfer->array.size};
+  PJRT_Buffer_ToHostBuffer_Args copy = {SIZED(PJRT_Buffer_ToHostBuffer_Args), .src = buffer,
+                                        .dst = transfer->memory, .dst_size = transfer->array.size};
   TRY(PJRT_Buffer_ToHostBuffer, copy);
   transfer->copied = copy.event;
   return NULL;

@@ -63,10 +63,8 @@ static void end(PJRT_Error *error, void *argument) {
 
 // Call `function` when the event is there; at once if nothing else is possible.
 static void when_ready(PJRT_Event *event, PJRT_Event_OnReadyCallback function, void *argument) {
-  PJRT_Event_OnReady_Args args = {.struct_size = PJRT_Event_OnReady_Args_STRUCT_SIZE,
-                                  .event = event,
-                                  .callback = function,
-                                  .user_arg = argument};
+  PJRT_Event_OnReady_Args args = {SIZED(PJRT_Event_OnReady_Args), .event = event,
+                                  .callback = function, .user_arg = argument};
   PJRT_Error *error = backend->PJRT_Event_OnReady(&args);
   if (error != NULL) function(error, argument);
 }
@@ -137,8 +135,7 @@ static char *kept[MOST_KEPT];
 static int kept_count;
 
 void unseen_returned(PJRT_Error *error, const void *caller) {
-  PJRT_Error_Message_Args args = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE,
-                                  .error = error};
+  PJRT_Error_Message_Args args = {SIZED(PJRT_Error_Message_Args), .error = error};
   error_message(&args);
   char *text = strndup(args.message, args.message_size);
   if (text == NULL) abort();

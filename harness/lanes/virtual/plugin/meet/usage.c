@@ -93,17 +93,14 @@ static void count(Used *entry) {
 
 // Learn where a new buffer is and how large; `is_counted` is 0 of one in the host's memory.
 static PJRT_Error *measure(PJRT_Buffer *buffer, Used *used, int *is_counted) {
-  PJRT_Buffer_Device_Args of = {.struct_size = PJRT_Buffer_Device_Args_STRUCT_SIZE,
-                                .buffer = buffer};
+  PJRT_Buffer_Device_Args of = {SIZED(PJRT_Buffer_Device_Args), .buffer = buffer};
   TRY(PJRT_Buffer_Device, of);
-  PJRT_Device_DefaultMemory_Args own = {.struct_size = PJRT_Device_DefaultMemory_Args_STRUCT_SIZE,
-                                        .device = of.device};
+  PJRT_Device_DefaultMemory_Args own = {SIZED(PJRT_Device_DefaultMemory_Args), .device = of.device};
   TRY(PJRT_Device_DefaultMemory, own);
-  PJRT_Buffer_Memory_Args in = {.struct_size = PJRT_Buffer_Memory_Args_STRUCT_SIZE,
-                                .buffer = buffer};
+  PJRT_Buffer_Memory_Args in = {SIZED(PJRT_Buffer_Memory_Args), .buffer = buffer};
   TRY(PJRT_Buffer_Memory, in);
-  PJRT_Buffer_OnDeviceSizeInBytes_Args size = {
-      .struct_size = PJRT_Buffer_OnDeviceSizeInBytes_Args_STRUCT_SIZE, .buffer = buffer};
+  PJRT_Buffer_OnDeviceSizeInBytes_Args size = {SIZED(PJRT_Buffer_OnDeviceSizeInBytes_Args),
+                                               .buffer = buffer};
   *is_counted = in.memory == own.memory;
   if (*is_counted) TRY(PJRT_Buffer_OnDeviceSizeInBytes, size);
   *used = (Used){.buffer = buffer,
@@ -134,8 +131,7 @@ static int is_known(const PJRT_Buffer *buffer) {
 // Stop counting an argument that was donated: what a result takes of it counts only once.
 static void release_donated(PJRT_Buffer *buffer) {
   if (!is_known(buffer)) return;
-  PJRT_Buffer_IsDeleted_Args args = {.struct_size = PJRT_Buffer_IsDeleted_Args_STRUCT_SIZE,
-                                     .buffer = buffer};
+  PJRT_Buffer_IsDeleted_Args args = {SIZED(PJRT_Buffer_IsDeleted_Args), .buffer = buffer};
   PJRT_Error *error = backend->PJRT_Buffer_IsDeleted(&args);
   if (error == NULL && args.is_deleted) release(buffer);
   error_drop(error);
@@ -175,7 +171,7 @@ static PJRT_Error *memory_stats(PJRT_Device_MemoryStats_Args *args) {
                      "device is process %d's",
                      id, identity.process, identity_process_of(id));
   }
-  PJRT_Device_MemoryStats_Args stats = {.struct_size = PJRT_Device_MemoryStats_Args_STRUCT_SIZE,
+  PJRT_Device_MemoryStats_Args stats = {SIZED(PJRT_Device_MemoryStats_Args),
                                         .extension_start = args->extension_start,
                                         .device = args->device};
   const size_t given = args->struct_size;
