@@ -173,11 +173,11 @@ static PJRT_Error *submit(const PJRT_LoadedExecutable_Execute_Args *args, Progra
 // Return the devices that the caller runs the program on, to be freed; NULL if they are not as many
 // as it says.
 static PJRT_Device **chosen(const PJRT_LoadedExecutable_Execute_Args *args,
-                            const PJRT_LoadedExecutable_AddressableDevices_Args *found) {
+                            const PJRT_LoadedExecutable_AddressableDevices_Args *all) {
   PJRT_Device **devices = allocate(args->num_devices + 1, sizeof *devices, "a program's devices");
   size_t count = 0;
-  for (size_t i = 0; i < found->num_addressable_devices && count <= args->num_devices; ++i) {
-    PJRT_Device *device = found->addressable_devices[i];
+  for (size_t i = 0; i < all->num_addressable_devices && count <= args->num_devices; ++i) {
+    PJRT_Device *device = all->addressable_devices[i];
     if (args->execute_device != NULL ? device == args->execute_device
                                      : identity_is_own(device_id(device))) {
       devices[count++] = device;
@@ -196,15 +196,15 @@ static PJRT_Error *run_on_each(const PJRT_LoadedExecutable_Execute_Args *args,
     PJRT_ExecuteOptions options = *args->options;
     if (options.send_callbacks != NULL) options.send_callbacks += i;
     if (options.recv_callbacks != NULL) options.recv_callbacks += i;
-    PJRT_LoadedExecutable_Execute_Args one = *args;
-    one.options = &options;
-    one.num_devices = 1;
-    one.execute_device = devices[i];
-    one.argument_lists += i;
-    one.output_lists += i;
-    if (one.device_complete_events != NULL) one.device_complete_events += i;
-    PJRT_Error *error = unseen_execute(&one, __builtin_return_address(0));
-    if (error == NULL) error = donors_delete(&one);
+    PJRT_LoadedExecutable_Execute_Args own = *args;
+    own.options = &options;
+    own.num_devices = 1;
+    own.execute_device = devices[i];
+    own.argument_lists += i;
+    own.output_lists += i;
+    if (own.device_complete_events != NULL) own.device_complete_events += i;
+    PJRT_Error *error = unseen_execute(&own, __builtin_return_address(0));
+    if (error == NULL) error = donors_delete(&own);
     if (error != NULL) {
       results_discard(args, i, parameters_results(args->executable));
       return error;
@@ -229,12 +229,12 @@ void meeting_note(const void *caller) {
 
 // Run a program whose devices meet, in the job's executor.
 static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
-                                const PJRT_LoadedExecutable_AddressableDevices_Args *found,
+                                const PJRT_LoadedExecutable_AddressableDevices_Args *all,
                                 PJRT_Device **devices) {
   PJRT_Error *error = job_join();
   if (error == NULL) error = job_error();
   Program *program;
-  if (error == NULL) error = program_of(args->executable, found, &program);
+  if (error == NULL) error = program_of(args->executable, all, &program);
   if (error == NULL) meeting_note(__builtin_return_address(0));
   if (error == NULL) return submit(args, program, devices);
   free(devices);
@@ -242,22 +242,22 @@ static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
 }
 
 PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) {
-  PJRT_LoadedExecutable_AddressableDevices_Args found = {
+  PJRT_LoadedExecutable_AddressableDevices_Args all = {
       .struct_size = PJRT_LoadedExecutable_AddressableDevices_Args_STRUCT_SIZE,
       .executable = args->executable};
-  TRY(PJRT_LoadedExecutable_AddressableDevices, found);
+  TRY(PJRT_LoadedExecutable_AddressableDevices, all);
   *met = 0;
-  if (found.num_addressable_devices <= args->num_devices) return NULL;
+  if (all.num_addressable_devices <= args->num_devices) return NULL;
   int exchanging;
   PJRT_Error *error = program_exchanges(args->executable, &exchanging);
   if (error != NULL) return error;
   if (args->execute_device != NULL) {
     if (!exchanging) return NULL;
     const int is_thread = identity.processes == 1 && args->num_devices == 1;
-    if (is_thread && gather_here(&found, args->execute_device)) return NULL;
+    if (is_thread && gather_here(&all, args->execute_device)) return NULL;
   }
   *met = 1;
-  PJRT_Device **devices = chosen(args, &found);
+  PJRT_Device **devices = chosen(args, &all);
   if (devices == NULL) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
                      "virtual TPU: process %d runs a program on %zu devices: expected as many as "
@@ -265,7 +265,7 @@ PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) 
                      identity.process, args->num_devices);
   }
   // All devices may be other processes': JAX runs such a program too, and there is nothing to do.
-  if (exchanging && args->num_devices > 0) return run_together(args, &found, devices);
+  if (exchanging && args->num_devices > 0) return run_together(args, &all, devices);
   error = run_on_each(args, devices);
   free(devices);
   return error;

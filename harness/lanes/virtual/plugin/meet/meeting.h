@@ -70,11 +70,10 @@ void meeting_note(const void *caller);
 
 // --- exchanges.c
 // Learn whether a program exchanges anything with other devices.
-PJRT_Error *program_exchanges(PJRT_LoadedExecutable *executable, int *found);
+PJRT_Error *program_exchanges(PJRT_LoadedExecutable *executable, int *exchanging);
 // Find what is known of an executable, which has one user more then.
 PJRT_Error *program_of(PJRT_LoadedExecutable *executable,
-                       const PJRT_LoadedExecutable_AddressableDevices_Args *found,
-                       Program **program);
+                       const PJRT_LoadedExecutable_AddressableDevices_Args *all, Program **program);
 // Drop a user of a program. The last one of a program that is no more frees it. The lock is held.
 void program_leave(Program *program);
 // Return the devices' ids as a text such as 0,1,2,3, to be freed.
@@ -96,7 +95,7 @@ PJRT_Error *segment_plan(const Program *program, const PJRT_LoadedExecutable_Exe
 PJRT_Error *loan_borrow(Program *program, const Segment *head, size_t head_size, Loan **loan);
 // Drop a user of a loan: the last one gives it back to its program. The lock is held.
 void loan_return(Loan *loan);
-void loan_free(Loan *one);
+void loan_free(Loan *loan);
 
 // --- copies.c
 // Whether a buffer's last dimension comes first in memory, as is usual.
@@ -130,7 +129,7 @@ HostTransfers *ticket_transfers(int number);
 
 // --- host_requests.c
 // Do what the executor asks of this process's host, in memory that it shares.
-void host_request_hear(const char *request, int memory);
+void host_request_hear(const char *text, int memory);
 
 // --- transfers.c
 // Hear from the executor what has become of transfers.
