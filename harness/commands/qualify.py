@@ -92,7 +92,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     output = _Output(options, _allowed(options.allow) if options.allow else ())
-    asked, faults = _qualification(options)
+    qualification, faults = _qualification(options)
     effort = Effort(
         reruns=options.reruns,
         representatives=options.representatives,
@@ -102,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
     arguments = with_paths(options.arguments)
     runner = Runner(Environments(), options.out, arguments, say, options.jobs, options.fresh)
     try:
-        for comparison in comparisons(asked, runner, effort):
+        for comparison in comparisons(qualification, runner, effort):
             output.update(comparison)
     except KeyboardInterrupt:
         if not output.open:  # nothing is known yet, or all is
@@ -199,5 +199,5 @@ def _qualification(options: argparse.Namespace) -> tuple[Qualification, list[str
         cells = divided(cells, QUICK_LANE, project.quick_cases())
     base, candidate = stacks
     on_base = project.expected_on(base) if base and base != candidate else None
-    asked = Qualification(given, stacks, cells, project.upstream_rows(), on_base)
-    return asked, [fault for _, faults in read for fault in faults]
+    qualification = Qualification(given, stacks, cells, project.upstream_rows(), on_base)
+    return qualification, [fault for _, faults in read for fault in faults]

@@ -27,9 +27,9 @@ from harness.history.store import fault_of, put
 _TRIES = 12
 _TOKEN = "GITHUB_TOKEN"
 _AUTHOR = {
-    f"GIT_{role}_{what}": value
+    f"GIT_{role}_{field}": value
     for role in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "xla-harness"), ("EMAIL", "xla-harness@localhost"))
+    for field, value in (("NAME", "xla-harness"), ("EMAIL", "xla-harness@localhost"))
 }
 
 
@@ -57,7 +57,7 @@ class Branch:
     """One branch of a remote: an address or a path, or the name of a remote of this clone."""
 
     def __init__(self, remote: str, name: str) -> None:
-        """Raises BadInputError for what git would take for an option."""
+        """Remember the branch; raise BadInputError for what git would take for an option."""
         if remote.startswith("-") or name.startswith("-"):
             raise BadInputError(f"{remote} {name}: expected a remote and a branch of git")
         self.remote, self.name = _resolved(remote), name
@@ -118,11 +118,11 @@ class Branch:
                     return Pushed((), (), tuple(aside))
                 git.blobs(folder, new | damaged, write=True)
                 commit = git.commit(head, {each: blobs[each] for each in sorted(new | damaged)})
-                said = git.push(commit, self.name)
-                if not said:
+                refusal = git.push(commit, self.name)
+                if not refusal:
                     return Pushed(_names(new), _names(damaged), tuple(aside))
                 time.sleep(random.uniform(0, 0.2 * (number + 1)))  # noqa: S311 - no secret
-        raise BadInputError(f"{self.remote} {self.name}: refused {_TRIES} times: {said}")
+        raise BadInputError(f"{self.remote} {self.name}: refused {_TRIES} times: {refusal}")
 
 
 def _is_good(files: Folder, place: RunFile) -> bool:
@@ -138,9 +138,9 @@ def _is_whole(place: RunFile, content: bytes) -> bool:
 
 
 def _others(blobs: Mapping[RunFile, str], there: Mapping[str, str]) -> dict[RunFile, str]:
-    """The branch's blobs of files that have other bytes here."""
+    """Return the branch's blobs of files that have other bytes here."""
     same = ((place, there.get(place.name, blob), blob) for place, blob in blobs.items())
-    return {place: found for place, found, blob in same if found != blob}
+    return {place: local for place, local, blob in same if local != blob}
 
 
 def _names(places: Iterable[RunFile]) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ class _Git:
         self.run("init", "--quiet", "--bare", ".")
 
     def fetch(self, branch: str) -> str:
-        """The branch's commit, here from now on; "" if the remote has none of that name."""
+        """Fetch the branch and return its commit; "" if the remote has none of that name."""
         reference = f"refs/heads/{branch}"
         if not self.run("ls-remote", "--", self._remote, reference):
             return ""
@@ -164,35 +164,35 @@ class _Git:
 
     def files(self, commit: str) -> dict[str, str]:
         """Each file's blob."""
-        found = self.run("ls-tree", "-r", "-z", commit).split("\0")
-        rows = (line.partition("\t") for line in found if line)
+        entries = self.run("ls-tree", "-r", "-z", commit).split("\0")
+        rows = (line.partition("\t") for line in entries if line)
         kinds = ((name, facts.split(" ")) for facts, _, name in rows)
         return {name: blob for name, (_, kind, blob) in kinds if kind == "blob"}
 
     def contents(self, blobs: Mapping[RunFile, str]) -> Iterator[tuple[RunFile, bytes]]:
-        """What these blobs hold, some at a time."""
+        """Yield the content of these blobs, read in batches."""
         rest = list(blobs.items())
         while rest:
             some, rest = rest[:_AT_ONCE], rest[_AT_ONCE:]
             given = "".join(f"{blob}\n" for _, blob in some)
-            found = BytesIO(self._run("cat-file", "--batch", given=given))
+            output = BytesIO(self._run("cat-file", "--batch", given=given))
             for place, _ in some:
-                size = int(found.readline().split()[-1])
-                yield place, found.read(size)
-                found.read(1)  # the end of the line
+                size = int(output.readline().split()[-1])
+                yield place, output.read(size)
+                output.read(1)  # the end of the line
 
     def blobs(
         self, folder: Path, places: Iterable[RunFile], *, write: bool = False
     ) -> dict[RunFile, str]:
-        """What git calls these files' contents; ``write`` puts them into this repository."""
+        """Return git's names of these files' contents; ``write`` adds them to this repository."""
         places = list(places)
         given = "".join(f"{(folder / place.name).absolute()}\n" for place in places)
         options = ["--no-filters", "--stdin-paths", *(["-w"] if write else [])]
-        found = self.run("hash-object", *options, given=given).split() if places else []
-        return dict(zip(places, found, strict=True))
+        digests = self.run("hash-object", *options, given=given).split() if places else []
+        return dict(zip(places, digests, strict=True))
 
     def commit(self, head: str, new: Mapping[RunFile, str]) -> str:
-        """A commit on ``head`` with these files more, or in the place of those there."""
+        """Return a new commit on ``head`` in which these files are added or replaced."""
         self.run("read-tree", head or "--empty")
         lines = "".join(f"100644 {blob}\t{place.name}\0" for place, blob in new.items())
         self.run("update-index", "-z", "--index-info", given=lines)
@@ -251,11 +251,11 @@ def _credentials(remote: str) -> dict[str, str]:
 
 
 def _resolved(remote: str) -> str:
-    """The address of a remote that this clone knows by name; a relative path from here."""
+    """Return the address of a remote that this clone knows by name, or an absolute path."""
     command = ["git", "remote", "get-url", "--", remote]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise BadInputError(f"git: {error}") from error
-    found = done.stdout.strip() if done.returncode == 0 else remote
-    return str(Path(found).absolute()) if Path(found).exists() else found
+    address = done.stdout.strip() if done.returncode == 0 else remote
+    return str(Path(address).absolute()) if Path(address).exists() else address

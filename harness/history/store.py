@@ -51,7 +51,7 @@ class History:
     """The runs below a folder or a URL that fsspec reads."""
 
     def __init__(self, location: str | os.PathLike[str]) -> None:
-        """Raises BadInputError for an address of an unknown kind."""
+        """Open the history; raise BadInputError for an address of an unknown kind."""
         self.location = os.fspath(location)
         self.files = files_at(location)
         self.set_aside: tuple[SetAside, ...] = ()  # what the last ``connect`` did not use
@@ -59,7 +59,7 @@ class History:
     def record(
         self,
         reports: Sequence[Path],
-        said: Said = Said(),  # noqa: B008 - it is frozen
+        metadata: Said = Said(),  # noqa: B008 - it is frozen
         *,
         together: bool = False,
     ) -> tuple[RecordedRun, ...]:
@@ -69,7 +69,7 @@ class History:
         is damaged: then it is replaced. Raises BadInputError for a report that can't be read and a
         history that can't be written.
         """
-        runs = [read_run(path, said) for path in reports]
+        runs = [read_run(path, metadata) for path in reports]
         return self.add([joined(runs)] if together else runs)
 
     def add(self, runs: Sequence[Run]) -> tuple[RecordedRun, ...]:
@@ -86,23 +86,22 @@ class History:
         )
 
     def find(self, text: str, stack: str = "") -> tuple[str, tuple[str, ...]]:
-        """The run that a person means, and its stack: its name, the beginning of it, or ``latest``.
+        """Return the run with this name or this beginning of a name, or ``latest``, and its stack.
 
-        With ``stack`` only its runs are looked at. Of a file that somebody copied to another
-        stack both stacks are named: ``ask`` says which of the two is sound.
-
-        Raises BadInputError with the latest runs when it is none, or several.
+        With ``stack`` only its runs count. If somebody copied a file to another stack, both stacks
+        are returned: ``ask`` finds out which of the two is sound. Raises BadInputError with the
+        latest runs if it is none, or several.
         """
         places = [each for each in self.files.listed().places if stack in ("", each.stack)]
         runs = sorted({each.run for each in places})
-        found = runs[-1:] if text == "latest" else [run for run in runs if run.startswith(text)]
-        if len(found) != 1:
-            said = "several" if found else "none"
-            latest = ", ".join((found or runs)[-3:]) or "no run at all"
+        matches = runs[-1:] if text == "latest" else [run for run in runs if run.startswith(text)]
+        if len(matches) != 1:
+            number = "several" if matches else "none"
+            latest = ", ".join((matches or runs)[-3:]) or "no run at all"
             raise BadInputError(
-                f"run {text!r}: expected one of {self.location}, found {said}; there is {latest}"
+                f"run {text!r}: expected one of {self.location}, found {number}; there is {latest}"
             )
-        return found[0], tuple(each.stack for each in places if each.run == found[0])
+        return matches[0], tuple(each.stack for each in places if each.run == matches[0])
 
     def connect(self, stacks: Collection[str] = ()) -> duckdb.DuckDBPyConnection:
         """DuckDB with the view ``cases``, of these stacks or of all; ``set_aside`` what is broken.
@@ -121,10 +120,10 @@ class History:
         connection = duckdb.connect()
         if isinstance(self.files, Bucket):
             connection.register_filesystem(self.files.system)
-        asked = [each for each in listed.places if not stacks or each.stack in stacks]
+        chosen = [each for each in listed.places if not stacks or each.stack in stacks]
         others = [each for each in listed.places if stacks and each.stack not in stacks]
         self._sound(others, formats.check_bytes)
-        sound = self._sound(asked, formats.check_bytes)
+        sound = self._sound(chosen, formats.check_bytes)
         if not is_sound(connection, self._addresses(sound)):
             # A file has its checksum and is invalid all the same: it was written so.
             sound = self._sound(sound, formats.check_values)
@@ -136,7 +135,7 @@ class History:
         question: Callable[[duckdb.DuckDBPyConnection], T],
         stacks: Collection[str] = (),
     ) -> T:
-        """The question's answer, from files that are as they were written.
+        """Return the question's answer, from files whose checksums are right.
 
         Raises BadInputError for a file that went bad after it was looked at.
         """
@@ -148,7 +147,7 @@ class History:
         raise BadInputError(f"{self.location}: {cause}")
 
     def unreadable(self, run: str) -> BadInputError:
-        """The error for a run whose file is there and can't be read, with the cause."""
+        """Return the error for a run whose file exists but can't be read, with the cause."""
         causes = [each.cause for each in self.set_aside if each.name.endswith(f"/{run}{SUFFIX}")]
         cause = f": {causes[0]}" if causes else ""
         return BadInputError(
@@ -157,7 +156,7 @@ class History:
         )
 
     def _place(self, run: Run) -> RunFile:
-        """The run's file. Raises BadInputError."""
+        """Return the run's file. Raises BadInputError."""
         place = RunFile(run.name, run.stack)
         try:
             place_of(place.name)
@@ -166,7 +165,7 @@ class History:
         return place
 
     def _sound(self, places: Sequence[RunFile], check: Check) -> list[RunFile]:
-        """The files that pass; the others are set aside."""
+        """Return the files that pass; set the others aside."""
         with ThreadPoolExecutor() as pool:
             faults = list(pool.map(lambda place: fault_of(self.files, place, check), places))
         self.set_aside += tuple(fault for fault in faults if fault)

@@ -163,7 +163,7 @@ class _Line:
         self._received: deque[Message] = deque()
 
     def receive(self) -> Message | None:
-        """The next command; None when there is none to come."""
+        """Return the next command, or None if there will be none."""
         while not self._received:
             data = os.read(self._commands, MOST_OF_A_READ)
             if not data:

@@ -140,9 +140,9 @@ class Isolator:
         return run
 
     def collect(self, file: ForeignFile) -> list[FoundTest]:
-        """The tests of a file that this process must not import.
+        """Collect the tests of a file that this process must not import.
 
-        Raises CollectError, or Skipped, as the import in a forked process ended.
+        Raises CollectError or Skipped if the import in a forked process ended that way.
         """
         try:
             child = self._fork(file.case, file)
@@ -290,16 +290,16 @@ def _act_on(done: ItemDone) -> None:
         pytest.exit(done.exit_reason, exit_code(done.exit_code))
 
 
-def exit_code(asked: int | None) -> int:
+def exit_code(code: int | None) -> int:
     """Return the exit code of a run that a case ends, for the one that the case asks for.
 
     The cases after it have not run, so it must be none with which a whole run ends.
     """
-    return pytest.ExitCode.INTERRUPTED if asked in (None, 0, 1, 5) else asked
+    return pytest.ExitCode.INTERRUPTED if code in (None, 0, 1, 5) else code
 
 
 def _private_bytes() -> int:
-    """This process's private writable memory: what RLIMIT_DATA counts."""
+    """Return this process's private writable memory, which RLIMIT_DATA counts."""
     status = Path("/proc/self/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmData:"))
     return int(line.split()[1]) * 1024

@@ -94,7 +94,7 @@ class Reporter:
 
 
 def current_phase() -> str:
-    """The phase of the test that runs here now: setup, call or teardown."""
+    """Return the phase of the test that runs here now: setup, call or teardown."""
     # pytest's documented "ID (PHASE)"; a test may have cleared the environment.
     return os.environ.get("PYTEST_CURRENT_TEST", "(call)").rpartition("(")[2].removesuffix(")")
 
@@ -226,8 +226,8 @@ def run(session: pytest.Session, reporter: Reporter, command: RunItem, tell: Tel
     try:
         # The whole hook, since other plugins wrap it: warnings, fault handlers, tracebacks.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
-    except pytest.exit.Exception as asked:
-        stop = asked
+    except pytest.exit.Exception as request:
+        stop = request
     except KeyboardInterrupt:
         interrupted = True
     tell(

@@ -153,7 +153,7 @@ class CaseProcess:
         return messages
 
     def _messages(self) -> list[Message]:
-        """The messages that have come. Stray bytes are counted, and noted in the case's output."""
+        """Return the received messages. Stray bytes are counted, and noted in the case's output."""
         stray, messages = self._packets.stray, list[Message]()
         with suppress(BlockingIOError):
             while packet := os.read(self._fds["messages"], MOST_OF_A_READ):
@@ -164,8 +164,8 @@ class CaseProcess:
             else:
                 if self._has_hung_up("messages"):
                     self._unregister("messages")
-        if found := self._packets.stray - stray:
-            note = f"[... {found:,} bytes written to a descriptor of xla-harness were ignored ...]"
+        if count := self._packets.stray - stray:
+            note = f"[... {count:,} bytes written to a descriptor of xla-harness were ignored ...]"
             self._output["stderr"].feed(f"{note}\n".encode())
         return messages
 

@@ -44,5 +44,5 @@ class CpuLane(Lane):
         return ""
 
     def facts(self, events: Events) -> Mapping[str, str]:
-        """What was planted; nothing counts what is asked of PJRT's own CPU client."""
+        """Return the planted faults; PJRT's own CPU client counts nothing."""
         return events.planted

@@ -28,27 +28,27 @@ class Cells:
         self._known = set[Path]()
 
     def report(self, stack: Stack, cell: Planned) -> Path:
-        """The cell's report, where the cell itself has put it.
+        """Return the cell's report, from where the cell has put it.
 
-        Raises BadInputError with why there is none, or that there are several.
+        Raises BadInputError with the reason if there is none, or if there are several.
         """
         number, _, count = cell.shard.partition("/")
         name = f"{cell.lane}-{number}of{count}"
         homes = (self._folder, self._folder / cell.artifact)
         paths = [home / stack.slug / f"{name}{kind}" for home in homes for kind in _KINDS]
-        found = [path for path in paths if path.exists()]
-        self._known.update(found)
-        if len(found) > 1:
-            raise BadInputError(f"expected one answer, found {', '.join(map(str, found))}")
-        if not found:
+        existing = [path for path in paths if path.exists()]
+        self._known.update(existing)
+        if len(existing) > 1:
+            raise BadInputError(f"expected one answer, found {', '.join(map(str, existing))}")
+        if not existing:
             raise BadInputError(_GONE)
-        (path,) = found
+        (path,) = existing
         if path.suffix == ".died":
             raise BadInputError(path.read_text(encoding="utf-8", errors="replace").strip() or _GONE)
         return path
 
     def strays(self) -> list[str]:
-        """Reports that are no asked cell's: another cell's artifact has them, or none was planned.
+        """Return reports that belong to no planned cell, or are in another cell's artifact.
 
         A cell can't speak for another one, so they don't count.
         """
@@ -60,9 +60,9 @@ class Cells:
 
 
 def agreeing(cells: Sequence[tuple[Planned, Run]]) -> tuple[list[Run], list[Lost]]:
-    """The runs of the versions that most cells have, and the other cells, which are lost.
+    """Return the runs with the versions that most cells have, and the other cells, as lost.
 
-    A run has one set of versions: what ran on another one can't be told from a change.
+    A run has one set of versions: other versions would look like a change.
     """
     if not cells:
         return [], []
@@ -70,8 +70,8 @@ def agreeing(cells: Sequence[tuple[Planned, Run]]) -> tuple[list[Run], list[Lost
     usual = counts.most_common(1)[0][0]  # of equal counts the first planned
     lost = []
     for cell, run in cells:
-        found = _versions(run)
-        differing = zip(VERSIONS, usual, found, strict=True)
+        versions = _versions(run)
+        differing = zip(VERSIONS, usual, versions, strict=True)
         causes = [
             f"{name}: expected {was!r}, as in {counts[usual]} of {len(cells)} cells, found {is_!r}"
             for name, was, is_ in differing

@@ -197,9 +197,9 @@ def _percent(cell: Cell) -> str:
 
 def _counts(report: Report) -> str:
     counts = Counter(result.outcome for result in report.results.values())
-    said = [f"{counts[kind]} {kind}" for kind in Kind if counts[kind]]
+    counted = [f"{counts[kind]} {kind}" for kind in Kind if counts[kind]]
     left_out = sum(report.left_out.values())
-    return ", ".join([*said, *([f"{left_out} left out"] if left_out else [])]) or "no case"
+    return ", ".join([*counted, *([f"{left_out} left out"] if left_out else [])]) or "no case"
 
 
 def _clock(seconds: float) -> str:

@@ -23,7 +23,7 @@ class Sides:
     settled: frozenset[str] = frozenset()  # keys of what was left out on the base
 
     def compare(self, again: Sequence[Sequence[Report]] = ((), ())) -> Comparison:
-        """The comparison of the reports, and of those of reruns."""
+        """Compare the reports, together with those of reruns."""
         (base, candidate), (base_again, candidate_again) = self.reports, again
         compared = compare(base, candidate, base_again, candidate_again, self.rows)
         compared = without_runs_on_base(compared, self.settled)
@@ -35,7 +35,7 @@ class Sides:
         return [stack for stack in self.stacks if stack]
 
     def rerun(self, again: Sequence[Sequence[Report]]) -> set[str]:
-        """The keys of the cases that a rerun measured on each side that can be run."""
+        """Return the keys of the cases that a rerun measured on each side that can be run."""
         compared = self.compare(again)
         runs = [{id(r) for report in reports for r in report.results.values()} for reports in again]
         measured = [

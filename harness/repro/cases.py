@@ -59,14 +59,14 @@ def _files(text: str) -> list[str]:
     known = sorted(_test_files(Path()))
     literal = re.split(r"[*?]", text, maxsplit=1)[0]
     if literal == text:
-        found = []
+        matches = []
     elif "::" in text:
-        found = list(filter(glob_pattern(file).fullmatch, known))
+        matches = list(filter(glob_pattern(file).fullmatch, known))
     else:  # a star stands for the colons, too
-        found = [path for path in known if path.startswith(literal) or literal.startswith(path)]
-    if not found:
+        matches = [path for path in known if path.startswith(literal) or literal.startswith(path)]
+    if not matches:
         raise BadInputError(f"case {text!r}: no such file{_nearest(file, known)}")
-    return found
+    return matches
 
 
 def _test_files(folder: Path) -> Iterator[str]:

@@ -41,7 +41,7 @@ class StartRuntime(Protocol):
 
 @pytest.fixture
 def xla_target(request: pytest.FixtureRequest) -> Target:
-    """The lane and topology that the case runs on."""
+    """Return the lane and topology that the case runs on."""
     case: Case | None = request.node.stash.get(CASE, None)
     if case is None:
         pytest.fail("not a case: mark it with lanes(...), or run it with --lane", pytrace=False)
@@ -50,18 +50,16 @@ def xla_target(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture
 def topology(xla_target: Target) -> Topology:
-    """The topology that the case runs on."""
+    """Return the topology that the case runs on."""
     return xla_target.topology
 
 
 @pytest.fixture
 def start_runtime(request: pytest.FixtureRequest, xla_target: Target) -> StartRuntime:
-    """A function that starts the case's framework with all devices of the topology.
+    """Return a function that starts the case's framework with all devices of the topology.
 
-    That is torch_xla for a case that is asked of no framework in particular.
-
-    The case decides when: an oracle that forks processes has to run before. Without torch_xla it
-    skips the case.
+    A case without ``frameworks`` starts torch_xla, and is skipped where it is missing. The case
+    decides when to start: an oracle that forks processes has to run before.
     """
 
     def start(*, spmd: bool) -> None:
@@ -79,7 +77,7 @@ def start_runtime(request: pytest.FixtureRequest, xla_target: Target) -> StartRu
 
 @pytest.fixture
 def tpu_events(xla_target: Target) -> EventLog:
-    """What torch_xla and JAX ask of the virtual TPU from here on: clients, compilations, ..."""
+    """Return the log of what frameworks request from the virtual TPU from here on."""
     if not LANES[xla_target.lane].counts_events:
         pytest.fail(f"tpu_events: lane {xla_target.lane} counts nothing", pytrace=False)
     return EventLog(Path(os.environ[VARIABLE]))
@@ -87,7 +85,7 @@ def tpu_events(xla_target: Target) -> EventLog:
 
 @pytest.fixture
 def host_work(request: pytest.FixtureRequest) -> HostWork:
-    """Counts what a step costs the host, as ``host_calls_STEP`` of the case in its report."""
+    """Count what a step costs the host, as ``host_calls_STEP`` of the case in its report."""
     # Not record_property, which warns where JUnit has the family xunit2.
     properties = request.node.user_properties
     return HostWork(lambda step, calls: properties.append((f"{HOST_CALLS}{step}", calls)))
@@ -95,7 +93,7 @@ def host_work(request: pytest.FixtureRequest) -> HostWork:
 
 @pytest.fixture
 def tpu_compiler(request: pytest.FixtureRequest, xla_target: Target) -> TpuCompiler:
-    """The compiler of libtpu for the topology that the case runs on."""
+    """Return libtpu's compiler for the topology that the case runs on."""
     if not LANES[xla_target.lane].compiles_only:
         pytest.fail(f"tpu_compiler: lane {xla_target.lane} compiles for no TPU", pytrace=False)
     from harness.lanes.aot.tpu_compiler import TpuCompiler

@@ -80,7 +80,7 @@ def as_data(cases: Sequence[Case]) -> list[dict[str, Any]]:
 
 
 def table(cases: Sequence[Case], titles: Mapping[str, str], width: int) -> str:
-    """A paragraph for each area, in lines of ``width``."""
+    """Return a paragraph for each area, in lines of ``width``."""
     lines = []
     for area, group in groupby(sorted(cases, key=lambda case: case.area), lambda case: case.area):
         members = list(group)

@@ -36,15 +36,20 @@ def declared_targets(item: pytest.Item) -> list[Target]:
     """
     _refuse_keywords(item, "lanes", "topologies", "processes", "frameworks", "upstream")
     lanes, topologies = item.get_closest_marker("lanes"), item.get_closest_marker("topologies")
-    processes, asked = item.get_closest_marker("processes"), item.get_closest_marker("frameworks")
+    processes, frameworks = (
+        item.get_closest_marker("processes"),
+        item.get_closest_marker("frameworks"),
+    )
     if lanes is None:
-        for mark in (topologies, processes, asked):
+        for mark in (topologies, processes, frameworks):
             if mark is not None:
                 raise BadInputError(f"{item.nodeid}: {mark.name}(...) needs lanes(...)")
         return []
     if not lanes.args or not all(isinstance(name, str) for name in lanes.args):
-        said = ", ".join(map(repr, lanes.args))
-        raise BadInputError(f"{item.nodeid}: lanes({said}): expected names, as lanes('cpu', 'tpu')")
+        names = ", ".join(map(repr, lanes.args))
+        raise BadInputError(
+            f"{item.nodeid}: lanes({names}): expected names, as lanes('cpu', 'tpu')"
+        )
     try:
         sizes = [Topology.parse(str(size)) for size in (topologies.args if topologies else ())]
         targets = [
@@ -52,7 +57,7 @@ def declared_targets(item: pytest.Item) -> list[Target]:
             for lane in map(lane_named, lanes.args)
             for size in sizes or [lane.default_topology]
             for divided in _divided(size, processes)
-            for framework, placed in _asked(divided, asked)
+            for framework, placed in _asked(divided, frameworks)
         ]
     except BadInputError as error:
         raise BadInputError(f"{item.nodeid}: {error}") from None
@@ -133,7 +138,7 @@ def case_of(item: pytest.Item, target: Target, deadline: float) -> Case:
 
 
 def _argument(item: pytest.Item, name: str) -> Any:
-    """The one argument of the closest marker of that name, None without one."""
+    """Return the one argument of the closest marker of that name, or None without one."""
     mark = item.get_closest_marker(name)
     if mark is None:
         return None

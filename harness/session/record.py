@@ -95,7 +95,7 @@ _RECORDS = Vocabulary(Record)
 def settle(
     item: pytest.Item, case: Case, run: ItemResult, expectation: Expectation | None, isolation: str
 ) -> list[pytest.TestReport]:
-    """The reports to log for ``run``: judged, closed with a teardown, and carrying the record."""
+    """Return the reports to log for ``run``: judged, closed with a teardown, with the record."""
     if run.death is not None:
         run.reports.append(reports.of_death(item, run, run.death))
     if not reports.has_result(run.reports):
@@ -186,7 +186,7 @@ def _with_evidence(
 
 
 def _with_cause(item: pytest.Item, run: ItemResult, raw: Outcome) -> Outcome:
-    """The outcome, and what the lane saw that led to it."""
+    """Return the outcome, with what the lane recorded that led to it."""
     if hung := run.events.hung:
         return reports.hung_in_discovery(item, run.reports, hung.stack or "")
     if raw.kind == Kind.FAILED and (fault := run.events.kernel_fault):
@@ -200,7 +200,7 @@ def is_ours(report: pytest.TestReport) -> bool:
 
 
 def record_of(report: pytest.TestReport) -> Record | None:
-    """The record that a case's last report carries, also after pytest-xdist's transport.
+    """Return the record that a case's last report carries, also after pytest-xdist's transport.
 
     A report whose record can't be read becomes a failed one, without a record.
     """
@@ -264,7 +264,7 @@ def _expect(report: pytest.TestReport, reason: str) -> None:
 def _first_undeclared(
     phases: list[pytest.TestReport], expectation: Expectation | None
 ) -> pytest.TestReport | None:
-    """What fails beside the declared failure: in teardown, or a subtest that fails otherwise."""
+    """Return what fails besides the declared failure: in teardown, or a subtest."""
     failed = [report for report in phases if report.failed]
     return next((r for r in failed[1:] if is_phase(r) or not is_declared(r, expectation)), None)
 

@@ -38,8 +38,8 @@ _STRICT = "[XPASS(strict)] "  # how pytest's longrepr of a pass begins that a ma
 
 
 def longrepr(item: pytest.Item, message: str, text: str) -> ExceptionChainRepr:
-    """A failure text with ``message`` as its one-line summary, in the shape that pytest-xdist and
-    pytest's JUnit writer know.
+    """Return a failure text with ``message`` as its one-line summary, in the shape that
+    pytest-xdist and pytest's JUnit writer know.
     """
     file, line, _ = item.location
     entries = ReprTraceback([ReprEntryNative([text])], extraline=None, style="native")
@@ -74,20 +74,20 @@ def has_result(reports: Sequence[pytest.TestReport]) -> bool:
 
 
 def without_result(item: pytest.Item) -> pytest.TestReport:
-    """The failed report of a test that nothing was reported of, as when a plugin did not run it."""
+    """Return a failed report for a test without any, for example because a plugin skipped it."""
     message = "no result was reported"
     return _report(item, "call", "failed", longrepr(item, message, f"{message}\n"))
 
 
 def passed_teardown(item: pytest.Item, before: Sequence[pytest.TestReport]) -> pytest.TestReport:
-    """Closes the record of a case whose teardown never ran, with the output of all its phases."""
+    """Return a teardown for a case whose teardown never ran, with the output of all its phases."""
     report = _report(item, "teardown", "passed", None)
     report.sections += before[-1].sections if before else []
     return report
 
 
 def outcome_of(reports: Sequence[pytest.TestReport], death: Death | None) -> Outcome:
-    """The one actual outcome of all phases; the first failure counts."""
+    """Return the one actual outcome of all phases; the first failure counts."""
     if death is not None:
         return Outcome(death.kind, death.message, death.signal)
     for report in reports:

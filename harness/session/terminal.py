@@ -46,7 +46,7 @@ class Terminal:
             self._config.pluginmanager.register(Tracebacks(reporter, self._records))
 
     def pytest_report_header(self) -> list[str]:
-        lines = [f"xla-harness: {printable(str(found))}" for found in modified_components()]
+        lines = [f"xla-harness: {printable(str(component))}" for component in modified_components()]
         if self._in_process:
             lines.append(
                 f"xla-harness: no isolation ({self._in_process}): cases share this process"
@@ -104,8 +104,10 @@ class Terminal:
 
     def pytest_terminal_summary(self) -> None:
         collected = self._config.stash[COLLECTED]
-        found = summary.lines(self._records, self._rows, collected, self._width, full=self._full)
-        for line, style in found:
+        summary_lines = summary.lines(
+            self._records, self._rows, collected, self._width, full=self._full
+        )
+        for line, style in summary_lines:
             self._reporter.write_line(printable(line), **style)
         for line in self._config.stash.get(UNWRITTEN, []):
             self._reporter.write_line(printable(f"xla-harness: {line}"), red=True)

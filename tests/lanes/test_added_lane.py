@@ -86,9 +86,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def test_cases_run_there_and_their_results_say_so(ran: Ran) -> None:
-    found = {"lane": "acme", "topology": "2", "outcome": "passed", "acme_devices": "seen"}
+    expected = {"lane": "acme", "topology": "2", "outcome": "passed", "acme_devices": "seen"}
     properties = ran.properties("test_where[acme-2]")
-    assert found.items() <= properties.items(), ran.stdout
+    assert expected.items() <= properties.items(), ran.stdout
     assert ran.outcomes["test_crash[acme-2]"] == "crashed"
 
 
@@ -133,15 +133,15 @@ def test_a_plan_has_a_cell_on_it_for_a_stack_with_its_packages(
             "cpu,acme",
         ]
         assert cli.main(line) == 0
-        said = capsys.readouterr().out.splitlines()[0].removeprefix("cells=")
-        lanes[name] = [cell["lane"] for cell in json.loads(said)]
+        cells = capsys.readouterr().out.splitlines()[0].removeprefix("cells=")
+        lanes[name] = [cell["lane"] for cell in json.loads(cells)]
     monkeypatch.delitem(LANES.__dict__, "_entries")
     monkeypatch.delitem(LANES._made, "acme")
     assert lanes == {"with": ["cpu", "acme"], "without": ["cpu"]}
 
 
 @pytest.mark.parametrize(
-    ("entry", "body", "said"),
+    ("entry", "body", "message"),
     [
         (
             "acme = acme_lane:AcmeLane",
@@ -157,7 +157,7 @@ def test_a_plan_has_a_cell_on_it_for_a_stack_with_its_packages(
     ],
 )
 def test_an_entry_that_is_no_lane_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, body: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, body: str, message: str
 ) -> None:
     install(tmp_path, "acme", {"acme_lane": body}, f"[xla_harness.lanes]\n{entry}\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -165,7 +165,7 @@ def test_an_entry_that_is_no_lane_is_refused(
     registry: Registry[Lane] = Registry("lane", Lane, {"cpu": "harness.lanes.cpu:CpuLane"})
     with pytest.raises(BadInputError) as error:
         registry[entry.partition(" ")[0]]
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_names_are_known_without_an_import_of_the_lane(

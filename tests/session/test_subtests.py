@@ -115,9 +115,10 @@ SAID = {
 def test_what_subtests_come_to(project: Project, options: tuple[str, ...]) -> None:
     project.write("test_inner.py", MIXES)
     ran = project.run(*options)
-    said = {name: ran.properties(name) for name in ran.cases}
+    properties = {name: ran.properties(name) for name in ran.cases}
     assert {
-        name: (found["outcome"], found.get("outcome_detail", "")) for name, found in said.items()
+        name: (recorded["outcome"], recorded.get("outcome_detail", ""))
+        for name, recorded in properties.items()
     } == SAID
     kinds = [outcome for outcome, _ in SAID.values()]
     for result in read(ran.junit).results.values():
@@ -141,11 +142,17 @@ def test_another_pytest_reports_them(project: Project) -> None:
     project.write("test_inner.py", MIXES)
     ran = project.run("-p", "no:xla_harness", PLAIN="1")
     cases = {case.id.rpartition("::")[2]: case.outcome for case in read_run(ran.junit).cases}
-    said = {name: outcome for name, (outcome, _) in SAID.items()}
-    said |= dict.fromkeys(("test_some_skip", "test_nested_some", "test_unit_last_runs"), "skipped")
-    said |= dict.fromkeys(("test_strict", "test_strict_skips"), "unexpected pass")  # pytest's way
-    said["test_marker_passes"] = "passed"  # a pass of a marker that is not strict leaves no trace
-    assert cases == {name.replace("cpu-4-", ""): outcome for name, outcome in said.items()}
+    outcomes = {name: outcome for name, (outcome, _) in SAID.items()}
+    outcomes |= dict.fromkeys(
+        ("test_some_skip", "test_nested_some", "test_unit_last_runs"), "skipped"
+    )
+    outcomes |= dict.fromkeys(
+        ("test_strict", "test_strict_skips"), "unexpected pass"
+    )  # pytest's way
+    outcomes["test_marker_passes"] = (
+        "passed"  # a pass of a marker that is not strict leaves no trace
+    )
+    assert cases == {name.replace("cpu-4-", ""): outcome for name, outcome in outcomes.items()}
 
 
 DECLARED = """
@@ -212,8 +219,8 @@ def test_only_undeclared_failures_are_counted(project: Project, isolation: str) 
     ran = project.run(*options, "--maxfail=3")
     assert ran.outcomes == {**EXPECTED, "test_e": "failed", "test_last": "passed"}
     assert ran.code == 1
-    said = ran.properties("test_e")
-    assert said["failure"].startswith("AssertionError: otherwise")
+    properties = ran.properties("test_e")
+    assert properties["failure"].startswith("AssertionError: otherwise")
     cache = project.path / ".pytest_cache/v/cache/lastfailed"
     assert json.loads(cache.read_text()) == {"test_inner.py::test_e[cpu-4]": True}
     again = project.run(*options, "--lf")

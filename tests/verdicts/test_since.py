@@ -54,15 +54,15 @@ def folder(shared_project: Project) -> Path:
     shared_project.write("test_inner.py", SUITE)
     shared_project.write("fixtures/upstream.toml", "").write_text(ROWS)
     shared_project.write("expected/area.toml", "").write_text(EXPECTED)
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for bad in ("skip", "row watched", "", "row"):
         options = ("--expectations=expected",) if "watched" in bad else ()
         ran = shared_project.run(*options, "test_inner.py", BAD=bad)
-        said[bad] = ran.junit.read_text().partition("<?xla-harness")[0]  # it is edited below
+        texts[bad] = ran.junit.read_text().partition("<?xla-harness")[0]  # it is edited below
     for version, bad in STACKS.items():
-        text = said[bad].replace('"torch_xla" value="2.9.0"', f'"torch_xla" value="{version}"')
+        text = texts[bad].replace('"torch_xla" value="2.9.0"', f'"torch_xla" value="{version}"')
         shared_project.write(f"reports/matrix/{version}/cpu.xml", "").write_text(text)
-    moved = said[""].replace('"torch_xla" value="2.9.0"', '"torch_xla" value="not installed"')
+    moved = texts[""].replace('"torch_xla" value="2.9.0"', '"torch_xla" value="not installed"')
     moved = moved.replace('"torch_tpu" value="not installed"', '"torch_tpu" value="0.2.0"')
     shared_project.write("reports/matrix/torch_tpu-0.2.0/cpu.xml", "").write_text(moved)
     (path / "reports" / "other.xml").write_text("<testsuite/>")
@@ -96,7 +96,7 @@ def test_cases_whose_failure_is_expected_for_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("issue", "code", "said"),
+    ("issue", "code", "message"),
     [
         ("3", 0, "Never measured: on no stack did a case of it run to an answer."),
         ("openxla/xla#7", 0, "2.10.0"),
@@ -105,10 +105,10 @@ def test_cases_whose_failure_is_expected_for_it(folder: Path) -> None:
         ("pytorch", 2, "issue 'pytorch': expected 'pytorch/xla#8854', its address"),
     ],
 )
-def test_issue_as_it_is_written(folder: Path, issue: str, code: int, said: str) -> None:
+def test_issue_as_it_is_written(folder: Path, issue: str, code: int, message: str) -> None:
     done = since(folder, issue)
     assert done.returncode == code
-    assert said in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -156,9 +156,9 @@ def test_what_was_not_measured_may_be_declared() -> None:
     (entry,) = parse(Path("a.toml"), DECLARED, ())
     versions = {name: {"torch_xla": name} for name in ("2.7.0", "2.8.0", "2.9.0")}
     declared = Declarations([entry], versions)
-    found = declared.timeline("pytorch/xla#5", {"2.8.0"})
-    assert found is not None
-    assert [(stack.name, stack.answer.verdict) for stack in found.stacks] == [
+    timeline = declared.timeline("pytorch/xla#5", {"2.8.0"})
+    assert timeline is not None
+    assert [(stack.name, stack.answer.verdict) for stack in timeline.stacks] == [
         ("2.7.0", "ok"),
         ("2.9.0", "wrong"),
     ]

@@ -73,7 +73,7 @@ class VirtualLane(Lane):
         return unless_client(self.name, process)
 
     def facts(self, events: Events) -> Mapping[str, str]:
-        """Counts of what the case asked of the plugin. Kernels run only interpreted here."""
+        """Return counts of the case's requests to the plugin. Kernels only run interpreted here."""
         kernels = Counter(event.kernel for event in events.of("kernel"))
         simulated = sum(event.mode == "tpu" for event in events.of("kernel"))
         faults = Counter(f"{event.fault} {event.kernel}" for event in events.of("fault"))

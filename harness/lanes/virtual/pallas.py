@@ -61,11 +61,10 @@ class LoweredKernel:
     _modules: dict[tuple[Shapes, bool], bytes] = field(default_factory=dict)
 
     def module(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001 - of a program
-        """The interpreted kernel for operands of those shapes, as a serialised HloModuleProto.
+        """Return the interpreted kernel for operands of those shapes, a serialised HloModuleProto.
 
-        Mosaic reads blocks of its operands and does not ask how large they are. torch_xla's flash
+        Mosaic reads blocks of its operands and does not check how large they are. torch_xla's flash
         attention relies on that: backward it passes 128 columns of ``di`` where JAX passes more.
-
         Raises CannotInterpretError.
         """
         key = shapes, divided
@@ -159,7 +158,7 @@ class LoweredKernel:
 
 
 def _raiser(error: Exception) -> str:
-    """The place at which an error without a text was raised."""
+    """Return the function that raised an error without a text."""
     return f"in {traceback.extract_tb(error.__traceback__)[-1].name}"
 
 
@@ -183,7 +182,7 @@ def _record_by(module: Any) -> None:
     rules = getattr(core, "_backend_lowering_rules", {})
     rule = module.pallas_call_tpu_lowering_rule
     own = rule.__wrapped__
-    rules |= {of: (rule, platform) for of, (found, platform) in rules.items() if found is own}
+    rules |= {of: (rule, platform) for of, (recorded, platform) in rules.items() if recorded is own}
 
 
 def _record_rule(module: Any, name: str, call: Any) -> None:
@@ -244,7 +243,7 @@ def _last_operation(module: Any, function: str) -> Any:
 
 
 def _name(parameters: dict[str, Any]) -> str:
-    """The kernel's name, which each JAX keeps elsewhere; if it was given none, its function's."""
+    """Return the kernel's name, which each JAX keeps elsewhere, or else its function's."""
     info = parameters.get("name_and_src_info")
     if info is not None:
         return str(info.name)

@@ -33,7 +33,7 @@ class RaceError(RuntimeError):
 
 
 def mode() -> Any:
-    """What a kernel is lowered with to run in it; None where it can't.
+    """Return the interpret mode in which kernels are lowered to run here; None where it can't.
 
     In a job of several processes a program may run in another process, without these callbacks.
     """
@@ -59,7 +59,7 @@ def for_starts(mode: Any) -> Any:
 
 
 def mesh_of(context: Any) -> Any:
-    """The mesh that the program around a kernel is divided over by hand; None if there is none."""
+    """Return the mesh over which the program around a kernel is divided by hand, or None."""
     return getattr(context.module_context.axis_context, "mesh", None)
 
 
@@ -90,7 +90,9 @@ def reaches_others(jaxpr: Any, own: Collection[Any] = ()) -> bool:
         own: axes of its own, as of a device's cores.
     """
     return any(
-        _names_device(one) for one in _equations(jaxpr) if one.params.get("axis_name") not in own
+        _names_device(equation)
+        for equation in _equations(jaxpr)
+        if equation.params.get("axis_name") not in own
     )
 
 
@@ -165,11 +167,11 @@ class Kernel:
     _together: threading.Barrier = dataclasses.field(default_factory=lambda: threading.Barrier(1))
 
     def between_ends(self, function: Callable[..., Any], passed: Passed) -> Callable[..., Any]:
-        """``function``, which calls the kernel, with a callback before and one after it.
+        """Return ``function``, which calls the kernel, with a callback before and one after it.
 
         Args:
-            function: takes and gives no semaphores.
-            passed: those that the kernel takes and gives, which the result does as counts.
+            function: takes and returns no semaphores.
+            passed: those that the kernel takes and returns, which the result passes as counts.
         """
         import jax
         import jax.numpy as jnp
@@ -302,7 +304,7 @@ def _has_nan(arrays: Sequence[Any]) -> Any:
 
 
 def _interpreter() -> Any:
-    """The module of JAX that holds the simulated memory."""
+    """Return the module of JAX that holds the simulated memory."""
     import jax
 
     if jax.__version_info__ < (0, 8):
@@ -339,7 +341,7 @@ def over_mesh(axes: Axes) -> Iterator[None]:
 
 @cache
 def _register_lowerings() -> None:
-    """What asks for the mesh of the program around it, and is lowered without that program."""
+    """Register lowerings that need the mesh of the program around them, but not that program."""
     import numpy as np
     from jax._src.lax import parallel
     from jax._src.lib.mlir import ir

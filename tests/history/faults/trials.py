@@ -79,11 +79,11 @@ def whole(folder: Path) -> list[str]:
     places = files.listed().places
     for place in places:
         check_bytes(place, files.read(place.name))
-    found = [place.run for place in places]
+    names = [place.run for place in places]
     remote = folder / "remote.git"
     for command in (["fsck", "--strict"], ["ls-tree", "-r", "--name-only", "history"]):
         git = subprocess.run(["git", *command], cwd=remote, check=True, capture_output=True)
-    return found + [Path(name).name for name in git.stdout.decode().split()]
+    return names + [Path(name).name for name in git.stdout.decode().split()]
 
 
 if __name__ == "__main__":

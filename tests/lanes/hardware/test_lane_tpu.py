@@ -184,11 +184,11 @@ def test_what_is_skipped_says_why(on_hardware: Ran) -> None:
 
 def test_what_was_asked_of_libtpu_is_recorded(on_hardware: Ran) -> None:
     results = report.read(on_hardware.junit).results
-    (one,) = (r for r in results.values() if "[virtual-tpu-4-x]" in r.id)
-    assert one.properties["clients"] == "1"
-    assert one.properties["discoveries"] == "0"
-    assert int(one.properties["compilations"]) >= 1
-    assert int(one.properties["executions"]) >= 1
+    (result,) = (r for r in results.values() if "[virtual-tpu-4-x]" in r.id)
+    assert result.properties["clients"] == "1"
+    assert result.properties["discoveries"] == "0"
+    assert int(result.properties["compilations"]) >= 1
+    assert int(result.properties["executions"]) >= 1
 
 
 def test_both_lanes_are_apart_and_side_by_side(on_hardware: Ran) -> None:

@@ -39,11 +39,11 @@ def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
 def states(pid: int) -> Counter[ActivityState]:
     activity = Activity(pid)
     assert activity.look() == ActivityState.WORKS  # nothing to compare with
-    found: Counter[ActivityState] = Counter()
+    counts: Counter[ActivityState] = Counter()
     for _ in range(_LOOKS):
         time.sleep(0.3)
-        found[activity.look()] += 1
-    return found
+        counts[activity.look()] += 1
+    return counts
 
 
 @pytest.mark.parametrize("load", [0, 4])

@@ -85,24 +85,24 @@ def test_programs_that_differ_but_match() -> None:
     ids=["kind", "shape", "rank", "type", "reducer", "groups", "channel", "scatter"],
 )
 def test_what_must_be_equal(other: executable.Thunk) -> None:
-    found = mismatch([program(thunk()), program(other)])
-    assert found is not None
-    assert found.number == 0
-    first = found.reached[0]
+    difference = mismatch([program(thunk()), program(other)])
+    assert difference is not None
+    assert difference.number == 0
+    first = difference.reached[0]
     assert first is not None
     assert first.kind == "all-reduce"
 
 
 def permute(*pairs: tuple[int, int], devices: int = 2) -> RankProgram:
-    found = thunk("collective_permute", channel=1, pairs=pairs)
-    return program(found, devices=devices, partitions=devices)
+    exchange = thunk("collective_permute", channel=1, pairs=pairs)
+    return program(exchange, devices=devices, partitions=devices)
 
 
 def test_both_ends_of_a_pair_must_know_it() -> None:
-    both, one = permute((0, 1), (1, 0)), permute((0, 1))
+    both, half = permute((0, 1), (1, 0)), permute((0, 1))
     assert mismatch([both, both]) is None
-    assert mismatch([both, one]) is not None
-    assert mismatch([one, both]) is not None
+    assert mismatch([both, half]) is not None
+    assert mismatch([half, both]) is not None
 
 
 def test_pairs_of_others_may_be_unknown() -> None:
@@ -110,26 +110,29 @@ def test_pairs_of_others_may_be_unknown() -> None:
     front, back = permute((0, 2), devices=4), permute((1, 3), devices=4)
     assert mismatch([front, back, front, back]) is None
     around = [permute((rank, (rank + 1) % 4), devices=4) for rank in range(4)]
-    found = mismatch(around)
-    assert found is not None
-    assert set(found.reached) == {0, 1, 2, 3}
+    difference = mismatch(around)
+    assert difference is not None
+    assert set(difference.reached) == {0, 1, 2, 3}
 
 
 def test_the_first_one_that_does_not_match_is_named() -> None:
-    one = program(thunk(), thunk(shape=(4,), name="second"), thunk())
+    first_program = program(thunk(), thunk(shape=(4,), name="second"), thunk())
     two = program(thunk(), thunk(shape=(5,), name="other"), thunk())
-    found = mismatch([one, two])
-    assert found is not None
-    assert found.number == 1
-    assert [reached and reached.name for reached in found.reached.values()] == ["second", "other"]
+    difference = mismatch([first_program, two])
+    assert difference is not None
+    assert difference.number == 1
+    assert [reached and reached.name for reached in difference.reached.values()] == [
+        "second",
+        "other",
+    ]
 
 
 def test_one_more_on_a_rank() -> None:
-    found = mismatch([program(thunk()), program(thunk(), thunk(name="more"))])
-    assert found is not None
-    assert found.reached[0] is None
-    assert found.reached[1] is not None
-    assert found.reached[1].name == "more"
+    difference = mismatch([program(thunk()), program(thunk(), thunk(name="more"))])
+    assert difference is not None
+    assert difference.reached[0] is None
+    assert difference.reached[1] is not None
+    assert difference.reached[1].name == "more"
 
 
 def test_groups_go_on_independently() -> None:
@@ -137,9 +140,9 @@ def test_groups_go_on_independently() -> None:
     pair = program(thunk(groups=halves), devices=4)
     longer = program(thunk(groups=halves), thunk(groups=halves), devices=4)
     assert mismatch([pair, pair, longer, longer]) is None
-    found = mismatch([pair, pair, longer, pair])
-    assert found is not None
-    assert set(found.reached) == {2, 3}
+    difference = mismatch([pair, pair, longer, pair])
+    assert difference is not None
+    assert set(difference.reached) == {2, 3}
 
 
 def test_groups_in_another_order_wait_for_each_other() -> None:
@@ -149,9 +152,11 @@ def test_groups_in_another_order_wait_for_each_other() -> None:
         for groups, name in [(((0, 1),), "left"), (((1, 2),), "middle"), (((0, 2),), "right")]
     )
     orders = [(left, right), (middle, left), (right, middle)]
-    found = mismatch([program(*order, devices=3) for order in orders])
-    assert found is not None
-    assert [one and one.name for _, one in sorted(found.reached.items())] == [
+    difference = mismatch([program(*order, devices=3) for order in orders])
+    assert difference is not None
+    assert [
+        collective and collective.name for _, collective in sorted(difference.reached.items())
+    ] == [
         "left",
         "middle",
         "right",
@@ -176,8 +181,8 @@ def test_groups_in_another_order_wait_for_each_other() -> None:
     ],
 )
 def test_groups_are_those_of_xla(made: executable.Thunk, partitions: int, expected: Groups) -> None:
-    (found,) = program(made, devices=4, partitions=partitions).collectives
-    assert {frozenset(group) for group in found.groups} == set(map(frozenset, expected))
+    (collective,) = program(made, devices=4, partitions=partitions).collectives
+    assert {frozenset(group) for group in collective.groups} == set(map(frozenset, expected))
 
 
 def test_collectives_of_calls_loops_and_branches() -> None:
@@ -186,7 +191,7 @@ def test_collectives_of_calls_loops_and_branches() -> None:
     branch.conditional.branches.add().thunks.append(thunk(name="branch"))
     loop.loop.condition.SetInParent()
     loop.loop.body.thunks.append(thunk(name="body"))
-    assert [one.name for one in program(called, branch, loop).collectives] == [
+    assert [collective.name for collective in program(called, branch, loop).collectives] == [
         "called",
         "branch",
         "body",
@@ -233,8 +238,8 @@ def ranks() -> Iterator[list[Rank]]:
     pairs = [socket.socketpair() for _ in range(4)]
     yield [Rank(mine, number, 1000 + number, (number,)) for number, (mine, _) in enumerate(pairs)]
     for pair in pairs:
-        for one in pair:
-            one.close()
+        for end in pair:
+            end.close()
 
 
 def execution(
@@ -282,8 +287,8 @@ def test_groups_of_their_own_run_while_others_wait(ranks: list[Rank]) -> None:
     queues = Queues()
     queues.add(execution(ranks[0], 0, 1))
     pair = [execution(rank, 2, 3) for rank in ranks[2:]]
-    for one in pair:
-        queues.add(one)
+    for execution_ in pair:
+        queues.add(execution_)
     assert queues.ready() == pair
 
 
@@ -299,12 +304,12 @@ def whole(why: Diagnosis, ranks: list[Rank]) -> str:
 
 
 def test_a_mismatch_names_ranks_and_collectives(ranks: list[Rank]) -> None:
-    one, two = program(thunk(name="sum.1")), program(thunk(reduction="max", name="max.1"))
-    met = [execution(ranks[1], 1, 0, of=one), execution(ranks[0], 1, 0, of=two, site="b.py:2 f")]
-    found = mismatch([one, two])
-    assert isinstance(found, Mismatch)
+    added, two = program(thunk(name="sum.1")), program(thunk(reduction="max", name="max.1"))
+    met = [execution(ranks[1], 1, 0, of=added), execution(ranks[0], 1, 0, of=two, site="b.py:2 f")]
+    difference = mismatch([added, two])
+    assert isinstance(difference, Mismatch)
     ranks[0].stacks = "  in f\n"
-    text = whole(said(ranks[:2], met).mismatch(met, found), ranks[:2])
+    text = whole(said(ranks[:2], met).mismatch(met, difference), ranks[:2])
     assert "ranks 0, 1 run programs whose collectives do not match, at collective 1" in text
     assert "rank 1: all-reduce sum of f32[2] over {0, 1} (sum.1)" in text
     assert "rank 0: all-reduce max of f32[2] over {0, 1} (max.1)" in text
@@ -363,9 +368,9 @@ def test_ranks_diverge_at_the_program_that_one_left_out(ranks: list[Rank]) -> No
             [execution(rank, 0, site=left_out if rank.number == 3 else line) for rank in ranks]
         )
         if number == 1:
-            (told,) = history.parted
-    assert "from program 2 of 2 on ranks came from different lines" in told
-    assert "rank 3: a.py:3; ranks 0-2: a.py:2" in told
+            (report,) = history.parted
+    assert "from program 2 of 2 on ranks came from different lines" in report
+    assert "rank 3: a.py:3; ranks 0-2: a.py:2" in report
     assert history.parted == []  # they have come together again
 
 
@@ -389,8 +394,8 @@ def test_ranks_part_where_they_run_different_programs(ranks: list[Rank]) -> None
         of = program(thunk(name=name)), program(thunk(reduction="max", name="max.1"))
         late = name == "sum.2"
         met = [execution(r, 0, of=of[late and r.number == 3], site="") for r in ranks]
-        for one in met:
-            history.queued(one)
+        for execution_ in met:
+            history.queued(execution_)
         history.met(met)
     assert history.parted == [
         "  from program 2 of 2 on ranks ran different programs: rank 3: max.1; ranks 0-2: sum.2"

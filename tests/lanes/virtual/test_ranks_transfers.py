@@ -38,12 +38,12 @@ class Told:
 
     def hears(self) -> list[str]:
         """What it has been told since the last time."""
-        found = []
+        lines = []
         while True:
             try:
-                found.append(self._there.recv(4096).decode().rstrip("\n"))
+                lines.append(self._there.recv(4096).decode().rstrip("\n"))
             except BlockingIOError:
-                return found
+                return lines
 
     def close(self) -> None:
         self.rank.connection.close()
@@ -52,10 +52,10 @@ class Told:
 
 @pytest.fixture
 def ranks() -> Iterator[list[Told]]:
-    found = [Told(number) for number in range(3)]
-    yield found
-    for one in found:
-        one.close()
+    tellers = [Told(number) for number in range(3)]
+    yield tellers
+    for rank in tellers:
+        rank.close()
 
 
 def content(end: End) -> bytes:
@@ -124,8 +124,8 @@ def test_what_nobody_receives(ranks: list[Told]) -> None:
 
 def test_nobody_waits_for_a_rank_that_has_ended(ranks: list[Told]) -> None:
     transfers = Transfers()
-    for one in ranks[1:]:
-        transfers.receive(one.end(1, b"1"))
+    for rank in ranks[1:]:
+        transfers.receive(rank.end(1, b"1"))
     transfers.leave(ranks[1].rank)
     assert [end.rank.number for end in transfers.waiting()] == [2]
     transfers.clear()
@@ -134,7 +134,7 @@ def test_nobody_waits_for_a_rank_that_has_ended(ranks: list[Told]) -> None:
 
 def test_a_late_receiver_is_named(ranks: list[Told]) -> None:
     waiting = [ranks[1].end(1, b"1234", "train.py:7"), ranks[2].end(1, b"1")]
-    rank = {one.rank.number: one.rank for one in ranks}
+    rank = {rank.rank.number: rank.rank for rank in ranks}
     assert Diagnosis(rank, {}, [], MeetingHistory(), waiting).absent([], 20).reason == (
         "virtual TPU: the job can't go on: "
         "ranks 1, 2 wait for what nobody has sent, for 20 s\n"

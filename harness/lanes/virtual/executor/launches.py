@@ -27,8 +27,8 @@ class Launch:
     @property
     def ended(self) -> list[int]:
         """Devices that have come to the end of their program."""
-        found = zip(self.devices, self.parts, strict=True)
-        return [device for device, part in found if part.state == native.ENDED]
+        pairs = zip(self.devices, self.parts, strict=True)
+        return [device for device, part in pairs if part.state == native.ENDED]
 
     @property
     def error(self) -> str:
@@ -57,17 +57,23 @@ class Launcher:
         self._launches = 0
 
     def prepare(self, executions: Sequence[Execution]) -> Launch:
-        """A launch of executions that have met; raises ValueError if XLA refuses a program."""
+        """Prepare a launch of executions that have met; raise ValueError if XLA refuses one."""
         devices = executions[0].devices
-        of = {device: (one, index) for one in executions for device, index in one.parts()}
+        of = {
+            device: (execution, index)
+            for execution in executions
+            for device, index in execution.parts()
+        }
         self._launches += 1
         parts = (native.LaunchPart * len(devices))()
-        for part, (one, index) in zip(parts, map(of.__getitem__, devices), strict=True):
-            part.executable, part.segment = self._load(one.program), one.memory.address
+        for part, (execution, index) in zip(parts, map(of.__getitem__, devices), strict=True):
+            part.executable, part.segment = self._load(execution.program), execution.memory.address
             part.index, part.launch = index, self._launches
-            part.connection, part.ticket = one.rank.connection.fileno(), one.ticket
-            part.hosts = one.program.has_host_transfers
-        answers = native.answers([(one.rank.connection.fileno(), one.ticket) for one in executions])
+            part.connection, part.ticket = execution.rank.connection.fileno(), execution.ticket
+            part.hosts = execution.program.has_host_transfers
+        answers = native.answers(
+            [(execution.rank.connection.fileno(), execution.ticket) for execution in executions]
+        )
         return Launch(self._launches, executions, devices, parts, answers)
 
     def start(self, launch: Launch, ended: int) -> None:

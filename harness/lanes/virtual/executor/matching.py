@@ -27,7 +27,7 @@ def mismatch(programs: Sequence[RankProgram]) -> Mismatch | None:
     Loops and branches are not followed: what is in them is taken as reached once.
     """
     queues = [
-        [one for one in program.collectives if one.group_of(index)]
+        [collective for collective in program.collectives if collective.group_of(index)]
         for index, program in enumerate(programs)
     ]
     at = [0] * len(queues)
@@ -39,12 +39,14 @@ def mismatch(programs: Sequence[RankProgram]) -> Mismatch | None:
     while moved:
         moved = False
         for index in range(len(queues)):
-            one = head(index)
-            if one is None:
+            collective = head(index)
+            if collective is None:
                 continue
-            group = one.group_of(index)
+            group = collective.group_of(index)
             heads = {peer: head(peer) for peer in group}
-            if all(_meets(one, group, heads[peer], peer) for peer in group) and _pairs_up(heads):
+            if all(_meets(collective, group, heads[peer], peer) for peer in group) and _pairs_up(
+                heads
+            ):
                 for peer in group:
                     at[peer] += 1
                 moved = True
@@ -56,14 +58,17 @@ def mismatch(programs: Sequence[RankProgram]) -> Mismatch | None:
     return Mismatch({index: head(index) for index in concerned}, first)
 
 
-def _group(one: ProgramCollective | None, index: int) -> tuple[int, ...]:
-    return () if one is None else one.group_of(index)
+def _group(collective: ProgramCollective | None, index: int) -> tuple[int, ...]:
+    return () if collective is None else collective.group_of(index)
 
 
 def _meets(
-    one: ProgramCollective, group: tuple[int, ...], other: ProgramCollective | None, peer: int
+    collective: ProgramCollective,
+    group: tuple[int, ...],
+    other: ProgramCollective | None,
+    peer: int,
 ) -> bool:
-    return other is not None and other.key == one.key and other.group_of(peer) == group
+    return other is not None and other.key == collective.key and other.group_of(peer) == group
 
 
 def _pairs_up(group: Mapping[int, ProgramCollective | None]) -> bool:
@@ -72,7 +77,9 @@ def _pairs_up(group: Mapping[int, ProgramCollective | None]) -> bool:
     Their programs may list other pairs, as those of send and recv do, which only two ranks know of:
     https://github.com/pytorch/xla/blob/v2.9.0/test/pjrt/test_collective_ops_tpu.py
     """
-    known = [{*one.pairs} if one is not None else set() for one in group.values()]
+    known = [
+        {*collective.pairs} if collective is not None else set() for collective in group.values()
+    ]
     return all(
         (source, target) in known[source] and (source, target) in known[target]
         for position, pairs in enumerate(known)

@@ -50,13 +50,15 @@ class Native:
             raise OSError(why.value.decode())
 
     def load(self, content: bytes) -> int:
-        """The loaded executable's address; raises ValueError when XLA refuses it."""
+        """Return the loaded executable's address; raise ValueError if XLA refuses it."""
         why = ctypes.create_string_buffer(_TEXT)
         size = ctypes.c_size_t(len(content))
-        found = self._library.virtual_tpu_executor_load(content, size, why, ctypes.c_size_t(_TEXT))
-        if not found:
+        address = self._library.virtual_tpu_executor_load(
+            content, size, why, ctypes.c_size_t(_TEXT)
+        )
+        if not address:
             raise ValueError(why.value.decode())
-        return int(found)
+        return int(address)
 
     def launch(
         self, parts: ctypes.Array[LaunchPart], answers: ctypes.Array[TicketAnswer], ended: int

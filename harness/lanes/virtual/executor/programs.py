@@ -47,7 +47,7 @@ class ProgramCollective:
         return self.kind, self.operand, self.reduction, self.channel
 
     def group_of(self, index: int) -> tuple[int, ...]:
-        """The devices that this one exchanges with, itself among them; () if it takes no part."""
+        """Return the devices that this one exchanges with, including itself; () for none."""
         return next((group for group in self.groups if index in group), ())
 
 
@@ -91,7 +91,7 @@ class RankProgram:
         return ", ".join(names) or "no collective"
 
     def told(self, collective: ProgramCollective) -> str:
-        """The name of one of its collectives, and the line that it was written in if known."""
+        """Return the name of one of its collectives, and its line in the source if known."""
         line = self._lines.get(collective.name)
         return f"{collective.name}, {line}" if line else collective.name
 
@@ -120,7 +120,7 @@ class RankProgram:
         return found
 
     def meeting(self, ids: dict[tuple[Groups, int], int]) -> bytes:
-        """The executable with ids under which collectives of different programs meet.
+        """Return the executable with ids under which collectives of different programs meet.
 
         XLA's CPU runtime lets collectives meet whose channel is the same, and for those without a
         channel it takes the number of the program, which no two programs share. The n-th one over
@@ -199,9 +199,9 @@ def _line(instruction: hlo.Instruction, frames: hlo.StackFrames) -> str:
     return f"{file}:{metadata.source_line}" if file else ""
 
 
-def _kind(found: executable.Collective) -> str:
-    """The one that is set of those that a collective may be."""
-    fields = (field.name for field, _ in found.ListFields())
+def _kind(collective: executable.Collective) -> str:
+    """Return the kind of a collective: the one field that is set."""
+    fields = (field.name for field, _ in collective.ListFields())
     return next((name.replace("_", "-") for name in fields if not name.startswith("op_")), "")
 
 
@@ -212,5 +212,5 @@ def _collective_thunks(sequence: executable.ThunkSequence) -> Iterator[executabl
         inner = [thunk.call.called] if thunk.HasField("call") else []
         inner += list(thunk.conditional.branches) if thunk.HasField("conditional") else []
         inner += [thunk.loop.condition, thunk.loop.body] if thunk.HasField("loop") else []
-        for one in inner:
-            yield from _collective_thunks(one)
+        for nested in inner:
+            yield from _collective_thunks(nested)

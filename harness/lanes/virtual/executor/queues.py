@@ -28,14 +28,14 @@ class Queues:
     def remove(self, rank: Rank) -> None:
         """Remove all that the rank has queued."""
         for device, queue in self._of.items():
-            self._of[device] = deque(one for one in queue if one.rank is not rank)
+            self._of[device] = deque(execution for execution in queue if execution.rank is not rank)
 
     def clear(self) -> None:
         """Remove everything."""
         self._of.clear()
 
     def first(self, device: int) -> Execution | None:
-        """What the device is before; None if nothing is queued on it."""
+        """Return the first execution in the device's queue, or None."""
         queue = self._of.get(device)
         return queue[0] if queue else None
 
@@ -45,11 +45,11 @@ class Queues:
 
     def awaited(self, running: Collection[int]) -> set[int]:
         """Return the devices that others wait for though they have nothing to do."""
-        others = {device for one in self.waiting() for device in one.devices}
+        others = {device for execution in self.waiting() for device in execution.devices}
         return {d for d in others if d not in running and self.first(d) is None}
 
     def ready(self) -> list[Execution]:
-        """Executions of one program that all of its devices are before; [] if there is none."""
+        """Return executions of one program that is first on all of its devices; [] if none is."""
         for devices in dict.fromkeys([queue[0].devices for queue in self._of.values() if queue]):
             firsts = [first for device in devices if (first := self.first(device)) is not None]
             if len(firsts) == len(devices) and all(self._is_first(e, devices) for e in firsts):
@@ -67,7 +67,9 @@ class Queues:
             for device, queue in self._of.items()
             if queue and device not in running
         }
-        while lucky := [one for one, devices in waiting.items() if not devices <= waiting.keys()]:
+        while lucky := [
+            execution for execution, devices in waiting.items() if not devices <= waiting.keys()
+        ]:
             for device in lucky:
                 del waiting[device]
         return sorted(waiting)
