@@ -160,7 +160,7 @@ class _Output:
 
 
 def _reports(name: str) -> tuple[list[Report], list[str]]:
-    """The reports of a file or a folder, and what can't be read; none for a stack's name."""
+    """Return the reports of a file or folder and what can't be read; none for a stack's name."""
     path = Path(name)
     if path.suffix == ".xml":
         return read_all([path])

@@ -40,26 +40,26 @@ class FoundTest:
 class ForeignItem(pytest.Item):
     """Stands for a test in the process that does not import its file."""
 
-    found: FoundTest
+    test: FoundTest
     file: ForeignFile
     fixturenames: list[str]  # as other plugins know them from pytest's own items
 
     def take(self, test: FoundTest, file: ForeignFile) -> None:
         """Stand for this test of the file."""
-        self.found, self.file, self.fixturenames = test, file, list(test.fixtures)
+        self.test, self.file, self.fixturenames = test, file, list(test.fixtures)
         for name, args, kwargs in test.markers:
             mark = pytest.Mark(name, args, kwargs, _ispytest=True)
             self.add_marker(pytest.MarkDecorator(mark, _ispytest=True))
 
     def added_markers(self) -> list[pytest.Mark]:
         """Markers that hooks of this process added, as a conftest.py that skips what is slow."""
-        return [mark for mark in self.own_markers if _plain(mark) not in self.found.markers]
+        return [mark for mark in self.own_markers if _plain(mark) not in self.test.markers]
 
     def runtest(self) -> None:
         raise RuntimeError("a test of an unmodified file runs in its own process only")
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, self.found.line, ".".join(self.found.names)
+        return self.path, self.test.line, ".".join(self.test.names)
 
 
 class _TestGroup(pytest.Collector):
@@ -192,7 +192,7 @@ def materialize(item: ForeignItem) -> pytest.Item:
     if not manager.has_plugin(_MAIN_BLOCK):
         manager.register(MainBlock(), _MAIN_BLOCK)
     for real in import_items(item.file):
-        if _names(real) == item.found.names:
+        if _names(real) == item.test.names:
             for mark in item.added_markers():
                 real.add_marker(pytest.MarkDecorator(mark, _ispytest=True))
             if real.nodeid != item.nodeid:  # pytest-xdist adds a group to it before pytest 9.2

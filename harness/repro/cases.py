@@ -33,7 +33,7 @@ class Found:
 
 
 def find(text: str) -> Found:
-    """The case whose id, as pytest prints it, is ``text`` or matches it with ``*`` and ``?``.
+    """Return the case whose id, as pytest prints it, is or matches ``text`` (``*`` and ``?``).
 
     Raises BadInputError with the nearest ids for an unknown one, for a pattern of several, and for
     a case that no script can stand for.
@@ -52,7 +52,7 @@ def find(text: str) -> Found:
 
 
 def _files(text: str) -> list[str]:
-    """The files that can have a case which is ``text``, whose stars match slashes as well."""
+    """Return the files that can contain the case ``text``; its stars match slashes, too."""
     file = file_of(text)
     if Path(file).is_file() and not Path(file).is_absolute():
         return [file]
@@ -81,7 +81,7 @@ def _test_files(folder: Path) -> Iterator[str]:
 
 
 def describe(item: pytest.Item, items: dict[str, pytest.Item]) -> Found:
-    """The item as a case; raises BadInputError when no script can stand for it."""
+    """Return the item as a case; raise BadInputError if it can't be a script."""
     target = parametrized_target(item)
     if not isinstance(item, pytest.Function) or target is None:
         raise BadInputError(
