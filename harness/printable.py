@@ -7,6 +7,7 @@ text around it, or start a command of GitHub's runner, is shown and has no effec
 from __future__ import annotations
 
 import re
+import textwrap
 
 # What Unicode calls default ignorable: bidirectional controls, joiners, tags, fillers. Only the
 # variation selectors after emoji are left, which hide nothing.
@@ -33,6 +34,21 @@ def escaped(text: str) -> str:
     if text.isprintable() and not _INVISIBLE.search(text):
         return text
     return "".join(c if _is_visible(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def folded(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """Return the text in lines of ``width``, behind ``first`` and then ``rest``.
+
+    A word that is longer than a line, such as a case's id, stays whole.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _is_visible(character: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from harness.commands import known_update, project
 from harness.commands.output import answer, columns
 from harness.commands.parsers import add_folder, add_json
 from harness.expectations import Expectation
+from harness.printable import folded
 from harness.stacks.catalogue import versions_of
 from harness.verdicts.upstream import Row
 
@@ -86,22 +86,12 @@ def lines(data: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
     for cause in data:
         name = cause["issue"] or f"finding {cause['finding']}"
         alone = all(entry["reason"] == cause["title"] for entry in cause["expectations"])
-        yield from _wrapped(name if alone else f"{name}: {cause['title']}", width, 0)
+        yield from folded(name if alone else f"{name}: {cause['title']}", width, rest=" " * 4)
         for entry in cause["expectations"]:
             stacks = ", ".join(entry["stacks"]) or entry["condition"] or "any stack"
-            yield from _wrapped(f"{entry['outcome']} on {stacks}: {entry['reason']}", width, 2)
+            text = f"{entry['outcome']} on {stacks}: {entry['reason']}"
+            yield from folded(text, width, " " * 2, " " * 6)
             yield f"    {entry['where']}"
             yield from (f"      {case}" for case in entry["cases"])
     count = sum(len(cause["expectations"]) for cause in data)
     yield f"{len(data)} known defects, {count} expectations"
-
-
-def _wrapped(text: str, width: int, indent: int) -> Iterator[str]:
-    yield from textwrap.wrap(
-        text,
-        width,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + 4),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -6,7 +6,6 @@ In lines, ids and commands stay whole.
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from harness.expectations.decide import Decisions
 from harness.expectations.failure_pattern import first_line
 from harness.expectations.ranges import text_of
 from harness.expectations.update import Added, Narrowed, UpdatePlan
+from harness.printable import folded
 
 _WIDTH = 80
 _SHOWN = 5
@@ -146,12 +146,5 @@ def _ids(ids: Collection[str]) -> Iterator[str]:
         yield f"    ... and {len(ids) - _SHOWN} more"
 
 
-def _wrapped(text: str, indent: int = 0) -> Iterator[str]:
-    yield from textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _wrapped(text: str, indent: int = 0) -> list[str]:
+    return folded(text, _WIDTH, " " * indent, " " * (indent + 2))

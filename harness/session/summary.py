@@ -7,7 +7,6 @@ copied.
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +15,7 @@ from harness.diagnosis.signature import generalised
 from harness.lanes import DEFAULT_LANE
 from harness.model.outcome import Kind
 from harness.model.scriptable import becomes_script
+from harness.printable import folded
 from harness.session.collection import Collected
 from harness.session.record import Record
 from harness.verdicts.upstream import Row
@@ -258,13 +258,5 @@ def _indented(text: str, width: int, indent: int) -> Iterator[Line]:
 
 
 def _wrapped(text: str, width: int, first: str, rest: str) -> Iterator[Line]:
-    """The text in lines of ``width``; a word that is longer, as a case's id, stays whole."""
-    for line in textwrap.wrap(
-        " ".join(text.split()),
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ):
+    for line in folded(" ".join(text.split()), width, first, rest):
         yield line, {}
