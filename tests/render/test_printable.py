@@ -11,7 +11,7 @@ from support.two_stacks import report, result
 
 from harness.commands.output import as_json, show
 from harness.model.outcome import Kind
-from harness.printable import printable
+from harness.printable import folded, printable
 from harness.render import comparison_github, comparison_text
 from harness.render.github_markup import code, link, plain, table
 from harness.verdicts.compare import compare
@@ -135,3 +135,10 @@ def test_code_in_a_table_keeps_to_its_cell(kind: str) -> None:
 def test_an_issue_is_linked() -> None:
     page = rendered(link("pytorch/xla#8854"))
     assert page.tags == ["p", "a"]
+
+
+def test_a_long_word_stays_whole() -> None:
+    """So that a case's id can be copied, whatever is in it."""
+    case = f"test_a.py::test_b[{'x' * 30}-y]"
+    assert folded(f"{case} and more", 20, "1 ", "  ") == [f"1 {case}", "  and more"]
+    assert folded("two-fold", 6) == ["two-fold"]
