@@ -29,8 +29,8 @@ from harness.history.names import RunFile
 from harness.history.run import VERSIONS, Run, read_run
 from harness.history.storage import Folder
 from harness.history.store import History
-from harness.junit.case import CaseRun
 from harness.junit.properties import FORMAT
+from harness.junit.result import Result
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
 from harness.verdicts.rules import ask_about, statement
@@ -129,17 +129,17 @@ def _property(name: str, value: str) -> str:
     return f"<property name={quoteattr(name)} value={quoteattr(value)} />"
 
 
-def _cases(count: int, chance: random.Random) -> tuple[CaseRun, ...]:
+def _cases(count: int, chance: random.Random) -> tuple[Result, ...]:
     """One night: two cases in a hundred fail, of these one at random."""
     return tuple(_case(number, chance) for number in range(count))
 
 
-def _case(number: int, chance: random.Random) -> CaseRun:
+def _case(number: int, chance: random.Random) -> Result:
     lane, topology = LANES[number % 2]
     bad = number % 100 == 0 or chance.random() < 0.0001
     message = f"AssertionError: sums of group {number % 5} differ: {chance.random()}" if bad else ""
     file = f"suites/area_{number % 12}/test_file_{number % 40}.py"
-    return CaseRun(
+    return Result(
         id=f"{file}::test_{number}[{lane}-{topology}]",
         area=f"area_{number % 12}",
         lane=lane,

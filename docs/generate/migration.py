@@ -19,7 +19,8 @@ from junitparser import JUnitXml, Properties
 from pydantic import Field
 
 from harness.errors import BadInputError, nearest
-from harness.junit.report import Result, read
+from harness.junit.report import read
+from harness.junit.result import Result
 from harness.render.github_markup import code, link, plain, table
 from harness.tables import Table, Text, read_tables
 

@@ -15,7 +15,7 @@ from harness.commands.output import answer, say
 from harness.commands.parsers import add_folder, add_json, output_folder
 from harness.diagnosis.signature import headline
 from harness.errors import BadInputError
-from harness.junit.report import Result
+from harness.junit.result import Result
 from harness.lanes import DEFAULT_LANE, LANES
 from harness.matrix import pool
 from harness.matrix.attribution import differing

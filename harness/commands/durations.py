@@ -31,7 +31,7 @@ def _run(options: argparse.Namespace) -> int:
     reports, faults = read_all(options.reports)
     every = [result for report in reports for result in report.results.values()]
     results = [result for result in every if not result.lost]
-    durations = recorded((result.id, result.lane, result.seconds) for result in results)
+    durations = recorded((result.id, result.lane, result.duration) for result in results)
     text = json.dumps(durations, indent=1) + "\n"
     write({options.out: text})
     functions = sum(len(functions) for functions in durations.values())

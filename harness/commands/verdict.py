@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 from harness.commands.output import annotate, answer
 from harness.commands.parsers import add_json, output_file
 from harness.commands.query import name_set_aside
 from harness.errors import PARTIAL, BadInputError
-from harness.render import nightly_github, nightly_text
+from harness.render import nightly_github, nightly_json, nightly_text
 from harness.verdicts.nightly import judge
-from harness.verdicts.words import NIGHTLY
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
     name_set_aside(history.set_aside)
     if not verdicts.runs:
         raise history.unreadable(run)
-    data = [dataclasses.asdict(verdict) for verdict in verdicts.of(*NIGHTLY)]
+    data = [nightly_json.as_data(finding) for finding in verdicts.findings]
     answer(options, data, "\n".join(nightly_text.lines(verdicts)))
     if options.annotations:
         annotate(nightly_github.annotation_lines(verdicts))

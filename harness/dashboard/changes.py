@@ -10,10 +10,10 @@ from harness.dashboard.began import Began, began
 from harness.dashboard.rows import BROKEN, StackLine, Start
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import day, number, seconds
-from harness.diagnosis.cause import Cause
 from harness.diagnosis.signature import headline
 from harness.render.page_names import ordered
-from harness.verdicts.nightly import NightVerdict, judge
+from harness.verdicts.finding import Finding
+from harness.verdicts.nightly import judge
 from harness.verdicts.words import Verdict
 
 if TYPE_CHECKING:
@@ -34,31 +34,35 @@ NEWS = ("regressed", "new failure", "missing")  # what somebody should look at f
 _OUTCOMES = (Verdict.CRASHED, Verdict.HUNG)  # their cases have another verdict that counts them
 
 
-@dataclass(frozen=True)
-class Change:
-    """A verdict on a case on one line. ``since`` is the run in which what it says began."""
+@dataclass(frozen=True, kw_only=True)
+class Change(Finding):
+    """A finding of the night as a page shows it.
 
-    verdict: str
-    name: str
-    area: str
-    line: StackLine
-    run: str
-    since: str
-    text: str  # what went wrong, what is gone, or from what to what a number rose
-    signature: str = ""
-    layer: str = ""
-    outcome: str = ""  # of the run; "" for a case that the run does not have
+    ``message`` is what went wrong, what is gone, or from what to what a number rose; a missing case
+    has no cause, and what became slower has its number as its signature.
+    """
+
     began: Began | None = None  # None for a flaky case: it has no first run
 
     @property
-    def cause(self) -> Cause:
-        """What such changes have in common; false for one that has no cause."""
-        return Cause(self.layer, self.signature)
+    def name(self) -> str:
+        """The case, in the word of the site's rows."""
+        return self.case
+
+    @property
+    def text(self) -> str:
+        """The message, in one line."""
+        return self.message
+
+    @property
+    def line(self) -> StackLine:
+        """Where it ran."""
+        return StackLine.of(self)
 
     @property
     def start(self) -> Start:
         """The run in which what it says began."""
-        return Start(self.name, *self.line, self.since)
+        return Start(self.case, *self.line, self.since)
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def judged(connection: DuckDBPyConnection, facts: Facts, nights: int) -> list[Ch
     one run of the night is not still failing in a later one of it.
     """
     runs = [run.run for run in facts.runs if run.night == facts.night]
-    found = judge(connection, runs, nights).found
+    found = judge(connection, runs, nights).findings
     changes = [
         _change(verdict, facts)
         for verdict in found
@@ -148,31 +152,20 @@ def of(changes: Sequence[Change], verdict: str) -> list[Change]:
     return [change for change in changes if change.verdict == verdict]
 
 
-def _change(verdict: NightVerdict, facts: Facts) -> Change:
-    text = headline(verdict.message)
-    signature = verdict.signature
-    if verdict.verdict == Verdict.SLOWER:
-        text, signature = _rise(verdict), verdict.number
-    elif verdict.verdict == Verdict.MISSING:
-        text = f"skipped: {text}" if verdict.outcome else "not in the run"
-        signature = ""
-    elif verdict.verdict == Verdict.FIXED:
+def _change(finding: Finding, facts: Facts) -> Change:
+    text, signature = headline(finding.message), finding.signature
+    if finding.verdict == Verdict.SLOWER:
+        (rise,) = finding.costs
+        show = seconds if rise.unit else number
+        text, signature = f"{rise.what} {show(rise.was)} to {show(rise.now)}", rise.what
+    elif finding.verdict == Verdict.MISSING:
+        text, signature = f"skipped: {text}" if finding.outcome else "not in the run", ""
+    elif finding.verdict == Verdict.FIXED:
         text = ""
-    return Change(
-        verdict=str(verdict.verdict),
-        name=verdict.case,
-        area=verdict.area or facts.areas.get(verdict.case, ""),
-        line=StackLine.of(verdict),
-        run=verdict.run,
-        since=verdict.since or verdict.run,
-        text=text,
+    return replace(
+        Change(**vars(finding)),
+        area=finding.area or facts.areas.get(finding.case, ""),
+        since=finding.since or finding.run,
+        message=text,
         signature=signature,
-        layer=verdict.layer,
-        outcome=verdict.outcome,
     )
-
-
-def _rise(verdict: NightVerdict) -> str:
-    show = seconds if verdict.number.startswith("duration") else number
-    was, now = verdict.was or 0.0, verdict.now or 0.0
-    return f"{verdict.number} {show(was)} to {show(now)}"

@@ -14,7 +14,8 @@ from harness.expectations.failure_pattern import signature_of
 from harness.expectations.ranges import framework_of, in_order
 from harness.junit import report
 from harness.junit.properties import EXPECTED_BY_PYTEST
-from harness.junit.report import Report, Result
+from harness.junit.report import Report
+from harness.junit.result import Result
 from harness.model.outcome import Kind, Outcome
 
 
@@ -76,7 +77,7 @@ def read(paths: Sequence[Path]) -> Evidence:
     areas: dict[str, str] = {}
     for each in reports:
         for result in each.results.values():
-            areas[result.id] = result.properties.get("area", "")
+            areas[result.id] = result.area
             _add(answers[result.id], index[_stack_key(each)], result)
     return Evidence(tuple(stacks), dict(answers), areas)
 

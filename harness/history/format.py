@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from harness.history.names import RunFile
 from harness.history.run import Run
-from harness.junit.case import CaseRun
 from harness.junit.properties import VERSIONS
+from harness.junit.result import MOST_MESSAGE, Result
 from harness.model.outcome import Kind
 
 # The number changes when a reader of the last one would be wrong.
@@ -58,13 +58,12 @@ def encoded(run: Run, place: RunFile) -> bytes:
     same = {"format": FORMAT, "run": place.run, "time": run.time}
     same |= {"commit": run.commit, "machine": run.machine, **run.versions}
     columns = {name: pa.repeat(_scalar(name, value), count) for name, value in same.items()}
-    for name in ("area", "lane", "topology", "expected", "duration", "message", "signature"):
+    for name in ("area", "lane", "topology", "expected", "duration", "message", "layer"):
         columns[name] = _column(name, [getattr(case, name) for case in cases])
-    for name in ("layer", "rerun"):
+    for name in ("signature", "upstream", "rerun"):
         columns[name] = _column(name, [getattr(case, name) for case in cases])
     columns["case"] = _column("case", [case.id for case in cases])
     columns["outcome"] = _column("outcome", [str(case.outcome) for case in cases])
-    columns["upstream"] = _column("upstream", [case.upstream for case in cases])
     columns["properties"] = _properties(cases)
     table = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
     return with_checksum(table, place)
@@ -176,11 +175,12 @@ def _column(name: str, values: Iterable[object]) -> pa.Array:
     return pa.array(values, SCHEMA.field(name).type)
 
 
-def _properties(cases: Sequence[CaseRun]) -> pa.Array:
+def _properties(cases: Sequence[Result]) -> pa.Array:
     offsets, names, values = [0], list[str](), list[str]()
     for case in cases:
-        names += case.properties
-        values += case.properties.values()
+        kept = [name for name in case.properties if name not in VERSIONS]
+        names += kept
+        values += [case.properties[name][:MOST_MESSAGE] for name in kept]
         offsets.append(len(names))
     return pa.MapArray.from_arrays(
         pa.array(offsets, pa.int32()), pa.array(names, pa.string()), pa.array(values, pa.string())

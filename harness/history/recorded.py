@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import duckdb
 
 from harness.history.store import History
 from harness.junit.properties import VERSIONS
-from harness.junit.report import Report, Result
+from harness.junit.report import Report
+from harness.junit.result import Result
 from harness.model.outcome import Kind
 
 _LATEST = "latest"
-_COLUMNS = ("case", "area", "lane", "topology", "outcome", "message", "layer", "duration")
+_COLUMNS = tuple(field.name for field in fields(Result))
 
 
 def recorded(history: History, name: str, stack: str) -> Report:
@@ -26,7 +28,7 @@ def recorded(history: History, name: str, stack: str) -> Report:
 
 
 def _report(connection: duckdb.DuckDBPyConnection, run: str, history: History) -> Report:
-    names = (*_COLUMNS, "upstream", "properties", "stack", *VERSIONS)
+    names = ("case", *_COLUMNS[1:], "stack", *VERSIONS)
     columns = ", ".join(f'"{name}"' for name in names)
     rows = connection.execute(f"SELECT {columns} FROM cases WHERE run = ?", [run]).fetchall()  # noqa: S608 - names of ours
     if not rows:
@@ -43,15 +45,12 @@ def _report(connection: duckdb.DuckDBPyConnection, run: str, history: History) -
 
 
 def _result(row: tuple[Any, ...]) -> Result:
-    id_, area, lane, topology, outcome, message, layer, duration, upstream, properties, *_ = row
+    values = dict(zip(_COLUMNS, row, strict=False))
     return Result(
-        id=id_,
-        lane=lane,
-        topology=topology,
-        outcome=Kind(outcome),
-        failure=message,
-        layer=layer,
-        text=message,
-        seconds=duration,
-        properties={**dict(properties or {}), "area": area, "upstream": " ".join(upstream)},
+        **{
+            **values,
+            "outcome": Kind(values["outcome"]),
+            "upstream": tuple(values["upstream"]),
+            "properties": dict(values["properties"] or {}),
+        }
     )

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.history import names as history_names
-from harness.junit.case import CaseRun, settled
-from harness.junit.properties import LOST, OUTCOMES, STACK_PROPERTY, VERSIONS
+from harness.junit.properties import OUTCOMES, STACK_PROPERTY, VERSIONS
 from harness.junit.reader import Reader
+from harness.junit.result import Result, settled
 from harness.junit.stream import Head, Reported
 
 NO_STACK = "unknown"
@@ -42,14 +42,14 @@ class Run:
     commit: str
     machine: str
     versions: Mapping[str, str]  # component to version, "" when not said
-    cases: tuple[CaseRun, ...]  # by key
+    cases: tuple[Result, ...]  # by place
     digest: str
     faults: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """Start, answers and content: the same run has the same name wherever it is recorded."""
-        answers = sum(LOST not in case.properties for case in self.cases)
+        answers = sum(not case.lost for case in self.cases)
         return history_names.run_name(self.time, answers, self.digest)
 
 
@@ -59,11 +59,11 @@ def read_run(path: Path, said: Said = Said()) -> Run:
     Raises BadInputError, naming the file, for what is no such report.
     """
     reader, digest = Reader(path), hashlib.sha256()
-    attempts: defaultdict[tuple[str, str, str], list[CaseRun]] = defaultdict(list)
+    attempts: defaultdict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for element in reader.elements():
         digest.update(_content(element.reported))
         if not element.second:
-            attempts[element.case.key].append(element.case)
+            attempts[element.result.place].append(element.result)
     head = reader.head
     stack, time = _stack(path, head, said), _time(path, head, said)
     digest.update("\0".join((stack, time.isoformat(), *_flat(head.properties))).encode())
@@ -85,7 +85,7 @@ def joined(runs: Sequence[Run]) -> Run:
     Raises BadInputError when they are of several stacks or versions.
     """
     runs = sorted(runs, key=lambda run: (run.time, run.digest))
-    first, cases = runs[0], dict[tuple[str, str, str], CaseRun]()
+    first, cases = runs[0], dict[tuple[str, str, str], Result]()
     for run in runs:
         for name, was, is_ in (
             ("stack", first.stack, run.stack),
@@ -96,8 +96,8 @@ def joined(runs: Sequence[Run]) -> Run:
                     f"{name}: expected reports of one run, found {was!r} and {is_!r}"
                 )
         for case in run.cases:
-            before = cases.get(case.key)
-            cases[case.key] = _again(before, case) if before else case
+            before = cases.get(case.place)
+            cases[case.place] = _again(before, case) if before else case
     digest = hashlib.sha256("\0".join(run.digest for run in runs).encode())
     return replace(
         first,
@@ -107,7 +107,7 @@ def joined(runs: Sequence[Run]) -> Run:
     )
 
 
-def _again(before: CaseRun, case: CaseRun) -> CaseRun:
+def _again(before: Result, case: Result) -> Result:
     """The last attempt, which counts, with what the earlier ones said where they disagree."""
     said = before.properties.get(OUTCOMES, str(before.outcome))
     outcomes = f"{said}, {case.outcome}"

@@ -74,7 +74,7 @@ def _owner(regression: Regression, known: Sequence[_Known]) -> _Known | None:
     A case that was fixed and breaks in another way is a new regression. Cases that are lost again
     are not: a runner that dies now and then is one issue.
     """
-    lines, kind = set(regression.lines), regression.first.state
+    lines, kind = set(regression.lines), regression.verdict
     by_key = [each for each in known if each.mark.key == regression.key]
     by_case = [
         each
@@ -86,7 +86,7 @@ def _owner(regression: Regression, known: Sequence[_Known]) -> _Known | None:
 
 
 def _opened(regression: Regression, state: State, site: str) -> Action:
-    mark = Mark(regression.key, regression.lines, regression.first.state, "open")
+    mark = Mark(regression.key, regression.lines, regression.verdict, "open")
     return Action("open", 0, title(regression), marked(body(regression, state, site), mark))
 
 
@@ -95,7 +95,7 @@ def _still(known: _Known, standing: Sequence[Regression], state: State, site: st
     lines = tuple(kept(line for each in standing for line in each.lines))
     new = set(lines) - set(mark.lines)
     text = body(main, state, site)
-    whole = marked(text, replace(mark, lines=lines, kind=main.first.state, left="open"))
+    whole = marked(text, replace(mark, lines=lines, kind=main.verdict, left="open"))
     if not issue.open:
         if all(each.flaky for each in standing) or (known.by_hand and not new):
             return None

@@ -14,8 +14,10 @@ from harness.model.issues import page
 from harness.model.scriptable import becomes_script
 from harness.render.github_markup import code, plain, table
 from harness.render.page_names import case_page, visible
+from harness.verdicts.finding import Finding
 from harness.verdicts.nightly import changed_components
-from harness.verdicts.regressions import Regression, Standing, State, digest
+from harness.verdicts.regressions import Regression, State, digest
+from harness.verdicts.words import Verdict
 
 MOST = 65_536  # characters of a body, by GitHub
 _BISECTED = ("torch_xla", "jax")  # components whose wheels `bisect` steps over
@@ -31,7 +33,7 @@ _RUN_OF_TICKS = re.compile(r"`{3,}")
 def title(regression: Regression) -> str:
     """Stack, case and what happened to it, on one line."""
     first, more = regression.first, len(regression.members) - 1
-    what = "fails" if first.state == "broken" else "no longer runs"
+    what = "fails" if first.verdict == Verdict.REGRESSED else "no longer runs"
     others = f" (and {more} more)" if more else ""
     tail = f" {what}{others}"
     name = visible(_AT.sub("(at)", f"{first.stack}: {first.case}"))
@@ -55,7 +57,7 @@ class Mark:
 
     key: str  # of the cause
     lines: tuple[str, ...]
-    kind: str  # broken or missing
+    kind: str  # regressed or missing
     left: str  # as which we left the issue: open or fixed
     text: str = ""  # a digest of the body that we wrote
 
@@ -112,7 +114,7 @@ def _parts(regression: Regression, state: State, site: str, shown: int) -> Itera
 def _sentence(regression: Regression) -> str:
     first, more = regression.first, len(regression.members) - 1
     who = f"{code(_cut(first.case))}{f' and {more} more' if more else ''}"
-    what = "fails" if first.state == "broken" else "does not run any more"
+    what = "fails" if first.verdict == Verdict.REGRESSED else "does not run any more"
     plural = what if not more else what.replace("fails", "fail").replace("does", "do")
     return (
         f"{who} worked on stack {code(first.stack)} until {_day(first.before)} and {plural} "
@@ -120,7 +122,7 @@ def _sentence(regression: Regression) -> str:
     )
 
 
-def _components(first: Standing, state: State) -> Iterator[str]:
+def _components(first: Finding, state: State) -> Iterator[str]:
     was, is_ = state.versions.get(first.before, {}), state.versions.get(first.since, {})
     changed = changed_components(was, is_)
     unknown = not any(is_.get(name) for name in is_ if name not in ("stack", "commit"))
@@ -141,22 +143,22 @@ def _components(first: Standing, state: State) -> Iterator[str]:
     yield from table(head, rows)
 
 
-def _where(first: Standing) -> Iterator[str]:
+def _where(first: Finding) -> Iterator[str]:
     said = [first.outcome or "not collected"]
     if first.layer:
         said.append(f"at layer {code(first.layer)}")
     yield f"{plain(said[0])}{''.join(f' {text}' for text in said[1:])}."
-    if first.upstream:
-        links = [f"[{plain(i)}]({page(i)})" if page(i) else plain(i) for i in first.upstream[:10]]
+    if first.issues:
+        links = [f"[{plain(i)}]({page(i)})" if page(i) else plain(i) for i in first.issues[:10]]
         yield f"Upstream: {', '.join(links)}."
 
 
-def _linked(member: Standing, site: str) -> str:
+def _linked(member: Finding, site: str) -> str:
     shown = code(_cut(member.case))
     return f"[{shown}]({site}{case_page(member.case)})" if site else shown
 
 
-def _commands(first: Standing, state: State) -> Iterator[str]:
+def _commands(first: Finding, state: State) -> Iterator[str]:
     case = shlex.quote(_cut(" ".join(visible(first.case).split())))
     stack = visible(first.stack)
     base = stack.removesuffix("+wheels")

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.job import job
 from harness.jobset.job_plan import REPLICATED, JobPlan
-from harness.junit.report import STACK_VARIABLE
+from harness.junit.properties import STACK_VARIABLE
 from harness.messages import new_token
 from harness.platforms.description import Generation
 from harness.platforms.tpu import TPU

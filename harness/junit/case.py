@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from junitparser.junitparser import Error, Failure, FinalResult, Skipped
 from junitparser.xunit2 import FlakyError, FlakyFailure, InterimResult
 
-from harness.diagnosis.cause import Cause, signature_of
+from harness.diagnosis.cause import signature_of
 from harness.diagnosis.signature import first_line
-from harness.junit.properties import LOST, OF_A_CASE, OUTCOMES, VERSIONS, interpreted, readable
+from harness.junit.properties import OF_A_CASE, OUTCOMES, interpreted, readable
+from harness.junit.result import MOST_MESSAGE, Result
 from harness.junit.stream import Reported
 from harness.model.outcome import ACTUAL, DECLARABLE, Kind
 
-MOST_MESSAGE = 2000  # characters
 _MOST_ID = 4000  # characters
 _COLUMNS = ("id", "area", "lane", "topology", "upstream")
 _OUTCOME = ("outcome", "failure", "layer", "signature")
-_NO_PROPERTY = frozenset((*_COLUMNS, *_OUTCOME, *VERSIONS))
+_NO_PROPERTY = frozenset((*_COLUMNS, *_OUTCOME))
 _PLACE = frozenset({"id", "lane", "topology"})
 _TEST_MODULE = re.compile(r"test_\w*|\w*_test|conftest")
 _CRASHED = re.compile(r"worker '.*' crashed while running ")  # pytest-xdist
@@ -38,66 +37,30 @@ _TEARDOWN = "failed on teardown"
 _UNCOLLECTED = ("collection failure", "collection skipped")
 
 
-@dataclass(frozen=True)
-class CaseRun:
-    """One case in one run. ``rerun`` is how often it was run again in it."""
-
-    id: str
-    area: str
-    lane: str  # "" for a test that names none, as its topology
-    topology: str
-    outcome: Kind
-    expected: bool  # has an expectation
-    duration: float  # seconds
-    message: str
-    signature: str  # the message without what differs from run to run; "" if it did not fail
-    layer: str
-    upstream: tuple[str, ...]
-    properties: dict[str, str]
-    rerun: int = 0
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Which case it is, and where."""
-        return self.id, self.lane, self.topology
-
-    @property
-    def cause(self) -> Cause:
-        """Why it failed; false for a case that did not."""
-        return Cause(self.layer, self.signature)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which case it is, and where it ran."""
-
-    id: str
-    lane: str
-    topology: str
-    area: str
-
-
 def is_of_harness(reported: Reported, *, ours: bool) -> bool:
     """Whether this harness ran the case; in a report of ``ours`` there may be plain tests, too."""
     return ours and not OF_A_CASE.isdisjoint(reported.properties)
 
 
-def place_of(reported: Reported, *, ours: bool) -> Place:
-    """Whose result it is. Raises ValueError, saying why, for one that can't be told."""
+def place_of(reported: Reported, *, ours: bool) -> Result:
+    """Return which case it is and where it ran, as a result that was not measured.
+
+    Raises ValueError, saying why, for one that can't be told.
+    """
     said = reported.properties
     _refuse_twice(reported, _PLACE & interpreted(ours=ours))
     if ours:
         for key in ("id", "lane", "topology"):
             if key not in said:
                 raise ValueError(f"property {key!r} is missing")
-        return Place(_id(said["id"]), said["lane"], said["topology"], said.get("area", ""))
+        return Result(_id(said["id"]), said.get("area", ""), said["lane"], said["topology"])
     file, id_ = _pytest_id(reported.case, str(reported.case.name or ""))
     area = said.get("area", file.rpartition("/")[0])
-    return Place(_id(id_), said.get("lane", ""), said.get("topology", ""), area)
+    return Result(_id(id_), area, said.get("lane", ""), said.get("topology", ""))
 
 
-def case_run(place: Place, reported: Reported, *, ours: bool) -> CaseRun:
-    """Read one test case; ``ours`` is one that this harness ran.
+def result_of(place: Result, reported: Reported, *, ours: bool) -> Result:
+    """Read one test case at its place; ``ours`` is one that this harness ran.
 
     Raises ValueError, naming the key, for values that can't be.
     """
@@ -105,52 +68,9 @@ def case_run(place: Place, reported: Reported, *, ours: bool) -> CaseRun:
     return _own(place, reported) if ours else _foreign(place, reported)
 
 
-def not_run(place: Place, lost: str, message: str = "") -> CaseRun:
-    """A case without a result; ``lost`` says with what it was lost: its cell, or alone."""
-    return CaseRun(
-        id=place.id,
-        area=place.area,
-        lane=place.lane,
-        topology=place.topology,
-        outcome=Kind.SKIPPED,
-        expected=False,
-        duration=0.0,
-        message=message[:MOST_MESSAGE],
-        signature="",
-        layer="",
-        upstream=(),
-        properties={LOST: lost},
-    )
-
-
 def is_teardown(reported: Reported) -> bool:
     """Whether the element is about the teardown alone, as pytest writes it beside a failure."""
     return any((entry.message or "").startswith(_TEARDOWN) for entry in reported.case.result)
-
-
-def settled(attempts: Sequence[CaseRun]) -> CaseRun:
-    """What one report says of a case that it has several times.
-
-    Equal outcomes are reruns. Different ones are a conflict: nothing in a report says which of
-    them counts, and to choose one would hide the other.
-    """
-    if len(attempts) == 1:
-        return attempts[0]
-    counts = Counter(case.outcome for case in attempts)
-    last = attempts[-1]
-    if len(counts) == 1:
-        reruns = sum(case.rerun for case in attempts) + len(attempts) - 1
-        return replace(last, rerun=reruns)
-    worst = next((case for case in attempts if case.outcome.is_bad), last)
-    said = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    head = f"conflicting results in one report: {said}"
-    return replace(
-        worst,
-        outcome=Kind.CONFLICT,
-        duration=max(case.duration for case in attempts),
-        message="\n".join(filter(None, (head, worst.message)))[:MOST_MESSAGE],
-        signature=signature_of(worst.id, head),
-    )
 
 
 def _refuse_twice(reported: Reported, names: frozenset[str]) -> None:
@@ -158,7 +78,7 @@ def _refuse_twice(reported: Reported, names: frozenset[str]) -> None:
         raise ValueError(f"property {name!r}: expected it once, found it several times")
 
 
-def _own(place: Place, reported: Reported) -> CaseRun:
+def _own(place: Result, reported: Reported) -> Result:
     said = readable(reported.properties, ours=True)
     if "outcome" not in said:
         raise ValueError("property 'outcome' is missing")
@@ -170,23 +90,16 @@ def _own(place: Place, reported: Reported) -> CaseRun:
             f"property 'actual': expected one of {', '.join(ACTUAL)}, "
             f"found {said.get('actual', '')[:50]!r}"
         )
-    return CaseRun(
-        id=place.id,
-        area=place.area,
-        lane=place.lane,
-        topology=place.topology,
+    return replace(
+        _common(place, reported, said),
         outcome=outcome,
         expected=bool(said.get("expectation")),
-        duration=seconds(reported.case._elem.attrib.get("time", "")),
         message=(failure or said.get("outcome_detail", ""))[:MOST_MESSAGE],
         signature=_signature(place, said, failure),
-        layer=said.get("layer", ""),
-        upstream=tuple(said.get("upstream", "").split()),
-        properties=_others(said),
     )
 
 
-def _signature(place: Place, properties: Mapping[str, str], failure: str) -> str:
+def _signature(place: Result, properties: Mapping[str, str], failure: str) -> str:
     """Return the recorded signature of a failure; a report may be older than that property."""
     if not failure and properties["actual"] not in DECLARABLE:
         return ""
@@ -194,7 +107,7 @@ def _signature(place: Place, properties: Mapping[str, str], failure: str) -> str
     return recorded or signature_of(place.id, failure[:MOST_MESSAGE])
 
 
-def _foreign(place: Place, reported: Reported) -> CaseRun:
+def _foreign(place: Result, reported: Reported) -> Result:
     said = readable(reported.properties, ours=False)
     entries: list[Any] = list(reported.case)
     results = [entry for entry in entries if isinstance(entry, FinalResult)]
@@ -203,24 +116,27 @@ def _foreign(place: Place, reported: Reported) -> CaseRun:
     if outcome == Kind.PASSED:
         outcome, message = _by_attributes(reported.case._elem.attrib)
     message = next((_message(entry) for entry in (*results, *again)), message)
-    properties = _others(said)
     if any(isinstance(entry, FlakyFailure | FlakyError) for entry in again):
-        properties[OUTCOMES] = f"{Kind.FAILED}, {outcome}"
+        said[OUTCOMES] = f"{Kind.FAILED}, {outcome}"
     failed = outcome not in (Kind.PASSED, Kind.SKIPPED)
-    return CaseRun(
-        id=place.id,
-        area=place.area,
-        lane=place.lane,
-        topology=place.topology,
+    return replace(
+        _common(place, reported, said),
         outcome=outcome,
         expected=outcome in (Kind.EXPECTED_FAILURE, Kind.UNEXPECTED_PASS),
-        duration=seconds(reported.case._elem.attrib.get("time", "")),
         message=message[:MOST_MESSAGE],
         signature=signature_of(place.id, message[:MOST_MESSAGE]) if failed else "",
+        rerun=len(again),
+    )
+
+
+def _common(place: Result, reported: Reported, said: Mapping[str, str]) -> Result:
+    """Return the result with what every report says in the same way."""
+    return replace(
+        place,
+        duration=seconds(reported.case._elem.attrib.get("time", "")),
         layer=said.get("layer", ""),
         upstream=tuple(said.get("upstream", "").split()),
-        properties=properties,
-        rerun=len(again),
+        properties={name: said[name] for name in said if name not in _NO_PROPERTY},
     )
 
 
@@ -297,7 +213,3 @@ def seconds(written: str) -> float:
     if not (math.isfinite(found) and found >= 0):
         raise ValueError(f"attribute 'time': expected seconds, found {written[:50]!r}")
     return found
-
-
-def _others(said: dict[str, str]) -> dict[str, str]:
-    return {name: said[name][:MOST_MESSAGE] for name in said if name not in _NO_PROPERTY}

@@ -15,9 +15,10 @@ from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 
 from harness import files
 from harness.errors import BadInputError
-from harness.junit.case import CaseRun, seconds, settled
-from harness.junit.properties import LOST, VERSIONS
+from harness.junit.case import seconds
+from harness.junit.properties import VERSIONS
 from harness.junit.reader import Element, Reader
+from harness.junit.result import Result, settled
 from harness.junit.seal import sealed
 from harness.junit.stream import Head
 from harness.model.outcome import Kind
@@ -39,7 +40,7 @@ class _CaseOnWorkers:
     """What one worker says of one case: its outcome, and its elements of the report."""
 
     worker: str
-    case: CaseRun
+    case: Result
     kind: Kind
     message: str
     cases: tuple[TestCase, ...]  # a second one for a second failure, one each in a conflict
@@ -158,7 +159,7 @@ def _read(name: str, path: Path) -> _WorkerReport:
     reader = Reader(path, output=True)
     found: defaultdict[tuple[str, str, str], list[Element]] = defaultdict(list)
     for element in reader.elements():
-        found[element.case.key].append(element)
+        found[element.result.place].append(element)
     if reader.head.cut:
         raise BadInputError(reader.faults[-1])
     answers = {key: _answer(name, elements) for key, elements in found.items()}
@@ -166,8 +167,8 @@ def _read(name: str, path: Path) -> _WorkerReport:
 
 
 def _answer(worker: str, elements: Sequence[Element]) -> _CaseOnWorkers:
-    case = settled([element.case for element in elements if not element.second])
-    if LOST in case.properties:
+    case = settled([element.result for element in elements if not element.second])
+    if case.lost:
         return _CaseOnWorkers(worker, case, Kind.CRASHED, case.message, (_unread(elements[0]),))
     message = case.message
     if case.outcome != Kind.CONFLICT:
@@ -191,7 +192,7 @@ def _unread(element: Element) -> TestCase:
     old = element.reported.case._elem.attrib
     new = XmlElement("testcase", {k: old[k] for k in ("classname", "name") if k in old})
     case: TestCase = TestCase.fromelem(new)  # type: ignore[no-untyped-call]
-    _crash(case, element.case, element.case.message)
+    _crash(case, element.result, element.result.message)
     return case
 
 
@@ -225,7 +226,7 @@ def _merged(
     return cases, kind
 
 
-def _crash(case: Any, place: CaseRun, message: str) -> None:
+def _crash(case: Any, place: Result, message: str) -> None:
     """Nobody can say that the case works: a worker died before it said so."""
     said = {"id": place.id, "area": place.area, "lane": place.lane, "topology": place.topology}
     said |= dict.fromkeys(("layer", "signature"), "")

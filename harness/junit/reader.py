@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import BadInputError
-from harness.junit.case import CaseRun, case_run, is_of_harness, is_teardown, not_run, place_of
-from harness.junit.properties import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY, VERSIONS
+from harness.junit.case import is_of_harness, is_teardown, place_of, result_of
+from harness.junit.properties import FORMAT, FORMAT_PROPERTY, LOST, STACK_PROPERTY, VERSIONS
+from harness.junit.result import MOST_MESSAGE, Result
 from harness.junit.stream import Head, Reported, Stream
 from harness.printable import printable
 
@@ -19,7 +20,7 @@ _OF_REPORT = (FORMAT_PROPERTY, STACK_PROPERTY, "commit", *VERSIONS)
 class Element:
     """One test case element of a report."""
 
-    case: CaseRun
+    result: Result
     reported: Reported
     ours: bool  # this harness ran the case
     second: bool  # pytest's second one for a case that failed: its teardown failed, too
@@ -76,14 +77,16 @@ class Reader:
             self._fault(reported, error)
             return None
         try:
-            case = case_run(place, reported, ours=ours)
+            result = result_of(place, reported, ours=ours)
         except ValueError as error:
             self._fault(reported, error)
-            case = not_run(place, "case", f"can't be read: {error}")
-        second = is_teardown(reported) and case.key in self._broken
-        if case.outcome.is_bad and not second:
-            self._broken.add(case.key)
-        return Element(case, reported, ours, second)
+            why, asked = f"can't be read: {error}", reported.properties.get("framework")
+            properties = {LOST: "case", **({"framework": asked} if asked else {})}
+            result = replace(place, message=why[:MOST_MESSAGE], properties=properties)
+        second = is_teardown(reported) and result.place in self._broken
+        if result.outcome.is_bad and not second:
+            self._broken.add(result.place)
+        return Element(result, reported, ours, second)
 
     def _fault(self, reported: Reported, error: ValueError) -> None:
         name = printable(str(reported.case.name or ""))[:200]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harness.junit.report import Result
+from harness.junit.result import Result
 from harness.stacks.stack import Stack, together
 
 

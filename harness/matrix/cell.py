@@ -17,6 +17,7 @@ from harness import frameworks
 from harness.errors import BadInputError
 from harness.isolation import libc
 from harness.junit import report
+from harness.junit.properties import STACK_VARIABLE
 from harness.junit.report import Report
 from harness.lanes import LANES, lane_named
 from harness.matrix.home import (
@@ -243,7 +244,7 @@ def variables(stack: str, cache_folder: Path) -> Mapping[str, str]:
     """
     own = {
         "PYTHONPATH": os.pathsep.join([str(plugin_path(cache_folder)), *python_path(os.environ)]),
-        report.STACK_VARIABLE: stack,
+        STACK_VARIABLE: stack,
     }
     dropped = ("PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONHOME")
     inherited = frameworks.without_lanes(os.environ)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.expectations import Expectation, Expectations
-from harness.junit.report import Report, Result
+from harness.junit.report import Report
+from harness.junit.result import Result
 from harness.matrix.cell import Cell
 from harness.model.outcome import Answer
 from harness.verdicts.costs import has_costs

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from harness.history.run import Run, Said
-from harness.junit.case import MOST_MESSAGE, CaseRun, Place, not_run
-from harness.junit.properties import VERSIONS
+from harness.junit.properties import LOST, VERSIONS
+from harness.junit.result import MOST_MESSAGE, Result
 
 if TYPE_CHECKING:
     import duckdb
@@ -34,12 +34,14 @@ class Lost:
     cause: str
 
 
-def known_cases(connection: duckdb.DuckDBPyConnection, stack: str, lane: str) -> list[CaseRun]:
+def known_cases(connection: duckdb.DuckDBPyConnection, stack: str, lane: str) -> list[Result]:
     """What the last run with the lane had there, of this stack, else of any; not run."""
     found = connection.execute(_KNOWN, {"lane": lane, "stack": stack}).fetchall()
     return [
         replace(
-            not_run(Place(id_, lane, topology, area), "cell"),
+            _lost(id_, lane),
+            area=area,
+            topology=topology,
             expected=expected,
             upstream=tuple(upstream),
         )
@@ -52,7 +54,7 @@ def completed(
     stack: str,
     said: Said,
     lost: Sequence[Lost],
-    known: Mapping[str, Iterable[CaseRun]],
+    known: Mapping[str, Iterable[Result]],
 ) -> Run:
     """The run, or an empty one, with the cases of lost cells: those ``known`` that it has not.
 
@@ -61,20 +63,22 @@ def completed(
     if run is None:
         assert said.time is not None
         run = _empty(stack, said, said.time)
-    cases = {case.key: case for case in run.cases}
+    cases = {case.place: case for case in run.cases}
     for lane in dict.fromkeys(each.lane for each in lost):
         why = _cause([each for each in lost if each.lane == lane])
-        there = list(known.get(lane, ())) or [
-            not_run(Place(f"cell of lane {lane}", lane, "", ""), "cell")
-        ]
+        there = list(known.get(lane, ())) or [_lost(f"cell of lane {lane}", lane)]
         for case in there:
-            cases.setdefault(case.key, replace(case, message=why[:MOST_MESSAGE]))
+            cases.setdefault(case.place, replace(case, message=why[:MOST_MESSAGE]))
     said_of_lost = "\0".join(f"{each.lane} {each.shard} {each.cause}" for each in lost)
     return replace(
         run,
         cases=tuple(cases[key] for key in sorted(cases)),
         digest=hashlib.sha256(f"{run.digest}\0{said_of_lost}".encode()).hexdigest(),
     )
+
+
+def _lost(case: str, lane: str) -> Result:
+    return Result(case, lane=lane, properties={LOST: "cell"})
 
 
 def _cause(lost: Sequence[Lost]) -> str:

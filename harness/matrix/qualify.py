@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.expectations import Expectations
-from harness.junit.report import Report, Result
+from harness.junit.report import Report
+from harness.junit.result import Result
 from harness.matrix import reruns
 from harness.matrix.cell import Cell
 from harness.matrix.decisive import decisive, settled
@@ -15,7 +16,7 @@ from harness.matrix.runner import Runner
 from harness.matrix.sides import Sides
 from harness.matrix.swaps import attribute, to_attribute
 from harness.stacks.stack import Stack
-from harness.verdicts.comparison import ComparedCase, Comparison, Open
+from harness.verdicts.comparison import Comparison, Open
 from harness.verdicts.groups import Group
 from harness.verdicts.upstream import Row
 
@@ -142,7 +143,7 @@ def _opened(found: Comparison, sides: Sides, effort: Effort, keys: Sequence[str]
     return replace(found, open=Open(reruns=len(keys), attributions=causes))
 
 
-def _causes(found: Comparison, sides: Sides, effort: Effort) -> Sequence[Group[ComparedCase]]:
+def _causes(found: Comparison, sides: Sides, effort: Effort) -> Sequence[Group]:
     """Those that will be attributed, which takes two stacks to swap components between."""
     if not effort.attribution or len(sides.runnable) < len(sides.stacks):
         return ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from harness.verdicts.comparison import DIFFERS, ComparedCase, Comparison
+from harness.verdicts.comparison import DIFFERS, Comparison
+from harness.verdicts.finding import Finding
 from harness.verdicts.groups import Group, causes, representatives
 from harness.verdicts.words import Verdict
 
@@ -26,7 +27,7 @@ def chosen(first: Comparison, most: int, *, every_cause: bool = False) -> list[s
 
 def in_doubt(first: Comparison, again: Comparison, rerun: Collection[str]) -> list[str]:
     """The cases not rerun yet of each cause one of whose rerun cases proved flaky."""
-    now = {case.key: case.verdict for case in again.cases}
+    now = {case.key: case.verdict for case in again.findings}
     return [
         case.key
         for group in causes(first.of(*DIFFERS))
@@ -42,7 +43,7 @@ def with_basis(first: Comparison, again: Comparison, rerun: Collection[str]) -> 
     Nothing is said of a case that was not rerun itself and whose cause has no rerun case, or one
     that proved flaky.
     """
-    now = {case.key: case.verdict for case in again.cases}
+    now = {case.key: case.verdict for case in again.findings}
     rests: dict[str, tuple[str, ...]] = {}
     for group in causes(first.of(*DIFFERS)):
         keys = tuple(case.key for case in group.members if case.key in rerun)
@@ -51,13 +52,13 @@ def with_basis(first: Comparison, again: Comparison, rerun: Collection[str]) -> 
                 rests[case.key] = (case.key,)
             elif _agree(group, now, rerun):
                 rests[case.key] = keys
-    return replace(again, cases=tuple(_resting(case, rests) for case in again.cases))
+    return replace(again, findings=tuple(_resting(case, rests) for case in again.findings))
 
 
-def _agree(group: Group[ComparedCase], now: dict[str, Verdict], rerun: Collection[str]) -> bool:
+def _agree(group: Group, now: dict[str, Verdict], rerun: Collection[str]) -> bool:
     """Whether every rerun case of a cause still has the cause's verdict."""
     return all(now[f.key] == group.verdict for f in group.members if f.key in rerun)
 
 
-def _resting(case: ComparedCase, rests: dict[str, tuple[str, ...]]) -> ComparedCase:
+def _resting(case: Finding, rests: dict[str, tuple[str, ...]]) -> Finding:
     return replace(case, rerun_cases=rests.get(case.key, ()))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadInputError
-from harness.junit.report import Report, Result
+from harness.junit.report import Report
+from harness.junit.result import Result
 from harness.matrix import pool
 from harness.matrix.cell import Cell
 from harness.stacks.environments import Environments

@@ -6,19 +6,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from harness.diagnosis.signature import generalised
-from harness.junit.report import Result
+from harness.junit.result import Result
 from harness.matrix import attribution
 from harness.matrix.attribution import Component, Swap
 from harness.matrix.runner import Runner
 from harness.stacks.stack import Stack
-from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.comparison import Comparison
+from harness.verdicts.finding import Finding
 from harness.verdicts.groups import Group, causes, representatives
 from harness.verdicts.words import Verdict
 
 
-def to_attribute(
-    comparison: Comparison, base: Stack, candidate: Stack
-) -> tuple[Group[ComparedCase], ...]:
+def to_attribute(comparison: Comparison, base: Stack, candidate: Stack) -> tuple[Group, ...]:
     """The causes whose component is looked for: none if it is another framework that differs."""
     if comparison.move or not attribution.differing(base, candidate):
         return ()
@@ -43,10 +42,10 @@ def attribute(comparison: Comparison, base: Stack, candidate: Stack, runner: Run
         for key, group in asked.items()
         for case in group.members
     }
-    return replace(comparison, cases=tuple(_named(f, named) for f in comparison.cases))
+    return replace(comparison, findings=tuple(_named(f, named) for f in comparison.findings))
 
 
-def _asked(group: Group[ComparedCase]) -> str:
+def _asked(group: Group) -> str:
     """The case that stands for the cause, one that was rerun itself if there is one."""
     rerun = [case for case in group.members if case.rerun_itself]
     return representatives(rerun or group.members, 1)[0].key
@@ -57,7 +56,7 @@ def _broken(comparison: Comparison, key: str) -> Result:
     return next(result for result in runs if result.measured and not result.works)
 
 
-def _named(case: ComparedCase, named: Mapping[str, tuple[str, str]]) -> ComparedCase:
+def _named(case: Finding, named: Mapping[str, tuple[str, str]]) -> Finding:
     if case.key not in named:
         return case
     asked, component = named[case.key]

@@ -15,3 +15,10 @@ def function_of(case: str) -> str:
     """
     file, separator, rest = case.partition("::")
     return f"{file}{separator}{rest.partition('[')[0]}"
+
+
+def key_of(case: str, lane: str, topology: str) -> str:
+    """Return an id with where its case ran, unless it names its lane or ran on none."""
+    if not lane or f"[{lane}-" in case:
+        return case
+    return f"{case} @{lane}-{topology}"

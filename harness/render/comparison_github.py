@@ -9,7 +9,7 @@ from harness.render.comparison_text import counts, left_out, rested, versions
 from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
-from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.comparison import Comparison
 from harness.verdicts.effects import Effect, by_area, of_all
 from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
@@ -61,11 +61,11 @@ def effects(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _rows(found: Sequence[Group[ComparedCase]]) -> Iterator[tuple[str, ...]]:
+def _rows(found: Sequence[Group]) -> Iterator[tuple[str, ...]]:
     """A row of cells for each group, under _COLUMNS."""
     for group in found:
         first = group.first
-        known = (code(headline(first.failure)), plain(first.note), plain(basis(group.members)))
+        known = (code(headline(first.message)), plain(first.note), plain(basis(group.members)))
         yield (
             plain(group.name),
             str(len(group)),
@@ -77,7 +77,7 @@ def _rows(found: Sequence[Group[ComparedCase]]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def group_table(found: Sequence[Group[ComparedCase]], most: int) -> Iterator[str]:
+def group_table(found: Sequence[Group], most: int) -> Iterator[str]:
     """The groups in at most ``most`` rows; nothing for none."""
     if found:
         yield from table(_COLUMNS, _rows(found[:most]))
@@ -95,7 +95,7 @@ def _findings(comparison: Comparison, allowed: Allowed, most: int) -> Iterator[s
 def _allowed(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     if allowed.entries:
         yield from ("Signed off:", "")
-        keys = [f.key for f in comparison.cases if f.key in allowed.entries]
+        keys = [f.key for f in comparison.findings if f.key in allowed.entries]
         entries = {allowed.entries[key].where: allowed.entries[key] for key in keys}
         for entry in entries.values():
             cases = sum(allowed.entries[key] == entry for key in keys)
@@ -125,7 +125,7 @@ def annotation_lines(comparison: Comparison, allowed: Allowed | None) -> Iterato
     for group in found[:ANNOTATIONS]:
         first = group.first
         more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
-        parts = (first.layer, *first.issues, headline(first.failure), first.note)
+        parts = (first.layer, *first.issues, headline(first.message), first.note)
         text = "; ".join(part for part in parts if part) or group.name
         title = f"{group.name}: {first.key}{more}"
         yield annotation(_LEVELS[first.verdict], first.key, title, text)

@@ -8,8 +8,9 @@ from typing import Any
 from harness.diagnosis.signature import headline
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
-from harness.verdicts.comparison import ComparedCase, Comparison, Side
+from harness.verdicts.comparison import Comparison, Side
 from harness.verdicts.effects import Effect, by_area, effect_on
+from harness.verdicts.finding import Finding
 from harness.verdicts.words import Verdict
 
 
@@ -33,7 +34,7 @@ def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
         "counts": {str(verdict): count for verdict, count in comparison.counts.items()},
         "cases": [
             _compared(case, allowed, comparison)
-            for case in comparison.cases
+            for case in comparison.findings
             if case.verdict != Verdict.UNCHANGED
         ],
     }
@@ -57,7 +58,7 @@ def _moved(comparison: Comparison) -> dict[str, Any] | None:
     return {"from": comparison.move.base, "to": comparison.move.candidate, "areas": areas}
 
 
-def _compared(case: ComparedCase, allowed: Allowed, comparison: Comparison) -> dict[str, Any]:
+def _compared(case: Finding, allowed: Allowed, comparison: Comparison) -> dict[str, Any]:
     entry = allowed.entries.get(case.key)
     return {
         "case": case.key,
@@ -66,7 +67,7 @@ def _compared(case: ComparedCase, allowed: Allowed, comparison: Comparison) -> d
         "effect": effect_on(case) if comparison.move else None,
         "expected": case.expected,
         "layer": case.layer,
-        "failure": headline(case.failure),
+        "failure": headline(case.message),
         "issues": list(case.issues),
         "rerun_cases": list(case.rerun_cases),
         "component": case.component,

@@ -11,7 +11,7 @@ from harness.printable import printable
 from harness.render.terminal_lines import WIDTH, heading, title, wrapped
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide, undecided_of
-from harness.verdicts.comparison import DIFFERS, ComparedCase, Comparison, Open, Side
+from harness.verdicts.comparison import DIFFERS, Comparison, Open, Side
 from harness.verdicts.effects import Effect, by_area, of_all
 from harness.verdicts.groups import Group, basis, groups
 from harness.verdicts.words import VERDICTS, Verdict
@@ -45,7 +45,7 @@ def _which(still: Open) -> str:
     return "first answer" if still else "answer"
 
 
-def section(found: Sequence[Group[ComparedCase]], shown: int = _SHOWN) -> Iterator[str]:
+def section(found: Sequence[Group], shown: int = _SHOWN) -> Iterator[str]:
     """The groups of one verdict: how many cases, where they broke, whose issue, the first case."""
     if not found:
         return
@@ -58,7 +58,7 @@ def section(found: Sequence[Group[ComparedCase]], shown: int = _SHOWN) -> Iterat
         head += " (expected)" if group.expected else ""
         yield from wrapped(head, 7, f"{len(group):>5}  ")
         yield from wrapped(first.key, 2)
-        yield from wrapped(headline(first.failure), 9)
+        yield from wrapped(headline(first.message), 9)
         yield from wrapped(first.note, 9)
         yield from wrapped(basis(group.members), 9)
     if len(found) > shown:

@@ -8,7 +8,7 @@ from harness.diagnosis.signature import headline
 from harness.render import nightly_text as words
 from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.groups import Group, night_groups
-from harness.verdicts.nightly import NightVerdict, Verdicts
+from harness.verdicts.nightly import Verdicts
 from harness.verdicts.words import Verdict
 
 _ROWS = 30  # of a table; a summary may have 1 MiB
@@ -44,7 +44,7 @@ def annotation_lines(verdicts: Verdicts) -> Iterator[str]:
 
 
 def _verdicts(verdicts: Verdicts) -> Iterator[str]:
-    found = night_groups(verdicts.found)
+    found = night_groups(verdicts.findings)
     if not found:
         return
     shown = words.listed(found, _ROWS)
@@ -65,9 +65,9 @@ def _verdicts(verdicts: Verdicts) -> Iterator[str]:
         yield from (f"... and {len(found) - len(shown)} more groups with {cases} cases.", "")
 
 
-def _links(group: Group[NightVerdict]) -> Iterator[str]:
+def _links(group: Group) -> Iterator[str]:
     if group.first.verdict not in (Verdict.SLOWER, Verdict.MISSING):
-        yield from map(link, group.first.upstream)
+        yield from map(link, group.first.issues)
 
 
 def _causes(verdicts: Verdicts) -> Iterator[str]:

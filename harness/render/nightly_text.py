@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from harness.diagnosis.signature import headline
 from harness.printable import printable
 from harness.render.terminal_lines import heading, title, wrapped
+from harness.verdicts.finding import Finding
 from harness.verdicts.groups import Group, night_groups
-from harness.verdicts.nightly import NightVerdict, Verdicts, changed_components
+from harness.verdicts.nightly import Verdicts, changed_components
 from harness.verdicts.words import NIGHTLY, REFUSALS, Verdict
 
 _SHOWN = 10  # groups of a verdict
@@ -33,7 +34,7 @@ def _lines(verdicts: Verdicts) -> Iterator[str]:
     yield from wrapped(answer(verdicts))
 
 
-def _section(verdicts: Verdicts, found: Sequence[Group[NightVerdict]]) -> Iterator[str]:
+def _section(verdicts: Verdicts, found: Sequence[Group]) -> Iterator[str]:
     if not found:
         return
     yield heading(found)
@@ -48,7 +49,7 @@ def _section(verdicts: Verdicts, found: Sequence[Group[NightVerdict]]) -> Iterat
         yield f"       ... and {len(found) - len(shown)} more groups with {cases} cases"
 
 
-def listed(found: Sequence[Group[NightVerdict]], most: int) -> Sequence[Group[NightVerdict]]:
+def listed(found: Sequence[Group], most: int) -> Sequence[Group]:
     """The groups to list; failures that are expected and not new are only counted."""
     news = [g for g in found if not (g.expected and g.verdict == Verdict.STILL_FAILING)]
     return news[:most]
@@ -66,23 +67,24 @@ def _causes(verdicts: Verdicts) -> Iterator[str]:
         yield f"       ... and {len(verdicts.causes) - _SHOWN} more"
 
 
-def head(verdict: NightVerdict) -> str:
+def head(verdict: Finding) -> str:
     """Where it went wrong and whose issue it is, in a few words."""
     if verdict.verdict == Verdict.SLOWER:
-        was, now = _number(verdict, verdict.was), _number(verdict, verdict.now)
-        return f"{verdict.number} rose from {was} to {now}"
+        (rise,) = verdict.costs
+        was, now = (f"{value:.4g} {rise.unit}".strip() for value in (rise.was, rise.now))
+        return f"{rise.what} rose from {was} to {now}"
     if verdict.verdict == Verdict.MISSING:
         return "skipped" if verdict.outcome else "not collected"
     at = f" at {verdict.layer}" if verdict.layer else ""
-    return ", ".join((f"{verdict.outcome}{at}", *verdict.upstream))
+    return ", ".join((f"{verdict.outcome}{at}", *verdict.issues))
 
 
-def failure(verdict: NightVerdict) -> str:
+def failure(verdict: Finding) -> str:
     """What went wrong, in one line."""
     return headline(verdict.message)
 
 
-def since(verdict: NightVerdict, verdicts: Verdicts) -> str:
+def since(verdict: Finding, verdicts: Verdicts) -> str:
     """With which run it began, and which components changed with that run."""
     if verdict.verdict == Verdict.MISSING:
         return f"last in {verdict.before}"
@@ -126,11 +128,6 @@ def outcomes(verdicts: Verdicts) -> str:
 def _changes(verdicts: Verdicts, before: str, after: str) -> list[str]:
     versions = verdicts.versions
     return changed_components(versions.get(before, {}), versions.get(after, {}))
-
-
-def _number(verdict: NightVerdict, value: float | None) -> str:
-    unit = " s" if verdict.number.startswith("duration") else ""
-    return f"{value or 0:.4g}{unit}"
 
 
 def _with(said: str, changed: Sequence[str]) -> str:

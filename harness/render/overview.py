@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.junit.report import Report, Result
+from harness.junit.report import Report
+from harness.junit.result import Result
 from harness.render import github_markup as github
 from harness.render.comparison_github import group_table
 from harness.render.comparison_text import section
@@ -82,7 +83,7 @@ def _areas(sides: Sequence[Side]) -> Iterator[OverviewLine]:
     keys: dict[str, set[str]] = {}
     for each in sides:
         for result in _firsts(each):
-            keys.setdefault(result.properties.get("area", ""), set()).add(result.key)
+            keys.setdefault(result.area, set()).add(result.key)
     for area in sorted(keys):
         yield OverviewLine(area, (), tuple(_area(each.runs, keys[area]) for each in sides))
 

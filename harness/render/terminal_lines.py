@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from harness.printable import escaped
-from harness.verdicts.groups import Group, T
+from harness.verdicts.groups import Group
 
 WIDTH = 80
 
@@ -27,7 +27,7 @@ def wrapped(text: str, indent: int = 0, first: str = "") -> Iterator[str]:
     )
 
 
-def heading(found: Sequence[Group[T]]) -> str:
+def heading(found: Sequence[Group]) -> str:
     """The heading of the groups of one verdict: ``regressed: 5 (3 expected)``."""
     size, expected = sum(map(len, found)), sum(len(group) for group in found if group.expected)
     return title(f"{found[0].verdict}: {size}" + (f" ({expected} expected)" if expected else ""))

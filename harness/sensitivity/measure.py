@@ -19,7 +19,8 @@ from queue import Empty, Queue
 from harness import frameworks
 from harness.errors import BadInputError
 from harness.isolation import libc
-from harness.junit.report import Report, Result, read
+from harness.junit.report import Report, read
+from harness.junit.result import Result
 from harness.lanes.virtual import host_callbacks
 from harness.lanes.virtual.callbacks import PLANTER_VARIABLE
 from harness.model.outcome import Answer, Kind
@@ -100,11 +101,11 @@ def measure(request: Request, say: Say) -> Score:
             f"for a fault: {len(red)} do not pass, {len(idle)} have none"
         )
     by_id = {result.id: result for result in works}
-    areas = {case: by_id[case].properties.get("area", "") for case in programs_by_case}
+    areas = {case: by_id[case].area for case in programs_by_case}
     until = start + request.budget * (1 - _FOR_COMPARISONS)
     faults = _affordable(
         planned(areas, programs_by_case, request.operators, request.sample),
-        {case: by_id[case].seconds for case in programs_by_case},
+        {case: by_id[case].duration for case in programs_by_case},
         (until - time.time()) * request.jobs,
     )
     deadlines = {case: _deadline(by_id[case]) for case in programs_by_case}
@@ -127,7 +128,7 @@ def measure(request: Request, say: Say) -> Score:
     results = _compared(results, programs, request.jobs, say)
     results = _compared_in_cases(request, results, programs, say)
     results = [replace(result, name=names[result.fault.program]) for result in results]
-    cost = {case: by_id[case].seconds for case in programs_by_case}
+    cost = {case: by_id[case].duration for case in programs_by_case}
     return Score(results, red, sorted(idle), cost)
 
 
@@ -213,7 +214,7 @@ def _affordable(
 
 
 def _deadline(result: Result) -> float:
-    return max(_LEAST_DEADLINE, _SLOWER * result.seconds)
+    return max(_LEAST_DEADLINE, _SLOWER * result.duration)
 
 
 def _judged(fault: Fault, result: Result | None) -> FaultResult:
@@ -235,7 +236,7 @@ def _judged(fault: Fault, result: Result | None) -> FaultResult:
         applicable = result.outcome.answer and not passed
         verdict = FaultVerdict.DISTURBED if applicable else FaultVerdict.ABSENT
     explanation = f"{result.outcome}: {result.failure}" if result.failure else str(result.outcome)
-    return FaultResult(fault, "", verdict, result.seconds, explanation)
+    return FaultResult(fault, "", verdict, result.duration, explanation)
 
 
 def _compared(

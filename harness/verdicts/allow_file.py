@@ -14,7 +14,7 @@ from harness.errors import BadInputError
 from harness.expectations import glob_pattern
 from harness.model.issues import ISSUE
 from harness.tables import Table, Text, one_of, read_tables
-from harness.verdicts.comparison import ComparedCase
+from harness.verdicts.finding import Finding
 from harness.verdicts.words import REFUSALS
 
 
@@ -44,7 +44,7 @@ class AllowEntry(Table):
     def _patterns(self) -> list[re.Pattern[str]]:
         return [glob_pattern(case) for case in self.cases]
 
-    def allows(self, case: ComparedCase) -> bool:
+    def allows(self, case: Finding) -> bool:
         """Whether it is about this case and this verdict."""
         return case.verdict == self.verdict and any(
             pattern.fullmatch(name) for pattern in self._patterns for name in {case.key, *case.ids}

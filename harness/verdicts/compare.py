@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from harness.diagnosis.cause import signature_of
 from harness.diagnosis.signature import first_line, generalised, headline
 from harness.junit.properties import NOT_EXECUTED
-from harness.junit.report import Report, Result
+from harness.junit.report import Report
+from harness.junit.result import Result
 from harness.model.outcome import Answer
 from harness.verdicts.alignment import aligned
-from harness.verdicts.comparison import ComparedCase, Comparison, Side, Tally, side
+from harness.verdicts.comparison import Comparison, Side, side
 from harness.verdicts.costs import larger_programs, slower_steps
 from harness.verdicts.differences import differences
+from harness.verdicts.finding import Finding, Tally, counted
 from harness.verdicts.upstream import Row
-from harness.verdicts.words import REFUSALS, VERDICTS, Verdict, change, counted
+from harness.verdicts.words import REFUSALS, VERDICTS, Verdict, change
 
 # In words, and by which numbers; a case has the first that it deserves.
 _COSTS = {
@@ -35,14 +38,14 @@ def compare(
 
     The reports of a side are its lanes and shards; reruns are more runs of some of its cases. An
     unexpected pass works. A failure counts whether or not an expectation declares it; where it
-    does, ``ComparedCase.expected`` says so. What the two sides ask of two frameworks is one case.
+    does, ``Finding.expected`` says so. What the two sides ask of two frameworks is one case.
 
     Raises BadInputError when one side's reports are of several stacks.
     """
     before, after, move = aligned(side(base, reruns_base), side(candidate, reruns_candidate))
     keys = before.runs.keys() | after.runs.keys()
     cases = [_compared(key, before, after, rows) for key in keys]
-    return Comparison(before, after, _in_order(cases), move=move)
+    return Comparison(base=before, candidate=after, findings=_in_order(cases), move=move)
 
 
 def without_runs_on_base(comparison: Comparison, keys: Collection[str]) -> Comparison:
@@ -57,12 +60,12 @@ def without_runs_on_base(comparison: Comparison, keys: Collection[str]) -> Compa
         if case.key in keys and case.base == Tally()
     }
     cases = [
-        replace(case, verdict=left_out.get(case.key, case.verdict)) for case in comparison.cases
+        replace(case, verdict=left_out.get(case.key, case.verdict)) for case in comparison.findings
     ]
-    return replace(comparison, cases=_in_order(cases), not_run_on_base=frozenset(left_out))
+    return replace(comparison, findings=_in_order(cases), not_run_on_base=frozenset(left_out))
 
 
-def _in_order(cases: Iterable[ComparedCase]) -> tuple[ComparedCase, ...]:
+def _in_order(cases: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(cases, key=lambda case: (VERDICTS.index(case.verdict), case.key)))
 
 
@@ -78,7 +81,7 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     """The answer; ``allowed`` are the keys of what was signed off.
 
     2: can't tell. A side has no measured case, or nothing speaks against the candidate but a
-    flaky case that may be a regression (``ComparedCase.undecided``), or only the quick cases ran.
+    flaky case that may be a regression (``Finding.undecided``), or only the quick cases ran.
     1: something regressed, as expected or not, or is missing, and nobody has signed it off.
     0: neither.
     """
@@ -108,39 +111,44 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     return Decision(0, f"Qualified{lanes}: nothing regressed, nothing is missing{but}.{asked}")
 
 
-def _counts(against: Sequence[ComparedCase]) -> Iterator[str]:
+def _counts(against: Sequence[Finding]) -> Iterator[str]:
     for verdict in REFUSALS:
-        found = [case for case in against if case.verdict == verdict]
-        if found:
-            yield counted(len(found), sum(f.expected for f in found), verdict)
+        if text := counted([case for case in against if case.verdict == verdict], verdict):
+            yield text
 
 
-def undecided_of(comparison: Comparison) -> tuple[ComparedCase, ...]:
+def undecided_of(comparison: Comparison) -> tuple[Finding, ...]:
     """The cases that more runs may show to be regressions."""
-    return tuple(case for case in comparison.cases if case.undecided)
+    return tuple(case for case in comparison.findings if case.undecided)
 
 
-def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> ComparedCase:
+def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Finding:
     base, candidate = before.runs.get(key, ()), after.runs.get(key, ())
     every = (*candidate, *base)
     broken = _broken(candidate) or _broken(base)
     row = next((row for row in rows if row.names(every[0].id)), None)
-    found = ComparedCase(
+    was, now = _tally(base), _tally(candidate)
+    found = Finding(
         key=key,
-        id=every[0].id,
+        case=every[0].id,
         ids=tuple(dict.fromkeys(run.id for run in (*base, *candidate))),
-        area=every[0].properties.get("area", ""),
+        area=every[0].area,
         lane=every[0].lane,
-        verdict=_verdict(_tally(base), _tally(candidate)),
-        base=_tally(base),
-        candidate=_tally(candidate),
+        topology=every[0].topology,
+        verdict=_verdict(was, now),
+        expected=now.answer is Answer.EXPECTED,
+        base=was,
+        candidate=now,
         layer=broken.layer if broken else "",
-        failure=broken.failure if broken else "",
+        message=broken.message if broken else "",
+        signature=broken.signature if broken else signature_of(every[0].id, ""),
         issues=_issues(broken, every, row),
         note=_note(base, candidate, row),
     )
     if found.verdict == Verdict.MISSING:
-        return replace(found, layer="", note="", failure=_cause(candidate, after, base[0]))
+        why = _cause(candidate, after, base[0])
+        signature = signature_of(found.case, why)
+        return replace(found, layer="", note="", message=why, signature=signature)
     if found.verdict != Verdict.UNCHANGED:
         return found
     # Two frameworks compile two programs for one case.
@@ -149,12 +157,12 @@ def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Compa
 
 
 def _with_facts(
-    found: ComparedCase,
+    found: Finding,
     base: Sequence[Result],
     candidate: Sequence[Result],
     *,
     same_framework: bool,
-) -> ComparedCase:
+) -> Finding:
     """Return a case that works on both sides with what its facts say of the difference."""
     changes = differences(base, candidate) if same_framework else ()
     notes = [f"{_CHANGED}: {', '.join(map(str, changes))}"] if changes else []
@@ -187,7 +195,7 @@ def _broken(runs: Sequence[Result]) -> Result | None:
 def _cause(candidate: Sequence[Result], after: Side, case: Result) -> str:
     """Why the candidate has no answer."""
     if candidate:
-        return first_line(f"skipped: {candidate[0].properties.get('outcome_detail', '')}")
+        return first_line(f"skipped: {candidate[0].message}")
     return after.why_missing(case)
 
 

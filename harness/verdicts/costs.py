@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.junit.properties import HOST_CALLS
-from harness.junit.report import Result
+from harness.junit.result import Result
 
 _MORE = 0.1  # of what it was: counts themselves vary by less than a hundredth
 # A step of five calls that takes six is no slower.
@@ -35,13 +35,13 @@ _ASKED = {
 COSTS = frozenset(_COMPILED) | frozenset(_ASKED)  # and HOST_CALLS with any step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Cost:
-    """Something of a case that costs more than it did, in ``unit``: calls, B, spills, ..."""
+    """Something of a case that costs more than it did, in ``unit``: calls, B, spills, s, ..."""
 
     what: str
-    was: int
-    now: int
+    was: float
+    now: float
     unit: str
 
     def __str__(self) -> str:

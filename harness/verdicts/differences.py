@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from harness.junit.report import Result
+from harness.junit.result import Result
 
 _PROGRAMS = "aot_programs_compiled"
 _EXCHANGES = {

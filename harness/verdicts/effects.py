@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from harness.model.outcome import Answer
-from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.comparison import Comparison
+from harness.verdicts.finding import Finding
 from harness.verdicts.words import Verdict
 
 
@@ -38,7 +39,7 @@ def effect(was: Answer | None, now: Answer | None, *, skipped: bool) -> Effect |
     return Effect.BROKEN if was is Answer.WORKS else Effect.BROKEN_ON_BOTH
 
 
-def effect_on(case: ComparedCase) -> Effect | None:
+def effect_on(case: Finding) -> Effect | None:
     """The effect on a compared case; None if neither side measured it."""
     if case.verdict == Verdict.FLAKY:
         return Effect.FLAKY
@@ -49,7 +50,7 @@ def effect_on(case: ComparedCase) -> Effect | None:
 def by_area(comparison: Comparison) -> Mapping[str, Counter[Effect]]:
     """How many cases of each area have each effect; {} where the framework stays the same."""
     found = defaultdict[str, Counter[Effect]](Counter)
-    for case in comparison.cases if comparison.move else ():
+    for case in comparison.findings if comparison.move else ():
         if has := effect_on(case):
             found[case.area][has] += 1
     return dict(sorted(found.items()))

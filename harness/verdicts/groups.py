@@ -5,37 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
-from harness.diagnosis.cause import signature_of
 from harness.model.case_id import file_of, function_of
-from harness.verdicts.comparison import ComparedCase
-from harness.verdicts.nightly import NightVerdict
+from harness.verdicts.finding import Finding
 from harness.verdicts.words import VERDICTS, Verdict
 
 
-class _Judged(Protocol):
-    """A case with its verdict, of a comparison or of a night."""
-
-    @property
-    def verdict(self) -> Verdict: ...
-    @property
-    def expected(self) -> bool: ...
-    @property
-    def key(self) -> str: ...
-
-
-T = TypeVar("T", bound=_Judged)
-
-
 @dataclass(frozen=True)
-class Group(Generic[T]):
+class Group:
     """Cases with the same verdict and the same cause."""
 
-    members: tuple[T, ...]
+    members: tuple[Finding, ...]
 
     @property
-    def first(self) -> T:
+    def first(self) -> Finding:
         """The one to look at."""
         return self.members[0]
 
@@ -58,35 +41,35 @@ class Group(Generic[T]):
         return len(self.members)
 
 
-def groups(cases: Iterable[ComparedCase]) -> tuple[Group[ComparedCase], ...]:
-    """Findings with the same verdict, issues, layer, component and failure but for its numbers."""
+def groups(cases: Iterable[Finding]) -> tuple[Group, ...]:
+    """Group a comparison's cases by verdict, issues, layer, component and signature."""
     return _grouped(cases, lambda case: (*_cause(case), case.component))
 
 
-def causes(cases: Iterable[ComparedCase]) -> tuple[Group[ComparedCase], ...]:
-    """What is rerun and attributed as one: cases of one cause, area and lane."""
+def causes(cases: Iterable[Finding]) -> tuple[Group, ...]:
+    """Group what is rerun and attributed as one: cases of one cause, area and lane."""
     return _grouped(cases, lambda case: (*_cause(case), case.area, case.lane))
 
 
-def _cause(case: ComparedCase) -> tuple[Hashable, ...]:
+def _cause(case: Finding) -> tuple[Hashable, ...]:
     facts = (*(cost.what for cost in case.costs), *(change.what for change in case.changes))
-    return (case.issues, case.layer, signature_of(case.id, case.failure), facts)
+    return (case.issues, case.cause, facts)
 
 
-def night_groups(found: Iterable[NightVerdict]) -> tuple[Group[NightVerdict], ...]:
-    """Verdicts with the same cause and beginning; those without a cause by lane and outcome.
+def night_groups(found: Iterable[Finding]) -> tuple[Group, ...]:
+    """Group a night's findings by cause and beginning; those without a cause by lane and outcome.
 
-    What became slower has no cause in common: such a verdict is a group of its own.
+    What became slower has no cause in common: each such finding is a group of its own.
     """
 
-    def cause(v: NightVerdict) -> Hashable:
-        slower = (v.number, v.case, v.topology) if v.verdict == Verdict.SLOWER else ()
-        return (v.cause or (v.lane, v.outcome), v.since, *slower)
+    def cause(finding: Finding) -> Hashable:
+        slower = (finding.costs, finding.case, finding.topology) if finding.costs else ()
+        return (finding.cause or (finding.lane, finding.outcome), finding.since, *slower)
 
     return _grouped(found, cause)
 
 
-def basis(cases: Sequence[ComparedCase]) -> str:
+def basis(cases: Sequence[Finding]) -> str:
     """On which of them their verdicts and components rest, in words; "" where each is its own."""
     rerun = sum(case.rerun_itself for case in cases)
     rest = sum(bool(case.rerun_cases) for case in cases) - rerun
@@ -104,14 +87,14 @@ def _for_others(count: int) -> str:
     return f", for {count} other{'s' * (count > 1)}" if count else ""
 
 
-def representatives(cases: Iterable[ComparedCase], most: int) -> tuple[ComparedCase, ...]:
+def representatives(cases: Iterable[Finding], most: int) -> tuple[Finding, ...]:
     """At most ``most`` of them, from as many files, functions and parameters as there are.
 
     The choice is the same every time, and fewer are the first of more.
     """
-    files: dict[str, dict[str, list[ComparedCase]]] = defaultdict(lambda: defaultdict(list))
+    files: dict[str, dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
     for case in sorted(cases, key=lambda case: case.key):
-        function = function_of(case.id)
+        function = function_of(case.case)
         files[file_of(function)][function].append(case)
     ranked = [
         ((turn, place, case.key), case)
@@ -122,16 +105,18 @@ def representatives(cases: Iterable[ComparedCase], most: int) -> tuple[ComparedC
     return tuple(case for _, case in sorted(ranked, key=lambda pair: pair[0])[:most])
 
 
-def _ends_first(members: Sequence[ComparedCase]) -> Iterator[ComparedCase]:
+def _ends_first(members: Sequence[Finding]) -> Iterator[Finding]:
     """The first, the last, the middle one, then the others."""
     indices = (0, len(members) - 1, len(members) // 2, *range(len(members)))
     yield from (members[index] for index in dict.fromkeys(indices))
 
 
-def _grouped(judged: Iterable[T], cause: Callable[[T], Hashable]) -> tuple[Group[T], ...]:
+def _grouped(
+    findings: Iterable[Finding], cause: Callable[[Finding], Hashable]
+) -> tuple[Group, ...]:
     """In the order of Verdict; unexpected failures before expected ones, then the largest."""
-    together: dict[Hashable, list[T]] = {}
-    for each in judged:
+    together: dict[Hashable, list[Finding]] = {}
+    for each in findings:
         together.setdefault((each.verdict, each.expected, cause(each)), []).append(each)
     made = [Group(tuple(members)) for members in together.values()]
     made.sort(key=lambda g: (VERDICTS.index(g.verdict), g.expected, -len(g), g.first.key))

@@ -10,42 +10,16 @@ from harness.diagnosis.cause import Cause
 from harness.errors import PARTIAL
 from harness.history.names import SetAside
 from harness.junit.properties import VERSIONS
-from harness.model.outcome import Kind
-from harness.verdicts.case_since import CaseSince, cases_of
 from harness.verdicts.damage import deciding
-from harness.verdicts.rules import ask_about, statement
-from harness.verdicts.words import NIGHTLY, REFUSALS, Verdict, counted
+from harness.verdicts.finding import Finding, Findings
+from harness.verdicts.rules import ask_about, findings, statement
+from harness.verdicts.words import NIGHTLY, REFUSALS
 
 if TYPE_CHECKING:
     import duckdb
 
 
 _RULES = ("changed", "died", "missing", "slower")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NightVerdict(CaseSince):
-    """One verdict on one case of one run; a case may have several.
-
-    ``number``, ``was`` and ``now`` are what got slower, durations in seconds.
-    """
-
-    verdict: Verdict
-    number: str = ""
-    was: float | None = None
-    now: float | None = None
-
-    @property
-    def expected(self) -> bool:
-        """Whether an expectation declares the failure."""
-        return self.outcome == Kind.EXPECTED_FAILURE
-
-    @property
-    def key(self) -> str:
-        """The case and where it ran; the id alone for one that says it, or ran nowhere special."""
-        if not self.lane or f"[{self.lane}-" in self.case:
-            return self.case
-        return f"{self.case} @{self.lane}-{self.topology}"
 
 
 @dataclass(frozen=True)
@@ -61,28 +35,18 @@ class CauseCount:
     message: str  # of one of them
 
 
-@dataclass(frozen=True)
-class Verdicts:
+@dataclass(frozen=True, kw_only=True)
+class Verdicts(Findings):
     """All that the rules say of the runs that were asked about."""
 
     runs: tuple[str, ...]  # those that exist
-    found: tuple[NightVerdict, ...]  # in the order of Verdict, then by case
     causes: tuple[CauseCount, ...]  # the largest first
     outcomes: Mapping[str, int]
     versions: Mapping[str, Mapping[str, str]]  # run to component to version, of all runs named
     unread: tuple[SetAside, ...] = ()  # damaged files that may be a baseline
 
-    def of(self, *verdicts: Verdict) -> tuple[NightVerdict, ...]:
-        """Those with one of these verdicts."""
-        return tuple(each for each in self.found if each.verdict in verdicts)
-
-    def counted(self, verdict: Verdict) -> str:
-        """How many cases have the verdict: ``5 regressed (3 expected)``; "" for none."""
-        found = self.of(verdict)
-        return counted(len(found), sum(v.expected for v in found), verdict) if found else ""
-
     @property
-    def refusals(self) -> tuple[NightVerdict, ...]:
+    def refusals(self) -> tuple[Finding, ...]:
         """Regressions that no expectation declares, and missing cases."""
         return tuple(each for each in self.of(*REFUSALS) if not each.expected)
 
@@ -105,13 +69,8 @@ def judge(
     ``set_aside`` are the history's files that can't be read.
     """
     cursor = ask_about(connection, runs, days)
-    found = [
-        NightVerdict(**{**fields, "verdict": Verdict(fields["verdict"])})
-        for fields in cases_of(cursor, _RULES)
-    ]
-    found.sort(
-        key=lambda v: (NIGHTLY.index(v.verdict), v.case, v.lane, v.topology, v.run, v.number)
-    )
+    found = findings(cursor, _RULES)
+    found.sort(key=lambda f: (NIGHTLY.index(f.verdict), f.case, f.lane, f.topology, f.run, f.costs))
     causes = [
         CauseCount(Cause(*row[:2]), *row[2:])
         for row in cursor.execute(statement("causes")).fetchall()
@@ -123,12 +82,12 @@ def judge(
     named = {run for v in found for run in (v.run, v.before, v.since) if run}
     named |= {*asked} | {each.first for each in causes}
     return Verdicts(
-        tuple(asked),
-        tuple(found),
-        tuple(causes),
-        dict(outcomes),
-        versions_of(cursor, named),
-        deciding(cursor, set_aside),
+        findings=tuple(found),
+        runs=tuple(asked),
+        causes=tuple(causes),
+        outcomes=dict(outcomes),
+        versions=versions_of(cursor, named),
+        unread=deciding(cursor, set_aside),
     )
 
 

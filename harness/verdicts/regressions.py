@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.verdicts.case_since import CaseSince, cases_of
+from harness.verdicts.finding import Finding
+from harness.verdicts.groups import Group
 from harness.verdicts.nightly import versions_of
-from harness.verdicts.rules import ask_about
+from harness.verdicts.rules import ask_about, findings
+from harness.verdicts.words import Verdict
 
 if TYPE_CHECKING:
     import duckdb
@@ -21,44 +23,25 @@ GROUP BY ALL HAVING arg_max(answer, run) <> 'broken'
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing(CaseSince):
-    """A case that worked on ``before``, the last good run, and does not since ``since``.
-
-    ``state`` is ``broken`` or ``missing``: not in the last run any more, or skipped there.
-    """
-
-    state: str
-    flaky: bool
-
-    @property
-    def line(self) -> str:
-        """A short digest of case, stack, lane and topology; no text of a report is in it."""
-        return digest(self.stack, self.lane, self.topology, self.case)[:10]
-
-
 @dataclass(frozen=True)
-class Regression:
-    """Standing cases of one stack with one cause."""
+class Regression(Group):
+    """Cases of one stack with one cause that worked on ``before`` and do not since ``since``.
 
-    members: tuple[Standing, ...]
-
-    @property
-    def first(self) -> Standing:
-        """The one to look at."""
-        return self.members[0]
+    Their verdict is *regressed*, or *missing*: not in the last run any more, or skipped there.
+    """
 
     @property
     def key(self) -> str:
         """The cause, the same on every night; without a signature, the run that lost the cases."""
         first = self.first
-        alike = first.cause if first.state == "broken" else ("", first.before)
-        return digest(first.state, first.stack, *alike)[:16]
+        alike = first.cause if self.verdict == Verdict.REGRESSED else ("", first.before)
+        return digest(self.verdict, first.stack, *alike)[:16]
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Its members' lines."""
-        return tuple(member.line for member in self.members)
+        """A short digest of each member's case and place; no text of a report is in it."""
+        places = ((each.stack, each.lane, each.topology, each.case) for each in self.members)
+        return tuple(digest(*place)[:10] for place in places)
 
     @property
     def flaky(self) -> bool:
@@ -79,15 +62,15 @@ def state(connection: duckdb.DuckDBPyConnection) -> State:
     """The state of the whole history as of the newest run of each stack."""
     newest = [run for (run,) in connection.execute(_NEWEST).fetchall()]
     cursor = ask_about(connection, newest)
-    standing = [Standing(**fields) for fields in cases_of(cursor, ["standing"])]
+    standing = findings(cursor, ["standing"])
     working = {digest(*line)[:10]: run for *line, run in connection.execute(_WORKING).fetchall()}
     named = {*newest, *working.values(), *(r for s in standing for r in (s.before, s.since))}
     return State(grouped(standing), working, versions_of(cursor, named))
 
 
-def grouped(standing: Iterable[Standing]) -> tuple[Regression, ...]:
+def grouped(standing: Iterable[Finding]) -> tuple[Regression, ...]:
     """One for each cause, the largest first."""
-    together: dict[str, list[Standing]] = {}
+    together: dict[str, list[Finding]] = {}
     for each in sorted(standing, key=lambda s: (s.since, s.case, s.lane, s.topology)):
         together.setdefault(Regression((each,)).key, []).append(each)
     made = [Regression(tuple(members)) for members in together.values()]

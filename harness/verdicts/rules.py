@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.history.names import started
 from harness.history.sql import quoted
-from harness.verdicts.words import CHANGES_SQL
+from harness.model.case_id import key_of
+from harness.verdicts.costs import Cost
+from harness.verdicts.finding import Finding
+from harness.verdicts.words import CHANGES_SQL, Verdict
 
 if TYPE_CHECKING:
     import duckdb
@@ -34,6 +37,14 @@ SELECT min(date) FROM (
     SELECT date, row_number() OVER (PARTITION BY stack, lane ORDER BY run DESC) AS place
     FROM runs WHERE run <= (SELECT min(run) FROM asked)
 ) WHERE place <= 23
+"""
+# Of runs that may be older than those in question: a case that stands as broken since then.
+_WITH_FACTS = """
+SELECT f.*, c.area, c.outcome, c.outcome = 'expected failure' AS expected,
+    c.message, c.signature, c.layer, c.upstream AS issues
+FROM found f
+LEFT JOIN (SELECT * FROM cases WHERE run IN (SELECT run FROM found)) c
+    ON c.run = f.run AND c.lane = f.lane AND c.topology = f.topology AND c.case = f.case
 """
 
 
@@ -70,6 +81,35 @@ def ask_about(
     for name in ("answers", "flaky"):
         cursor.execute(f"CREATE TEMP TABLE {name} AS {statement(name)}")
     return cursor
+
+
+def findings(cursor: duckdb.DuckDBPyConnection, rules: Iterable[str]) -> list[Finding]:
+    """Return what the rules' statements find, each with what its run says of the case.
+
+    A statement's columns are named as the fields. One that is NULL leaves the field's default.
+    """
+    found = []
+    for rule in rules:
+        cursor.execute(f"CREATE OR REPLACE TEMP TABLE found AS {statement(rule)}")
+        rows = cursor.execute(_WITH_FACTS).fetchall()
+        names = [name for name, *_ in cursor.description or ()]
+        found += [_finding(dict(zip(names, row, strict=True))) for row in rows]
+    return found
+
+
+def _finding(columns: dict[str, Any]) -> Finding:
+    fields = {name: value for name, value in columns.items() if value is not None}
+    if number := fields.pop("number", ""):
+        unit = "s" if number.startswith("duration") else ""
+        fields["costs"] = (Cost(number, fields.pop("was"), fields.pop("now"), unit),)
+    return Finding(
+        **{
+            **fields,
+            "key": key_of(fields["case"], fields["lane"], fields["topology"]),
+            "verdict": Verdict(fields["verdict"]),
+            "issues": tuple(fields.get("issues", ())),
+        }
+    )
 
 
 def statement(name: str) -> str:

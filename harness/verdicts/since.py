@@ -12,7 +12,9 @@ from packaging.version import Version
 from harness.errors import BadInputError
 from harness.expectations import Expectation
 from harness.expectations.condition import Versions
-from harness.junit.report import FORMAT_PROPERTY, Report, Result, read_all
+from harness.junit.properties import FORMAT_PROPERTY
+from harness.junit.report import Report, read_all
+from harness.junit.result import Result
 from harness.model.issues import resolve
 from harness.model.versions import LEADING, leading, named_by
 from harness.verdicts.comparison import Side, side

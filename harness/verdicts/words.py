@@ -66,8 +66,3 @@ CHANGES_SQL = (
     )
     + "\n) AS c (was, now, verdict)"
 )
-
-
-def counted(size: int, expected: int, verdict: Verdict) -> str:
-    """How many, and how many of them an expectation declares: ``5 regressed (3 expected)``."""
-    return f"{size} {verdict}" + (f" ({expected} expected)" if expected else "")

@@ -45,4 +45,5 @@ def test_what_was_not_asked(
     base: dict[str, str], candidate: dict[str, str], lanes: tuple[str, ...]
 ) -> None:
     sides = (Side(name, pins, {}, (), {}) for name, pins in (("a", base), ("b", candidate)))
-    assert not_asked(Comparison(next(sides), next(sides), cases=())) == lanes
+    comparison = Comparison(base=next(sides), candidate=next(sides), findings=())
+    assert not_asked(comparison) == lanes

@@ -21,7 +21,7 @@ from harness.expectations import Expectations, describe, evidence, update
 from harness.expectations.decide import Decisions, decide
 from harness.expectations.update import DeclaredCause, UpdatePlan
 from harness.files import write
-from harness.junit.report import FORMAT, FORMAT_PROPERTY
+from harness.junit.properties import FORMAT, FORMAT_PROPERTY
 
 FILE = "suites/sums/test_sums.py"
 KNOWN = [{"torch_xla": version} for version in ("2.4.0", "2.6.0", "2.8.0", "2.9.0")]

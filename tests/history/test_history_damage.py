@@ -20,8 +20,8 @@ from harness.history.format import SCHEMA, check_bytes, with_checksum
 from harness.history.names import place_of, run_name, started
 from harness.history.run import Run
 from harness.history.store import History
-from harness.junit.case import CaseRun
 from harness.junit.properties import LOST, VERSIONS
+from harness.junit.result import Result
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
 from harness.verdicts.regressions import state
@@ -308,9 +308,9 @@ def test_a_damaged_run_is_recorded_again(
 def _run(digest: str, answers: int, outcome: Kind = Kind.PASSED, second: int = 0) -> Run:
     """A run of four cases, of which some were lost with their cell."""
 
-    def case(number: int) -> CaseRun:
+    def case(number: int) -> Result:
         lost = number >= answers
-        return CaseRun(
+        return Result(
             id=f"t.py::{number}", area="x", lane="cpu", topology="4",
             outcome=Kind.SKIPPED if lost else outcome, expected=False, duration=1.0,
             message="", signature="" if outcome is Kind.PASSED else "E", layer="", upstream=(),

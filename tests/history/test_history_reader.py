@@ -63,14 +63,7 @@ def test_real_reports_say_what_the_other_reader_says(path: Path) -> None:
     assert len(run.cases) == len(report.results) >= 190
     assert (run.stack, run.versions["torch_xla"]) == (report.stack, report.stack)
     assert run.machine == "runner"
-    for case in run.cases:
-        other = next(r for r in report.results.values() if (r.id, r.lane, r.topology) == case.key)
-        assert (case.outcome, case.layer, case.duration) == (
-            other.outcome, other.layer, other.seconds,
-        )  # fmt: skip
-        assert bool(case.signature) == bool(other.failure)
-        assert case.message.startswith(other.failure[:100])
-        assert case.upstream == other.upstream
+    assert list(run.cases) == sorted(report.results.values(), key=lambda result: result.place)
 
 
 def test_real_reports_are_of_three_stacks_and_have_the_outcomes_that_count() -> None:
@@ -157,31 +150,6 @@ def test_words_of_other_tools(
     assert (case.outcome, case.rerun, case.properties.get("outcomes")) == (
         outcome, rerun, outcomes,
     )  # fmt: skip
-
-
-def test_case_twice_in_a_report_was_run_again(tmp_path: Path) -> None:
-    body = '<testcase name="a"><failure message="x"/></testcase>' * 2
-    (case,) = read_run(written(tmp_path, HEAD + body)).cases
-    assert (case.outcome, case.rerun, case.properties) == ("failed", 1, {})
-
-
-def test_second_failure_of_our_case_is_no_rerun(tmp_path: Path) -> None:
-    """pytest writes a case whose teardown fails, too, twice; both elements have our properties."""
-    said = {
-        "id": "a.py::b",
-        "lane": "cpu",
-        "topology": "4",
-        "outcome": "failed",
-        "actual": "failed",
-    }
-    properties = "".join(f'<property name="{name}" value="{said[name]}"/>' for name in said)
-    case = f'<testcase name="b"><properties>{properties}</properties>'
-    second = '<error message="failed on teardown with &quot;E&quot;"/></testcase>'
-    ours = '<properties><property name="xla_harness_report" value="3"/></properties>'
-    (found,) = read_run(
-        written(tmp_path, HEAD + ours + case + "<failure/></testcase>" + case + second)
-    ).cases
-    assert (found.id, found.outcome, found.rerun) == ("a.py::b", "failed", 0)
 
 
 def test_lanes_and_reruns_together() -> None:

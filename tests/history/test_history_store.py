@@ -69,6 +69,27 @@ def test_what_is_recorded_is_what_sql_gives_back(history: History) -> None:
     assert case == [("2026-11-21", "2.5.1", "export", ["pytorch/xla#8854"], "0", True, "TIMESTAMP")]
 
 
+def test_properties_are_cut_and_versions_are_columns(tmp_path: Path) -> None:
+    said = {
+        "id": "a.py::b",
+        "lane": "cpu",
+        "topology": "4",
+        "outcome": "passed",
+        "actual": "passed",
+    }
+    said |= {"python": "3.11.7", "note": "x" * 3000}
+    properties = "".join(f'<property name="{name}" value="{said[name]}"/>' for name in said)
+    (tmp_path / "report.xml").write_text(
+        '<testsuite timestamp="2026-11-21T02:30:00"><properties><property '
+        'name="xla_harness_report" value="3"/></properties><testcase name="b"><properties>'
+        f"{properties}</properties></testcase></testsuite>"
+    )
+    history = History(tmp_path / "history")
+    history.record([tmp_path / "report.xml"])
+    ((kept,),) = asked(history, "SELECT properties FROM cases")
+    assert dict(kept) == {"actual": "passed", "note": "x" * 2000}
+
+
 def test_the_same_again_changes_nothing(history: History) -> None:
     before = content(Path(history.location))
     assert not any(recorded.new for recorded in history.record(REAL, Said(commit="other")))

@@ -102,8 +102,6 @@ def test_a_case_is_as_bad_as_on_its_worst_worker(cluster: Cluster, tmp_path: Pat
     }
     results = {r.id[-1]: r for r in report.read(out / "report.xml").results.values()}
     assert results["a"].properties["workers"] == "0-0 passed, 1-0 failed"
-    assert results["a"].text == "worker 1-0: trace of oh"
-    assert results["b"].text == "worker 0-0: stack of late\n\nworker 1-0: trace of no"
     assert results["c"].properties["skipped_on"] == "0-0: no 4; 1-0: no 8"
     assert results["d"].properties["skipped_on"] == "1-0: why"
     assert "skipped_on" not in results["e"].properties
@@ -112,6 +110,8 @@ def test_a_case_is_as_bad_as_on_its_worst_worker(cluster: Cluster, tmp_path: Pat
         out / "report.xml"
     )
     text = (out / "report.xml").read_text()
+    assert ">worker 1-0: trace of oh</" in text
+    assert ">worker 0-0: stack of late\n\nworker 1-0: trace of no</" in text
     assert "--- worker 0-0 ---\nout late\n--- worker 1-0 ---\nout no" in text
 
 
@@ -137,7 +137,7 @@ def test_a_worker_that_died_is_named_and_its_cases_count_as_crashed(
     assert outcomes(out / "report.xml") == {"a": "crashed", "b": "crashed"}
     results = {r.id[-1]: r for r in report.read(out / "report.xml").results.values()}
     assert results["a"].failure == "worker 1-0 has no result: died: OOMKilled, exit code 137"
-    assert "trace of oh" in results["b"].text
+    assert "trace of oh" in (out / "report.xml").read_text()
     assert (out / "1-0" / "pod.log").read_text() == "log of pod-1-0\n"
 
 

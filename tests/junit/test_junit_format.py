@@ -9,6 +9,7 @@ import pytest
 from harness.errors import BadInputError
 from harness.junit import report
 from harness.junit.properties import FORMAT
+from harness.junit.result import Result
 from harness.model.outcome import Kind
 
 
@@ -42,5 +43,5 @@ def test_present_format_without_an_actual_outcome(tmp_path: Path, said: str) -> 
 )
 def test_what_happened(outcome: Kind, said: dict[str, str], actual: Kind) -> None:
     """Of several results, or of none that can be read, no property says what happened."""
-    result = report.Result("a.py::b", "cpu", "4", outcome, "", "", "", 0.0, said)
+    result = Result("a.py::b", outcome=outcome, properties=said)
     assert result.actual == actual

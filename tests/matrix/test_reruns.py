@@ -7,7 +7,8 @@ from pathlib import Path
 
 from support.two_stacks import report, result
 
-from harness.junit.report import Report, Result
+from harness.junit.report import Report
+from harness.junit.result import Result
 from harness.matrix.qualify import Effort, steps
 from harness.matrix.reruns import chosen, in_doubt, with_basis
 from harness.matrix.runner import Runner
@@ -17,7 +18,8 @@ from harness.render.comparison_text import rested
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 from harness.verdicts.compare import compare
-from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.comparison import Comparison
+from harness.verdicts.finding import Finding
 from harness.verdicts.groups import basis, causes, representatives
 from harness.verdicts.words import Verdict
 
@@ -26,7 +28,7 @@ STACK = Stack("1", "3.11", {})
 
 def case(name: str, *, works: bool, **changes: object) -> Result:
     outcome = Kind.PASSED if works else Kind.FAILED
-    return result(name, outcome=outcome, failure="" if works else "no", **changes)
+    return result(name, outcome=outcome, message="" if works else "no", **changes)
 
 
 def all_of(names: Iterable[str], *, works: bool, **changes: object) -> Report:
@@ -41,17 +43,17 @@ def regressed(names: Iterable[str]) -> Comparison:
     return compare([all_of(names, works=True)], [all_of(names, works=False)])
 
 
-def cases_of(*ids: str) -> list[ComparedCase]:
+def cases_of(*ids: str) -> list[Finding]:
     cases = [case("x", works=False, id=id_) for id_ in ids]
     good = [case("x", works=True, id=id_) for id_ in ids]
-    return list(compare([report(*good)], [report(*cases)]).cases)
+    return list(compare([report(*good)], [report(*cases)]).findings)
 
 
 def test_representatives_come_from_everywhere() -> None:
     ids = [f"a.py::f[cpu-1-{n}]" for n in range(9)]
     ids += ["a.py::g[cpu-1-0]", "a.py::g[cpu-1-1]", "b.py::f[cpu-1-0]"]
     found = cases_of(*ids)
-    first = [f.id for f in representatives(found, 5)]
+    first = [f.case for f in representatives(found, 5)]
     assert first == [
         "a.py::f[cpu-1-0]",
         "b.py::f[cpu-1-0]",
@@ -59,8 +61,8 @@ def test_representatives_come_from_everywhere() -> None:
         "a.py::f[cpu-1-8]",
         "a.py::g[cpu-1-1]",
     ]
-    assert [f.id for f in representatives(reversed(found), 2)] == first[:2]
-    assert sorted(f.id for f in representatives(found, 100)) == sorted(ids)
+    assert [f.case for f in representatives(reversed(found), 2)] == first[:2]
+    assert sorted(f.case for f in representatives(found, 100)) == sorted(ids)
 
 
 def test_lanes_and_areas_are_causes_of_their_own() -> None:
@@ -68,7 +70,7 @@ def test_lanes_and_areas_are_causes_of_their_own() -> None:
     sides = [
         report(
             *(
-                case(f"t{n}", works=works, lane=lane, properties={"area": area})
+                case(f"t{n}", works=works, lane=lane, area=area)
                 for n, (lane, area) in enumerate([*places, places[0]])
             )
         )
@@ -92,7 +94,7 @@ def test_a_cause_in_doubt_is_rerun_whole() -> None:
 def test_what_expectations_declare_is_not_rerun() -> None:
     """Neither a declared failure on the candidate nor one on the base that the candidate fixes."""
     good = [result(f"t{n}", outcome=Kind.PASSED) for n in range(3)]
-    declared = [result(f"t{n}", outcome=Kind.EXPECTED_FAILURE, failure="no") for n in range(2)]
+    declared = [result(f"t{n}", outcome=Kind.EXPECTED_FAILURE, message="no") for n in range(2)]
     sides = [
         report(good[0], declared[1], good[2]),
         report(declared[0], good[1], case("t2", works=False)),
@@ -132,13 +134,13 @@ def test_what_each_finding_rests_on() -> None:
     first = regressed(names)
     keys = chosen(first, 3)
     stable = with_basis(first, compare_again(names, first=keys, works=()), keys)
-    rests = {f.key: f.rerun_cases for f in stable.cases}
+    rests = {f.key: f.rerun_cases for f in stable.findings}
     assert rests[key("t0")] == (key("t0"),)
     assert rests[key("t5")] == tuple(keys)
-    assert basis(stable.cases) == "rerun: 3, for 3 others"
+    assert basis(stable.findings) == "rerun: 3, for 3 others"
     shaken = with_basis(first, compare_again(names, first=keys, works=("t1",)), keys)
-    assert {f.key: f.rerun_cases for f in shaken.cases}[key("t5")] == ()
-    assert basis(shaken.cases) == "rerun: 3; not rerun: 3"
+    assert {f.key: f.rerun_cases for f in shaken.findings}[key("t5")] == ()
+    assert basis(shaken.findings) == "rerun: 3; not rerun: 3"
 
 
 def test_a_rerun_without_an_answer_speaks_for_nobody() -> None:
@@ -156,4 +158,4 @@ def test_reports_alone_are_final_at_once(tmp_path: Path) -> None:
     runner = Runner(Environments(tmp_path), tmp_path, (), print)
     (only,) = steps(sides, runner, Effort())
     assert not only.open
-    assert only.cases[0].rerun_cases == ()
+    assert only.findings[0].rerun_cases == ()

@@ -159,5 +159,5 @@ def test_recording_keeps_verdicts_and_no_text(tmp_path: Path) -> None:
         (r.id, r.works, r.expectation) for r in before.results.values()
     ]
     assert before.uncollected
-    assert not any(result.text for result in after.results.values())
+    assert not any(result.message for result in after.results.values())
     assert "/home/me" not in target.read_text()

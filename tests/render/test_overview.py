@@ -24,8 +24,8 @@ MIDDLE = report(
 )
 NEW = report(
     result("x0", outcome=P),
-    result("x1", outcome=F, layer="trace", failure="RuntimeError: a | b"),
-    result("y", outcome=S, properties={"area": "a", "outcome_detail": "no device"}),
+    result("x1", outcome=F, layer="trace", message="RuntimeError: a | b"),
+    result("y", outcome=S, message="no device"),
 )
 COLUMNS = [("2.4.0", [OLD]), ("2.5.1", [MIDDLE]), ("2.9.0", [NEW])]
 

@@ -65,7 +65,7 @@ def test_json_stays_json() -> None:
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_comparison_in_a_job(kind: str) -> None:
     hostile = HOSTILE[kind]
-    bad = result("x", outcome=Kind.FAILED, failure=f"{'word ' * 14}{hostile}", layer=hostile)
+    bad = result("x", outcome=Kind.FAILED, message=f"{'word ' * 14}{hostile}", layer=hostile)
     base = report(result("x", outcome=Kind.PASSED), stack=hostile, jax=hostile)
     found = compare([base], [report(bad, stack="new", jax="1")])
     lines = list(comparison_text.lines(found))

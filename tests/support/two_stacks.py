@@ -9,7 +9,9 @@ from typing import Any
 
 from support.project import Project
 
-from harness.junit.report import Report, Result, read
+from harness.diagnosis.cause import signature_of
+from harness.junit.report import Report, read
+from harness.junit.result import Result
 
 SUITE = """\
 from harness.model.mismatch import NumbersError
@@ -92,8 +94,9 @@ def only(report: Report, *keys: str) -> Report:
 def result(name: str, **changes: object) -> Result:
     """A result that no run gave: hostile text, other stacks."""
     plain: dict[str, Any] = {"id": f"a.py::{name}[cpu-4]", "lane": "cpu", "topology": "4"}
-    plain |= {"failure": "no", "layer": "", "text": "", "seconds": 0.0, "properties": {"area": "a"}}
-    return Result(**{**plain, **changes})
+    made = Result(**{**plain, "area": "a", "message": "no", **changes})
+    broken = made.measured and not made.works
+    return replace(made, signature=signature_of(made.id, made.message)) if broken else made
 
 
 def report(*results: Result, stack: str = "", **versions: str) -> Report:

@@ -14,7 +14,8 @@ from support.two_frameworks import MOVE, asked, run_both
 from support.two_stacks import report, result
 
 from harness import cli
-from harness.junit.report import Report, Result
+from harness.junit.report import Report
+from harness.junit.result import Result
 from harness.matrix.qualify import Effort, steps
 from harness.matrix.runner import Runner
 from harness.matrix.sides import Sides, not_asked
@@ -28,8 +29,9 @@ from harness.verdicts.alignment import move_between
 from harness.verdicts.allow import Allowed, apply
 from harness.verdicts.allow_file import load
 from harness.verdicts.compare import compare, decide
-from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.comparison import Comparison
 from harness.verdicts.effects import Effect, effect_on
+from harness.verdicts.finding import Finding
 from harness.verdicts.words import Verdict
 
 Reports = Callable[[str], Report]
@@ -76,11 +78,11 @@ def compared(reports: Reports) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def found(compared: Comparison) -> dict[str, ComparedCase]:
-    return {one.key: one for one in compared.cases}
+def found(compared: Comparison) -> dict[str, Finding]:
+    return {one.key: one for one in compared.findings}
 
 
-def test_verdicts(compared: Comparison, found: dict[str, ComparedCase]) -> None:
+def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
     assert compared.move == ("acme", "zeta")
     assert {key: str(one.verdict) for key, one in found.items()} == {
         asked("works", MOVE): "unchanged",
@@ -97,11 +99,11 @@ def test_verdicts(compared: Comparison, found: dict[str, ComparedCase]) -> None:
     }
 
 
-def test_why_it_is_not_available(found: dict[str, ComparedCase]) -> None:
+def test_why_it_is_not_available(found: dict[str, Finding]) -> None:
     why = "framework acme: not installed in this environment"
-    assert found[asked("own", "acme")].failure == f"left out: {why}"
-    assert found["test_imports.py::test_imports[cpu-4]"].failure == f"can't be collected: {why}"
-    assert found[asked("skipped", MOVE)].failure == "skipped: zeta has none"
+    assert found[asked("own", "acme")].message == f"left out: {why}"
+    assert found["test_imports.py::test_imports[cpu-4]"].message == f"can't be collected: {why}"
+    assert found[asked("skipped", MOVE)].message == "skipped: zeta has none"
 
 
 def test_what_is_shown_of_it(compared: Comparison) -> None:
@@ -168,7 +170,7 @@ def test_a_long_area_fits() -> None:
     ],
 )
 def test_effect(was: Kind, now: Kind, effect: str | None) -> None:
-    (case,) = compare([asks("x", "a", outcome=was)], [asks("x", "b", outcome=now)]).cases
+    (case,) = compare([asks("x", "a", outcome=was)], [asks("x", "b", outcome=now)]).findings
     assert effect_on(case) == effect
 
 
@@ -181,7 +183,7 @@ def test_each_side_is_rerun_by_its_own_ids(reports: Reports, compared: Compariso
         for name in ("breaks", "breaks_now_and_then", "fixed")
         for framework in ("acme", "zeta")
     }
-    assert {case.key: case.verdict for case in last.cases if case.rerun_cases} == {
+    assert {case.key: case.verdict for case in last.findings if case.rerun_cases} == {
         asked("breaks", MOVE): "regressed",
         asked("breaks_now_and_then", MOVE): "flaky",
     }
@@ -216,7 +218,7 @@ signed_off_by = "A. Person"
 def test_without_a_move_nothing_is_renamed(reports: Reports) -> None:
     same = compare([reports("old")], [reports("old")])
     assert same.move is None
-    assert asked("works", "acme") in {case.key for case in same.cases}
+    assert asked("works", "acme") in {case.key for case in same.findings}
     assert same.counts[Verdict.MISSING] == 0
     assert as_data(same, Allowed({}, ()))["moved"] is None
 
@@ -229,7 +231,8 @@ def asks(
         id=f"a.py::{name}[cpu-{topology}-{framework}]",
         topology=topology,
         outcome=outcome,
-        properties={"area": area, "framework": framework},
+        area=area,
+        properties={"framework": framework},
     )
     return report(one)
 
@@ -246,11 +249,11 @@ def test_a_move_is_between_those_that_have_cases_in_common() -> None:
 def test_no_case_is_lost_where_several_have_other_processes() -> None:
     base = [asks("x", "a", at) for at in ("4", "4@host", "4@slice")]
     found = compare(base, [asks("x", "b", "4@chip")])
-    assert {case.key: case.verdict for case in found.cases} == {
+    assert {case.key: case.verdict for case in found.findings} == {
         "a.py::x[cpu-4@chip-a..b]": "unchanged",
         "a.py::x[cpu-4@host-a]": "missing",
         "a.py::x[cpu-4@slice-a]": "missing",
     }
     exact = compare(base, [asks("x", "b", "4@host")])
-    assert "a.py::x[cpu-4@host-a..b]" in {case.key for case in exact.cases}
+    assert "a.py::x[cpu-4@host-a..b]" in {case.key for case in exact.findings}
     assert exact.counts[Verdict.MISSING] == 2

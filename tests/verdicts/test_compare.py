@@ -20,7 +20,8 @@ from harness.render import comparison_github, comparison_json, comparison_text
 from harness.verdicts.allow import Allowed, apply
 from harness.verdicts.allow_file import load
 from harness.verdicts.compare import compare, decide
-from harness.verdicts.comparison import ComparedCase, Comparison
+from harness.verdicts.comparison import Comparison
+from harness.verdicts.finding import Finding
 from harness.verdicts.groups import groups
 from harness.verdicts.upstream import Row
 from harness.verdicts.words import Verdict
@@ -46,11 +47,11 @@ def compared(reports: Reports) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def found(compared: Comparison) -> dict[str, ComparedCase]:
-    return {one.key: one for one in compared.cases}
+def found(compared: Comparison) -> dict[str, Finding]:
+    return {one.key: one for one in compared.findings}
 
 
-def test_verdicts(compared: Comparison, found: dict[str, ComparedCase]) -> None:
+def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
     assert {key: str(one.verdict) for key, one in found.items()} == {
         key("works"): "unchanged",
         key("regresses", "-0"): "regressed",
@@ -71,15 +72,15 @@ def test_verdicts(compared: Comparison, found: dict[str, ComparedCase]) -> None:
         "test_placed.py::test_placed[cpu-4]": "unchanged",
     }
     assert compared.counts[Verdict.REGRESSED] == 4
-    assert [f.verdict for f in compared.cases] == sorted(
-        (f.verdict for f in compared.cases), key=list(Verdict).index
+    assert [f.verdict for f in compared.findings] == sorted(
+        (f.verdict for f in compared.findings), key=list(Verdict).index
     )
 
 
-def test_what_is_known_of_each(found: dict[str, ComparedCase]) -> None:
+def test_what_is_known_of_each(found: dict[str, Finding]) -> None:
     regressed = found[key("regresses", "-1")]
     assert (regressed.layer, regressed.issues) == ("numbers", ("pytorch/xla#1",))
-    assert regressed.failure.startswith("harness.model.mismatch.NumbersError: rank 1: 9 at 0x")
+    assert regressed.message.startswith("harness.model.mismatch.NumbersError: rank 1: 9 at 0x")
     assert (str(regressed.base), str(regressed.candidate)) == ("1 ok", "1 broken")
     assert found[key("regresses_as_expected")].issues == ("pytorch/xla#3",)
     assert found[key("fixed_unexpectedly")].issues == ("pytorch/xla#3",)
@@ -91,14 +92,14 @@ def test_what_is_known_of_each(found: dict[str, ComparedCase]) -> None:
     assert str(found[key("sometimes_breaks")].candidate) == "1 ok, 1 broken"
 
 
-def test_why_it_is_not_measured(found: dict[str, ComparedCase]) -> None:
+def test_why_it_is_not_measured(found: dict[str, Finding]) -> None:
     missing = "not collected: the case is in no report of this stack"
-    assert found[key("skipped_now")].failure == "skipped: no such device"
-    assert found[key("gone")].failure == missing
-    assert found["test_placed.py::test_placed[cpu-2]"].failure == (
+    assert found[key("skipped_now")].message == "skipped: no such device"
+    assert found[key("gone")].message == missing
+    assert found["test_placed.py::test_placed[cpu-2]"].message == (
         "left out: topology 2: run with --topology 2"
     )
-    assert found["test_other.py::test_file_gone[cpu-4]"].failure == (
+    assert found["test_other.py::test_file_gone[cpu-4]"].message == (
         "can't be collected: ModuleNotFoundError: No module named 'no_such_module'"
     )
 
@@ -107,8 +108,8 @@ def test_left_out_of_one_lane_is_not_left_out_of_all(reports: Reports) -> None:
     """Each lane's report leaves out the other lanes' cases."""
     candidate = reports("candidate")
     whole = replace(candidate, left_out={}, uncollected={})
-    found = {f.key: f for f in compare([reports("base")], [candidate, whole]).cases}
-    assert found["test_placed.py::test_placed[cpu-2]"].failure.startswith("not collected")
+    found = {f.key: f for f in compare([reports("base")], [candidate, whole]).findings}
+    assert found["test_placed.py::test_placed[cpu-2]"].message.startswith("not collected")
 
 
 def test_lanes_and_shards_are_one_side(reports: Reports) -> None:
@@ -216,8 +217,8 @@ HOSTILE = "a | b `c` ``d`` <img src=x> [l](http://x) @who \\| *e*\r\n# title"
 
 
 def test_hostile_text_stays_in_its_cell() -> None:
-    bad = result("x|y`<b>", outcome=Kind.FAILED, failure=HOSTILE, layer="trace|")
-    bad = replace(bad, properties={"area": "a", "upstream": "not|an|issue"})
+    bad = result("x|y`<b>", outcome=Kind.FAILED, message=HOSTILE, layer="trace|")
+    bad = replace(bad, upstream=("not|an|issue",))
     good = replace(bad, outcome=Kind.PASSED)
     found = compare([report(good, stack="o|d")], [report(bad, stack="<new>\n@you")])
     shown = comparison_github.summary(found)
@@ -243,8 +244,8 @@ def test_versions_side_by_side() -> None:
 
 
 def test_component_is_named(compared: Comparison) -> None:
-    cases = tuple(replace(f, component="torch_xla") for f in compared.cases)
-    attributed = replace(compared, cases=cases)
+    cases = tuple(replace(f, component="torch_xla") for f in compared.findings)
+    attributed = replace(compared, findings=cases)
     assert "| torch_xla | `test_inner" in comparison_github.summary(attributed)
     assert "numbers, pytorch/xla#1, carried by torch_xla" in "\n".join(
         comparison_text.lines(attributed)
@@ -304,7 +305,7 @@ signed_off_by = "A. Person"
     )
 
 
-CALLS = {"host_calls_trace": "1000", "host_calls_dispatch": "1", "python": "3.12.1", "area": "a"}
+CALLS = {"host_calls_trace": "1000", "host_calls_dispatch": "1", "python": "3.12.1"}
 
 
 @pytest.mark.parametrize(
@@ -327,7 +328,7 @@ def test_slower_on_the_host(changes: dict[str, str], slower: list[tuple[str, int
         return report(result("x", outcome=Kind.PASSED, properties=calls), stack=stack)
 
     found = compare([side("a", CALLS)], [side("b", CALLS | changes)])
-    (case,) = found.cases
+    (case,) = found.findings
     assert [(cost.what, cost.was, cost.now) for cost in case.costs] == slower
     assert case.verdict == (Verdict.SLOWER if slower else Verdict.UNCHANGED)
     decision = decide(found)
@@ -342,7 +343,7 @@ def test_of_several_runs_the_fewest_calls_count() -> None:
 
     def answer(*calls: str) -> Verdict:
         first, *again = (side("b", each) for each in calls)
-        return compare([side("a", "1000")], [first], (), again).cases[0].verdict
+        return compare([side("a", "1000")], [first], (), again).findings[0].verdict
 
     assert answer("2000") == Verdict.SLOWER
     assert answer("2000", "1010") == Verdict.UNCHANGED
@@ -361,7 +362,7 @@ def test_slower_steps_are_shown() -> None:
     assert case["costs"] == [{"what": "trace", "was": 28700, "now": 64400, "unit": "calls"}]
 
 
-COMPILED = {"aot_vmem": "8454144", "aot_vector_spills": "0", "aot_bytes_across": "0", "area": "a"}
+COMPILED = {"aot_vmem": "8454144", "aot_vector_spills": "0", "aot_bytes_across": "0"}
 
 
 @pytest.mark.parametrize(
@@ -383,7 +384,7 @@ def test_larger_as_compiled(changes: dict[str, str], larger: list[str]) -> None:
         return report(result("x", outcome=Kind.PASSED, properties=numbers), stack=stack)
 
     found = compare([side("a", COMPILED)], [side("b", COMPILED | changes)])
-    (case,) = found.cases
+    (case,) = found.findings
     assert [str(cost) for cost in case.costs] == larger
     assert case.verdict == (Verdict.LARGER if larger else Verdict.UNCHANGED)
     decision = decide(found)

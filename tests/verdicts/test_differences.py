@@ -44,8 +44,7 @@ def compiled(*inside: str, across: tuple[str, ...] = ()) -> dict[str, str]:
 
 
 def side(stack: str, properties: dict[str, str]) -> Report:
-    found = {"area": "a", **properties}
-    return report(result("x", outcome=Kind.PASSED, properties=found), stack=stack)
+    return report(result("x", outcome=Kind.PASSED, properties=properties), stack=stack)
 
 
 def compared(was: dict[str, str], now: dict[str, str]) -> Comparison:
@@ -55,7 +54,7 @@ def compared(was: dict[str, str], now: dict[str, str]) -> Comparison:
 def test_a_collective_that_leaves_its_loop() -> None:
     """https://github.com/openxla/xla/issues/49143: the sum of a loop's steps became one step's."""
     found = compared(compiled(f"{INSIDE}, ? times a step"), compiled(INSIDE))
-    (case,) = found.cases
+    (case,) = found.findings
     assert case.verdict == Verdict.CHANGED
     said = f"collectives inside a slice: {INSIDE}, ? times a step -> {INSIDE}"
     assert case.note == f"other facts: {said}"
@@ -94,14 +93,14 @@ def test_a_collective_that_leaves_its_loop() -> None:
     ],
 )
 def test_a_change_of_any_fact(was: dict[str, str], now: dict[str, str], change: str) -> None:
-    (case,) = compared(was, now).cases
+    (case,) = compared(was, now).findings
     assert case.verdict == (Verdict.CHANGED if change else Verdict.UNCHANGED)
     assert change in case.note
 
 
 def test_a_rerun_that_agrees_settles_it() -> None:
     was, now = side("a", compiled(INSIDE)), side("b", compiled())
-    (case,) = compare([was], [now], [], [side("b", compiled(INSIDE))]).cases
+    (case,) = compare([was], [now], [], [side("b", compiled(INSIDE))]).findings
     assert case.verdict == Verdict.UNCHANGED
 
 
@@ -116,7 +115,7 @@ def test_a_rerun_that_agrees_settles_it() -> None:
     ],
 )
 def test_what_is_asked_more_often(fact: str, was: str, now: str, said: str) -> None:
-    (case,) = compared({fact: was}, {fact: now}).cases
+    (case,) = compared({fact: was}, {fact: now}).findings
     assert [str(cost) for cost in case.costs] == ([said] if said else [])
     assert case.verdict == (Verdict.SLOWER if said else Verdict.UNCHANGED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from harness.diagnosis.cause import Cause
 from harness.history.store import History
 from harness.model.outcome import BROKEN, DECLARABLE, OUTCOMES_SQL, WORKS, Kind
 from harness.render import nightly_github, nightly_text
-from harness.verdicts.nightly import NightVerdict, Verdicts, judge
+from harness.verdicts.costs import Cost
+from harness.verdicts.finding import Finding
+from harness.verdicts.nightly import Verdicts, judge
 from harness.verdicts.rules import SQL, statement
 from harness.verdicts.words import CHANGES_SQL, NIGHTLY, Verdict
 
@@ -42,7 +45,7 @@ def judged(history: History, runs: list[str]) -> Verdicts:
     return history.ask(lambda connection: judge(connection, runs))
 
 
-def said(verdict: NightVerdict) -> Said:
+def said(verdict: Finding) -> Said:
     night = (datetime.fromisoformat(verdict.run[:8]).date() - nights.FIRST.date()).days
     function = re.sub(r".*::test_(\w+)\[.*", r"\1", verdict.case)
     return night, verdict.stack, str(verdict.verdict), function
@@ -53,7 +56,7 @@ def run_of(runs: list[str], night: int, stack: str = "2.9.0") -> str:
 
 
 def test_what_was_planted_is_found_and_nothing_else(judged: Verdicts) -> None:
-    found = sorted(map(said, judged.found))
+    found = sorted(map(said, judged.findings))
     assert sorted(nights.due()) == found
 
 
@@ -67,7 +70,7 @@ def test_one_night_alone_is_judged_the_same(
 ) -> None:
     run = run_of(runs, night)
     alone = history.ask(lambda connection: judge(connection, [run]))
-    assert alone.found == tuple(v for v in judged.found if v.run == run)
+    assert alone.findings == tuple(v for v in judged.findings if v.run == run)
     assert alone.runs == (run,)
 
 
@@ -75,12 +78,12 @@ def test_days_bound_what_is_looked_at(history: History, runs: list[str]) -> None
     """Of a case that broke on night 20 nobody knows after 5 days that it ever worked."""
     run = run_of(runs, 30)
     found = history.ask(lambda connection: judge(connection, [run], days=5))
-    (still,) = (v for v in found.found if "test_regresses[" in v.case)
+    (still,) = (v for v in found.findings if "test_regresses[" in v.case)
     assert (still.verdict, still.since) == (Verdict.STILL_FAILING, run_of(runs, 25))
 
 
 def test_since_when_and_against_what(runs: list[str], judged: Verdicts) -> None:
-    by = {said(v): v for v in judged.found}
+    by = {said(v): v for v in judged.findings}
     still = by[30, "2.9.0", "still failing", "regresses"]
     assert (still.since, still.before) == (run_of(runs, 20), run_of(runs, 29))
     regressed = by[20, "nightly", "regressed", "regresses"]
@@ -89,10 +92,10 @@ def test_since_when_and_against_what(runs: list[str], judged: Verdicts) -> None:
     # The skipped nights between are no answers.
     assert by[38, "2.9.0", "regressed", "skips"].before == run_of(runs, 27)
     slower = by[32, "2.9.0", "slower", "slows"]
-    assert (slower.number, slower.since) == ("duration", run_of(runs, 30))
-    assert 1.4 < (slower.now or 0) / (slower.was or 1) < 1.8
-    compiles = by[43, "nightly", "slower", "compiles_more"]
-    assert (compiles.number, compiles.was, compiles.now) == ("compilations", 3, 4)
+    (rise,) = slower.costs
+    assert (rise.what, rise.unit, slower.since) == ("duration", "s", run_of(runs, 30))
+    assert 1.4 < rise.now / rise.was < 1.8
+    assert by[43, "nightly", "slower", "compiles_more"].costs == (Cost("compilations", 3, 4, ""),)
     assert by[28, "2.9.0", "missing", "skips"].outcome == "skipped"
     assert by[35, "2.9.0", "missing", "goes_and_returns"].outcome == ""
 
@@ -123,8 +126,8 @@ def test_case_that_a_rerun_changes_is_flaky(tmp_path: Path) -> None:
     history = History(tmp_path / "history")
     history.record(sorted(tmp_path.glob("*.xml")))
     runs = [Path(name).stem for name in history.files.listed().names]
-    found = history.ask(lambda connection: judge(connection, runs)).found
-    assert [(str(v.verdict), v.case, v.run) for v in found] == [
+    found = history.ask(lambda connection: judge(connection, runs)).findings
+    assert [(str(v.verdict), v.key, v.run) for v in found] == [
         ("flaky", "a", run) for run in runs[1:8]
     ]
 
@@ -167,6 +170,18 @@ def test_command(history: History, tmp_path: Path, night: int, code: int, answer
     assert max(map(len, plain)) <= 80
     assert summary.read_text().startswith(f"from another step\n\n**{answer}**")
     assert (done.stdout.count("::error ") > 0) == (code == 1)
+
+
+def test_json_has_the_documented_keys(history: History, runs: list[str]) -> None:
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    (row,) = (line for line in text.splitlines() if line.startswith("| `verdict` |"))
+    run = run_of(runs, 32)
+    done = command("verdict", run, "--history", history.location, "--json")
+    findings = json.loads(done.stdout)
+    assert {frozenset(each) for each in findings} == {frozenset(re.findall(r"`(\w+)`", row))}
+    (slower,) = (each for each in findings if each["verdict"] == "slower")
+    assert (slower["number"], slower["run"]) == ("duration", run)
+    assert slower["now"] > slower["was"] > 0
 
 
 @pytest.mark.parametrize(
@@ -218,12 +233,13 @@ def hostile(judged: Verdicts) -> Verdicts:
     first = judged.of(Verdict.REGRESSED)[0]
     bad = replace(
         first,
+        key="::stop-commands::x,y:z/%\x1b]0;title\x07 @cpu",
         case="::stop-commands::x,y:z/%\x1b]0;title\x07",
         message=HOSTILE,
-        upstream=("a|b\n## c",),
+        issues=("a|b\n## c",),
         layer="<script>",
     )
-    return replace(judged, found=(bad,), causes=(), runs=(first.run,))
+    return replace(judged, findings=(bad,), causes=(), runs=(first.run,))
 
 
 def test_hostile_text_steers_no_terminal_and_no_job(hostile: Verdicts) -> None:

@@ -3,7 +3,7 @@
 -- of its stack and lane skipped it or does not have it. `since` is the first run that says so,
 -- `before` the last good one.
 SELECT
-    'broken' AS state, n.run, n.stack, n.lane, n.topology, n.case, b.before_run AS before, n.since,
+    'regressed' AS verdict, n.run, n.stack, n.lane, n.topology, n.case, b.before_run AS before, n.since,
     f.run IS NOT NULL AS flaky
 FROM (
     SELECT
@@ -21,7 +21,7 @@ LEFT JOIN flaky f
 WHERE n.place = 1 AND n.answer = 'broken' AND b.before = 'works'
 UNION ALL
 SELECT
-    'missing' AS state, l.run, m.stack, m.lane, m.topology, m.case, m.run AS before,
+    'missing' AS verdict, l.run, m.stack, m.lane, m.topology, m.case, m.run AS before,
     (
         SELECT MIN(r.run) FROM runs r
         WHERE r.stack = m.stack AND r.lane = m.lane AND r.run > m.run
