@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -23,18 +23,28 @@ class Registry(Mapping[str, T]):
     no entry's module.
     """
 
-    def __init__(self, noun: str, interface: type[Any], own: Mapping[str, str]) -> None:
-        """``noun`` names one object in messages, and, in the plural, the entry point group."""
+    def __init__(
+        self,
+        noun: str,
+        interface: type[Any],
+        own: Mapping[str, str],
+        derived: Callable[[], Mapping[str, Callable[[], T]]] = dict,
+    ) -> None:
+        """``noun`` names one object in messages, and, in the plural, the entry point group.
+
+        ``derived`` names further objects, which follow from entries of another registry.
+        """
         self.group = f"xla_harness.{noun}s"
         self._noun, self._interface = noun, interface
         self._own = [EntryPoint(name, value, self.group) for name, value in own.items()]
         self._made: dict[str, T] = {}
+        self._derive = derived
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter({**self._entries, **self._derived})
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len({**self._entries, **self._derived})
 
     def __getitem__(self, name: str) -> T:
         """Return the entry of that name.
@@ -42,12 +52,17 @@ class Registry(Mapping[str, T]):
         Raises KeyError for an unknown name and BadInputError for an entry that can't be used.
         """
         if name not in self._made:
-            self._made[name] = self._make(self._entries[name])
+            entry = self._entries.get(name)
+            self._made[name] = self._make(entry) if entry else self._derived[name]()
         return self._made[name]
 
     def own(self) -> list[T]:
         """Return the harness's own entries, which are the same on every machine."""
         return [self[entry.name] for entry in self._own]
+
+    @cached_property
+    def _derived(self) -> Mapping[str, Callable[[], T]]:
+        return self._derive()
 
     @cached_property
     def _entries(self) -> dict[str, EntryPoint]:

@@ -12,7 +12,7 @@ from harness.platforms import PLATFORMS
 
 def _platforms(platform: str) -> str:
     """Return what JAX has to look for: without any platform it would look for a TPU first."""
-    return platform if platform == "cpu" else PLATFORMS[platform].frameworks["jax"]
+    return "cpu" if platform == "cpu" else PLATFORMS[platform].frameworks.get("jax", "cpu")
 
 
 class Jax(Framework):

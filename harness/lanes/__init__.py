@@ -1,21 +1,36 @@
 """The lanes a case can run on. A new lane is one module here and one entry in ``LANES``.
 
-An installed package adds one with an entry point in the group ``xla_harness.lanes``.
+An installed package adds one with an entry point in the group ``xla_harness.lanes``. Each platform
+has a lane of virtual devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 
 from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes.lane_protocol import Lane
 from harness.model.topology import Topology
+from harness.platforms import PLATFORMS
 from harness.registry import Registry
 
 __all__ = ["DEFAULT_LANE", "LANES", "Lane", "check_named_platforms", "lane_can", "lane_named"]
 
 DEFAULT_LANE = "cpu"  # needs nothing but the frameworks themselves
+
+
+def _virtual_lanes() -> Mapping[str, Callable[[], Lane]]:
+    return {f"virtual-{name}": partial(_virtual_lane, name) for name in PLATFORMS}
+
+
+def _virtual_lane(platform: str) -> Lane:
+    # By its name, as the others below: what only names lanes imports none of them.
+    lane: Lane = import_module("harness.lanes.virtual.lane").VirtualLane(PLATFORMS[platform])
+    return lane
+
 
 # In the order of what a case costs there, the cheapest first.
 LANES: Registry[Lane] = Registry(
@@ -27,6 +42,7 @@ LANES: Registry[Lane] = Registry(
         "tpu-aot": "harness.lanes.aot.lane:TpuAotLane",
         "tpu": "harness.lanes.hardware.lane:TpuLane",
     },
+    _virtual_lanes,
 )
 
 

@@ -105,7 +105,7 @@ class Topology:
     @property
     def bounds(self) -> tuple[int, int, int]:
         """Chips of one slice along x, y and z."""
-        x, y, z = (*(self.grid or generation_named(self.generation).bounds(self.chips)), 1)[:3]
+        x, y, z = (*(self.grid or generation_named(self.generation).bounds(self.chips)), 1, 1)[:3]
         return x, y, z
 
     @property

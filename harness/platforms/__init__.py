@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from harness.platforms.description import Generation, Platform, generation_among
 from harness.registry import Registry
 
-__all__ = ["PLATFORMS", "VARIABLE", "Generation", "Platform", "generation_named", "platform_here"]
+__all__ = [
+    "PLATFORMS",
+    "VARIABLE",
+    "Generation",
+    "Platform",
+    "generation_named",
+    "platform_here",
+]
 
 VARIABLE = "XLA_HARNESS_PLATFORM"  # the platform whose variables a lane has set in this process
 _DEFAULT = "tpu"
@@ -28,7 +35,12 @@ def generation_named(name: str) -> Generation:
     """
     if not name:
         return PLATFORMS[_DEFAULT].generation("")
-    return generation_among([g for each in PLATFORMS.values() for g in each.generations], name)
+    generations: list[Generation] = []
+    for platform in PLATFORMS.values():  # the harness's own first
+        generations += platform.generations
+        if any(name in generation.names for generation in platform.generations):
+            break
+    return generation_among(generations, name)
 
 
 def platform_here(environment: Mapping[str, str] = os.environ) -> Platform:

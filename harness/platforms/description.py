@@ -58,6 +58,11 @@ class Generation:
     pci: int = 0  # the device id of a chip, by which frameworks find it
     other_names: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return all names by which a topology may call it."""
+        return self.name, *self.other_names
+
     def accelerator_type(self, chips: int) -> str:
         """``v6e-8`` for a slice of 8 chips."""
         return f"{self.accelerator}-{chips * self._counted_of_a_chip}"
@@ -113,6 +118,8 @@ class Generation:
 class LaunchVariables:
     """Names of the variables in which launchers tell a process its place in a job.
 
+    The plugin is told them in this order, up to ``arguments``.
+
     Attributes:
         slices: how many slices the job has.
         slice: this process's own slice, from 0.
@@ -155,6 +162,9 @@ class Platform:
         default: the generation of a topology that names none; its chips are one device each.
         generations: all that there are.
         pjrt_name: what the plugin answers when it is asked for the name of its platform.
+        device: what it says of a device, with {id}, {process}, {slice}, {x}, {y}, {z} and {core}.
+        attributes: a device's attributes on a generation and so many slices, with the same numbers:
+            ``{x},{y}`` is a list, ``{core}`` a number, and anything else text.
         frameworks: what makes each framework use it: JAX_PLATFORMS, PJRT_DEVICE. torch_xla does
             not know every platform.
         loading: the variables that make frameworks load the plugin, with its path as ``{plugin}``.
@@ -172,6 +182,8 @@ class Platform:
     default: str
     generations: tuple[Generation, ...]
     pjrt_name: str
+    device: str
+    attributes: Callable[[Generation, int], Mapping[str, str]]
     frameworks: Mapping[str, str]
     loading: Mapping[str, str]
     launch: LaunchVariables
@@ -188,7 +200,7 @@ class Platform:
 def generation_among(generations: Sequence[Generation], name: str) -> Generation:
     """Return the generation of that name; raises BadInputError, with near matches."""
     for generation in generations:
-        if name in (generation.name, *generation.other_names):
+        if name in generation.names:
             return generation
     names = [generation.name for generation in generations]
     near = get_close_matches(name, names, n=1, cutoff=0.3)

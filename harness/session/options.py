@@ -17,7 +17,7 @@ from harness.errors import BadInputError
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
 from harness.job import job
-from harness.lanes import Lane, check_named_platforms, lane_can, lane_named
+from harness.lanes import LANES, Lane, check_named_platforms, lane_can, lane_named
 from harness.left_out import LeftOut
 from harness.model.topology import PROCESSES, Target, Topology
 from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, read_durations
@@ -35,7 +35,7 @@ def add_options(parser: pytest.Parser) -> None:
     where.addoption(
         "--lane",
         metavar="NAMES",
-        help="lanes to run on, as cpu or cpu,virtual-tpu (default: the first that a case names)",
+        help=f"lanes to run on, of {', '.join(LANES)} (default: the first that a case names)",
     )
     where.addoption(
         "--topology",

@@ -400,7 +400,7 @@ def test_the_first_framework_that_is_imported_is_prepared_too(tmp_path: Path) ->
     startup = Path(library.__file__).with_name("startup")
     ran = subprocess.run(
         (sys.executable, "-c", code),
-        env={"PYTHONPATH": f"{startup}:{tmp_path}", "TPU_LIBRARY_PATH": str(library.PLUGIN)},
+        env={"PYTHONPATH": f"{startup}:{tmp_path}", "VIRTUAL_TPU_PLUGIN": str(library.PLUGIN)},
         capture_output=True,
         text=True,
         check=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping
+from dataclasses import astuple
 
 from harness import frameworks
 from harness.errors import BadInputError
@@ -60,6 +61,7 @@ class TpuLane(Lane):
             **frameworks.environment(TPU.name, topology.total),
             "TPU_LIBRARY_PATH": str(library.PLUGIN),
             FORWARD: libtpu(),
+            "VIRTUAL_TPU_LAUNCH": ",".join(astuple(TPU.launch)),
             TPU.launch.no_discovery: None,
         }
 

@@ -16,7 +16,7 @@ from typing import Any
 import wrapt
 
 from harness.lanes import events
-from harness.lanes.virtual import newer_programs, unreduced
+from harness.lanes.virtual import in_own_words, newer_programs, unreduced
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual.lowering import operations
 from harness.lanes.virtual.submitted import written_as
@@ -24,7 +24,7 @@ from harness.lanes.virtual.submitted import written_as
 _COMPILE = "backend_compile_and_load"
 _TOO_NEW = "Failed to serialize StableHLO"
 _REFUSAL = (
-    "virtual TPU: JAX writes programs in the StableHLO that XLA's CPU compiler reads, which has no"
+    "JAX writes programs in the StableHLO that XLA's CPU compiler reads, which has no"
     " such operation. Collectives that are done in the function that starts them run on lane"
     " virtual-tpu; lane tpu-aot asks libtpu's compiler"
 )
@@ -56,7 +56,7 @@ def _compile(
         original = original or _original(given)
         count = make_synchronous(module)
         if not count and not original:
-            raise type(error)(f"{text[0]}\n{_REFUSAL}") from None
+            raise type(error)(f"{text[0]}\n{in_own_words(_REFUSAL)}") from None
     _count("asynchronous collective", count)
     if not count:
         newer_programs.make_unknown(module)

@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -98,6 +99,7 @@ def environment(topology: Topology, platform: Platform) -> dict[str, str | None]
     """
     generation, launch = platform.generation(topology.generation), platform.launch
     topology = topology.on(platform)
+    attributes = platform.attributes(generation, topology.slices)
     return {
         **frameworks.environment(platform.name, topology.total),
         **{name: text.format(plugin=PLUGIN) for name, text in platform.loading.items()},
@@ -106,8 +108,12 @@ def environment(topology: Topology, platform: Platform) -> dict[str, str | None]
         "VIRTUAL_TPU_PYTHON": sys.executable,
         "VIRTUAL_TPU_TOPOLOGY": f"{topology.slices}x{topology.devices}",
         "VIRTUAL_TPU_BOUNDS": _written(topology.bounds),
+        "VIRTUAL_TPU_TITLE": platform.title,
+        "VIRTUAL_TPU_NAME": platform.pjrt_name,
+        "VIRTUAL_TPU_DEVICE": platform.device,
+        "VIRTUAL_TPU_ATTRIBUTES": ";".join(f"{k}={v}" for k, v in attributes.items()),
+        "VIRTUAL_TPU_LAUNCH": ",".join(astuple(launch)),
         "VIRTUAL_TPU_KIND": generation.device_kind,
-        "VIRTUAL_TPU_CORES": str(generation.cores),
         "VIRTUAL_TPU_MEMORY": str(generation.device_memory),
         "VIRTUAL_TPU_CHIPS": str(topology.chips * (1 if topology.processes else topology.slices)),
         "VIRTUAL_TPU_PLATFORM": platform.version(generation, topology.slices),

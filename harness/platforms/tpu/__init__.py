@@ -24,6 +24,13 @@ def _version(generation: Generation, slices: int) -> str:
     return f"{wrapper}TFRT {generation.device_kind}\n{_libtpu_build()} virtual TPU"
 
 
+def _attributes(generation: Generation, slices: int) -> dict[str, str]:
+    """Return what libtpu says of a device: its slice only if there are several."""
+    several = {"slice_index": "{slice}"} if slices > 1 else {}
+    core = {"core_on_chip": "{core}", "num_cores": str(generation.cores)}
+    return {"coords": "{x},{y},{z}", **core, **several}
+
+
 _IS_MACHINE = ("jax._src.cloud_tpu_init", "jax._src.clusters.cluster")
 
 TPU = Platform(
@@ -32,6 +39,8 @@ TPU = Platform(
     default="v6e",
     generations=GENERATIONS,
     pjrt_name="tpu",
+    device="TPU_{id}(process={process},({x},{y},{z},{core}))",
+    attributes=_attributes,
     # On a machine with a TPU JAX itself looks for these two.
     frameworks={"jax": "tpu,cpu", "torch_xla": "TPU"},
     loading={"TPU_LIBRARY_PATH": "{plugin}"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
+from harness.lanes.virtual import in_own_words
 from harness.lanes.virtual.executor.connected_ranks import Execution, Rank
 from harness.lanes.virtual.executor.folding import (
     devices_named,
@@ -18,8 +19,6 @@ from harness.lanes.virtual.executor.meeting_history import MeetingHistory
 from harness.lanes.virtual.executor.processes import rank_of
 from harness.lanes.virtual.executor.programs import ProgramCollective
 from harness.lanes.virtual.executor.transfers import End
-
-PREFIX = "virtual TPU: the job can't go on: "
 
 
 class Diagnosis:
@@ -269,7 +268,8 @@ class Diagnosis:
     @property
     def reason(self) -> str:
         """All of it but the stacks."""
-        return PREFIX + "\n".join([*self._lines, *self._history.parted])
+        lines = "\n".join([*self._lines, *self._history.parted])
+        return in_own_words(f"the job can't go on: {lines}")
 
     def _blame(self, of: Mapping[int, Execution], keys: Mapping[int, Hashable]) -> list[int]:
         """Return the devices that differ from most, and note their ranks as the culprits."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 
+from harness.lanes.virtual import in_own_words
 from harness.lanes.virtual.executor.connected_ranks import (
     MOST_MESSAGE,
     Execution,
@@ -57,7 +58,8 @@ class Server:
                 self._turn(LOOK)
                 self._job.go_on()
             except Exception:  # whatever it is, the ranks must hear of it
-                self._job.tell(f"virtual TPU: the job's executor failed:\n{traceback.format_exc()}")
+                why = f"the job's executor failed:\n{traceback.format_exc()}"
+                self._job.tell(in_own_words(why))
 
     def _turn(self, seconds: float) -> None:
         """Hear what ranks say, for that long at the most."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
+from harness.lanes.virtual import in_own_words
 from harness.lanes.virtual.executor.connected_ranks import Rank, SharedSegment
 
 
@@ -77,8 +78,8 @@ class Transfers:
             return
         target, source = self._receiving.pop(to), self._sending.pop(to)
         if target.size != source.size:
-            why = (
-                f"virtual TPU: rank {source.rank.number} sends {source.size} bytes, and rank "
+            why = in_own_words(
+                f"rank {source.rank.number} sends {source.size} bytes, and rank "
                 f"{target.rank.number} receives {target.size}{_from(source)}{_from(target)}"
             )
             for end in (source, target):
@@ -90,8 +91,8 @@ class Transfers:
 
     def _refuse(self, end: End, to: str) -> None:
         """Tell a rank that what it sends nobody receives."""
-        why = f"virtual TPU: rank {end.rank.number} sends {end.size} bytes to {to}{_from(end)}"
-        end.rank.send(f"untransferred {end.number}", why)
+        why = f"rank {end.rank.number} sends {end.size} bytes to {to}{_from(end)}"
+        end.rank.send(f"untransferred {end.number}", in_own_words(why))
 
 
 def _from(end: End) -> str:

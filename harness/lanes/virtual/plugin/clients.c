@@ -8,14 +8,15 @@
 // Write the options that libtpu reads from a variable of its own when the first client is created.
 // Nothing reads them here: each is an event.
 static void write_init_args(const void *caller) {
-  static const char NAME[] = "LIBTPU_INIT_ARGS", SPACE[] = " \t\n";
+  static const char SPACE[] = " \t\n";
   static atomic_flag is_written = ATOMIC_FLAG_INIT;
-  const char *at = getenv(NAME);
+  const char *at = launch_value(LAUNCH_ARGUMENTS);
   if (at == NULL || atomic_flag_test_and_set(&is_written)) return;
   while (*(at += strspn(at, SPACE)) != '\0') {
     const size_t size = strcspn(at, SPACE);
     char text[160], quoted[320];
-    snprintf(text, sizeof text, "%s %.*s", NAME, (int)(size < 128 ? size : 128), at);
+    snprintf(text, sizeof text, "%s %.*s", launch_name(LAUNCH_ARGUMENTS),
+             (int)(size < 128 ? size : 128), at);
     event_write("option", caller, NULL, ", \"option\": %s",
                 event_quote(quoted, sizeof quoted, text));
     at += size;

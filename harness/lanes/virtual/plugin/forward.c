@@ -16,9 +16,9 @@ static PJRT_Api *copy;
 #define REACHES(args, type, field) ((args)->struct_size >= PJRT_STRUCT_SIZE(type, field))
 
 // Read a number from a variable, or return `otherwise`: what can't be read is libtpu's to refuse.
-static int number(const char *name, int least, int otherwise) {
+static int number(LaunchVariable which, int least, int otherwise) {
   int value = otherwise;
-  number_whole(getenv(name), least, INT_MAX, &value);
+  number_whole(launch_value(which), least, INT_MAX, &value);
   return value;
 }
 
@@ -26,14 +26,14 @@ static int number(const char *name, int least, int otherwise) {
 // other.
 static PJRT_Error *create(PJRT_Client_Create_Args *args) {
   const void *caller = __builtin_return_address(0);
-  const char *guard = getenv("SKIP_MEGASCALE_PJRT_CLIENT");
-  const int slices = number("MEGASCALE_NUM_SLICES", 1, 1);
+  const char *guard = launch_value(LAUNCH_NO_DISCOVERY);
+  const int slices = number(LAUNCH_SLICES, 1, 1);
   const char *discovery =
       slices > 1 && (guard == NULL || strcmp(guard, "true") != 0) ? "true" : "false";
   char *stack = python_stack();
   event_write("client", caller, stack,
               ", \"slices\": %d, \"slice\": %d, \"discovery\": %s, \"waits\": %s", slices,
-              number("MEGASCALE_SLICE_ID", 0, 0), discovery, discovery);
+              number(LAUNCH_SLICE, 0, 0), discovery, discovery);
   free(stack);
   PJRT_Error *error = real->PJRT_Client_Create(args);
   if (*discovery == 't') {

@@ -6,6 +6,7 @@ it. So this folder comes first on ``PYTHONPATH``. Nothing is imported before a f
 
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -30,8 +31,9 @@ class _FirstFramework:
         try:
             from harness.lanes.virtual import process
         except ImportError as error:
+            title = os.environ.get("VIRTUAL_TPU_TITLE", "TPU")
             raise ImportError(
-                f"virtual TPU: {sys.executable} has {name} but no xla-harness, which has to be "
+                f"virtual {title}: {sys.executable} has {name} but no xla-harness, which has to be "
                 f"installed beside it: {error}"
             ) from error
         process.prepare_frameworks()

@@ -25,7 +25,7 @@ static const Wrong WRONG[] = {
     {"VIRTUAL_TPU_BOUNDS", "-2,-2,1", "VIRTUAL_TPU_BOUNDS=-2,-2,1: expected"},
     {"VIRTUAL_TPU_KIND", "", "VIRTUAL_TPU_KIND=(unset): expected a device kind"},
     {"VIRTUAL_TPU_PLATFORM", NULL, "VIRTUAL_TPU_PLATFORM=(unset): expected a platform version"},
-    {"VIRTUAL_TPU_CORES", "none", "VIRTUAL_TPU_CORES=none: expected 1 or 2"},
+    {"VIRTUAL_TPU_NAME", NULL, "VIRTUAL_TPU_NAME=(unset): expected a platform's name, as tpu"},
     {"VIRTUAL_TPU_MEMORY", "32GiB", "VIRTUAL_TPU_MEMORY=32GiB: expected GiB of a device, as 32"},
     {"MEGASCALE_NUM_SLICES", "3", "MEGASCALE_NUM_SLICES=3, but VIRTUAL_TPU_TOPOLOGY=2x4 has 2"},
 };

@@ -31,9 +31,15 @@ void backend_withhold(const char *why);
 const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t size);
 
 // --- errors.c
-// Make an error of the plugin, printf-like; the backend's errors are a different kind of object.
+// Make an error of the plugin, printf-like. It begins with "virtual TPU: ", or as the platform's
+// title is; the backend's errors are a different kind of object.
 PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+// Make an error without that beginning, for a text that has one or is another library's.
+PJRT_Error *error_again(PJRT_Error_Code code, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+// Return "virtual TPU: " and the text, for as long as the process lives. `text` is a literal.
+const char *in_own_words(const char *text);
 void error_destroy(PJRT_Error_Destroy_Args *args);
 void error_message(PJRT_Error_Message_Args *args);
 PJRT_Error *error_get_code(PJRT_Error_GetCode_Args *args);
@@ -92,6 +98,44 @@ void *known_take(Known **list, const void *object);
 // Add an object's entry before the others and return it.
 void *known_add(Known **list, const void *object, void *entry);
 
+// --- description.c
+// What launchers say of a job, in variables that each platform names in its own way.
+typedef enum {
+  LAUNCH_SLICES,             // how many slices the job has
+  LAUNCH_SLICE,              // which of them this process is in
+  LAUNCH_COORDINATOR,        // HOST:PORT where slices discover each other
+  LAUNCH_NO_DISCOVERY,       // "true" if a client is not to wait for the other slices
+  LAUNCH_PROCESS_BOUNDS,     // X,Y,Z: the processes of a slice
+  LAUNCH_CHIPS_PER_PROCESS,  // X,Y,Z
+  LAUNCH_PROCESS,            // which process of its slice this one is
+  LAUNCH_VISIBLE_CHIPS,      // numbers of its chips, with commas between
+  LAUNCH_ARGUMENTS,          // flags of the vendor's runtime
+  LAUNCH_VARIABLES
+} LaunchVariable;
+// Return the platform's name for it.
+const char *launch_name(LaunchVariable which);
+// Return the variable's value; NULL if it is unset or empty.
+const char *launch_value(LaunchVariable which);
+// Return the value of a variable with this name in the same way.
+const char *variable(const char *name);
+// Return how sentences name the platform, as in "virtual TPU".
+const char *platform_title(void);
+
+enum { DEVICE_NUMBERS = 7, MOST_ATTRIBUTES = 8 };
+typedef struct {
+  char name[32], text[64];
+  int64_t numbers[3];
+} Attribute;
+// What a device says of itself. It must stay where it is: its values point into it.
+typedef struct {
+  char text[128];
+  Attribute attributes[MOST_ATTRIBUTES];
+  PJRT_NamedValue values[MOST_ATTRIBUTES];
+  size_t count;
+} DeviceDescription;
+// Describe a device by its id, process, slice, x, y, z and core, as the platform describes its own.
+void description_fill(DeviceDescription *described, const int *numbers);
+
 // --- identity.c
 typedef struct {
   int slices, devices;           // of the whole job, and of one slice
@@ -100,9 +144,8 @@ typedef struct {
   int grid[3];                   // of the processes that a slice's chips are divided among
   int process, processes;        // this one's index in the whole job, and how many there are
   int of_chip;                   // devices that one chip is
-  int cores;                     // of one device
   int64_t memory;                // of one device, in bytes
-  char kind[64], version[512];
+  char name[32], kind[64], version[512];
 } Identity;
 extern Identity identity;
 // Read the environment; NULL, or what is wrong with it.

@@ -10,7 +10,7 @@ static char missing[1024];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 PJRT_Error *backend_missing(void) {
-  return error_new(PJRT_Error_Code_FAILED_PRECONDITION, "virtual TPU: %s", missing);
+  return error_new(PJRT_Error_Code_FAILED_PRECONDITION, "%s", missing);
 }
 
 const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t size) {

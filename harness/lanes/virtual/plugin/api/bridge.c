@@ -18,7 +18,7 @@ static int ends_at(size_t size, const size_t *ends, size_t count) {
 
 static PJRT_Error *refused(const char *call, size_t given, size_t expected) {
   return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                   "virtual TPU: %s was called with a struct of %zu bytes; this plugin's has %zu, "
+                   "%s was called with a struct of %zu bytes; this plugin's has %zu, "
                    "and none that is shorter ends there: it can't be bridged",
                    call, given, expected);
 }

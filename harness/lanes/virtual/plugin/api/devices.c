@@ -98,7 +98,7 @@ PJRT_Error *devices_check_process(void) {
   const pid_t here = getpid();
   if (process == 0 || process == here) return NULL;
   return error_new(PJRT_Error_Code_FAILED_PRECONDITION,
-                   "virtual TPU: process %d was forked after process %d had created its client, "
+                   "process %d was forked after process %d had created its client, "
                    "whose threads a fork does not have: fork before the first use of a device",
                    (int)here, (int)process);
 }
@@ -176,9 +176,8 @@ static PJRT_Error *local_id(PJRT_Device_LocalHardwareId_Args *args) {
 static PJRT_Error *lookup(PJRT_Client_LookupAddressableDevice_Args *args) {
   const Client *client = find(args->client);
   if (args->local_hardware_id < 0 || (size_t)args->local_hardware_id >= client->own_count) {
-    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: local device %d: this process has %zu", args->local_hardware_id,
-                     client->own_count);
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT, "local device %d: this process has %zu",
+                     args->local_hardware_id, client->own_count);
   }
   args->addressable_device = client->own[args->local_hardware_id];
   return NULL;

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,17 +22,53 @@ static const OwnError *own(const PJRT_Error *error) {
   return candidate != NULL && candidate->mark == OURS ? candidate : NULL;
 }
 
-PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...) {
-  va_list arguments, again;
-  va_start(arguments, format);
+static PJRT_Error *make(PJRT_Error_Code code, const char *prefix, const char *format,
+                        va_list arguments) {
+  va_list again;
   va_copy(again, arguments);
-  const int size = vsnprintf(NULL, 0, format, arguments);
-  va_end(arguments);
-  OwnError *error = allocate(1, sizeof *error + (size_t)size + 1, "an error");
-  *error = (OwnError){.mark = OURS, .code = code, .size = (size_t)size};
-  vsnprintf(error->message, (size_t)size + 1, format, again);
+  const size_t before = strlen(prefix);
+  const size_t size = before + (size_t)vsnprintf(NULL, 0, format, arguments);
+  OwnError *error = allocate(1, sizeof *error + size + 1, "an error");
+  *error = (OwnError){.mark = OURS, .code = code, .size = size};
+  memcpy(error->message, prefix, before);
+  vsnprintf(error->message + before, size - before + 1, format, again);
   va_end(again);
   return (PJRT_Error *)error;
+}
+
+PJRT_Error *error_new(PJRT_Error_Code code, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  PJRT_Error *error = make(code, in_own_words(""), format, arguments);
+  va_end(arguments);
+  return error;
+}
+
+PJRT_Error *error_again(PJRT_Error_Code code, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  PJRT_Error *error = make(code, "", format, arguments);
+  va_end(arguments);
+  return error;
+}
+
+const char *in_own_words(const char *text) {
+  enum { MOST = 32 };
+  static struct {
+    const char *text;
+    char whole[128];
+  } known[MOST];
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
+  int i = 0;
+  while (i + 1 < MOST && known[i].text != NULL && strcmp(known[i].text, text) != 0) ++i;
+  if (known[i].text == NULL) {
+    known[i].text = text;
+    snprintf(known[i].whole, sizeof known[i].whole, "virtual %s: %s", platform_title(), text);
+  }
+  const char *whole = known[i].whole;
+  pthread_mutex_unlock(&lock);
+  return whole;
 }
 
 // Destroy an error. The structs of this call and the next two have never changed, so no size is

@@ -112,7 +112,7 @@ static Ledger *ledger_of_log(void) {
     if (memory != MAP_FAILED) ledger = memory;
   }
   if (file >= 0) close(file);
-  if (ledger == NULL) fprintf(stderr, "virtual TPU: %s can't be mapped: %m\n", path);
+  if (ledger == NULL) fprintf(stderr, "%s%s can't be mapped: %m\n", in_own_words(""), path);
   atomic_store_explicit(&mapped, ledger, memory_order_release);
   return ledger;
 }
@@ -165,7 +165,7 @@ void event_write(const char *event, const void *caller, const char *stack, const
       "\"guard\": %s, \"stack\": %s%s}\n",
       event, (int)getpid(), syscall(SYS_gettid), (long long)now.tv_sec, now.tv_nsec,
       event_quote(by, sizeof by, library_of(caller)),
-      event_quote(guard, sizeof guard, getenv("SKIP_MEGASCALE_PJRT_CLIENT")),
+      event_quote(guard, sizeof guard, launch_value(LAUNCH_NO_DISCOVERY)),
       event_quote(quoted, room, stack), members);
   free(large);
   if (size < 0) return;
@@ -173,7 +173,7 @@ void event_write(const char *event, const void *caller, const char *stack, const
   const int error = append(path, line, (size_t)size, ledger);
   if (error != 0) {
     if (ledger != NULL) atomic_store(&ledger->error, error);
-    fprintf(stderr, "virtual TPU: XLA_HARNESS_EVENTS=%s can't be written: %s\n", path,
+    fprintf(stderr, "%s=%s can't be written: %s\n", in_own_words("XLA_HARNESS_EVENTS"), path,
             strerror(error));
   }
   free(line);

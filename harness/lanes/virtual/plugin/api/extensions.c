@@ -39,8 +39,8 @@ static PJRT_Error *allocate_host_memory(AllocateArgs *args) {
   args->deleter = release;
   args->state = NULL;
   if (args->memory != NULL || args->size == 0) return NULL;
-  return error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED,
-                   "virtual TPU: no %zu bytes of host memory left", args->size);
+  return error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED, "no %zu bytes of host memory left",
+                   args->size);
 }
 
 typedef struct {
@@ -64,7 +64,7 @@ static PJRT_Error *chip_count(CountArgs *args) {
 static PJRT_Error *unanswered(CountArgs *args) {
   (void)args;
   return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                   "virtual TPU: of what libtpu says of a topology, only the number of chips");
+                   "of what libtpu says of a topology, only the number of chips");
 }
 
 void extensions_fill(PJRT_Api *table) {

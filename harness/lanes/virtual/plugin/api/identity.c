@@ -8,23 +8,17 @@
 enum { MOST_DEVICES = 4096, MOST_GIB = 4096 };
 
 typedef struct {
-  int64_t coordinates[3];
-  PJRT_NamedValue attributes[4];
-  char text[80];
-  int process, own, local;
+  int at[3];  // of its chip
+  int slice, core, process, own, local;
+  DeviceDescription said;
 } Device;
 
 Identity identity;
 static Device *devices;
 
 static PJRT_Error *wrong(const char *name, const char *value, const char *expected) {
-  return error_new(PJRT_Error_Code_INVALID_ARGUMENT, "virtual TPU: %s=%s: expected %s", name,
+  return error_new(PJRT_Error_Code_INVALID_ARGUMENT, "%s=%s: expected %s", name,
                    value == NULL ? "(unset)" : value, expected);
-}
-
-static const char *variable(const char *name) {
-  const char *value = getenv(name);
-  return value != NULL && *value != '\0' ? value : NULL;
 }
 
 // How many processes the client of this one shares the devices with, itself included.
@@ -32,65 +26,45 @@ VIRTUAL_TPU_EXPORT int virtual_tpu_process_count(void) { return identity.process
 
 int identity_total(void) { return identity.slices * identity.devices; }
 
-static PJRT_NamedValue number(const char *name, int64_t value) {
-  return (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
-                           .name = name,
-                           .name_size = strlen(name),
-                           .type = PJRT_NamedValue_kInt64,
-                           .int64_value = value,
-                           .value_size = 1};
-}
-
 // A slice's mesh of chips is cut into blocks, one a process; x counts first, as for chips.
-static int process_of(int slice, const int64_t *at) {
+static int process_of(int slice, const int *at) {
   const int *grid = identity.grid;
   int block[3];
-  for (int i = 0; i < 3; ++i) block[i] = (int)at[i] / (identity.bounds[i] / grid[i]);
+  for (int i = 0; i < 3; ++i) block[i] = at[i] / (identity.bounds[i] / grid[i]);
   const int inside = block[0] + grid[0] * (block[1] + grid[1] * block[2]);
   const int all_here = identity.slices_here == identity.slices;
   return all_here ? inside : slice * grid[0] * grid[1] * grid[2] + inside;
 }
 
-static void describe(Device *device, int id) {
-  const int local = id % identity.devices, slice = id / identity.devices;
-  const int chip = local / identity.of_chip, core = local % identity.of_chip;
+static void locate(Device *device, int id) {
+  const int local = id % identity.devices, chip = local / identity.of_chip;
   const int *bounds = identity.bounds;
-  int64_t *at = device->coordinates;
-  at[0] = chip % bounds[0];
-  at[1] = chip / bounds[0] % bounds[1];
-  at[2] = chip / (bounds[0] * bounds[1]);
-  device->attributes[0] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
-                                            .name = "coords",
-                                            .name_size = strlen("coords"),
-                                            .type = PJRT_NamedValue_kInt64List,
-                                            .int64_array_value = at,
-                                            .value_size = 3};
-  device->attributes[1] = number("core_on_chip", core);
-  device->attributes[2] = number("num_cores", identity.cores);
-  device->attributes[3] = number("slice_index", slice);
-  device->process = process_of(slice, at);
+  device->slice = id / identity.devices;
+  device->core = local % identity.of_chip;
+  device->at[0] = chip % bounds[0];
+  device->at[1] = chip / bounds[0] % bounds[1];
+  device->at[2] = chip / (bounds[0] * bounds[1]);
+  device->process = process_of(device->slice, device->at);
   device->own = device->process == identity.process;
-  snprintf(device->text, sizeof device->text, "TPU_%d(process=%d,(%d,%d,%d,%d))", id,
-           device->process, (int)at[0], (int)at[1], (int)at[2], core);
 }
 
-// In a job of several processes each has one slice, and MEGASCALE_SLICE_ID says which.
+// In a job of several processes each has one slice, and a variable says which.
 static PJRT_Error *read_slices(void) {
-  const char *count = variable("MEGASCALE_NUM_SLICES");
+  const char *count = launch_value(LAUNCH_SLICES);
   int slices = identity.slices, slice;
   if (count != NULL && !number_whole(count, slices, slices, &slices)) {
-    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: MEGASCALE_NUM_SLICES=%s, but VIRTUAL_TPU_TOPOLOGY=%s has %d",
-                     count, getenv("VIRTUAL_TPU_TOPOLOGY"), identity.slices);
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT, "%s=%s, but VIRTUAL_TPU_TOPOLOGY=%s has %d",
+                     launch_name(LAUNCH_SLICES), count, getenv("VIRTUAL_TPU_TOPOLOGY"),
+                     identity.slices);
   }
   identity.slices_here = identity.slices;
   identity.first_slice = 0;
-  if (variable("MEGASCALE_COORDINATOR_ADDRESS") == NULL || identity.slices == 1) return NULL;
-  const char *id = variable("MEGASCALE_SLICE_ID");
+  if (launch_value(LAUNCH_COORDINATOR) == NULL || identity.slices == 1) return NULL;
+  const char *id = launch_value(LAUNCH_SLICE);
   if (!number_whole(id, 0, identity.slices - 1, &slice)) {
     char expected[64];
     snprintf(expected, sizeof expected, "a slice from 0 to %d", identity.slices - 1);
-    return wrong("MEGASCALE_SLICE_ID", id, expected);
+    return wrong(launch_name(LAUNCH_SLICE), id, expected);
   }
   identity.slices_here = 1;
   identity.first_slice = slice;
@@ -106,30 +80,31 @@ static int numbers(const char *text, char between, int count, int *found) {
   return 1;
 }
 
-// Whether TPU_VISIBLE_CHIPS lists as many chips as the slice has: that decides, whatever the
+// Whether the visible chips are as many as the slice has: that decides, whatever the
 // bounds.
 static int sees_all_chips(void) {
-  const char *visible = variable("TPU_VISIBLE_CHIPS");
+  const char *visible = launch_value(LAUNCH_VISIBLE_CHIPS);
   int count = visible == NULL ? 0 : 1;
   for (; visible != NULL && *visible != '\0'; ++visible) count += *visible == ',';
   return count * identity.of_chip == identity.devices;
 }
 
-// The chips that this process may use, by the variables that libtpu reads them from:
+// The chips that this process may use. A TPU's are in the variables that libtpu reads:
 // https://github.com/pytorch/xla/blob/v2.9.0/torch_xla/_internal/tpu.py
 static PJRT_Error *read_processes(void) {
-  const char *grid = variable("TPU_PROCESS_BOUNDS"), *task = variable("CLOUD_TPU_TASK_ID");
-  const char *chips = variable("TPU_CHIPS_PER_PROCESS_BOUNDS");
+  const char *grid = launch_value(LAUNCH_PROCESS_BOUNDS), *task = launch_value(LAUNCH_PROCESS);
+  const char *chips = launch_value(LAUNCH_CHIPS_PER_PROCESS);
   int *bounds = identity.bounds, block[3];
   const int of_slices = identity.slices_here < identity.slices;
   for (int i = 0; i < 3; ++i) identity.grid[i] = 1;
   identity.process = 0;
   identity.processes = of_slices ? identity.slices : 1;
   if (grid != NULL) {
-    if (!numbers(grid, ',', 3, identity.grid)) return wrong("TPU_PROCESS_BOUNDS", grid, "X,Y,Z");
-    if (chips == NULL) return wrong("TPU_CHIPS_PER_PROCESS_BOUNDS", chips, "X,Y,Z");
+    if (!numbers(grid, ',', 3, identity.grid))
+      return wrong(launch_name(LAUNCH_PROCESS_BOUNDS), grid, "X,Y,Z");
+    if (chips == NULL) return wrong(launch_name(LAUNCH_CHIPS_PER_PROCESS), chips, "X,Y,Z");
     if (!numbers(chips, ',', 3, block))
-      return wrong("TPU_CHIPS_PER_PROCESS_BOUNDS", chips, "X,Y,Z");
+      return wrong(launch_name(LAUNCH_CHIPS_PER_PROCESS), chips, "X,Y,Z");
     const int processes = identity.grid[0] * identity.grid[1] * identity.grid[2];
     const int64_t all = (int64_t)processes * block[0] * block[1] * block[2] * identity.of_chip;
     if (processes == 1 && all < identity.devices && sees_all_chips()) {
@@ -143,14 +118,15 @@ static PJRT_Error *read_processes(void) {
     for (int i = 0; i < 3; ++i) {
       if (identity.grid[i] * block[i] == bounds[i]) continue;
       return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                       "virtual TPU: TPU_PROCESS_BOUNDS=%s by TPU_CHIPS_PER_PROCESS_BOUNDS=%s: "
-                       "expected %d,%d,%d in all, the chips of a slice",
-                       grid, chips, bounds[0], bounds[1], bounds[2]);
+                       "%s=%s by %s=%s: expected %d,%d,%d in all, the chips of a slice",
+                       launch_name(LAUNCH_PROCESS_BOUNDS), grid,
+                       launch_name(LAUNCH_CHIPS_PER_PROCESS), chips, bounds[0], bounds[1],
+                       bounds[2]);
     }
     if (processes > 1 && !number_whole(task, 0, processes - 1, &identity.process)) {
       char expected[64];
       snprintf(expected, sizeof expected, "a process of the slice, from 0 to %d", processes - 1);
-      return wrong("CLOUD_TPU_TASK_ID", task, expected);
+      return wrong(launch_name(LAUNCH_PROCESS), task, expected);
     }
     identity.processes *= processes;
     if (of_slices) identity.process += identity.first_slice * processes;
@@ -178,18 +154,17 @@ static PJRT_Error *read_environment(void) {
                  "X,Y,Z, of chips that are one or two devices of the slice each");
   }
   const char *kind = variable("VIRTUAL_TPU_KIND"), *version = variable("VIRTUAL_TPU_PLATFORM");
-  const char *cores = variable("VIRTUAL_TPU_CORES");
+  const char *name = variable("VIRTUAL_TPU_NAME");
+  if (name == NULL) return wrong("VIRTUAL_TPU_NAME", name, "a platform's name, as tpu");
   if (kind == NULL) return wrong("VIRTUAL_TPU_KIND", kind, "a device kind, as TPU v6 lite");
   if (version == NULL) return wrong("VIRTUAL_TPU_PLATFORM", version, "a platform version");
-  if (!number_whole(cores, 1, 2, &identity.cores)) {
-    return wrong("VIRTUAL_TPU_CORES", cores, "1 or 2");
-  }
   const char *memory = variable("VIRTUAL_TPU_MEMORY");
   int gib;
   if (!number_whole(memory, 1, MOST_GIB, &gib)) {
     return wrong("VIRTUAL_TPU_MEMORY", memory, "GiB of a device, as 32");
   }
   identity.memory = (int64_t)gib << 30;
+  snprintf(identity.name, sizeof identity.name, "%s", name);
   snprintf(identity.kind, sizeof identity.kind, "%s", kind);
   snprintf(identity.version, sizeof identity.version, "%s", version);
   PJRT_Error *error = read_slices();
@@ -204,9 +179,9 @@ static void change_coordinates(void) {
       Device *a = &devices[first + core];
       Device *b = &devices[first + identity.devices - identity.of_chip + core];
       for (int i = 0; i < 3; ++i) {
-        const int64_t kept = a->coordinates[i];
-        a->coordinates[i] = b->coordinates[i];
-        b->coordinates[i] = kept;
+        const int kept = a->at[i];
+        a->at[i] = b->at[i];
+        b->at[i] = kept;
       }
     }
   }
@@ -216,8 +191,7 @@ static void change_coordinates(void) {
 static void change_slices(void) {
   if (identity.slices == 1 || !answers_wrongly("slice-index-off")) return;
   for (int slice = 0; slice < identity.slices; ++slice) {
-    PJRT_NamedValue *said = &devices[slice * identity.devices].attributes[3];
-    said->int64_value = (slice + 1) % identity.slices;
+    devices[slice * identity.devices].slice = (slice + 1) % identity.slices;
   }
 }
 
@@ -230,11 +204,17 @@ PJRT_Error *identity_read(void) {
     devices = allocate((size_t)identity_total(), sizeof *devices, "the devices");
     int own = 0;
     for (int id = 0; id < identity_total(); ++id) {
-      describe(&devices[id], id);
+      locate(&devices[id], id);
       devices[id].local = devices[id].own ? own++ : -1;
     }
     change_coordinates();
     change_slices();
+    for (int id = 0; id < identity_total(); ++id) {
+      const Device *at = &devices[id];
+      const int numbers[DEVICE_NUMBERS] = {id,        at->process, at->slice, at->at[0],
+                                           at->at[1], at->at[2],   at->core};
+      description_fill(&devices[id].said, numbers);
+    }
   }
   pthread_mutex_unlock(&lock);
   return error;
@@ -252,8 +232,8 @@ static const Device *device_of(PJRT_DeviceDescription *description) {
 }
 
 static PJRT_Error *platform_name(PJRT_Client_PlatformName_Args *args) {
-  args->platform_name = "tpu";
-  args->platform_name_size = 3;
+  args->platform_name = identity.name;
+  args->platform_name_size = strlen(identity.name);
   return NULL;
 }
 
@@ -264,8 +244,8 @@ static PJRT_Error *platform_version(PJRT_Client_PlatformVersion_Args *args) {
 }
 
 static PJRT_Error *topology_name(PJRT_TopologyDescription_PlatformName_Args *args) {
-  args->platform_name = "tpu";
-  args->platform_name_size = 3;
+  args->platform_name = identity.name;
+  args->platform_name_size = strlen(identity.name);
   return NULL;
 }
 
@@ -275,10 +255,10 @@ static PJRT_Error *topology_version(PJRT_TopologyDescription_PlatformVersion_Arg
   return NULL;
 }
 
-// libtpu says slice_index only when there is more than one slice.
 static PJRT_Error *attributes(PJRT_DeviceDescription_Attributes_Args *args) {
-  args->attributes = device_of(args->device_description)->attributes;
-  args->num_attributes = identity.slices > 1 ? 4 : 3;
+  const DeviceDescription *said = &device_of(args->device_description)->said;
+  args->attributes = said->values;
+  args->num_attributes = said->count;
   return NULL;
 }
 
@@ -289,13 +269,13 @@ static PJRT_Error *kind(PJRT_DeviceDescription_Kind_Args *args) {
 }
 
 static PJRT_Error *debug_string(PJRT_DeviceDescription_DebugString_Args *args) {
-  args->debug_string = device_of(args->device_description)->text;
+  args->debug_string = device_of(args->device_description)->said.text;
   args->debug_string_size = strlen(args->debug_string);
   return NULL;
 }
 
 static PJRT_Error *to_string(PJRT_DeviceDescription_ToString_Args *args) {
-  args->to_string = device_of(args->device_description)->text;
+  args->to_string = device_of(args->device_description)->said.text;
   args->to_string_size = strlen(args->to_string);
   return NULL;
 }
@@ -303,7 +283,7 @@ static PJRT_Error *to_string(PJRT_DeviceDescription_ToString_Args *args) {
 // All descriptions are those of a client's devices: the CPU plugin would describe CPUs here.
 static PJRT_Error *no_topology(PJRT_TopologyDescription_Create_Args *args) {
   return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                   "virtual TPU: topology %.*s: it has no compiler for a TPU that is not there",
+                   "topology %.*s: it has no compiler for a device that is not there",
                    (int)args->topology_name_size, args->topology_name);
 }
 

@@ -7,7 +7,8 @@
 // Ends the process if there is no memory.
 static void *checked(void *memory, size_t count, size_t size, const char *purpose) {
   if (memory != NULL) return memory;
-  fprintf(stderr, "virtual TPU: no memory for %s: %zu times %zu bytes\n", purpose, count, size);
+  fprintf(stderr, "%sno memory for %s: %zu times %zu bytes\n", in_own_words(""), purpose, count,
+          size);
   abort();
 }
 

@@ -122,7 +122,7 @@ char *python_call(const char *method, unsigned long thread) {
   py.PyErr_Fetch(&type, &value, &traceback);
   void *result = result_of(method, thread);
   if (result == NULL) {
-    fprintf(stderr, "virtual TPU: its Python half failed in %s():\n", method);
+    fprintf(stderr, "%s %s():\n", in_own_words("its Python half failed in"), method);
     py.PyErr_Print();
   } else {
     const char *text = py.PyUnicode_AsUTF8AndSize(result, NULL);

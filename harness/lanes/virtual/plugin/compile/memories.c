@@ -129,8 +129,7 @@ static PJRT_Error *memory_of(PJRT_Device *device, int kind, PJRT_Memory **memory
       return NULL;
     }
   }
-  return error_new(PJRT_Error_Code_UNIMPLEMENTED, "virtual TPU: a device has no memory %s",
-                   KINDS[kind]);
+  return error_new(PJRT_Error_Code_UNIMPLEMENTED, "a device has no memory %s", KINDS[kind]);
 }
 
 static PJRT_Error *move(PJRT_Buffer **buffer, int kind) {

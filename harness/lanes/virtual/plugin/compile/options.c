@@ -92,7 +92,7 @@ PJRT_Error *options_refused(const char *options, size_t size) {
   if (at == NULL || (at = find_field(at, end, AUTO_SPMD, &end)) == NULL) return NULL;
   if (read_varint(&at, end) == 0) return NULL;
   return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                   "virtual TPU: the program is to be sharded automatically "
+                   "the program is to be sharded automatically "
                    "(use_auto_spmd_partitioning, in torch_xla xr.use_spmd(auto=True)): XLA's CPU "
                    "compiler can't, and would shard nothing. Annotate the shardings, or test this "
                    "on a TPU");

@@ -179,9 +179,8 @@ static PJRT_Error *refuse(const Parameters *all, size_t index, PJRT_Buffer_Type 
   fputs(" but got a buffer of ", stream);
   write_shape(stream, type, shape->dims, shape->num_dims);
   fclose(stream);
-  PJRT_Error *error =
-      error_new(PJRT_Error_Code_INVALID_ARGUMENT, "virtual TPU: Executable(%s): parameter %zu: %s",
-                all->name, index, text);
+  PJRT_Error *error = error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                                "Executable(%s): parameter %zu: %s", all->name, index, text);
   free(text);
   return error;
 }
@@ -205,8 +204,8 @@ static PJRT_Error *check_all(const Parameters *all,
                              const PJRT_LoadedExecutable_Execute_Args *args) {
   if (args->num_devices > 0 && args->num_args != all->count) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: Executable(%s): expected %zu arguments but got %zu", all->name,
-                     all->count, args->num_args);
+                     "Executable(%s): expected %zu arguments but got %zu", all->name, all->count,
+                     args->num_args);
   }
   for (size_t i = 0; i < args->num_devices; ++i) {
     for (size_t k = 0; k < args->num_args; ++k) {

@@ -14,17 +14,17 @@ typedef struct {
 // https://github.com/jax-ml/jax/blob/jax-v0.10.2/tests/debugging_primitives_test.py
 static const Refusal KNOWN[] = {
     {"\"InspectSharding\"",
-     "virtual TPU: jax.debug.inspect_array_sharding is called by the compiler while it partitions, "
+     "jax.debug.inspect_array_sharding is called by the compiler while it partitions, "
      "which neither this one nor libtpu can do. Ask a result for its .sharding, or use lane cpu",
      1},
     {"CustomSPMDPartitioning",
-     "virtual TPU: custom_partitioning has the compiler call functions of this process, which "
+     "custom_partitioning has the compiler call functions of this process, which "
      "neither this one nor libtpu can do. Say how to divide it by jax.shard_map, or use lane cpu",
      1},
     {"xla_harness.newer_stablehlo",
-     "virtual TPU: JAX can't write the program in the StableHLO that XLA's CPU compiler reads", 1},
+     "JAX can't write the program in the StableHLO that XLA's CPU compiler reads", 1},
     {"No such compile option",
-     "virtual TPU: XLA's CPU compiler has no such option, and it is not named as an option of "
+     "XLA's CPU compiler has no such option, and it is not named as an option of "
      "libtpu is. Lane tpu-aot asks libtpu; leave it out here",
      0},
 };
@@ -33,14 +33,14 @@ static const Refusal KNOWN[] = {
 static const char *const OF_CPU[] = {"Host", "CPU"};
 static const Refusal LACKING = {
     .sentence =
-        "virtual TPU: XLA's CPU compiler, which compiles for it, can't do this; a TPU may. "
+        "XLA's CPU compiler, which compiles for it, can't do this; a TPU may. "
         "Lane tpu-aot asks libtpu's compiler"};
 
 static const Refusal *find_refusal(PJRT_Error_Code code, const char *text) {
   for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; ++i) {
     if (strstr(text, KNOWN[i].text) != NULL) return &KNOWN[i];
   }
-  if (strstr(text, "virtual TPU: ") != NULL) return NULL;
+  if (strstr(text, in_own_words("")) != NULL) return NULL;
   if (code == PJRT_Error_Code_UNIMPLEMENTED) return &LACKING;
   for (size_t i = 0; i < sizeof OF_CPU / sizeof *OF_CPU; ++i) {
     if (strstr(text, OF_CPU[i]) != NULL) return &LACKING;
@@ -54,8 +54,8 @@ PJRT_Error *refusal_explained(PJRT_Error *error) {
   char *text = error_text(error);
   const Refusal *known = find_refusal(code, text);
   const int is_kept = known == NULL || !known->instead;
-  error = error_new(code, "%s%s%s", is_kept ? text : "", known != NULL && is_kept ? "\n" : "",
-                    known == NULL ? "" : known->sentence);
+  error = error_again(code, "%s%s%s%s", is_kept ? text : "", known != NULL && is_kept ? "\n" : "",
+                      known == NULL ? "" : in_own_words(""), known == NULL ? "" : known->sentence);
   free(text);
   return error;
 }

@@ -105,8 +105,8 @@ static PJRT_Error *compile_or_rewrite(PJRT_Client_Compile_Args *args, const PJRT
     args->program = given;
   } else if (out.error != NULL) {
     char *text = error == NULL ? NULL : error_text(error);
-    error = error_new(PJRT_Error_Code_UNIMPLEMENTED, "%s%svirtual TPU: %s",
-                      text == NULL ? "" : text, text == NULL ? "" : "\n", out.error);
+    error = error_again(PJRT_Error_Code_UNIMPLEMENTED, "%s%s%s%s", text == NULL ? "" : text,
+                        text == NULL ? "" : "\n", in_own_words(""), out.error);
     free(text);
   } else if (may_need) {
     error = shared_compile(args, submitted, caller);
@@ -122,7 +122,7 @@ static PJRT_Error *plant_and_compile(PJRT_Client_Compile_Args *args, const PJRT_
   Changed out = {0};
   if (planter == NULL ||
       !planter(given->format, given->format_size, given->code, given->code_size, &out)) {
-    if (out.error != NULL) fprintf(stderr, "virtual TPU: %s\n", out.error);
+    if (out.error != NULL) fprintf(stderr, "%s%s\n", in_own_words(""), out.error);
     return compile_or_rewrite(args, submitted, caller);
   }
   PJRT_Program program = copy_of(&out, given);
@@ -156,14 +156,14 @@ PJRT_Error *replaced_compile(PJRT_Client_Compile_Args *args, const void *caller)
   }
   if (interpreter == NULL) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                     "virtual TPU: the program calls a Pallas kernel, and this process has no "
+                     "the program calls a Pallas kernel, and this process has no "
                      "Python half of the virtual TPU to interpret it");
   }
   Changed out = {0};
   const int changed = interpreter(submitted->format, submitted->format_size, submitted->code,
                                   submitted->code_size, &out);
   if (out.error != NULL) {
-    return error_new(PJRT_Error_Code_UNIMPLEMENTED, "virtual TPU: %s", out.error);
+    return error_new(PJRT_Error_Code_UNIMPLEMENTED, "%s", out.error);
   }
   if (!changed) return plant_and_compile(args, submitted, caller);
   write_names("kernel", caller, &out);

@@ -187,7 +187,7 @@ PJRT_Error *shared_refusal(const PJRT_LoadedExecutable *executable) {
       entry == NULL || entry->refusal == NULL
           ? NULL
           : error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                      "virtual TPU: this program can only be compiled by libtpu, not run here: %s",
+                      "this program can only be compiled by libtpu, not run here: %s",
                       entry->refusal);
   pthread_mutex_unlock(&lock);
   return error;

@@ -30,9 +30,7 @@ struct HostTransfers {
 static char *text_of(const char *format, long long number) {
   char text[256];
   snprintf(text, sizeof text, format, number);
-  char *copy = strdup(text);
-  if (copy == NULL) abort();
-  return copy;
+  return error_text(error_new(PJRT_Error_Code_UNKNOWN, "%s", text));
 }
 
 // --- To the host
@@ -43,7 +41,7 @@ static void free_chunk(void *data, void *unused) {
 }
 
 static PJRT_Error *callback_error(PJRT_Error_Code code, const char *message, size_t size) {
-  return error_new(code, "%.*s", (int)size, message);
+  return error_again(code, "%.*s", (int)size, message);
 }
 
 char *host_transfers_send(HostTransfers *transfers, size_t index, int64_t channel, const void *data,
@@ -59,7 +57,7 @@ char *host_transfers_send(HostTransfers *transfers, size_t index, int64_t channe
     PJRT_Error *error = info->send_callback(&chunk, &make, size, true, info->user_arg);
     return error == NULL ? NULL : error_text(error);
   }
-  return text_of("virtual TPU: nobody on the host takes what is sent by channel %lld", channel);
+  return text_of("nobody on the host takes what is sent by channel %lld", channel);
 }
 
 // --- From the host
@@ -106,11 +104,9 @@ char *host_transfers_receive(HostTransfers *transfers, size_t index, int64_t cha
     stream->data = NULL;
     pthread_mutex_unlock(&stream->lock);
     leave_stream(stream);
-    return whole ? NULL
-                 : text_of("virtual TPU: the host has brought too little by channel %lld", channel);
+    return whole ? NULL : text_of("the host has brought too little by channel %lld", channel);
   }
-  return text_of("virtual TPU: nobody on the host brings what is received by channel %lld",
-                 channel);
+  return text_of("nobody on the host brings what is received by channel %lld", channel);
 }
 
 static PJRT_Error *destroy_stream(PJRT_CopyToDeviceStream_Destroy_Args *args) {
@@ -153,8 +149,8 @@ static PJRT_Error *add_chunk(PJRT_CopyToDeviceStream_AddChunk_Args *args) {
   pthread_mutex_unlock(&stream->lock);
   if (error == NULL && !fits) {
     error = error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                      "virtual TPU: the host brings %zu bytes, %zu of %zu have come",
-                      args->chunk->size, stream->filled, stream->size);
+                      "the host brings %zu bytes, %zu of %zu have come", args->chunk->size,
+                      stream->filled, stream->size);
   }
   args->chunk->deleter(args->chunk->data, args->chunk->deleter_arg);
   return error;
@@ -364,7 +360,7 @@ static FfiError *transfer(FfiCall *call) {
   char *why;
   if (side == NULL) {
     why = text_of(
-        "virtual TPU: the program exchanges data with its host by channel %lld, and "
+        "the program exchanges data with its host by channel %lld, and "
         "the framework that executes it has no host side",
         channel);
   } else if (bits < 8) {

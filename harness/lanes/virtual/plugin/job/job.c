@@ -246,7 +246,7 @@ static void *read_messages(void *room) {
     if (reporter == NULL) reader(line, text, descriptor);
   }
   free(room);
-  job_fail("virtual TPU: the process that runs the job's programs has ended");
+  job_fail(in_own_words("the process that runs the job's programs has ended"));
   reader("failed", "", -1);
   return NULL;
 }
@@ -281,7 +281,7 @@ static PJRT_Error *join(void) {
   const char *name = getenv(JOB_VARIABLE), *answer = NULL;
   if (name == NULL || *name == '\0' || strlen(name) > MOST_NAME) {
     return error_new(PJRT_Error_Code_FAILED_PRECONDITION,
-                     "virtual TPU: a program over devices of several processes needs a job: "
+                     "a program over devices of several processes needs a job: "
                      "XLA_HARNESS_JOB is %s. run_ranks(...), `pytest --lane virtual-tpu` and "
                      "`xla-harness run` set it",
                      name == NULL || *name == '\0' ? "not set" : "too long");
@@ -305,9 +305,8 @@ static PJRT_Error *join(void) {
   }
   const char *why = connection < 0 ? strerror(errno) : "the process that runs its programs ended";
   if (answer != NULL && (why = line_after(answer, "refused")) == NULL) why = answer;
-  PJRT_Error *error =
-      error_new(PJRT_Error_Code_UNAVAILABLE, "virtual TPU: process %d can't join its job: %s",
-                identity.process, why);
+  PJRT_Error *error = error_new(PJRT_Error_Code_UNAVAILABLE, "process %d can't join its job: %s",
+                                identity.process, why);
   free(room);
   if (connection >= 0) close(connection);
   connection = -1;
@@ -326,7 +325,7 @@ PJRT_Error *job_join(void) {
     error = join();
   } else if (joined != getpid()) {
     error = error_new(PJRT_Error_Code_FAILED_PRECONDITION,
-                      "virtual TPU: process %d was forked after process %d had joined the job: "
+                      "process %d was forked after process %d had joined the job: "
                       "fork before the first client is created",
                       (int)getpid(), (int)joined);
   }
@@ -341,7 +340,7 @@ int job_is_given(void) {
 
 PJRT_Error *job_error(void) {
   char *why = job_failure();
-  PJRT_Error *error = why == NULL ? NULL : error_new(PJRT_Error_Code_ABORTED, "%s", why);
+  PJRT_Error *error = why == NULL ? NULL : error_again(PJRT_Error_Code_ABORTED, "%s", why);
   free(why);
   return error;
 }

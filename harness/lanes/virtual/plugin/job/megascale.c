@@ -44,13 +44,8 @@ typedef struct {
   char host[256], port[16];
 } Address;
 
-static const char *coordinator(void) {
-  const char *address = getenv("MEGASCALE_COORDINATOR_ADDRESS");
-  return address != NULL && *address != '\0' ? address : NULL;
-}
-
 int megascale_discovers(void) {
-  const char *guard = getenv("SKIP_MEGASCALE_PJRT_CLIENT");
+  const char *guard = launch_value(LAUNCH_NO_DISCOVERY);
   return identity.slices > 1 && (guard == NULL || strcmp(guard, "true") != 0);
 }
 
@@ -85,9 +80,8 @@ static PJRT_Error *coordinate(const Address *address, const char *token) {
     const int wrong = found == NULL ? 0 : coordinator_serve(found, token, identity.processes);
     served = found != NULL && wrong == 0;
     if (!served) {
-      error = error_new(PJRT_Error_Code_UNAVAILABLE,
-                        "virtual TPU: %s 0 can't listen on MEGASCALE_COORDINATOR_ADDRESS=%s:%s: %s",
-                        member(), address->host, address->port,
+      error = error_new(PJRT_Error_Code_UNAVAILABLE, "%s 0 can't listen on %s=%s:%s: %s", member(),
+                        launch_name(LAUNCH_COORDINATOR), address->host, address->port,
                         found == NULL ? "no such address" : strerror(wrong));
     }
     if (found != NULL) freeaddrinfo(found);
@@ -146,21 +140,21 @@ static PJRT_Error *late(const Discovery *found) {
   char text[512];
   if (found->again) {
     return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
-                     "virtual TPU: %s %d hung in a second discovery: the others have come "
+                     "%s %d hung in a second discovery: the others have come "
                      "already and never come again (%d s); the client was created without "
-                     "SKIP_MEGASCALE_PJRT_CLIENT=true",
-                     member(), identity.process, found->seconds);
+                     "%s=true",
+                     member(), identity.process, found->seconds, launch_name(LAUNCH_NO_DISCOVERY));
   }
   return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
-                   "virtual TPU: %s %d waited %d s in its discovery for %s %s of %d", member(),
-                   identity.process, found->seconds, member(),
-                   absent(found->seen, text, sizeof text), identity.processes);
+                   "%s %d waited %d s in its discovery for %s %s of %d", member(), identity.process,
+                   found->seconds, member(), absent(found->seen, text, sizeof text),
+                   identity.processes);
 }
 
 static PJRT_Error *died(int slice) {
-  return error_new(PJRT_Error_Code_UNAVAILABLE,
-                   "virtual TPU: %s %d%s died during the discovery of %s %d", member(), slice,
-                   slice == 0 ? ", the coordinator," : "", member(), identity.process);
+  return error_new(PJRT_Error_Code_UNAVAILABLE, "%s %d%s died during the discovery of %s %d",
+                   member(), slice, slice == 0 ? ", the coordinator," : "", member(),
+                   identity.process);
 }
 
 // Learn from one line; 0 for one that no coordinator sends. An error ends the discovery.
@@ -171,7 +165,7 @@ static int learn(Discovery *found, const char *line, PJRT_Error **error) {
     found->welcome = 1;
   } else if (strcmp(line, "refused") == 0) {
     *error = error_new(PJRT_Error_Code_PERMISSION_DENIED,
-                       "virtual TPU: %s %d was refused by %s 0: expected the same " TOKEN_VARIABLE
+                       "%s %d was refused by %s 0: expected the same " TOKEN_VARIABLE
                        " in all processes of the job",
                        member(), identity.process, member());
   } else if (number_whole(line_after(line, "came"), 0, last, &slice)) {
@@ -227,9 +221,10 @@ static PJRT_Error *discover(Discovery *found, const Address *address, const char
     if (joined < 0) {
       if (has_more_time(found)) continue;
       return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
-                       "virtual TPU: %s %d found no coordinator at "
-                       "MEGASCALE_COORDINATOR_ADDRESS=%s in %d s: %s 0 has not started",
-                       member(), identity.process, coordinator(), found->seconds, member());
+                       "%s %d found no coordinator at %s=%s in %d s: %s 0 has not "
+                       "started",
+                       member(), identity.process, launch_name(LAUNCH_COORDINATOR),
+                       launch_value(LAUNCH_COORDINATOR), found->seconds, member());
     }
     lines_send(joined, "token %s\njoin %d\n", token, identity.process);
     PJRT_Error *error = NULL;
@@ -247,17 +242,16 @@ static int is_usable(const char *token) {
 }
 
 PJRT_Error *megascale_discover(void) {
-  const char *text = coordinator();
+  const char *text = launch_value(LAUNCH_COORDINATOR);
   if (text == NULL) return NULL;  // all slices are in this process
   if (identity.processes > MOST_MEMBERS) {
-    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: a job of %d processes: expected %d at most", identity.processes,
-                     MOST_MEMBERS);
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT, "a job of %d processes: expected %d at most",
+                     identity.processes, MOST_MEMBERS);
   }
   const char *token = getenv(TOKEN_VARIABLE);
   if (!is_usable(token)) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: " TOKEN_VARIABLE
+                     TOKEN_VARIABLE
                      ": expected %d to %d hexadecimal digits, the "
                      "same in all processes of the job; run_slices sets it",
                      LEAST_TOKEN, MOST_TOKEN);
@@ -267,8 +261,8 @@ PJRT_Error *megascale_discover(void) {
   if (deadline != NULL && *deadline != '\0' &&
       !number_whole(deadline, 1, MOST_SECONDS, &found.seconds)) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: " DEADLINE_VARIABLE "=%s: expected seconds from 1 to %d",
-                     deadline, MOST_SECONDS);
+                     DEADLINE_VARIABLE "=%s: expected seconds from 1 to %d", deadline,
+                     MOST_SECONDS);
   }
   if (job_is_local()) {
     PJRT_Error *error = job_join();

@@ -37,9 +37,9 @@ static PJRT_Error *send_program(Program *program, PJRT_LoadedExecutable *loaded,
     done += (size_t)size;
   }
   if (done < bytes.serialized_bytes_size) {
-    error = error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED,
-                      "virtual TPU: no memory for a program of %zu bytes: %s",
-                      bytes.serialized_bytes_size, strerror(errno));
+    error =
+        error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED, "no memory for a program of %zu bytes: %s",
+                  bytes.serialized_bytes_size, strerror(errno));
   } else {
     program->donated = donated_parameters(bytes.serialized_bytes, bytes.serialized_bytes_size,
                                           &program->donated_count);
@@ -64,7 +64,7 @@ static PJRT_Error *exchanges(PJRT_LoadedExecutable *loaded, int *exchanging) {
   if (error == NULL) {
     if (!executable_exchanges(bytes.serialized_bytes, bytes.serialized_bytes_size, exchanging)) {
       error = error_new(PJRT_Error_Code_INTERNAL,
-                        "virtual TPU: the executable does not have the program it was made of, "
+                        "the executable does not have the program it was made of, "
                         "which says what it exchanges with other devices");
     }
     bytes.serialized_executable_deleter(bytes.serialized_executable);

@@ -44,8 +44,7 @@ typedef struct HostWait {
   char *error;
 } HostWait;
 
-static const char HOST_HAS_ENDED[] =
-    "virtual TPU: the process has ended that the program exchanges data with";
+static const char HOST_HAS_ENDED[] = "the process has ended that the program exchanges data with";
 static pthread_mutex_t waits_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t answered = PTHREAD_COND_INITIALIZER;
 static HostWait *waits;
@@ -136,7 +135,7 @@ static char *await_answer(const Part *part, char way, int64_t channel, size_t si
   while (*link != &own) link = &(*link)->next;
   *link = own.next;
   pthread_mutex_unlock(&waits_lock);
-  return sent ? own.error : strdup(HOST_HAS_ENDED);
+  return sent ? own.error : strdup(in_own_words(HOST_HAS_ENDED));
 }
 
 static char *ask(HostSide *side, char way, int64_t channel, void *data, size_t size) {
@@ -194,7 +193,7 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_executor_host_has_ended(int64_t connection) 
   for (HostWait *wait = waits; wait != NULL; wait = wait->next) {
     if (wait->connection != connection || wait->is_answered) continue;
     wait->is_answered = 1;
-    wait->error = strdup(HOST_HAS_ENDED);
+    wait->error = strdup(in_own_words(HOST_HAS_ENDED));
   }
   pthread_cond_broadcast(&answered);
   pthread_mutex_unlock(&waits_lock);
@@ -233,7 +232,7 @@ static PJRT_Error *give_back(const Part *part, int64_t index, PJRT_Buffer *buffe
   // The rank makes a buffer of it that has the usual layout.
   if (!is_done) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                     "virtual TPU: a result has a layout of its own: a program over several "
+                     "a result has a layout of its own: a program over several "
                      "processes returns row-major arrays only");
   }
   error = buffer_copy_here(buffer, to, array->size, &is_done);

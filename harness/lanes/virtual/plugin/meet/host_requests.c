@@ -22,12 +22,11 @@ static char *serve(const HostRequest *request) {
   void *data =
       mmap(NULL, request->size + 1, PROT_READ | PROT_WRITE, MAP_SHARED, request->memory, 0);
   if (data == MAP_FAILED) {
-    why =
-        error_text(error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED,
-                             "virtual TPU: no memory for what a program exchanges with its host"));
+    why = error_text(error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED,
+                               "no memory for what a program exchanges with its host"));
   } else if (transfers == NULL) {
     why = error_text(error_new(PJRT_Error_Code_FAILED_PRECONDITION,
-                               "virtual TPU: the program exchanges data with its host by channel "
+                               "the program exchanges data with its host by channel "
                                "%lld, and the framework that executes it has no host side",
                                request->channel));
   } else if (request->way == '>') {

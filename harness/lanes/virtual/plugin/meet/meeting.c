@@ -147,7 +147,7 @@ static PJRT_Error *take_back(Ticket *ticket, const PJRT_LoadedExecutable_Execute
   free(ticket_await_copies(ticket));
   const size_t count = ticket_promises(ticket);
   for (size_t i = 0; i < count; ++i)
-    ticket_fulfil(ticket, i, NULL, "virtual TPU: it was not executed");
+    ticket_fulfil(ticket, i, NULL, in_own_words("it was not executed"));
   results_discard(args, args->num_devices, ticket->program->results);
   ticket_end(ticket);
   return error;
@@ -260,7 +260,7 @@ PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) 
   PJRT_Device **devices = chosen(args, &all);
   if (devices == NULL) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: process %d runs a program on %zu devices: expected as many as "
+                     "process %d runs a program on %zu devices: expected as many as "
                      "the program has in this process",
                      identity.process, args->num_devices);
   }

@@ -76,8 +76,8 @@ static PJRT_Error *check(const Args *args) {
   const int64_t whole = (int64_t)args->raw->size;
   if (offset >= 0 && size >= 0 && offset <= whole && size <= whole - offset) return NULL;
   return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                   "virtual TPU: %lld bytes at offset %lld of a buffer that has %lld",
-                   (long long)size, (long long)offset, (long long)whole);
+                   "%lld bytes at offset %lld of a buffer that has %lld", (long long)size,
+                   (long long)offset, (long long)whole);
 }
 
 static PJRT_Error *ready(const RawBuffer *raw, PJRT_Event **event) {

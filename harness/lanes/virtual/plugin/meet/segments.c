@@ -60,7 +60,7 @@ static PJRT_Error *unsupported(const char *subject, PJRT_Buffer_Type type) {
                      : type == PJRT_Buffer_Type_INVALID ? "an unknown type"
                                                         : "a type of less than a byte";
   return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                   "virtual TPU: %s is of %s (PJRT's number %d): a program over several processes "
+                   "%s is of %s (PJRT's number %d): a program over several processes "
                    "can't have that",
                    subject, kind, (int)type);
 }
@@ -69,8 +69,7 @@ PJRT_Error *segment_check_result(PJRT_Buffer_Type type, size_t dimensions) {
   if (!is_promised(type)) return unsupported("a result", type);
   if (dimensions <= MOST_DIMENSIONS) return NULL;
   return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                   "virtual TPU: a result has %zu dimensions, expected %d at most", dimensions,
-                   MOST_DIMENSIONS);
+                   "a result has %zu dimensions, expected %d at most", dimensions, MOST_DIMENSIONS);
 }
 
 static void place(Array *array, uint64_t *end) {
@@ -98,13 +97,13 @@ PJRT_Error *array_measure_buffer(Array *array, PJRT_Buffer *buffer) {
   TRY(PJRT_Buffer_DynamicDimensionIndices, dynamic);
   if (dynamic.num_dynamic_dims > 0) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                     "virtual TPU: an argument has a dimension of dynamic size: a program over "
+                     "an argument has a dimension of dynamic size: a program over "
                      "several processes takes none");
   }
   if (shape.num_dims > MOST_DIMENSIONS) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                     "virtual TPU: an argument has %zu dimensions, expected %d at most",
-                     shape.num_dims, MOST_DIMENSIONS);
+                     "an argument has %zu dimensions, expected %d at most", shape.num_dims,
+                     MOST_DIMENSIONS);
   }
   if (element_size(type.type) == 0) return unsupported("an argument", type.type);
   array_measure(array, type.type, shape.dims, shape.num_dims);
@@ -117,13 +116,13 @@ static PJRT_Error *check_place(PJRT_Buffer *buffer, const PJRT_Device *device, s
   TRY(PJRT_Buffer_IsDeleted, deleted);
   if (deleted.is_deleted) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: argument %zu: its buffer has been deleted or donated", index);
+                     "argument %zu: its buffer has been deleted or donated", index);
   }
   PJRT_Buffer_Device_Args on = {SIZED(PJRT_Buffer_Device_Args), .buffer = buffer};
   TRY(PJRT_Buffer_Device, on);
   if (on.device == device) return NULL;
   return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                   "virtual TPU: argument %zu: expected a buffer on device %d but got one on "
+                   "argument %zu: expected a buffer on device %d but got one on "
                    "device %d",
                    index, device_id((PJRT_Device *)device), device_id(on.device));
 }
@@ -169,7 +168,7 @@ PJRT_Error *memory_share(uint64_t size, int *file, void **at) {
   const int why = wrong != 0 ? wrong : errno;
   if (*file >= 0) close(*file);
   return error_new(PJRT_Error_Code_RESOURCE_EXHAUSTED,
-                   "virtual TPU: no memory for %llu bytes that several processes share: %s",
+                   "no memory for %llu bytes that several processes share: %s",
                    (unsigned long long)size, strerror(why));
 }
 

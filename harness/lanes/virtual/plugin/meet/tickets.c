@@ -321,7 +321,7 @@ static void *post(void *argument) {
   } else if (!sent || (why = job_failure()) != NULL) {
     // The job may have failed while this was on its way; whoever takes it first finishes it.
     Ticket *own = take_ticket(number);
-    if (own != NULL) fail(own, why == NULL ? "virtual TPU: the job has ended" : why);
+    if (own != NULL) fail(own, why == NULL ? in_own_words("the job has ended") : why);
   }
   free(why);
   return NULL;

@@ -92,7 +92,7 @@ static void end_receive(Transfer *transfer, const char *why) {
 }
 
 static void end_send(const Transfer *transfer, const char *why) {
-  PJRT_Error *error = why == NULL ? NULL : error_new(PJRT_Error_Code_ABORTED, "%s", why);
+  PJRT_Error *error = why == NULL ? NULL : error_again(PJRT_Error_Code_ABORTED, "%s", why);
   transfer->send.on_done(error, why == NULL, transfer->send.argument);
   error_drop(error);
 }
@@ -143,7 +143,7 @@ void transfers_leave(const PJRT_Client *client) {
   Transfer *transfer;
   while ((transfer = take(0, client)) != NULL) {
     job_send(-1, "unreceive %d", transfer->number);
-    end(transfer, "virtual TPU: its client ended before anything was received");
+    end(transfer, in_own_words("its client ended before anything was received"));
   }
 }
 
@@ -198,8 +198,7 @@ static PJRT_Error *expect(const ReceiveArgs *args, size_t index, const char *sit
 static PJRT_Error *receive(ReceiveArgs *args) {
   if (args->struct_size < offsetof(ReceiveArgs, num_buffers) + sizeof args->num_buffers) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: MakeCrossHostReceiveBuffers: unexpected size %zu",
-                     args->struct_size);
+                     "MakeCrossHostReceiveBuffers: unexpected size %zu", args->struct_size);
   }
   PJRT_Error *error = job_join();
   if (error == NULL) error = job_error();
@@ -228,7 +227,7 @@ static PJRT_Error *receive(ReceiveArgs *args) {
   for (size_t i = 0; error != NULL && i < done; ++i) {
     Transfer *transfer = take(numbers[i], NULL);
     job_send(-1, "unreceive %d", numbers[i]);
-    if (transfer != NULL) end(transfer, "virtual TPU: it was not received");
+    if (transfer != NULL) end(transfer, in_own_words("it was not received"));
     buffer_drop(args->buffers[i]);
   }
   free(site);
@@ -275,7 +274,7 @@ static void *post(void *argument) {
   if (!sent || why != NULL) {
     // The job may have failed while this was on its way; whoever takes it first ends it.
     Transfer *own = take(number, NULL);
-    if (own != NULL) end(own, why == NULL ? "virtual TPU: the job has ended" : why);
+    if (own != NULL) end(own, why == NULL ? in_own_words("the job has ended") : why);
   }
   free(why);
   return NULL;
@@ -284,7 +283,7 @@ static void *post(void *argument) {
 static PJRT_Error *start_copy(Transfer *transfer, PJRT_Buffer *buffer) {
   if (!read_description(transfer)) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: it is sent to a receiver that is not of this job");
+                     "it is sent to a receiver that is not of this job");
   }
   PJRT_Error *error = job_join();
   if (error == NULL) error = job_error();
@@ -302,7 +301,8 @@ static void send(SendArgs *args) {
   const size_t least = offsetof(SendArgs, free_description);
   if (args->struct_size < least) {
     // An older caller: who would hear of its end is somewhere else.
-    fprintf(stderr, "virtual TPU: CopyToRemoteDevice: unexpected size %zu\n", args->struct_size);
+    fprintf(stderr, "%s %zu\n", in_own_words("CopyToRemoteDevice: unexpected size"),
+            args->struct_size);
     return;
   }
   Transfer *transfer = allocate(1, sizeof *transfer, "a transfer");
@@ -324,8 +324,7 @@ static void send(SendArgs *args) {
 
 static PJRT_Error *absent(void *args) {
   (void)args;
-  return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                   "virtual TPU: it has no transfers between hosts by key");
+  return error_new(PJRT_Error_Code_UNIMPLEMENTED, "it has no transfers between hosts by key");
 }
 
 void transfers_fill(PJRT_Api *table) {

@@ -167,7 +167,7 @@ static PJRT_Error *memory_stats(PJRT_Device_MemoryStats_Args *args) {
   const int id = device_id(args->device);
   if (!identity_is_own(id)) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
-                     "virtual TPU: the memory of device %d is asked for in process %d, and the "
+                     "the memory of device %d is asked for in process %d, and the "
                      "device is process %d's",
                      id, identity.process, identity_process_of(id));
   }
