@@ -23,6 +23,7 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import pyarrow as pa
+from harness.junit.names import VERSIONS
 
 from harness.history.format import FORMAT, SCHEMA, with_checksum
 from harness.history.names import RunFile, run_name
@@ -39,6 +40,9 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=1000)
     parser.add_argument("--stacks", type=int, default=10)
     parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument(
+        "--news", type=float, default=0.1, help="share of cases that fail as expected"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_FOLDER")) as folder:
         history, site = Path(folder) / "history", Path(folder) / "site"
@@ -68,17 +72,18 @@ def record(history: Path, night: int, options: argparse.Namespace) -> None:
         name = f"2.{10 - options.stacks + stack}.0"
         digest = sha256(f"{night} {stack}".encode()).hexdigest()
         place = RunFile(run_name(started, options.cases, digest), name)
-        content = with_checksum(table(place.run, started, name, night, options.cases), place)
+        content = with_checksum(table(place, started, night, options), place)
         Folder(history, lasting=False).add(place.name, content)
 
 
-def table(run: str, started: datetime, stack: str, night: int, cases: int) -> pa.Table:
+def table(place: RunFile, started: datetime, night: int, options: argparse.Namespace) -> pa.Table:
     """Return the rows of one run."""
+    stack, cases, news = place.stack, options.cases, options.news
     random = np.random.default_rng([night, *stack.encode()])
     steady = np.random.default_rng([*stack.encode()])  # the same every night
     number = np.arange(cases)
-    known = steady.random(cases) < 0.1
-    skipped = steady.random(cases) < 0.03
+    known = steady.random(cases) < news
+    skipped = (steady.random(cases) < 0.03) & ~(known & (news == 1))
     breaks = steady.integers(0, 3000, cases)
     libtpu = night // 20
     broken = (libtpu > 0) & (number % 100 == libtpu % 100)
@@ -99,19 +104,14 @@ def table(run: str, started: datetime, stack: str, night: int, cases: int) -> pa
     }
     same = {
         "format": FORMAT,
-        "run": run,
+        "run": place.run,
         "time": started,
         "commit": f"{night:07x}",
         "machine": "lab",
     }
-    same |= {"python": "3.11.7", "torch": stack, "torch_xla": stack, "jax": "0.7.1", "rerun": 0}
-    same |= {
-        "jaxlib": "0.7.1",
-        "libtpu": f"0.0.{20 + libtpu}",
-        "lane": "cpu",
-        "topology": "4",
-        "layer": "",
-    }
+    same |= dict.fromkeys(VERSIONS, "") | {"torch": stack, "torch_xla": stack}
+    same |= {"libtpu": f"0.0.{20 + libtpu}", "python": "3.11.7"}
+    same |= {"lane": "cpu", "topology": "4", "layer": "", "rerun": 0}
     own = {
         "outcome": outcome,
         "expected": known,
@@ -129,7 +129,7 @@ def table(run: str, started: datetime, stack: str, night: int, cases: int) -> pa
 
 
 def publish(history: Path, site: Path) -> str:
-    """Run the command in its own process; print seconds, peak memory, files."""
+    """Run the command in its own process; print seconds, peak memory, files and their size."""
     command = [sys.executable, "-m", "harness", "dashboard", "--history", str(history)]
     start = time.monotonic()
     process = subprocess.Popen(
@@ -142,10 +142,12 @@ def publish(history: Path, site: Path) -> str:
     if process.returncode:
         raise SystemExit(process.returncode)
     seconds = time.monotonic() - start
+    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) / 1e6
     files = re.search(r"(\d+) files, (\d+) new", output)
     assert files is not None
     memory = usage.ru_maxrss / 1000
-    return f"{seconds:6.1f} s  {memory:6.0f} MB  {files[1]} files, {files[2]} new or changed"
+    used = f"{seconds:6.1f} s, {usage.ru_utime + usage.ru_stime:.0f} of processors"
+    return f"{used}  {memory:6.0f} MB  {files[1]} files of {size:.0f} MB, {files[2]} new or changed"
 
 
 def peer(folder: Path, options: argparse.Namespace) -> None:
@@ -155,7 +157,8 @@ def peer(folder: Path, options: argparse.Namespace) -> None:
         return
     start = time.monotonic()
     for stack in range(options.stacks):
-        rows = table("", datetime.now(UTC), f"2.{stack}.0", options.nights, options.cases)
+        place = RunFile("", f"2.{stack}.0")
+        rows = table(place, datetime.now(UTC), options.nights, options)
         report = folder / f"{stack}.xml"
         report.write_text(junit(rows), encoding="utf-8")
     start = time.monotonic()

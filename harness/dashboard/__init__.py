@@ -9,8 +9,10 @@ a question             ``sql/NAME.sql``, its row in ``rows.py``, who asks it in 
 a page                 ``pages/NAME_page.py`` and ``templates/NAME.html``; ``publish.py`` calls it,
                        ``page_maker.py`` has the menu
 a column of a table    the same two files; the row's class stands in ``pages/NAME_page.py``
-what several draw      ``templates/parts.html``: links, outcomes, strips, plots, groups of changes
-a picture              its geometry in ``shapes.py``, its SVG in ``templates/parts.html``
+the page of a case     what it says in ``case_facts.py``, how in ``templates/case_body.html``, which
+                       ``static/case.js`` renders too: ``script_template.py``
+what several draw      ``templates/parts.html``: links, outcomes, groups of changes
+a picture              its geometry in ``shapes.py``, its SVG in ``plot.html``, ``strip.html``
 a verdict              ``changes.py``; the rules themselves stand in ``harness/verdicts``
 when something began   ``began.py``: the run, and what changed with it
 an address             ``harness/render/page_names.py``

@@ -29,6 +29,23 @@ class Began:
     is_shown: bool  # whether the run is among the nights that the site shows
 
     @property
+    def words(self) -> str:
+        """Say what is known of that run; what changed with it follows in ``steps``."""
+        if not self.is_shown:
+            return ", before the nights shown here"
+        if not self.before:
+            return ", when it was first measured in these nights"
+        if self.is_first:
+            change = f"changed from stack {self.before.stack}:" if self.changed else self.unchanged
+            return f", the first run of its stack; {change}"
+        return f"; {'changed:' if self.changed else self.unchanged}"
+
+    @property
+    def steps(self) -> list[str]:
+        """Return what changed, with a comma behind each but the last."""
+        return [*(f"{step}," for step in self.changed[:-1]), *self.changed[-1:]]
+
+    @property
     def is_first(self) -> bool:
         """Whether it is the first run of its stack, compared with that of another stack."""
         return self.before is not None and self.before.stack != self.stack

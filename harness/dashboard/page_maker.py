@@ -6,8 +6,12 @@ site's own files.
 
 from __future__ import annotations
 
+import heapq
 import json
 import re
+import sys
+import zlib
+from base64 import b64encode
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -17,7 +21,7 @@ from importlib import resources
 from markupsafe import Markup
 
 from harness.dashboard import units
-from harness.dashboard.changes import Change
+from harness.dashboard.changes import NEWS, Change
 from harness.dashboard.site import Site
 from harness.dashboard.site_facts import Facts
 from harness.diagnosis.signature import headline
@@ -28,8 +32,9 @@ from harness.render import page_names
 from harness.render.page_names import natural
 from harness.verdicts.upstream import Row
 
-MOST_CASES = 5_000  # with more, those that always pass or are always skipped have no page
-STATIC = ("site.css", "tables.js", "compare.js", "icon.svg")
+MOST_CASES = 5_000  # with more, those that always pass or are always skipped are in no list
+OWN_PAGES = 400  # cases that have a page of their own; the others share theirs
+STATIC = ("site.css", "tables.js", "compare.js", "data.js", "icon.svg")
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'"
@@ -72,7 +77,7 @@ class Build:
             example=self.example,
             menu=[entry for entry in _MENU if entry[0] not in self._empty],
             placed=self.facts.is_placed,
-            has_page=self.has_page,
+            case_page=self.case_page,
         )
 
     @cached_property
@@ -88,20 +93,47 @@ class Build:
             empty.add(_SENSITIVITY)
         return empty
 
-    def has_page(self, case: str) -> bool:
-        """Return whether the case has a page: in a small history all do, else those with news."""
-        return self._with_page is None or case in self._with_page
+    def is_listed(self, case: str) -> bool:
+        """Return whether lists have the case: in a small history all do, else those with news."""
+        return len(self.facts.areas) <= MOST_CASES or case in self.news
 
     @cached_property
-    def _with_page(self) -> set[str] | None:
-        if len(self.facts.areas) <= MOST_CASES:
-            return None
+    def news(self) -> set[str]:
+        """The cases of which there is more to read than that they always pass or are skipped."""
+        return self.facts.eventful | {change.name for change in self.changes}
+
+    @cached_property
+    def own_pages(self) -> set[str]:
+        """The cases that have a page of their own: what changed tonight, then what is worst."""
+        red = {change.name for change in self.changes if change.verdict in NEWS}
         changed = {change.name for change in self.changes}
-        return self.facts.eventful | changed
+        worst = dict.fromkeys(self.facts.areas, sys.maxsize)
+        for row in self.facts.latest:
+            worst[row.name] = min(units.urgency(row.outcome), worst[row.name])
+
+        def rank(name: str) -> tuple[object, ...]:
+            is_quiet = name not in self.news
+            return name not in red, name not in changed, is_quiet, worst[name], name
+
+        return set(heapq.nsmallest(OWN_PAGES, worst, rank))
+
+    def case_page(self, case: str) -> str:
+        """Return the address of a case from the site's root."""
+        own = case in self.own_pages
+        return page_names.case_page(case) if own else page_names.shared_case_page(case)
+
+    def run_page(self, run: str) -> str:
+        """Return the address of a run from the site's root; "" for one that is not shown."""
+        return page_names.run_page(run) if run in self.facts.run else ""
 
     def page(self, template: str, path: str, key: str = "", **values: object) -> None:
         """Publish a page; ``key`` as for ``Site.write``."""
         self.site.write(path, self.render.page(template, path, **values), key)
+
+    def data(self, path: str, text: str) -> None:
+        """Publish JSON as a script that ``load`` in ``static/data.js`` reads."""
+        packed = b64encode(zlib.compress(text.encode())).decode()
+        self.site.write(f"data/{path}.js", f'packed["{path}"] = "{packed}";\n')
 
     @cached_property
     def example(self) -> str:
@@ -123,9 +155,9 @@ class Renderer:
         example: str,
         menu: Sequence[tuple[str, str]],
         placed: bool,
-        has_page: Callable[[str], bool],
+        case_page: Callable[[str], str],
     ) -> None:
-        """``runs`` and ``has_page`` say what has a page; ``example`` stands in the search box.
+        """``runs`` have a page, ``case_page`` says where; ``example`` stands in the search box.
 
         ``placed`` is whether any case names a lane or a topology: without one, tables have no
         column for it.
@@ -147,13 +179,12 @@ class Renderer:
             shown_runs=runs,
             example=example,
             placed=placed,
-            has_page=has_page,
             seconds=units.seconds,
             number=units.number,
             stamp=units.stamp,
         )
         self._environment.filters.update(
-            case_page=page_names.case_page,
+            case_page=case_page,
             run_page=page_names.run_page,
             run_time=units.run_time,
             issue_page=page,
@@ -172,6 +203,12 @@ class Renderer:
         found = self._environment.get_template(template)
         return str(found.render(root="../" * path.count("/"), path=path, **values))
 
+    def script(self, template: str) -> str:
+        """Return the statement that gives a script the template."""
+        from harness.dashboard.script_template import script
+
+        return script(self._environment, template)
+
 
 def static(name: str) -> bytes:
     """A file that every page shares."""
@@ -180,7 +217,7 @@ def static(name: str) -> bytes:
 
 def as_json(data: object) -> str:
     """Data for programs; ASCII, so that nothing in it can be taken for anything else."""
-    return json.dumps(data, indent=1, default=_plain) + "\n"
+    return json.dumps(data, default=_plain) + "\n"
 
 
 def _finalized(value: object) -> object:

@@ -66,6 +66,8 @@ def publish(connection: DuckDBPyConnection, out: Path, shown: Shown) -> Site:
         build = Build(facts, site, changes, shown.rows, shown.address, shown.set_aside)
         for name in STATIC:
             site.write(name, static(name))
+        site.write("case.js", build.render.script("case_body.html").encode() + static("case.js"))
+        site.write("404.html", build.render.page("404.html", "case/404.html"))
         site.write(".nojekyll", "")  # GitHub Pages would leave out what its generator does not know
         found = case_page.publish(build)
         for page in _PAGES:

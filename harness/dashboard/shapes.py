@@ -2,53 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
 
+from harness.dashboard.units import day, kind
+
 WIDTH, HEIGHT = 300, 90  # of a plot's area, in units that are about a pixel on a phone
 SPARK = (64, 16)
+_NIGHT = 6  # width of a night in a strip
+_MANY = 200  # nights, between which a strip has no gaps
 _LEAST = 0.05  # of a small line's height, as a rate
 
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring nights of a strip that came out alike; ``at`` counts nights."""
+    """Neighbouring nights of a strip that came out alike."""
 
-    at: int
-    nights: int
-    outcome: str  # "" for nights without a run
-    first: date
-    last: date
+    kind: str
+    x: int
+    y: int
+    width: int
+    height: int
+    about: str
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Outcomes over nights."""
+
+    about: str
+    width: int
+    blocks: Sequence[Block]
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Values over nights. ``lines`` are SVG paths, a gap where a night has no value."""
+    """Values over nights: SVG paths, with a gap where a night has no value, and labels."""
 
+    place: str  # where the values come from
+    about: str
     path: str
-    dots: tuple[tuple[float, float], ...]  # values without a neighbour, which a path can't show
-    low: float
-    high: float
-    first: date
-    last: date
-    latest: float
+    dots: str  # values without a neighbour, which a path can't show
+    high: str
+    base: str
+    first: str
+    last: str
+    latest: str
 
 
-def strip(nights: Sequence[date], outcomes: dict[date, str]) -> list[Block]:
-    """A strip over ``nights``: the outcome of each, as few blocks as there are changes."""
+def strip(nights: Sequence[date], outcomes: dict[date, str], about: str) -> Strip:
+    """Return the outcome of each of the ``nights``, in as few blocks as there are changes."""
     blocks = []
     at = 0
+    gap = 1 if len(nights) < _MANY else 0
     for outcome, members in groupby(nights, lambda night: outcomes.get(night, "")):
         each = list(members)
-        blocks.append(Block(at, len(each), outcome, each[0], each[-1]))
+        if outcome:
+            until = f" to {day(each[-1])}" if len(each) > 1 else ""
+            y, height = (6, 4) if outcome == "skipped" else (0, 16)
+            width = len(each) * _NIGHT - gap
+            said = f"{outcome}, {day(each[0])}{until}"
+            blocks.append(Block(kind(outcome), at * _NIGHT, y, width, height, said))
         at += len(each)
-    return blocks
+    return Strip(about, at * _NIGHT, blocks)
 
 
-def plot(nights: Sequence[date], values: dict[date, float]) -> Plot | None:
-    """A line through the values on a scale from 0 to the highest; None without any value."""
+def plot(
+    nights: Sequence[date],
+    values: dict[date, float],
+    show: Callable[[float], str],
+    about: str,
+    place: str = "",
+) -> Plot | None:
+    """Return a line through the values on a scale from 0 to the highest; None without a value."""
     if not values:
         return None
     low, high = min(values.values()), max(values.values())
@@ -65,10 +93,19 @@ def plot(nights: Sequence[date], values: dict[date, float]) -> Plot | None:
             for i, n in members
         ]
         if len(at) == 1:
-            dots.append(at[0])
+            dots.append("M{:g} {:g}h0".format(*at[0]))
         path.append("M" + "L".join(f"{x:g} {y:g}" for x, y in at))
-    known = [night for night in nights if night in values]
-    return Plot("".join(path), tuple(dots), low, high, nights[0], nights[-1], values[known[-1]])
+    return Plot(
+        place,
+        f"{about} between {show(low)} and {show(high)}",
+        "".join(path),
+        "".join(dots),
+        show(high),
+        show(base),
+        day(nights[0]),
+        day(nights[-1]),
+        show(values[max(values)]),
+    )
 
 
 def spark(rates: Sequence[float]) -> str:

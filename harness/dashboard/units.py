@@ -31,7 +31,7 @@ def urgency(outcome: str) -> int:
 
 def day(value: date | datetime | None) -> str:
     """``2026-11-21``."""
-    return value.strftime("%Y-%m-%d") if value else ""
+    return value.isoformat()[:10] if value else ""
 
 
 def when(value: datetime) -> str:

@@ -29,9 +29,25 @@ def slug(text: str, *key: str) -> str:
     return f"{match[0].rstrip('-_')}-{digest}" if match else digest
 
 
+def case_slug(case: str) -> str:
+    """Return the last part of the addresses of a case."""
+    return slug(case.rpartition("::")[2].partition("[")[0], case)
+
+
 def case_page(case: str) -> str:
-    """The address of a case's page, from the site's root."""
-    return f"case/{slug(case.rpartition('::')[2].partition('[')[0], case)}.html"
+    """Return the address of a case that has its own page, from the site's root."""
+    return f"case/{case_slug(case)}.html"
+
+
+def shared_page(slug: str) -> str:
+    """Return the address of the page that a case shares: the hash in its slug says which it is."""
+    return f"case/{slug.rpartition('-')[2][:2]}.html"
+
+
+def shared_case_page(case: str) -> str:
+    """Return the address of a case on the page that it shares."""
+    slug = case_slug(case)
+    return f"{shared_page(slug)}#{slug}"
 
 
 def run_page(run: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from harness.dashboard.pages import case_page as dashboard_page
+from harness.dashboard.case_facts import commands
 from harness.issues import text
 
 FILE = "suites/area/test_a.py"
@@ -24,7 +24,7 @@ FILE = "suites/area/test_a.py"
     ],
 )
 def test_where(case: str, *, offered: bool) -> None:
-    shown = " ".join(line for _, line in dashboard_page.commands(case, [], []))
+    shown = " ".join(each.command for each in commands(case, [], []))
     assert ("xla-harness repro" in shown) == offered
     first = SimpleNamespace(case=case, stack="2.9.0", lane="cpu", before="", since="")
     lines = text._commands(cast("Any", first), cast("Any", SimpleNamespace(versions={})))

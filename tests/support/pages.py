@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+import zlib
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 VOID = {"meta", "link", "input", "br", "wbr", "rect", "path", "polyline", "circle"}
 
@@ -40,6 +45,13 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+    @property
+    def cases(self) -> dict[str, Any]:
+        """The data of a page that several cases share, by the last part of their addresses."""
+        match = re.search('<template id="cases">(.*)</template>', self.path.read_text())
+        cases: dict[str, Any] = (match and json.loads(zlib.decompress(b64decode(match[1])))) or {}
+        return cases
 
     @property
     def words(self) -> str:

@@ -49,7 +49,7 @@ def _every_case(build: Build) -> None:
             by_stack[stack].outcome if stack in by_stack else "" for stack in facts.stacks
         )
         rows.append(CaseRow(name, area, lane, topology, outcomes))
-    shown = [row for row in rows if build.has_page(row.name)]
+    shown = [row for row in rows if build.is_listed(row.name)]
     build.page(
         "cases.html",
         "cases.html",

@@ -166,13 +166,13 @@ def _versions(build: Build, one: str, other: str) -> list[tuple[str, str, str]]:
 
 def _data(build: Build, run: str, said: Sequence[RunOutcome]) -> None:
     """A run's outcomes as letters, and, for all runs of the same cases once, whose they are."""
-    places = json.dumps([[s.name, s.lane, s.topology, s.area, *_asked(s)] for s in said]) + "\n"
+    places = json.dumps([[s.name, s.lane, s.topology, s.area, *_asked(s)] for s in said])
     digest = sha256(places.encode()).hexdigest()[:16]
-    if not build.site.has(f"data/places/{digest}.json"):
-        build.site.write(f"data/places/{digest}.json", places)
+    if not build.site.has(f"data/places/{digest}.js"):
+        build.data(f"places/{digest}", places)
     letters = "".join(LETTERS.get(s.outcome, "?") for s in said)
-    data = {"format": 2, "run": run, "places": digest, "outcomes": letters}
-    build.site.write(f"data/run/{slug(run)}.json", json.dumps(data) + "\n")
+    data = {"format": 3, "run": run, "places": digest, "outcomes": letters}
+    build.data(f"run/{slug(run)}", json.dumps(data))
 
 
 def _asked(said: RunOutcome) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from hashlib import sha256
 
 from harness.dashboard.changes import NEWS, Change
 from harness.dashboard.page_maker import Build, as_json
-from harness.render.page_names import case_page
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def _night(build: Build) -> dict[str, object]:
                 "text": change.text,
                 "since": change.since,
                 "changed": list(change.began.changed) if change.began else [],
-                "page": case_page(change.name),
+                "page": build.case_page(change.name),
             }
             for change in build.changes
         ],

@@ -24,7 +24,7 @@ class Flaky:
     turns: int  # from working to broken or back, between runs of the same versions
     failed: int
     ran: int
-    strip: Sequence[shapes.Block]
+    strip: shapes.Strip
     tonight: Change | None
 
 
@@ -47,13 +47,15 @@ def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Fla
     if not tonight and (first.name, *StackLine.of(first)) not in facts.flaky:
         return None
     ran = [point for point in points if point.outcome != "skipped"]
+    failed = sum(point.outcome not in WORKS for point in ran)
+    outcomes = {p.night: p.outcome for p in points}
     return Flaky(
         first.name,
         StackLine.of(first),
         turns(facts, points),
-        sum(point.outcome not in WORKS for point in ran),
+        failed,
         len(ran),
-        shapes.strip(facts.nights, {p.night: p.outcome for p in points}),
+        shapes.strip(facts.nights, outcomes, f"{failed} of {len(ran)} failed"),
         tonight,
     )
 

@@ -111,15 +111,18 @@ def _page(
     run = each.run
     path = run_page(run.run)
     older = before.get(run.run)
+    rows = sorted(changed, key=lambda c: (urgency(c.outcome), c.name))
     # A run never changes, but how its lines led to it may: an older run can be recorded later.
-    said = "\n".join(map(repr, (__version__, build.example, older and older.run, changed)))
+    # Its cases may move between pages of their own and shared ones.
+    addresses = [build.case_page(row.name) for row in rows[:_LISTED]]
+    parts = (__version__, build.example, older and older.run, changed, addresses)
+    said = "\n".join(map(repr, parts))
     key = sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
     if build.site.is_made_from(path, key):
         return
     areas: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
     for tally in tallies:
         areas[tally.area, tally.lane, tally.topology][tally.outcome] += tally.size
-    rows = sorted(changed, key=lambda c: (urgency(c.outcome), c.name))
     build.page(
         "run.html",
         path,
@@ -132,5 +135,5 @@ def _page(
         unchanged=unchanged(older, run) if older else "",
         rows=rows[:_LISTED],
         more=max(len(rows) - _LISTED, 0),
-        data=f"data/run/{slug(run.run)}.json",
+        data=f"data/run/{slug(run.run)}.js",
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from urllib.parse import quote
 
@@ -18,9 +18,10 @@ from harness.dashboard.rows import Failure
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import day, plural, urgency
 from harness.diagnosis.signature import first_line
-from harness.render.page_names import case_page, natural, ordered
+from harness.render.page_names import natural, ordered
 
 KINDS = ("stack", "issue", "signature", "case")
+_CASES = 20_000  # a browser reads no larger page
 _LONGEST = 500  # characters of a failure that is searched in
 
 
@@ -37,10 +38,12 @@ class SearchRow:
 def publish(build: Build, issues: Sequence[IssueRow], causes: Sequence[FailureCause]) -> None:
     """The page."""
     facts = build.facts
-    found = [*_stacks(facts), *_issues(issues), *_signatures(facts, causes), *_cases(build)]
     names = {row.name for row in facts.latest}
-    quiet = sum(not build.has_page(name) for name in names)
-    build.page("search.html", "search.html", rows=found, kinds=KINDS, quiet=quiet)
+    quiet = sum(not build.is_listed(name) for name in names)
+    more = max(len(names) - quiet - _CASES, 0)
+    cases = islice(_cases(build), _CASES)
+    rows = [*_stacks(facts), *_issues(issues), *_signatures(build, causes), *cases]
+    build.page("search.html", "search.html", rows=rows, kinds=KINDS, quiet=quiet, more=more)
 
 
 def _stacks(facts: Facts) -> Iterator[SearchRow]:
@@ -63,8 +66,9 @@ def _issues(rows: Sequence[IssueRow]) -> Iterator[SearchRow]:
         yield SearchRow("issue", issue, page, "; ".join(stated[issue]))
 
 
-def _signatures(facts: Facts, causes: Sequence[FailureCause]) -> Iterator[SearchRow]:
+def _signatures(build: Build, causes: Sequence[FailureCause]) -> Iterator[SearchRow]:
     """Each signature of the nights shown; leads to its cause, or to a case that once had it."""
+    facts = build.facts
     broken_now = {cause.signature: cause.anchor for cause in causes}
     every = (f for failures in facts.failures.values() for f in failures)
     shown = [f for f in every if f.signature and f.last_run in facts.run]
@@ -72,7 +76,8 @@ def _signatures(facts: Facts, causes: Sequence[FailureCause]) -> Iterator[Search
     for signature, members in groupby(shown, attrgetter("signature")):
         failures = list(members)
         last = max(failures, key=attrgetter("last_run"))
-        page = f"{case_page(last.name)}#failures"
+        page = build.case_page(last.name)
+        page += "" if "#" in page else "#failures"
         if signature in broken_now:
             page = f"failures.html#{broken_now[signature]}"
         yield SearchRow("signature", signature, page, _seen(failures, last))
@@ -90,7 +95,7 @@ def _seen(failures: Sequence[Failure], last: Failure) -> str:
 def _cases(build: Build) -> Iterator[SearchRow]:
     """Each case that has a page, with its area, its issues, and its outcomes by stack."""
     for name, members in groupby(build.facts.latest, attrgetter("name")):
-        if not build.has_page(name):
+        if not build.is_listed(name):
             continue
         rows = list(members)
         stacks: dict[str, dict[str, None]] = {}
@@ -102,4 +107,4 @@ def _cases(build: Build) -> Iterator[SearchRow]:
             f"{outcome} on {', '.join(stacks[outcome])}" for outcome in sorted(stacks, key=urgency)
         )
         about = filter(None, (rows[0].area, *outcomes, *issues))
-        yield SearchRow("case", name, case_page(name), "; ".join(about))
+        yield SearchRow("case", name, build.case_page(name), "; ".join(about))

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.dashboard import shapes
+from harness.dashboard.case_facts import recorded, words
 from harness.dashboard.page_maker import Build
-from harness.dashboard.pages.case_page import recorded
 from harness.dashboard.rows import StackLine
 from harness.dashboard.site_facts import Facts
 from harness.model.faults_seen import PERCENT, SEEN, UNSEEN
@@ -42,7 +42,7 @@ def _rows(facts: Facts) -> Iterator[Sensitivity]:
         if not shares:
             continue
         shown = recorded(facts, shares, facts.moved.get(name, []))
-        trends = {line: plot for each in shown for line, plot in each.plots}
+        trends = {plot.place: plot for each in shown for plot in each.plots}
         counts = {(StackLine.of(number), number.property): int(number.last) for number in numbers}
         for share in shares:
             line = StackLine.of(share)
@@ -54,7 +54,7 @@ def _rows(facts: Facts) -> Iterator[Sensitivity]:
                 counts.get((line, SEEN), 0),
                 counts.get((line, UNSEEN), 0),
                 _missed({name: n for (of, name), n in counts.items() if of == line}),
-                trends.get(line),
+                trends.get(words(line)),
             )
 
 

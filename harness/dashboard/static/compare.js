@@ -10,8 +10,8 @@ const WORKS = "pu";
 const BROKEN = "fchbx";
 
 async function outcomesOf(run) {
-  const answer = await (await fetch(`data/run/${encodeURIComponent(run)}.json`)).json();
-  const places = await (await fetch(`data/places/${encodeURIComponent(answer.places)}.json`)).json();
+  const answer = await load(`run/${run}`);
+  const places = await load(`places/${answer.places}`);
   return new Map(
     places.map(([name, lane, topology, area, framework, ...names], at) => [
       JSON.stringify([name, lane, topology]), { letter: answer.outcomes[at], area, framework, names },
@@ -126,7 +126,7 @@ async function compare(form) {
       ? `${differ.length} of ${keys.length} differ${from}` + (differ.length > MOST ? `, the first ${MOST} below` : "")
       : `All ${keys.length} outcomes are the same${from}.`;
   } catch (error) {
-    status.textContent = `The data can't be read (${error.message}). Pages opened as files can't fetch; use a server.`;
+    status.textContent = `The data can't be read (${error.message}).`;
   }
 }
 

@@ -1,0 +1,300 @@
+"""What the page of a case says, as text: a template and a script show it, and decide nothing."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from itertools import groupby, takewhile
+from urllib.parse import quote
+
+from harness.dashboard import shapes
+from harness.dashboard.began import Distinct, distinct
+from harness.dashboard.changes import Change
+from harness.dashboard.page_maker import Build
+from harness.dashboard.rows import Latest, Moved, Number, Point, StackLine, cost
+from harness.dashboard.site_facts import Facts
+from harness.dashboard.units import day, kind, number, plural, seconds, urgency
+from harness.model.issues import ISSUE, page
+from harness.model.scriptable import becomes_script
+
+
+@dataclass(frozen=True)
+class CaseVerdict:
+    """What the rules say of a case on one line tonight."""
+
+    verdict: str
+    kind: str
+    line: str
+
+
+@dataclass(frozen=True)
+class CaseIssue:
+    """An upstream issue that a case names."""
+
+    issue: str
+    page: str
+    after: str  # the comma between two
+
+
+@dataclass(frozen=True)
+class RunDay:
+    """The day of a run, what is known of the run, and what changed with it."""
+
+    day: str
+    page: str  # "" for a run that has none
+    words: str = ""
+    steps: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Series:
+    """A case on one line over the nights."""
+
+    line: str
+    outcome: str
+    kind: str
+    since: RunDay  # the first run of the outcome that it has now
+    strip: shapes.Strip
+    counts: str
+
+
+@dataclass(frozen=True)
+class SkipCause:
+    """Why a case is not measured now, and where."""
+
+    cause: str
+    lines: str
+
+
+@dataclass(frozen=True)
+class SeenFailure:
+    """A failure once, wherever it was seen."""
+
+    outcome: str
+    kind: str
+    times: str
+    message: str
+    began: RunDay
+    lines: str
+
+
+@dataclass(frozen=True)
+class SteadyNumber:
+    """A value that never moved, and where."""
+
+    value: str
+    lines: str
+
+
+@dataclass(frozen=True)
+class RecordedNumber:
+    """A number that the harness recorded, on the lines where it is one."""
+
+    property: str
+    steady: Sequence[SteadyNumber]
+    plots: Sequence[shapes.Plot]
+
+
+@dataclass(frozen=True)
+class RepeatCommand:
+    """What repeats a case, and where."""
+
+    place: str
+    command: str
+
+
+@dataclass(frozen=True)
+class CaseFacts:
+    """What the page of a case says, as text: ``templates/case_body.html`` shows nothing else."""
+
+    name: str
+    area: str
+    area_query: str
+    title: str
+    first: str
+    last: str
+    verdicts: Sequence[CaseVerdict]
+    issues: Sequence[CaseIssue]
+    series: Sequence[Series]
+    skips: Sequence[SkipCause]
+    failures_title: str
+    failures: Sequence[SeenFailure]
+    commands: Sequence[RepeatCommand]
+    durations: Sequence[shapes.Plot]
+    numbers: Sequence[RecordedNumber]
+
+
+class CaseReader:
+    """Reads what the pages of cases say."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._latest: dict[str, list[Latest]] = defaultdict(list)
+        for row in build.facts.latest:
+            self._latest[row.name].append(row)
+        self.changes: dict[str, list[Change]] = defaultdict(list)
+        for change in build.changes:
+            self.changes[change.name].append(change)
+        nights = build.facts.nights
+        self._nights = plural(len(nights), "night")
+        self._first, self._last = (day(nights[0]), day(nights[-1])) if nights else ("", "")
+        self._series = cache(self._uncached_series)  # quiet cases are alike
+
+    def read(self, name: str, lines: Sequence[Sequence[Point]]) -> CaseFacts:
+        """Return what the page of a case says; ``lines`` are its points from ``by_line``."""
+        facts = self._build.facts
+        now = self._latest.get(name, [])
+        area = now[0].area if now else ""
+        failures = [
+            _failure(self._build, each) for each in distinct(facts, facts.failures.get(name, []))
+        ]
+        count = plural(len(failures), "distinct failure")
+        return CaseFacts(
+            name=name if name.strip() else "(no name)",
+            area=area,
+            area_query=quote(area, safe=""),
+            title=f"Outcome over {self._nights} and {plural(len(lines), 'line')}",
+            first=self._first,
+            last=self._last,
+            verdicts=[
+                CaseVerdict(c.verdict, c.verdict.replace(" ", "-"), words(c.line))
+                for c in self.changes.get(name, [])
+            ],
+            issues=_issues(now),
+            series=[
+                self._series(place(points[0]), tuple([(p.run, p.outcome) for p in points]))
+                for points in lines
+            ],
+            skips=skips(now),
+            failures_title=count if failures else "No failure on record",
+            failures=failures,
+            commands=commands(name, now, facts.stacks),
+            durations=[plot for points in lines if (plot := _durations(facts, points))],
+            numbers=recorded(facts, facts.numbers.get(name, []), facts.moved.get(name, [])),
+        )
+
+    def _uncached_series(self, place: StackLine, outcomes: Sequence[tuple[str, str]]) -> Series:
+        facts = self._build.facts
+        line = words(place)
+        last = outcomes[-1][1]
+        alike = takewhile(lambda each: each[1] == last, reversed(outcomes))
+        *_, (since, _) = alike
+        by_night = {facts.run[run].night: outcome for run, outcome in outcomes}
+        counts = Counter(outcome for _, outcome in outcomes)
+        return Series(
+            line=line,
+            outcome=last or "not run",
+            kind=kind(last),
+            since=RunDay(day(facts.run[since].time), self._build.run_page(since)),
+            strip=shapes.strip(facts.nights, by_night, f"Outcomes on {line}"),
+            counts=", ".join(f"{count} {outcome}" for outcome, count in counts.items()),
+        )
+
+
+def skips(rows: Sequence[Latest]) -> list[SkipCause]:
+    """Return why the case is not measured now, and on which lines."""
+    causes: dict[str, list[StackLine]] = {}
+    for row in rows:
+        if row.outcome == "skipped":
+            causes.setdefault(row.message or "It left no message.", []).append(row.line)
+    return [SkipCause(cause, _joined(lines)) for cause, lines in causes.items()]
+
+
+def place(row: Point) -> StackLine:
+    """Return where it ran."""
+    return StackLine.of(row)
+
+
+def recorded(
+    facts: Facts, numbers: Sequence[Number], moved: Sequence[Moved]
+) -> list[RecordedNumber]:
+    """Return plots of what moved, and the value of what never did."""
+    values: dict[tuple[str, StackLine], dict[date, float]] = {}
+    for m in moved:
+        values.setdefault((m.property, StackLine.of(m)), {})[m.night] = m.value
+    result = []
+    for name, members in groupby(sorted(numbers, key=lambda n: n.property), lambda n: n.property):
+        steady: dict[str, list[StackLine]] = {}
+        plots = []
+        for n in members:
+            line = StackLine.of(n)
+            where = words(line)
+            nights = values.get((name, line), {})
+            plot = shapes.plot(facts.nights, nights, number, f"{name} on {where}", where)
+            if plot:
+                plots.append(plot)
+            else:
+                steady.setdefault(f"{n.last:g}", []).append(line)
+        always = [SteadyNumber(value, _joined(lines)) for value, lines in steady.items()]
+        result.append(RecordedNumber(name, always, plots))
+    return result
+
+
+def commands(name: str, rows: Sequence[Latest], stacks: Sequence[str]) -> list[RepeatCommand]:
+    """Return what repeats the case where it is worst; a case of another tool has only its name."""
+    if "::" not in name:
+        return []
+    quoted = shlex.quote(name)
+    row = min(
+        rows, key=lambda r: (urgency(r.outcome), -stacks.index(r.stack), cost(r.lane)), default=None
+    )
+    result = [RepeatCommand("Here", f"uv run pytest {quoted}")]
+    if row and row.lane:
+        where = f" --lane {shlex.quote(row.lane)} --topology {shlex.quote(row.topology)}"
+        result = [RepeatCommand("On this machine's stack", f"uv run pytest {quoted}{where}")]
+        matrix = (
+            f"uv run xla-harness matrix --stacks {shlex.quote(row.stack)} "
+            f"--lanes {shlex.quote(row.lane)} -- {quoted}"
+        )
+        result.append(RepeatCommand(f"On stack {row.stack}", matrix))
+    if name.startswith("suites/") and becomes_script(name):
+        script = f"uv run xla-harness repro {quoted}"
+        result.append(RepeatCommand("As one script, without pytest", script))
+    return result
+
+
+def words(line: StackLine) -> str:
+    """Return a line's stack, lane and topology, as far as it has them."""
+    return " ".join(filter(None, line))
+
+
+def _joined(lines: Sequence[StackLine]) -> str:
+    return "; ".join(map(words, lines))
+
+
+def by_line(facts: Facts, points: Sequence[Point]) -> list[list[Point]]:
+    """The points of each line, the newest stack first."""
+    by_line = [list(each) for _, each in groupby(points, lambda p: p[1:4])]
+    order = {stack: -at for at, stack in enumerate(facts.stacks)}
+    return sorted(by_line, key=lambda ps: (order[ps[0].stack], cost(ps[0].lane), ps[0].topology))
+
+
+def _durations(facts: Facts, points: Sequence[Point]) -> shapes.Plot | None:
+    where = words(place(points[0]))
+    ran = {p.night: p.duration for p in points if p.outcome != "skipped"}
+    return shapes.plot(facts.nights, ran, seconds, f"Duration on {where}", where)
+
+
+def _failure(build: Build, each: Distinct) -> SeenFailure:
+    layer = f", at {each.first.layer}" if each.first.layer else ""
+    last = max(failure.last for failure in each.failures)
+    began = each.began
+    return SeenFailure(
+        outcome=each.first.outcome,
+        kind=kind(each.first.outcome),
+        times=f"{plural(each.times, 'time')}{layer}, last seen {day(last)}",
+        message=each.first.message or "It left no message.",
+        began=RunDay(day(began.time), build.run_page(began.run), began.words, began.steps),
+        lines=_joined(each.lines),
+    )
+
+
+def _issues(rows: Sequence[Latest]) -> list[CaseIssue]:
+    issues = dict.fromkeys(issue for row in rows for issue in row.upstream or ())
+    declared = [row.expectation for row in rows if row.expectation]
+    names = list(issues | dict.fromkeys(e for e in declared if ISSUE.fullmatch(e)))
+    return [CaseIssue(n, page(n), "" if n == names[-1] else ", ") for n in names]
