@@ -710,3 +710,49 @@ class Module(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Module: _TypeAlias = Module  # noqa: Y015
+
+@_typing.final
+class CompileOptions(_message.Message):
+    """Of CompileOptionsProto in xla/pjrt/proto/compile_options.proto."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARGUMENT_LAYOUTS_FIELD_NUMBER: _builtins.int
+    EXECUTABLE_BUILD_OPTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def argument_layouts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shape]: ...
+    @_builtins.property
+    def executable_build_options(self) -> Global___BuildOptions: ...
+    def __init__(
+        self,
+        *,
+        argument_layouts: _abc.Iterable[Global___Shape] | None = ...,
+        executable_build_options: Global___BuildOptions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["executable_build_options", b"executable_build_options"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["argument_layouts", b"argument_layouts", "executable_build_options", b"executable_build_options"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompileOptions: _TypeAlias = CompileOptions  # noqa: Y015
+
+@_typing.final
+class BuildOptions(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_LAYOUT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def result_layout(self) -> Global___Shape: ...
+    def __init__(
+        self,
+        *,
+        result_layout: Global___Shape | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result_layout", b"result_layout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["result_layout", b"result_layout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BuildOptions: _TypeAlias = BuildOptions  # noqa: Y015

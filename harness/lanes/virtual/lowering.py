@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.lanes.hlo import Module
 from harness.lanes.virtual.host_memory import note_memories
+from harness.lanes.virtual.noted_layouts import note_layouts
 
 SCAN = "chlo.scan"  # the name of a composite operation
 _MESH = re.compile(r"<@\w+, ")
@@ -56,7 +57,7 @@ def as_hlo(form: str, program: bytes) -> bytes:
 
     Args:
         form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact,
-            of whose results it is noted in which memory they are.
+            of whose results it is noted in which memory they are, and of all layouts.
         program: in that form.
     """
     if form != "mlir":
@@ -73,25 +74,28 @@ def as_hlo(form: str, program: bytes) -> bytes:
         else:
             _decompose_scans(module)
             bytecode = module_to_bytecode(module)
-        if b"pinned_host" not in program:
+        if not any(kind in program for kind in (b"pinned_host", b"mhlo.layout_mode")):
             return hlo_of(bytecode)
-        memories = _result_memories(ir.Module.parse(bytecode))
+        parsed = ir.Module.parse(bytecode)
+        (main,) = (o for o in parsed.body.operations if _symbol(o) == "main")
+        memories = _each(main, "res_attrs", "mhlo.memory_kind", "device")
+        layouts = [_each(main, of, "mhlo.layout_mode", "") for of in ("arg_attrs", "res_attrs")]
     hlo = Module.FromString(hlo_of(bytecode))
     note_memories(hlo, memories)
+    note_layouts(hlo, *layouts)
     serialized: bytes = hlo.SerializeToString()
     return serialized
 
 
-def _result_memories(module: Any) -> list[str]:
-    """The memory kind of each result, ``device`` where none is named."""
+def _each(function: Any, of: str, key: str, default: str) -> list[str]:
+    """Return an attribute of each argument or result of a function, as text."""
     from jaxlib.mlir import ir
 
-    (main,) = (o for o in module.body.operations if _symbol(o) == "main")
-    if "res_attrs" not in main.attributes:
-        return []
-    kind = "mhlo.memory_kind"
-    each: list[Any] = [ir.DictAttr(one) for one in main.attributes["res_attrs"]]
-    return [str(of[kind].value) if kind in of else "device" for of in each]
+    if of not in function.attributes:
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        return [default] * len(type_.inputs if of == "arg_attrs" else type_.results)
+    each: list[Any] = [ir.DictAttr(one) for one in function.attributes[of]]
+    return [str(one[key].value) if key in one else default for one in each]
 
 
 def _symbol(operation: Any) -> str:

@@ -63,6 +63,30 @@ def test_one_device(kind: str) -> None:
     np.testing.assert_array_equal(y, [1, 2, 3])
 
 
+@pytest.mark.parametrize(
+    ("kind", "major_to_minor"), [("pinned_host", (1, 0)), ("unpinned_host", (0, 1))]
+)
+def test_layouts_of_results_on_the_host(kind: str, major_to_minor: tuple[int, ...]) -> None:
+    """The program is compiled as HLO, where none is named; unpinned memory has the usual only."""
+    import jax
+    from jax.experimental.layout import Format, Layout
+
+    of_host = Format(Layout(major_to_minor), sharding(kind, "d"))
+    of_device = Format(Layout((1, 0)), sharding("device", "d"))
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    f = jax.jit(
+        lambda x: (x * 2, x + 1), in_shardings=of_device, out_shardings=(of_host, of_device)
+    )
+    twice, more = f(jax.device_put(x, of_device))
+    assert kinds(twice, more) == [kind, "device"]
+    assert twice.format.layout.major_to_minor == major_to_minor
+    assert more.format.layout.major_to_minor == (1, 0)
+    np.testing.assert_array_equal(jax.device_put(more, of_host.sharding), x + 1)
+    np.testing.assert_array_equal(jax.device_put(twice, of_device.sharding), x * 2)
+    np.testing.assert_array_equal(twice, x * 2)
+    np.testing.assert_array_equal(more, x + 1)
+
+
 def test_results_of_a_kernel_on_the_host() -> None:
     """A program that calls a kernel is interpreted as HLO, where no result's memory is named."""
     import jax

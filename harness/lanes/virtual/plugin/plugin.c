@@ -36,6 +36,7 @@ static void fill(PJRT_Api *api) {
   optimized_fill(api);
   compilations_fill(api);
   memories_fill(api);
+  layouts_fill(api);
   executions_fill(api);
   tickets_fill(api);
   unseen_fill(api);

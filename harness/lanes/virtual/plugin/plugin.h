@@ -28,8 +28,8 @@
 //   options.c    what a compilation may ask for, and which of it the CPU's compiler is given
 //   refusals.c   what the CPU's compiler refuses, in words for whoever submitted the program
 //   parameters.c arguments that do not match an executable's parameters
-//   donors.c     donated arguments
 //   memories.c   in which memory an executable's results are
+//   layouts.c    copies of arrays that are not row-major
 //   protos.c     what old and new XLA disagree on inside of programs
 //   wire.c       protocol buffers without their schema
 // host/        functions of the host that a running program calls; ffi.h

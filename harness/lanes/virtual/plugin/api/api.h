@@ -184,7 +184,9 @@ uint64_t fingerprint(uint64_t start, const char *bytes, size_t size);
 void event_compilation(const char *event, const void *caller, const PJRT_Program *program);
 
 // --- wrong_answers.c
-// Whether the plugin is to give this answer wrongly; it is written down that it does.
+// Whether the plugin is to give this answer wrongly.
+int wrong_answer_is(const char *name);
+// The same, and it is written down that it does.
 int answers_wrongly(const char *name);
 
 // --- devices.c

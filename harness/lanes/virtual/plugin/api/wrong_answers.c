@@ -7,9 +7,13 @@
 // those of harness/sensitivity/answers.py.
 static const char VARIABLE[] = "VIRTUAL_TPU_WRONG_ANSWER";
 
-int answers_wrongly(const char *name) {
+int wrong_answer_is(const char *name) {
   const char *wrong = getenv(VARIABLE);
-  if (wrong == NULL || strcmp(wrong, name) != 0) return 0;
+  return wrong != NULL && strcmp(wrong, name) == 0;
+}
+
+int answers_wrongly(const char *name) {
+  if (!wrong_answer_is(name)) return 0;
   const void *caller = __builtin_return_address(0);
   event_plant(caller, "given");
   event_plant(caller, "taken");

@@ -295,7 +295,6 @@ static PJRT_Error *deserialize(PJRT_Executable_DeserializeAndLoad_Args *args) {
   if (error != NULL) return error;
   const size_t size = args->serialized_executable_size;
   parameters_forget(args->loaded_executable);  // of another client's, at its address
-  donors_learn_serialized(args->loaded_executable, args->serialized_executable, size);
   memories_learn(args->loaded_executable, args->serialized_executable, size);
   if (identity.processes == 1) return NULL;
   Copy *copy = allocate(1, sizeof *copy + size, "a serialized executable");

@@ -57,19 +57,6 @@ void parameters_forget(const PJRT_LoadedExecutable *executable);
 // Return how many results an executable has on each device; 0 of one that is deleted.
 size_t parameters_results(PJRT_LoadedExecutable *executable);
 
-// --- donors.c
-// What an executable takes of its arguments, from the program that it was compiled from.
-PJRT_Error *donors_learn(PJRT_LoadedExecutable *loaded, const PJRT_Program *submitted);
-// The same from what it was loaded from.
-void donors_learn_serialized(const PJRT_LoadedExecutable *loaded, const char *executable,
-                             size_t size);
-void donors_forget(const PJRT_LoadedExecutable *executable);
-// Whether an argument is one of the donated parameters, and the caller has not said otherwise.
-int is_donated(const int64_t *donated, size_t count, const PJRT_ExecuteOptions *options,
-               int64_t index);
-// Delete those of an execution that has been started.
-PJRT_Error *donors_delete(const PJRT_LoadedExecutable_Execute_Args *args);
-
 // --- compilations.c
 // Compile a program, or load what another rank has made of it.
 PJRT_Error *compilations_compile(PJRT_Client_Compile_Args *args, int *is_reused);
@@ -89,6 +76,13 @@ void memories_forget(const void *executable);
 PJRT_Error *memories_place(const PJRT_LoadedExecutable_Execute_Args *args);
 void memories_fill(PJRT_Api *api);
 
+// --- layouts.c
+// Whether a buffer's last dimension comes first in memory, as is usual.
+PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *found);
+// Copy an array to another memory, with its layout if it can have that there.
+PJRT_Error *layouts_copy(PJRT_Buffer_CopyToMemory_Args *args);
+void layouts_fill(PJRT_Api *api);
+
 // --- wire.c
 // One field of a serialised protocol buffer; a varint's value is `integer`.
 enum { VARINT, WIDE, BYTES, NARROW = 5 };  // how a field is encoded
@@ -107,9 +101,9 @@ unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned number
                           unsigned char **value_end);
 
 // --- options.c
-// A CompileOptionsProto that compiles fast and is without the options of the TPU's own compiler, to
-// be freed, and its size.
-char *options_completed(const char *options, size_t *size);
+// A CompileOptionsProto that compiles fast, has what the Python half has noted in the program and
+// is without the options of the TPU's own compiler, to be freed, and its size.
+char *options_completed(const char *options, const PJRT_Program *program, size_t *size);
 // Copy a CompileOptionsProto so that equal options are equal bytes, to be freed: the entries of its
 // maps have another order in each process.
 char *options_sorted(const char *options, size_t size);
@@ -131,9 +125,7 @@ void renumber_instructions(char *program, size_t size, int with_config);
 // Find an HloModuleProto, or the one in an HloModuleProtoWithConfig, and return where it begins;
 // NULL without one.
 unsigned char *find_module(const char *program, size_t size, int with_config, unsigned char **end);
-// Whether such a module says that it has donors.
-int module_has_donors(const char *program, size_t size, int with_config);
-// Its parameters whose buffers the program may take, to be freed.
+// Return the parameters whose buffers the program takes for its results, to be freed.
 int64_t *donated_by_module(const char *program, size_t size, int with_config, size_t *count);
 // The same of a serialised CPU executable.
 int64_t *donated_parameters(const char *executable, size_t size, size_t *count);

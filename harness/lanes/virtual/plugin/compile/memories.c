@@ -140,7 +140,7 @@ static PJRT_Error *move(PJRT_Buffer **buffer, int kind) {
                                         .buffer = *buffer};
   PJRT_Error *error = memory_of(of.device, kind, &copy.dst_memory);
   if (error != NULL) return error;
-  TRY(PJRT_Buffer_CopyToMemory, copy);
+  if ((error = layouts_copy(&copy)) != NULL) return error;
   buffer_drop(*buffer);
   *buffer = copy.dst_buffer;
   return NULL;

@@ -36,7 +36,6 @@ static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
 
 void program_forget(const PJRT_LoadedExecutable *executable) {
   compilations_forget(executable);
-  donors_forget(executable);
   parameters_forget(executable);
   memories_forget(executable);
 }

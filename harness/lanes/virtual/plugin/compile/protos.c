@@ -121,28 +121,17 @@ void renumber_instructions(char *program, size_t size, int with_config) {
   free(ids.to);
 }
 
-// Which parameter an entry of an alias or donor configuration names. With its arguments in one
-// tuple the program has one parameter, and the index within the tuple counts.
-static int64_t named_parameter(unsigned char *at, unsigned char *end, unsigned number) {
-  unsigned char *inner_end, *inner = find_field(at, end, number + 1, &inner_end);
+// Which parameter an entry of an alias configuration names. With its arguments in one tuple the
+// program has one parameter, and the index within the tuple counts.
+static int64_t named_parameter(unsigned char *at, unsigned char *end) {
+  enum { NUMBER = 2, INDEX = 3 };
+  unsigned char *inner_end, *inner = find_field(at, end, INDEX, &inner_end);
   if (inner != NULL && inner < inner_end) return (int64_t)read_varint(&inner, inner_end);
-  inner = find_field(at, end, number, &inner_end);
+  inner = find_field(at, end, NUMBER, &inner_end);
   return inner == NULL ? 0 : (int64_t)read_varint(&inner, end);
 }
 
-static void add_parameters(unsigned char *at, unsigned char *end, unsigned number, int64_t **found,
-                           size_t *count) {
-  while (at < end) {
-    const uint64_t tag = read_varint(&at, end), size = read_varint(&at, end);
-    if ((tag & 7) != 2 || size > (uint64_t)(end - at)) return;
-    *found = realloc(*found, (*count + 1) * sizeof **found);
-    if (*found == NULL) abort();
-    (*found)[(*count)++] = named_parameter(at, at + size, number);
-    at += size;
-  }
-}
-
-enum { MODULE_FIELD = 1, ALIASES = 8, DONORS = 18 };
+enum { MODULE_FIELD = 1, ALIASES = 8 };
 
 unsigned char *find_module(const char *program, size_t size, int with_config, unsigned char **end) {
   unsigned char *at = (unsigned char *)program;
@@ -150,24 +139,16 @@ unsigned char *find_module(const char *program, size_t size, int with_config, un
   return with_config ? find_field(at, *end, MODULE_FIELD, end) : at;
 }
 
-int module_has_donors(const char *program, size_t size, int with_config) {
-  unsigned char *end, *at = find_module(program, size, with_config, &end), *part_end;
-  return at != NULL && find_field(at, end, DONORS, &part_end) != NULL;
-}
-
 int64_t *donated_by_module(const char *program, size_t size, int with_config, size_t *count) {
-  enum { ALIAS_PARAMETER = 2, DONOR_PARAMETER = 1 };
-  unsigned char *end, *at = find_module(program, size, with_config, &end), *part, *part_end;
-  int64_t *found = NULL;
+  unsigned char *end, *at = find_module(program, size, with_config, &end), *part;
+  int64_t *parameters = NULL;
   *count = 0;
-  if (at == NULL) return NULL;
-  if ((part = find_field(at, end, ALIASES, &part_end)) != NULL) {
-    add_parameters(part, part_end, ALIAS_PARAMETER, &found, count);
+  if (at == NULL || (part = find_field(at, end, ALIASES, &end)) == NULL) return NULL;
+  for (Field entry; next_field(&part, end, &entry);) {
+    parameters = reallocate(parameters, *count + 1, sizeof *parameters, "parameters");
+    parameters[(*count)++] = named_parameter(entry.value, entry.end);
   }
-  if ((part = find_field(at, end, DONORS, &part_end)) != NULL) {
-    add_parameters(part, part_end, DONOR_PARAMETER, &found, count);
-  }
-  return found;
+  return parameters;
 }
 
 static int is_text(const Field *field, const char *text) {

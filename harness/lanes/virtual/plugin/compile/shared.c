@@ -66,21 +66,14 @@ static void remove_program(Shared *gone) {
   free(gone);
 }
 
-static void discard(PJRT_LoadedExecutable *executable) {
-  program_forget(executable);
-  PJRT_LoadedExecutable_Destroy_Args destroy = {
-      .struct_size = PJRT_LoadedExecutable_Destroy_Args_STRUCT_SIZE, .executable = executable};
-  error_drop(backend->PJRT_LoadedExecutable_Destroy(&destroy));
-}
-
-static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
-                                      const void *caller) {
+static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const void *caller) {
   // The bridge has not widened this struct, which may be an older caller's.
   PJRT_Client_Compile_Args wide = {.struct_size = PJRT_Client_Compile_Args_STRUCT_SIZE,
                                    .client = args->client,
                                    .program = args->program,
                                    .compile_options_size = args->compile_options_size};
-  char *options = options_completed(args->compile_options, &wide.compile_options_size);
+  char *options =
+      options_completed(args->compile_options, args->program, &wide.compile_options_size);
   wide.compile_options = options;
   int is_reused;
   PJRT_Error *error = compilations_compile(&wide, &is_reused);
@@ -90,9 +83,7 @@ static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const PJRT
   args->executable = wide.executable;
   parameters_forget(args->executable);  // an executable of another client had this address
   memories_learn(args->executable, args->program->code, args->program->code_size);
-  error = donors_learn(args->executable, submitted);
-  if (error != NULL) discard(args->executable);
-  return error;
+  return NULL;
 }
 
 PJRT_Error *shared_compile(PJRT_Client_Compile_Args *args, const PJRT_Program *submitted,
@@ -108,7 +99,7 @@ PJRT_Error *shared_compile(PJRT_Client_Compile_Args *args, const PJRT_Program *s
   if (entry == NULL) {
     entry = add_program(&key);
     pthread_mutex_unlock(&lock);
-    error = compile_for_caller(args, submitted, caller);
+    error = compile_for_caller(args, caller);
     pthread_mutex_lock(&lock);
     if (error != NULL) {
       remove_program(entry);

@@ -5,19 +5,6 @@
 // Copies that the calling thread makes itself. The backend copies in a thread of its own, and to
 // wake that, and be woken by it, takes longer than to copy an array of usual size.
 
-PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *found) {
-  PJRT_Buffer_GetMemoryLayout_Args args = {
-      .struct_size = PJRT_Buffer_GetMemoryLayout_Args_STRUCT_SIZE, .buffer = buffer};
-  TRY(PJRT_Buffer_GetMemoryLayout, args);
-  *found = 1;
-  if (args.layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled) return NULL;
-  const PJRT_Buffer_MemoryLayout_Tiled *tiled = &args.layout.tiled;
-  for (size_t i = 0; i < tiled->minor_to_major_size; ++i) {
-    *found &= tiled->minor_to_major[i] == (int64_t)(tiled->minor_to_major_size - 1 - i);
-  }
-  return NULL;
-}
-
 static PJRT_Error *has_value(PJRT_Buffer *buffer, int *found) {
   PJRT_Buffer_ReadyEvent_Args ready = {.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE,
                                        .buffer = buffer};

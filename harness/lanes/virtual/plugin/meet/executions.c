@@ -13,6 +13,24 @@ void results_discard(const PJRT_LoadedExecutable_Execute_Args *args, size_t devi
   }
 }
 
+// Return the arguments that a program takes, to be freed, if it shall wrongly leave them be.
+static int64_t *wrongly_kept(PJRT_LoadedExecutable *executable, size_t *count) {
+  static const char KEPT[] = "donated-buffer-kept";
+  *count = 0;
+  if (!wrong_answer_is(KEPT)) return NULL;
+  PJRT_Program program;
+  PJRT_Error *error = program_optimized(executable, &program);
+  if (error != NULL) {
+    error_drop(error);
+    return NULL;
+  }
+  int64_t *taken =
+      donated_by_module(program.code, program.code_size, program_has_config(&program), count);
+  free(program.code);
+  if (*count > 0) answers_wrongly(KEPT);
+  return taken;
+}
+
 static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *forked = devices_check_process();
   if (forked != NULL) return forked;
@@ -35,17 +53,21 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *error = widen_PJRT_ExecuteOptions(&wide, given);
   if (error != NULL) return error;
   args->options = &wide;
+  size_t kept_count;
+  int64_t *kept = wrongly_kept(args->executable, &kept_count);
+  if (kept_count > 0) {
+    wide.non_donatable_input_indices = kept;
+    wide.num_non_donatable_input_indices = kept_count;
+  }
   int met = 0;
   error = meeting_execute(args, &met);
-  if (error == NULL && !met) {
-    error = unseen_execute(args, __builtin_return_address(0));
-    if (error == NULL) error = donors_delete(args);
-  }
+  if (error == NULL && !met) error = unseen_execute(args, __builtin_return_address(0));
   if (error == NULL && (error = memories_place(args)) != NULL) {
     results_discard(args, args->num_devices, parameters_results(args->executable));
   }
   usage_executed(args, error == NULL);
   args->options = given;
+  free(kept);
   if (error != NULL) unseen_returned(error, __builtin_return_address(0));
   return error;
 }

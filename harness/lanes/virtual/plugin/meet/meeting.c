@@ -70,6 +70,17 @@ static PJRT_Error *copy_argument(Ticket *ticket, PJRT_Buffer *buffer, const Arra
   return NULL;
 }
 
+// Return whether an argument is a donated parameter that the caller does not keep.
+static int is_donated(const Program *program, const PJRT_ExecuteOptions *options, int64_t index) {
+  for (size_t i = 0; i < options->num_non_donatable_input_indices; ++i) {
+    if (options->non_donatable_input_indices[i] == index) return 0;
+  }
+  for (size_t i = 0; i < program->donated_count; ++i) {
+    if (program->donated[i] == index) return 1;
+  }
+  return 0;
+}
+
 // Hand an argument over. The caller may then delete a donated one at once, as after Execute.
 static PJRT_Error *hand_over(Ticket *ticket, const PJRT_LoadedExecutable_Execute_Args *args,
                              size_t device, size_t index) {
@@ -77,10 +88,7 @@ static PJRT_Error *hand_over(Ticket *ticket, const PJRT_LoadedExecutable_Execute
   PJRT_Buffer *buffer = args->argument_lists[device][index];
   PJRT_Error *error = copy_argument(ticket, buffer, array);
   if (error != NULL) return error;
-  const Program *program = ticket->program;
-  if (!is_donated(program->donated, program->donated_count, args->options, (int64_t)index)) {
-    return NULL;
-  }
+  if (!is_donated(ticket->program, args->options, (int64_t)index)) return NULL;
   PJRT_Buffer_Delete_Args delete = {.struct_size = PJRT_Buffer_Delete_Args_STRUCT_SIZE,
                                     .buffer = buffer};
   return backend->PJRT_Buffer_Delete(&delete);
@@ -204,7 +212,6 @@ static PJRT_Error *run_on_each(const PJRT_LoadedExecutable_Execute_Args *args,
     own.output_lists += i;
     if (own.device_complete_events != NULL) own.device_complete_events += i;
     PJRT_Error *error = unseen_execute(&own, __builtin_return_address(0));
-    if (error == NULL) error = donors_delete(&own);
     if (error != NULL) {
       results_discard(args, i, parameters_results(args->executable));
       return error;

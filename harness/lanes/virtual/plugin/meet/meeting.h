@@ -98,8 +98,6 @@ void loan_return(Loan *loan);
 void loan_free(Loan *loan);
 
 // --- copies.c
-// Whether a buffer's last dimension comes first in memory, as is usual.
-PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *found);
 // Copy a buffer's value to `to`, in this thread; `copied` is 0, and nothing has happened, when it
 // has none yet, or lies in memory otherwise than on the host.
 PJRT_Error *buffer_copy_here(PJRT_Buffer *buffer, void *to, size_t size, int *copied);

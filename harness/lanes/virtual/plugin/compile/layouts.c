@@ -1,0 +1,110 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "compile/compile.h"
+
+// Copies of arrays that are not row-major. The CPU's client copies their bytes to another memory or
+// device and calls them row-major there.
+
+static int is_row_major(const PJRT_Buffer_MemoryLayout *layout) {
+  if (layout->type != PJRT_Buffer_MemoryLayout_Type_Tiled) return 1;
+  const size_t rank = layout->tiled.minor_to_major_size;
+  for (size_t i = 0; i < rank; ++i) {
+    if (layout->tiled.minor_to_major[i] != (int64_t)(rank - 1 - i)) return 0;
+  }
+  return 1;
+}
+
+static PJRT_Error *layout_of(PJRT_Buffer *buffer, PJRT_Buffer_MemoryLayout *layout) {
+  PJRT_Buffer_GetMemoryLayout_Args args = {SIZED(PJRT_Buffer_GetMemoryLayout_Args),
+                                           .buffer = buffer};
+  TRY(PJRT_Buffer_GetMemoryLayout, args);
+  *layout = args.layout;
+  return NULL;
+}
+
+PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *found) {
+  PJRT_Buffer_MemoryLayout layout;
+  PJRT_Error *error = layout_of(buffer, &layout);
+  *found = error == NULL && is_row_major(&layout);
+  return error;
+}
+
+// Only a TPU's memory, and pinned memory, have other layouts than the usual one.
+static PJRT_Error *keeps_layouts(PJRT_Memory *memory, int *keeps) {
+  static const char USUAL_ONLY[] = "unpinned_host";
+  PJRT_Memory_Kind_Args kind = {SIZED(PJRT_Memory_Kind_Args), .memory = memory};
+  TRY(PJRT_Memory_Kind, kind);
+  *keeps =
+      kind.kind_size != sizeof USUAL_ONLY - 1 || memcmp(kind.kind, USUAL_ONLY, kind.kind_size) != 0;
+  return NULL;
+}
+
+// Read an array in its own layout.
+static PJRT_Error *read_array(PJRT_Buffer *buffer, void **data, size_t *size) {
+  PJRT_Buffer_ToHostBuffer_Args args = {SIZED(PJRT_Buffer_ToHostBuffer_Args), .src = buffer};
+  TRY(PJRT_Buffer_ToHostBuffer, args);
+  *size = args.dst_size;
+  args.dst = *data = allocate(args.dst_size, 1, "a copy of an array");
+  TRY(PJRT_Buffer_ToHostBuffer, args);
+  return event_await(args.event);
+}
+
+// Return how many bytes lie between the elements of each dimension, to be freed.
+static int64_t *strides_of(const PJRT_Buffer_MemoryLayout_Tiled *layout, const int64_t *dimensions,
+                           size_t size) {
+  int64_t *strides = allocate(layout->minor_to_major_size, sizeof *strides, "strides");
+  int64_t stride = (int64_t)size;
+  for (size_t i = layout->minor_to_major_size; i-- > 0 && stride > 0;) {
+    const int64_t dimension = layout->minor_to_major[i];
+    strides[dimension] = stride /= dimensions[dimension];
+  }
+  return strides;
+}
+
+// Make an array of what lies in memory in that layout.
+static PJRT_Error *write_array(const void *data, size_t size, PJRT_Buffer_MemoryLayout *layout,
+                               PJRT_Buffer_CopyToMemory_Args *to) {
+  PJRT_Buffer_ElementType_Args type = {SIZED(PJRT_Buffer_ElementType_Args), .buffer = to->buffer};
+  TRY(PJRT_Buffer_ElementType, type);
+  PJRT_Buffer_Dimensions_Args shape = {SIZED(PJRT_Buffer_Dimensions_Args), .buffer = to->buffer};
+  TRY(PJRT_Buffer_Dimensions, shape);
+  PJRT_Buffer_Device_Args of = {SIZED(PJRT_Buffer_Device_Args), .buffer = to->buffer};
+  TRY(PJRT_Buffer_Device, of);
+  int keeps;
+  PJRT_Error *error = keeps_layouts(to->dst_memory, &keeps);
+  if (error != NULL) return error;
+  int64_t *strides = strides_of(&layout->tiled, shape.dims, size);
+  PJRT_Client_BufferFromHostBuffer_Args args = {
+      SIZED(PJRT_Client_BufferFromHostBuffer_Args),
+      .client = devices_client_of(of.device),
+      .data = data,
+      .type = type.type,
+      .dims = shape.dims,
+      .num_dims = shape.num_dims,
+      .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall,
+      .memory = to->dst_memory,
+      .byte_strides = keeps ? NULL : strides,
+      .num_byte_strides = keeps ? 0 : shape.num_dims,
+      .device_layout = keeps ? layout : NULL};
+  error = backend->PJRT_Client_BufferFromHostBuffer(&args);
+  free(strides);
+  if (error != NULL) return error;
+  to->dst_buffer = args.buffer;
+  return event_await(args.done_with_host_buffer);
+}
+
+PJRT_Error *layouts_copy(PJRT_Buffer_CopyToMemory_Args *args) {
+  PJRT_Buffer_MemoryLayout layout;
+  PJRT_Error *error = layout_of(args->buffer, &layout);
+  if (error != NULL) return error;
+  if (is_row_major(&layout)) return bridge_PJRT_Buffer_CopyToMemory(args);
+  void *data = NULL;
+  size_t size = 0;
+  error = read_array(args->buffer, &data, &size);
+  if (error == NULL) error = write_array(data, size, &layout, args);
+  free(data);
+  return error;
+}
+
+void layouts_fill(PJRT_Api *api) { api->PJRT_Buffer_CopyToMemory = layouts_copy; }
