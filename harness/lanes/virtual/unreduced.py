@@ -2,7 +2,9 @@
 
 An axis of the mesh over which a value is unreduced has parts of it that are yet to be summed. The
 partitioner of the pinned compiler makes such parts of a sum, as a matrix product's, but not of a
-value that is whole. Here it becomes a sum of itself and zeros, one for each place on the axes.
+value that is whole. Here it becomes a sum of itself and zeros, one for each place on the axes. A sum
+that takes parts over some axes and makes parts over others ends the partitioner's process: here it
+makes parts over all of them first.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def is_any(module: Any) -> bool:
 
 
 def divide_whole_values(module: Any) -> int:
-    """Make sums of the whole values that become unreduced, in place.
+    """Make sums of the whole values that become unreduced, and keep parts in sums, in place.
 
     Args:
         module: of MLIR, with shardings of Shardy.
@@ -57,6 +59,7 @@ def divide_whole_values(module: Any) -> int:
     count = 0
     for constraint in constraints:
         sharding = str(constraint.attributes["sharding"])
+        count += _keep_parts(constraint)
         new = sorted(_axes(sharding) - _unreduced(constraint.operands[0]))
         if new:
             parts = _PARTS.search(sharding)
@@ -66,6 +69,25 @@ def divide_whole_values(module: Any) -> int:
             constraint.operands[0] = _summed(constraint, parts, new, places)
             count += 1
     return count
+
+
+def _keep_parts(constraint: Any) -> bool:
+    """Let a sum of parts stay parts until the constraint; return whether it would not."""
+    from jaxlib.mlir import ir
+
+    value, sharding = constraint.operands[0], str(constraint.attributes["sharding"])
+    owner = value.owner
+    if getattr(owner, "name", "") not in _SUMS:
+        return False
+    taken = frozenset[str]().union(*map(_unreduced, owner.operands))
+    if not (axes := _axes(sharding)) or taken <= axes:
+        return False
+    each = ", ".join(f'"{axis}"' for axis in sorted(axes | taken))
+    with constraint.location, ir.InsertionPoint(constraint):
+        parts = ir.Attribute.parse(_AXES.sub(f", unreduced={{{each}}}", sharding))
+        kept = ir.Operation.create(CONSTRAINT, [value.type], [value], {"sharding": parts})
+    constraint.operands[0] = kept.result
+    return True
 
 
 def _of_results(module: Any) -> list[Any]:

@@ -63,6 +63,34 @@ def test_only_whole_values_are_divided(body: str, given: str, count: int, elemen
         assert str(module).count("stablehlo.reduce") == count
 
 
+def test_a_sum_of_parts_over_other_axes() -> None:
+    """XLA's partitioner would abort: the sum has to give up one axis, and gets another."""
+    from jax._src.interpreters.mlir import make_ir_context
+    from jaxlib.mlir import ir
+
+    text = """
+    sdy.mesh @mesh = <["x"=2, "y"=2]>
+    func.func public @main(%value: tensor<8x4xf32>
+        {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}], unreduced={"y"}>}) -> tensor<4xf32> {
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %sum = stablehlo.reduce(%value init: %zero) applies stablehlo.add across dimensions = [0]
+          : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+      %result = sdy.sharding_constraint %sum <@mesh, [{}], unreduced={"x"}> : tensor<4xf32>
+      return %result : tensor<4xf32>
+    }
+    """
+    with make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(text)
+        assert divide_whole_values(module) == 1
+        assert module.operation.verify()
+        assert divide_whole_values(module) == 0
+        constraints = [line for line in str(module).splitlines() if "constraint" in line]
+    assert [line.partition("unreduced=")[2][:10] for line in constraints] == [
+        '{"x", "y"}',
+        '{"x"}> : t',
+    ]
+
+
 def test_a_long_chain_of_values_takes_no_long_time() -> None:
     """Each value is looked at once, though twice as many ways lead to each as to the one before."""
     from jax._src.interpreters.mlir import make_ir_context
@@ -105,6 +133,14 @@ def test_there_and_back(given, parts):
 def test_shards_add_up():
     made = jax.jit(lambda v: v, out_shardings=P(None, None, unreduced={"x", "y"}))(VALUE)
     np.testing.assert_array_equal(sum(np.asarray(s.data) for s in made.addressable_shards), VALUE)
+
+@pytest.mark.parametrize("axes", [[0], [0, 1]])
+def test_sum_over_other_axes(axes):
+    made = jax.jit(lambda v: v, out_shardings=P("x", None, unreduced={"y"}))(VALUE)
+    rest = [None] * (2 - len(axes))
+    whole = jax.jit(lambda v: reshard(
+        jax.lax.reduce_sum(v, axes=axes, out_sharding=P(*rest, unreduced={"x"})), P(*rest)))
+    np.testing.assert_array_equal(whole(made), VALUE.sum(tuple(axes)))
 
 def test_gradient():
     @jax.shard_map(out_specs=P(reduced={"y"}))
