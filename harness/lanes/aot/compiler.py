@@ -13,7 +13,7 @@ from harness.lanes.aot import dump, libtpu
 from harness.lanes.aot.dump import OnChip
 from harness.lanes.aot.optimized import Optimized, read
 from harness.lanes.hlo import DeviceAssignment, Module
-from harness.lanes.virtual.submitted import Submitted
+from harness.lanes.virtual.submitted import Submitted, sorted_options
 from harness.model.topology import Topology
 from harness.platforms.tpu import libtpu_file
 
@@ -145,10 +145,10 @@ def identity(program: Submitted) -> tuple[bytes | str, bytes]:
     options = xla_client.CompileOptions.ParseFromString(program.options)
     build = options.executable_build_options
     if build.num_replicas * build.num_partitions != 1:
-        return code, program.options
+        return code, sorted_options(program.options)
     first = xla_client.DeviceAssignment.create(np.zeros((1, 1), np.int32))
     options.device_assignment = build.device_assignment = first
-    return code, options.SerializeAsString()
+    return code, sorted_options(options.SerializeAsString())
 
 
 _UNREADABLE = ("deserializ", "Failed to parse", "dialect", "bytecode")

@@ -139,6 +139,19 @@ def optimized(number: int) -> bytes:
     return module
 
 
+def sorted_options(options: bytes) -> bytes:
+    """Return a CompileOptionsProto that is the same for equal options.
+
+    The entries of its maps have another order in each that a framework writes.
+    """
+    plugin, libc = library.load(), ctypes.CDLL(None)
+    plugin.virtual_tpu_sorted_options.restype = ctypes.c_void_p
+    address = plugin.virtual_tpu_sorted_options(options, ctypes.c_size_t(len(options)))
+    ordered = ctypes.string_at(address, len(options))
+    libc.free(ctypes.c_void_p(address))
+    return ordered
+
+
 @contextmanager
 def listening(note: Note) -> Iterator[None]:
     """Within it, ``note`` is called with each submitted program and its number; 0 if refused."""

@@ -2,8 +2,8 @@
 
 An axis of the mesh over which a value is unreduced has parts of it that are yet to be summed. The
 partitioner of the pinned compiler makes such parts of a sum, as a matrix product's, but not of a
-value that is whole. Here it becomes a sum of itself and zeros, one for each place on the axes. A sum
-that takes parts over some axes and makes parts over others ends the partitioner's process: here it
+value that is whole. Here it becomes a sum of itself and zeros, one for each place on the axes. A
+sum that takes parts over some axes and makes parts over others makes the partitioner abort: here it
 makes parts over all of them first.
 """
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from support.project import Project, Ran
 
+from harness.lanes.aot.compiler import identity
+from harness.lanes.virtual.submitted import Submitted
+
 SUITE = """
 import numpy as np
 from harness.lanes.aot.compiler import RefusedError
@@ -134,3 +137,20 @@ def test_submitted(ran: Ran, case: str, outcome: str) -> None:
 
 def test_the_wrong_groups_are_told(ran: Ran) -> None:
     assert ran.shows("(0, 1, 2, 3)")
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_options_in_another_order_are_the_same(partitions: int) -> None:
+    """XLA writes the entries of a map in any order; each order was compiled again."""
+    from jaxlib.xla_client import CompileOptions
+
+    options = CompileOptions()
+    options.executable_build_options.num_partitions = partitions
+    # Of env_option_overrides, a map to messages whose field 1 is text.
+    entries = [b"\x3a\x0a\x0a\x03xla\x12\x03\x0a\x01" + value for value in (b"1", b"2")]
+    entries[1] = entries[1].replace(b"xla", b"xlb")
+    identities = {
+        identity(Submitted("hlo", b"", options.SerializeAsString() + b"".join(order)))
+        for order in (entries, entries[::-1], entries[:1])
+    }
+    assert len(identities) == 2

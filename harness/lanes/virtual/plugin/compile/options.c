@@ -223,3 +223,7 @@ char *options_sorted(const char *options, size_t size) {
   if ((at = find_field(at, end, DEBUG, &end)) != NULL) sort_entries(at, end);
   return copy;
 }
+
+VIRTUAL_TPU_EXPORT char *virtual_tpu_sorted_options(const char *options, size_t size) {
+  return options_sorted(options, size);
+}
