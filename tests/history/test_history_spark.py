@@ -42,7 +42,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 @pytest.fixture(scope="module")
-def asked(history: History) -> list[str]:
+def chosen(history: History) -> list[str]:
     runs = sorted(place.run for place in history.files.listed().places)
     return [run for night in ASKED for run in runs[2 * night : 2 * night + 2]]
 
