@@ -13,27 +13,10 @@ from pathlib import Path
 
 BANNED = {"asked", "found", "one", "said", "those", "told", "what"}
 FOLDERS = (".ci", "benchmarks", "docs", "harness", "suites", "tests")
-LEFT = (
-    "docs/generate/links.py",
-    "docs/generate/migration.py",
-    "harness/issues/text.py",
-    "harness/dashboard",
-    "harness/history",
-    "harness/junit",
-    "harness/lanes",
-    "harness/matrix",
-    "harness/render",
-    "harness/session",
-    "harness/verdicts",
-    "tests/dashboard",
-    "tests/history",
-    "tests/junit",
-    "tests/lanes",
-    "tests/matrix",
-    "tests/render",
-    "tests/session",
-    "tests/verdicts",
-)
+KEYS = {  # fields that are keys of JSON which `qualify --json` writes
+    ("harness/verdicts/costs.py", "what"),
+    ("harness/verdicts/differences.py", "what"),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,8 +25,8 @@ def main(arguments: Sequence[str]) -> int:
         f"{file}:{line}: {name}: expected a noun that says what the variable holds"
         for folder in arguments or FOLDERS
         for file in sorted(Path(folder).rglob("*.py") if Path(folder).is_dir() else [Path(folder)])
-        if arguments or not str(file).startswith(LEFT)
         for line, name in bindings(ast.parse(file.read_bytes()))
+        if (str(file), name) not in KEYS
     ]
     print("\n".join(faults), end="\n" if faults else "")
     return int(bool(faults))

@@ -16,7 +16,7 @@ from harness.commands.partial import told
 from harness.commands.plan import add_cell_options, with_wheels
 from harness.commands.query import name_set_aside
 from harness.errors import BadInputError
-from harness.history.run import Run, Said, joined, parse_time, read_run
+from harness.history.run import Run, RunMetadata, joined, parse_time, read_run
 from harness.matrix.cells import Cells, agreeing
 from harness.matrix.lost import Lost, completed, known_cases
 from harness.matrix.plan import Planned, cells
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     from harness.history.store import History
 
     history = History(options.history)
-    metadata = Said(commit=options.commit, time=parse_time(options.time, "--time"))
+    metadata = RunMetadata(commit=options.commit, time=parse_time(options.time, "--time"))
     planned = _planned(options)
     left = Cells(options.reports)
     night = [_read(stack, each, left, metadata, wheels=wheels) for stack, wheels, each in planned]
@@ -79,7 +79,7 @@ def _planned(options: argparse.Namespace) -> list[tuple[Stack, bool, list[Planne
 
 
 def _read(
-    stack: Stack, planned: Sequence[Planned], folder: Cells, metadata: Said, *, wheels: bool
+    stack: Stack, planned: Sequence[Planned], folder: Cells, metadata: RunMetadata, *, wheels: bool
 ) -> _Tonight:
     runs: list[tuple[Planned, Run]] = []
     lost: list[Lost] = []
@@ -115,7 +115,7 @@ def _refuse_of_others(run: Run, stack: Stack, cell: Planned, *, wheels: bool) ->
             )
 
 
-def _whole(tonight: _Tonight, history: History, metadata: Said) -> Run:
+def _whole(tonight: _Tonight, history: History, metadata: RunMetadata) -> Run:
     name, lanes = tonight.stack.name, {each.lane for each in tonight.lost}
     known = {}
     if history.files.listed().places:

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.commands.output import show
 from harness.commands.partial import told
 from harness.errors import BadInputError
-from harness.history.run import Run, Said, joined, parse_time, read_run
+from harness.history.run import Run, RunMetadata, joined, parse_time, read_run
 from harness.printable import printable
 
 
@@ -37,14 +37,14 @@ def _run(options: argparse.Namespace) -> int:
     from harness.history.store import History
 
     time = parse_time(options.time, "--time") if options.time else None
-    metadata = Said(options.stack, options.commit, options.machine, time)
+    metadata = RunMetadata(options.stack, options.commit, options.machine, time)
     runs, faults = _read(options.reports, metadata)
     for run in History(options.history).add([joined(runs)] if options.together else runs):
         show(f"{run.run}  {run.added:<8}  {run.cases:>6} cases  {printable(run.stack)}")
     return told(faults)
 
 
-def _read(paths: Sequence[Path], metadata: Said) -> tuple[list[Run], list[str]]:
+def _read(paths: Sequence[Path], metadata: RunMetadata) -> tuple[list[Run], list[str]]:
     """Return the runs that can be read, and what is wrong with the others.
 
     Raises BadInputError, naming every report, if none can be read.

@@ -83,7 +83,7 @@ def distinct(facts: Facts, failures: Iterable[Failure]) -> list[Distinct]:
 
 
 def began(facts: Facts, start: Start, before: Mapping[Start, str]) -> Began:
-    """What changed with the run of ``start``; ``before`` has the run that measured it before."""
+    """Return what changed with the run of ``start``; ``before`` names the run before it."""
     line = StackLine.of(start)
     after = facts.run.get(start.run)
     earlier = facts.run.get(before.get(start, ""))
@@ -133,7 +133,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def _stack_before(facts: Facts, line: StackLine) -> ShownRun | None:
-    """The last run of the stack before this one, on the same lane and topology."""
+    """Return the last run of the stack before this one, on the same lane and topology."""
     older = facts.stacks[: facts.stacks.index(line.stack)]
     for stack in reversed(older):
         runs = facts.lines.get(line._replace(stack=stack))

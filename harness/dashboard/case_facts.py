@@ -267,7 +267,7 @@ def _joined(lines: Sequence[StackLine]) -> str:
 
 
 def by_line(facts: Facts, points: Sequence[Point]) -> list[list[Point]]:
-    """The points of each line, the newest stack first."""
+    """Return the points of each line, the newest stack first."""
     by_line = [list(each) for _, each in groupby(points, lambda p: p[1:4])]
     order = {stack: -at for at, stack in enumerate(facts.stacks)}
     return sorted(by_line, key=lambda ps: (order[ps[0].stack], cost(ps[0].lane), ps[0].topology))

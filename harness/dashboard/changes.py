@@ -99,13 +99,13 @@ class ChangeGroup:
     @property
     def began(self) -> list[tuple[Began, list[str]]]:
         """When it began and what changed then, each combination once, with the stacks."""
-        found: dict[tuple[object, ...], tuple[Began, list[str]]] = {}
+        stacks_by_run: dict[tuple[object, ...], tuple[Began, list[str]]] = {}
         for change in self.changes:
             if change.began:
                 began = change.began
                 key = (day(began.time), began.is_first, began.before is None, *began.changed)
-                found.setdefault(key, (began, []))[1].append(began.stack)
-        by_time = sorted(found.values(), key=lambda each: each[0].run)
+                stacks_by_run.setdefault(key, (began, []))[1].append(began.stack)
+        by_time = sorted(stacks_by_run.values(), key=lambda each: each[0].run)
         return [(began, ordered(stacks)) for began, stacks in by_time]
 
     @property
@@ -115,16 +115,16 @@ class ChangeGroup:
 
 
 def judged(connection: DuckDBPyConnection, facts: Facts, nights: int) -> list[Change]:
-    """What the rules say of the newest night's runs, in view of the nights that the site shows.
+    """Return the rules' verdicts on the newest night's runs, given the nights that the site shows.
 
     A failure that an expectation declares is no change that a page counts, and a case that broke in
     one run of the night is not still failing in a later one of it.
     """
     runs = [run.run for run in facts.runs if run.night == facts.night]
-    found = judge(connection, runs, nights).findings
+    findings = judge(connection, runs, nights).findings
     changes = [
         _change(verdict, facts)
-        for verdict in found
+        for verdict in findings
         if verdict.verdict not in _OUTCOMES and not verdict.expected
     ]
     changes = [c for c in changes if c.verdict != Verdict.STILL_FAILING or c.since not in runs]
@@ -138,7 +138,7 @@ def judged(connection: DuckDBPyConnection, facts: Facts, nights: int) -> list[Ch
 
 
 def clusters(changes: Iterable[Change]) -> list[ChangeGroup]:
-    """Changes with one cause as one, the largest first; without a signature those of one area."""
+    """Group changes with one cause, the largest group first; without a signature, by area."""
     together: dict[tuple[str, ...], list[Change]] = {}
     for change in changes:
         alike = change.cause or ("", "", change.area)

@@ -157,7 +157,7 @@ class Renderer:
         placed: bool,
         case_page: Callable[[str], str],
     ) -> None:
-        """``runs`` have a page, ``case_page`` says where; ``example`` stands in the search box.
+        """Make pages: ``runs`` have one at ``case_page``; ``example`` stands in the search box.
 
         ``placed`` is whether any case names a lane or a topology: without one, tables have no
         column for it.
@@ -199,9 +199,9 @@ class Renderer:
         )
 
     def page(self, template: str, path: str, **values: object) -> str:
-        """A template as text, for the file at ``path``, from where its links are relative."""
-        found = self._environment.get_template(template)
-        return str(found.render(root="../" * path.count("/"), path=path, **values))
+        """Render a template for the file at ``path``, from which its links are relative."""
+        page_template = self._environment.get_template(template)
+        return str(page_template.render(root="../" * path.count("/"), path=path, **values))
 
     def script(self, template: str) -> str:
         """Return the statement that gives a script the template."""
@@ -211,17 +211,17 @@ class Renderer:
 
 
 def static(name: str) -> bytes:
-    """A file that every page shares."""
+    """Return a file that every page shares."""
     return resources.files("harness.dashboard").joinpath("static", name).read_bytes()
 
 
 def as_json(data: object) -> str:
-    """Data for programs; ASCII, so that nothing in it can be taken for anything else."""
+    """Return data for programs, in ASCII, so that nothing in it can be mistaken for markup."""
     return json.dumps(data, default=_plain) + "\n"
 
 
 def _finalized(value: object) -> object:
-    """What a template prints, before it is escaped."""
+    """Return what a template prints, before it is escaped."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return page_names.visible(value)
     return value

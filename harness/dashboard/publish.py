@@ -69,10 +69,10 @@ def publish(connection: DuckDBPyConnection, out: Path, shown: Shown) -> Site:
         site.write("case.js", build.render.script("case_body.html").encode() + static("case.js"))
         site.write("404.html", build.render.page("404.html", "case/404.html"))
         site.write(".nojekyll", "")  # GitHub Pages would leave out what its generator does not know
-        found = case_page.publish(build)
+        flaky = case_page.publish(build)
         for page in _PAGES:
             page.publish(build)
-        flaky_page.publish(build, found)
+        flaky_page.publish(build, flaky)
         search_page.publish(build, issues_page.publish(build), failures_page.publish(build))
         front_page.publish(build)
     return site

@@ -63,8 +63,8 @@ def strip(nights: Sequence[date], outcomes: dict[date, str], about: str) -> Stri
             until = f" to {day(each[-1])}" if len(each) > 1 else ""
             y, height = (6, 4) if outcome == "skipped" else (0, 16)
             width = len(each) * _NIGHT - gap
-            said = f"{outcome}, {day(each[0])}{until}"
-            blocks.append(Block(kind(outcome), at * _NIGHT, y, width, height, said))
+            label = f"{outcome}, {day(each[0])}{until}"
+            blocks.append(Block(kind(outcome), at * _NIGHT, y, width, height, label))
         at += len(each)
     return Strip(about, at * _NIGHT, blocks)
 
@@ -109,7 +109,7 @@ def plot(
 
 
 def spark(rates: Sequence[float]) -> str:
-    """The points of a small line of rates from 0 to 1, for ``<polyline>``; "" for fewer than 2."""
+    """Return the points of a ``<polyline>`` of rates from 0 to 1; "" for fewer than 2."""
     if len(rates) < 2:
         return ""
     width, height = SPARK

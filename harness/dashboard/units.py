@@ -20,7 +20,7 @@ _URGENCY = (
 
 
 def kind(outcome: str) -> str:
-    """An outcome as a class of the style sheet."""
+    """Return the outcome's class in the style sheet."""
     return outcome.replace(" ", "-") if outcome in _URGENCY else "other"
 
 
@@ -45,7 +45,7 @@ def stamp(value: datetime) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration with two or three digits: ``12 ms``, ``1.25 s``, ``2 min 05 s``."""
+    """Return a duration with two or three digits: ``12 ms``, ``1.25 s``, ``2 min 05 s``."""
     if value is None:
         return "-"
     if value < 1:
@@ -56,7 +56,7 @@ def seconds(value: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """A recorded number, without digits that it does not have."""
+    """Return a recorded number, without digits that it does not have."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
 
 

@@ -53,7 +53,7 @@ SCHEMA = pa.schema(
 
 
 def encoded(run: Run, place: RunFile) -> bytes:
-    """The run's Parquet file for that place; it is not valid at any other."""
+    """Return the run's Parquet file for that place; it is not valid at any other."""
     cases, count = run.cases, len(run.cases)
     same = {"format": FORMAT, "run": place.run, "time": run.time}
     same |= {"commit": run.commit, "machine": run.machine, **run.versions}
@@ -70,7 +70,7 @@ def encoded(run: Run, place: RunFile) -> bytes:
 
 
 def with_checksum(table: pa.Table, place: RunFile, compression: str = "zstd") -> bytes:
-    """The Parquet file of a table in the present format."""
+    """Return the Parquet file of a table in the present format."""
     target, empty = BytesIO(), f"{FORMAT} {'0' * 64}"
     with pq.ParquetWriter(
         target, SCHEMA, compression=compression, write_page_checksum=True
@@ -78,10 +78,10 @@ def with_checksum(table: pa.Table, place: RunFile, compression: str = "zstd") ->
         writer.write_table(table)
         writer.add_key_value_metadata({_CHECKSUM_KEY.decode(): empty})
     content = target.getvalue()
-    found = _found_checksum(content)
-    assert found is not None
-    start, end = found.span(2)
-    return content[:start] + _checksum(place, content, found) + content[end:]
+    match = _found_checksum(content)
+    assert match is not None
+    start, end = match.span(2)
+    return content[:start] + _checksum(place, content, match) + content[end:]
 
 
 def check_bytes(place: RunFile, content: bytes) -> None:
@@ -111,7 +111,7 @@ def check_values(place: RunFile, content: bytes) -> None:
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Raises ValueError for a file of another kind."""
+    """Raise ValueError for a file of another kind."""
     written = (schema.metadata or {}).get(FORMAT_KEY)
     if written is None:
         raise ValueError("no history of xla-harness wrote it")
@@ -134,8 +134,8 @@ def _found_checksum(content: bytes) -> re.Match[bytes] | None:
     return _CHECKSUM.match(content, at) if at >= 0 else None
 
 
-def _checksum(place: RunFile, content: bytes, found: re.Match[bytes]) -> bytes:
-    start, end = found.span(2)
+def _checksum(place: RunFile, content: bytes, match: re.Match[bytes]) -> bytes:
+    start, end = match.span(2)
     digest, view = hashlib.sha256(f"{place.name}\0".encode()), memoryview(content)
     digest.update(view[:start])
     digest.update(view[end:])
@@ -143,22 +143,22 @@ def _checksum(place: RunFile, content: bytes, found: re.Match[bytes]) -> bytes:
 
 
 def _check_columns(place: RunFile, table: pa.Table) -> None:
-    """Raises ValueError for values that no recorder writes."""
+    """Raise ValueError for values that no recorder writes."""
     if not table.num_rows:
         raise ValueError("it has no case")
     for name in SCHEMA.names:
         if table[name].null_count:
             raise ValueError(f"column {name!r}: expected a value in every row, found none in some")
     times = [time.astimezone(UTC) for time in table["time"].unique().to_pylist()]
-    for name, found, expected in (
+    for name, values, expected in (
         ("run", set(table["run"].unique().to_pylist()), {place.run}),
         ("time", set(times), {place.time}),
         ("outcome", set(table["outcome"].unique().to_pylist()), _OUTCOMES),
     ):
-        if not found <= expected:
+        if not values <= expected:
             raise ValueError(
                 f"column {name!r}: expected {', '.join(sorted(map(str, expected)))}, "
-                f"found {', '.join(sorted(map(repr, map(str, found - expected))))[:200]}"
+                f"found {', '.join(sorted(map(repr, map(str, values - expected))))[:200]}"
             )
     durations = table["duration"]
     if not pa.compute.all(pa.compute.is_finite(durations)).as_py():

@@ -19,9 +19,9 @@ _COLUMNS = tuple(field.name for field in fields(Result))
 
 
 def recorded(history: History, name: str, stack: str) -> Report:
-    """The run of that name; ``latest`` is the newest one of the stack.
+    """Return the run of that name; ``latest`` is the newest one of the stack.
 
-    Raises BadInputError, naming the runs that there are, for none.
+    Raises BadInputError, naming the runs, if there is none of that name.
     """
     run, stacks = history.find(name, stack if name == _LATEST else "")
     return history.ask(lambda connection: _report(connection, run, history), stacks)
@@ -34,11 +34,11 @@ def _report(connection: duckdb.DuckDBPyConnection, run: str, history: History) -
     if not rows:
         raise history.unreadable(run)
     results = [_result(row) for row in rows]
-    said = rows[0][-len(VERSIONS) :]
+    versions = rows[0][-len(VERSIONS) :]
     return Report(
         path=Path(history.location) / run,
         stack=rows[0][-len(VERSIONS) - 1],
-        versions={name: text for name, text in zip(VERSIONS, said, strict=True) if text},
+        versions={name: text for name, text in zip(VERSIONS, versions, strict=True) if text},
         results={result.key: result for result in results},
         left_out={},
     )

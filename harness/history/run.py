@@ -21,7 +21,7 @@ _LONGEST = timedelta(days=7)  # that a run can take
 
 
 @dataclass(frozen=True)
-class Said:
+class RunMetadata:
     """What the caller says of the reports, where they don't say it themselves."""
 
     stack: str = ""
@@ -53,7 +53,7 @@ class Run:
         return history_names.run_name(self.time, answers, self.digest)
 
 
-def read_run(path: Path, said: Said = Said()) -> Run:
+def read_run(path: Path, metadata: RunMetadata = RunMetadata()) -> Run:
     """Read one report, ours or any pytest's, as a run.
 
     Raises BadInputError, naming the file, for what is no such report.
@@ -65,13 +65,13 @@ def read_run(path: Path, said: Said = Said()) -> Run:
         if not element.second:
             attempts[element.result.place].append(element.result)
     head = reader.head
-    stack, time = _stack(path, head, said), _time(path, head, said)
+    stack, time = _stack(path, head, metadata), _time(path, head, metadata)
     digest.update("\0".join((stack, time.isoformat(), *_flat(head.properties))).encode())
     return Run(
         time=time,
         stack=stack,
-        commit=said.commit or head.properties.get("commit", ""),
-        machine=said.machine or head.hostname,
+        commit=metadata.commit or head.properties.get("commit", ""),
+        machine=metadata.machine or head.hostname,
         versions={name: head.properties.get(name, "") for name in VERSIONS},
         cases=tuple(settled(attempts[key]) for key in sorted(attempts)),
         digest=digest.hexdigest(),
@@ -108,16 +108,16 @@ def joined(runs: Sequence[Run]) -> Run:
 
 
 def _again(before: Result, case: Result) -> Result:
-    """The last attempt, which counts, with what the earlier ones said where they disagree."""
-    said = before.properties.get(OUTCOMES, str(before.outcome))
-    outcomes = f"{said}, {case.outcome}"
+    """Return the last attempt, which counts, with the earlier outcomes if they disagree."""
+    earlier = before.properties.get(OUTCOMES, str(before.outcome))
+    outcomes = f"{earlier}, {case.outcome}"
     differs = len(set(outcomes.split(", "))) > 1
     properties = {**case.properties, OUTCOMES: outcomes} if differs else case.properties
     return replace(case, properties=properties, rerun=before.rerun + case.rerun + 1)
 
 
-def _stack(path: Path, head: Head, said: Said) -> str:
-    stack = (said.stack or head.properties.get(STACK_PROPERTY, "")).strip() or NO_STACK
+def _stack(path: Path, head: Head, metadata: RunMetadata) -> str:
+    stack = (metadata.stack or head.properties.get(STACK_PROPERTY, "")).strip() or NO_STACK
     try:
         history_names.check_stack(stack)
     except ValueError as error:
@@ -126,7 +126,7 @@ def _stack(path: Path, head: Head, said: Said) -> str:
 
 
 def parse_time(text: str, where: str) -> datetime:
-    """A time in ISO 8601 as UTC, which it is taken for without a time zone.
+    """Parse an ISO 8601 time as UTC; a time without a zone is taken as UTC.
 
     Raises BadInputError, naming ``where`` it was written (an option, or a file and its attribute),
     also for a time at which nothing can have run.
@@ -137,10 +137,10 @@ def parse_time(text: str, where: str) -> datetime:
         raise BadInputError(f"{where}: {error}") from error
 
 
-def _time(path: Path, head: Head, said: Said) -> datetime:
+def _time(path: Path, head: Head, metadata: RunMetadata) -> datetime:
     """Return the earliest suite's; raises BadInputError for suites that can't be of one run."""
-    if said.time is not None:
-        return parse_time(said.time.isoformat(), "--time")
+    if metadata.time is not None:
+        return parse_time(metadata.time.isoformat(), "--time")
     where = f"{path}: attribute 'timestamp'"
     stamps = [parse_time(text, where) for text in head.timestamps]
     if not stamps:

@@ -15,7 +15,7 @@ import duckdb
 from harness.errors import BadInputError
 from harness.history import format as formats
 from harness.history.names import SUFFIX, RunFile, SetAside, place_of
-from harness.history.run import Run, Said, joined, read_run
+from harness.history.run import Run, RunMetadata, joined, read_run
 from harness.history.storage import Bucket, Files, files_at
 from harness.history.views import create_cases, is_sound
 
@@ -59,7 +59,7 @@ class History:
     def record(
         self,
         reports: Sequence[Path],
-        metadata: Said = Said(),  # noqa: B008 - it is frozen
+        metadata: RunMetadata = RunMetadata(),  # noqa: B008 - it is frozen
         *,
         together: bool = False,
     ) -> tuple[RecordedRun, ...]:

@@ -33,9 +33,9 @@ _RUN_OF_TICKS = re.compile(r"`{3,}")
 def title(regression: Regression) -> str:
     """Stack, case and what happened to it, on one line."""
     first, more = regression.first, len(regression.members) - 1
-    what = "fails" if first.verdict == Verdict.REGRESSED else "no longer runs"
+    verb = "fails" if first.verdict == Verdict.REGRESSED else "no longer runs"
     others = f" (and {more} more)" if more else ""
-    tail = f" {what}{others}"
+    tail = f" {verb}{others}"
     name = visible(_AT.sub("(at)", f"{first.stack}: {first.case}"))
     name = " ".join(name.split())
     room = _MOST_TITLE - len(tail)
@@ -63,34 +63,34 @@ class Mark:
 
 
 def marked(text: str, mark: Mark) -> str:
-    """The text with the hidden marker by which the issue is found again."""
+    """Return the text with the hidden marker by which the issue is found again."""
     facts = asdict(replace(mark, lines=tuple(kept(mark.lines)), text=digest(text)[:12]))
     return f"{text}\n\n<!-- xla-harness regression {json.dumps(facts)} -->\n"
 
 
 def kept(lines: Iterable[str]) -> list[str]:
-    """The lines that a marker has room for, always the same ones."""
+    """Return the lines that a marker has room for, always the same ones."""
     return sorted(set(lines))[:_MOST_LINES]
 
 
 def mark_of(text: str) -> Mark | None:
-    """What the marker at the end of a body says; None without one."""
+    """Return what the marker at the end of a body says; None without one."""
     match = _MARKER.search(text.replace("\r\n", "\n"))
     try:
-        found = Mark(**json.loads(match[1])) if match else None
+        mark = Mark(**json.loads(match[1])) if match else None
     except (ValueError, TypeError, RecursionError):
         return None
     # Anybody can edit a body: what we would not have written is no marker of ours.
-    if found is None or not isinstance(found.lines, list):
+    if mark is None or not isinstance(mark.lines, list):
         return None
-    texts = (found.key, found.kind, found.left, found.text, *found.lines)
+    texts = (mark.key, mark.kind, mark.left, mark.text, *mark.lines)
     if not all(isinstance(text, str) for text in texts):
         return None
-    return replace(found, lines=tuple(found.lines))
+    return replace(mark, lines=tuple(mark.lines))
 
 
 def unmarked(text: str) -> str:
-    """The body without its marker."""
+    """Return the body without its marker."""
     return _MARKER.sub("", text.replace("\r\n", "\n")).rstrip("\n")
 
 
@@ -114,8 +114,8 @@ def _parts(regression: Regression, state: State, site: str, shown: int) -> Itera
 def _sentence(regression: Regression) -> str:
     first, more = regression.first, len(regression.members) - 1
     who = f"{code(_cut(first.case))}{f' and {more} more' if more else ''}"
-    what = "fails" if first.verdict == Verdict.REGRESSED else "does not run any more"
-    plural = what if not more else what.replace("fails", "fail").replace("does", "do")
+    verb = "fails" if first.verdict == Verdict.REGRESSED else "does not run any more"
+    plural = verb if not more else verb.replace("fails", "fail").replace("does", "do")
     return (
         f"{who} worked on stack {code(first.stack)} until {_day(first.before)} and {plural} "
         f"since {_day(first.since)}."
@@ -144,10 +144,10 @@ def _components(first: Finding, state: State) -> Iterator[str]:
 
 
 def _where(first: Finding) -> Iterator[str]:
-    said = [first.outcome or "not collected"]
+    phrases = [first.outcome or "not collected"]
     if first.layer:
-        said.append(f"at layer {code(first.layer)}")
-    yield f"{plain(said[0])}{''.join(f' {text}' for text in said[1:])}."
+        phrases.append(f"at layer {code(first.layer)}")
+    yield f"{plain(phrases[0])}{''.join(f' {text}' for text in phrases[1:])}."
     if first.issues:
         links = [f"[{plain(i)}]({page(i)})" if page(i) else plain(i) for i in first.issues[:10]]
         yield f"Upstream: {', '.join(links)}."
@@ -178,7 +178,7 @@ def _commands(first: Finding, state: State) -> Iterator[str]:
 
 
 def _fenced(text: str, language: str) -> Iterator[str]:
-    """A block that its text can't end."""
+    """Yield the lines of a block that its text can't end."""
     ticks = "`" * (max([2, *map(len, _RUN_OF_TICKS.findall(text))]) + 1)
     yield f"{ticks}{language or 'text'}"
     yield from (visible(line) for line in text.splitlines())

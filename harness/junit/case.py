@@ -47,16 +47,21 @@ def place_of(reported: Reported, *, ours: bool) -> Result:
 
     Raises ValueError, saying why, for one that can't be told.
     """
-    said = reported.properties
+    properties = reported.properties
     _refuse_twice(reported, _PLACE & interpreted(ours=ours))
     if ours:
         for key in ("id", "lane", "topology"):
-            if key not in said:
+            if key not in properties:
                 raise ValueError(f"property {key!r} is missing")
-        return Result(_id(said["id"]), said.get("area", ""), said["lane"], said["topology"])
+        return Result(
+            _id(properties["id"]),
+            properties.get("area", ""),
+            properties["lane"],
+            properties["topology"],
+        )
     file, id_ = _pytest_id(reported.case, str(reported.case.name or ""))
-    area = said.get("area", file.rpartition("/")[0])
-    return Result(_id(id_), area, said.get("lane", ""), said.get("topology", ""))
+    area = properties.get("area", file.rpartition("/")[0])
+    return Result(_id(id_), area, properties.get("lane", ""), properties.get("topology", ""))
 
 
 def result_of(place: Result, reported: Reported, *, ours: bool) -> Result:
@@ -79,23 +84,23 @@ def _refuse_twice(reported: Reported, names: frozenset[str]) -> None:
 
 
 def _own(place: Result, reported: Reported) -> Result:
-    said = readable(reported.properties, ours=True)
-    if "outcome" not in said:
+    properties = readable(reported.properties, ours=True)
+    if "outcome" not in properties:
         raise ValueError("property 'outcome' is missing")
-    failure, outcome = said.get("failure", ""), Kind(said["outcome"])
+    failure, outcome = properties.get("failure", ""), Kind(properties["outcome"])
     if outcome == Kind.PASSED and any(isinstance(e, Failure | Error) for e in reported.case):
         raise ValueError("property 'outcome': found 'passed' beside a failure")
-    if said.get("actual") not in ACTUAL:
+    if properties.get("actual") not in ACTUAL:
         raise ValueError(
             f"property 'actual': expected one of {', '.join(ACTUAL)}, "
-            f"found {said.get('actual', '')[:50]!r}"
+            f"found {properties.get('actual', '')[:50]!r}"
         )
     return replace(
-        _common(place, reported, said),
+        _common(place, reported, properties),
         outcome=outcome,
-        expected=bool(said.get("expectation")),
-        message=(failure or said.get("outcome_detail", ""))[:MOST_MESSAGE],
-        signature=_signature(place, said, failure),
+        expected=bool(properties.get("expectation")),
+        message=(failure or properties.get("outcome_detail", ""))[:MOST_MESSAGE],
+        signature=_signature(place, properties, failure),
     )
 
 
@@ -108,7 +113,7 @@ def _signature(place: Result, properties: Mapping[str, str], failure: str) -> st
 
 
 def _foreign(place: Result, reported: Reported) -> Result:
-    said = readable(reported.properties, ours=False)
+    own = readable(reported.properties, ours=False)
     entries: list[Any] = list(reported.case)
     results = [entry for entry in entries if isinstance(entry, FinalResult)]
     again = [entry for entry in entries if isinstance(entry, InterimResult)]
@@ -117,10 +122,10 @@ def _foreign(place: Result, reported: Reported) -> Result:
         outcome, message = _by_attributes(reported.case._elem.attrib)
     message = next((_message(entry) for entry in (*results, *again)), message)
     if any(isinstance(entry, FlakyFailure | FlakyError) for entry in again):
-        said[OUTCOMES] = f"{Kind.FAILED}, {outcome}"
+        own[OUTCOMES] = f"{Kind.FAILED}, {outcome}"
     failed = outcome not in (Kind.PASSED, Kind.SKIPPED)
     return replace(
-        _common(place, reported, said),
+        _common(place, reported, own),
         outcome=outcome,
         expected=outcome in (Kind.EXPECTED_FAILURE, Kind.UNEXPECTED_PASS),
         message=message[:MOST_MESSAGE],
@@ -129,19 +134,19 @@ def _foreign(place: Result, reported: Reported) -> Result:
     )
 
 
-def _common(place: Result, reported: Reported, said: Mapping[str, str]) -> Result:
+def _common(place: Result, reported: Reported, own: Mapping[str, str]) -> Result:
     """Return the result with what every report says in the same way."""
     return replace(
         place,
         duration=seconds(reported.case._elem.attrib.get("time", "")),
-        layer=said.get("layer", ""),
-        upstream=tuple(said.get("upstream", "").split()),
-        properties={name: said[name] for name in said if name not in _NO_PROPERTY},
+        layer=own.get("layer", ""),
+        upstream=tuple(own.get("upstream", "").split()),
+        properties={name: own[name] for name in own if name not in _NO_PROPERTY},
     )
 
 
 def _outcome(results: Sequence[FinalResult]) -> Kind:
-    """What pytest, pytest-xdist and pytest-timeout write, in their words."""
+    """Return the outcome, from the words of pytest, pytest-xdist and pytest-timeout."""
     broken = next((entry for entry in results if isinstance(entry, Failure | Error)), None)
     if broken is not None:
         message = first_line(_message(broken))
@@ -179,7 +184,7 @@ def _message(entry: Any) -> str:
 
 
 def _pytest_id(case: Any, name: str) -> tuple[str, str]:
-    """The file, if it is known, and the case as pytest names it on the command line."""
+    """Return the file, if it is known, and the case's id on pytest's command line."""
     parts = str(case.classname or "").split(".") if case.classname else []
     file = case._elem.attrib.get("file", "")  # junitparser knows it of suites only
     if not parts and any((entry.message or "") in _UNCOLLECTED for entry in case.result):
@@ -205,11 +210,11 @@ def _id(text: str) -> str:
 
 
 def seconds(written: str) -> float:
-    """The attribute ``time``. Raises ValueError for what is no duration."""
+    """Parse the attribute ``time``. Raises ValueError if it is no duration."""
     try:
-        found = float(written.replace(",", "") or 0)
+        duration = float(written.replace(",", "") or 0)
     except ValueError:
-        found = math.nan
-    if not (math.isfinite(found) and found >= 0):
+        duration = math.nan
+    if not (math.isfinite(duration) and duration >= 0):
         raise ValueError(f"attribute 'time': expected seconds, found {written[:50]!r}")
-    return found
+    return duration

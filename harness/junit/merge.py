@@ -82,7 +82,7 @@ class Merged:
         ]
 
 
-def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> Merged:
+def write(reports: Mapping[str, Path], out: Path, notes: Mapping[str, str]) -> Merged:
     """Merge the workers' ``reports``, those that exist and are whole, to ``out``.
 
     ``told`` says by worker why it may have none. A case that a worker has no answer for, because it
@@ -90,7 +90,7 @@ def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> Me
 
     Raises BadInputError when no worker has a report that can be read.
     """
-    workers, missing = _workers(reports, told)
+    workers, missing = _workers(reports, notes)
     if not workers:
         why = "; ".join(f"{name}: {text}" for name, text in missing.items())
         raise BadInputError(f"no worker left a report: {why}")
@@ -116,13 +116,13 @@ def write(reports: Mapping[str, Path], out: Path, told: Mapping[str, str]) -> Me
 
 
 def _workers(
-    reports: Mapping[str, Path], told: Mapping[str, str]
+    reports: Mapping[str, Path], notes: Mapping[str, str]
 ) -> tuple[dict[str, _WorkerReport], dict[str, str]]:
     """Those with a whole report, and why the others have none."""
     workers, missing = dict[str, _WorkerReport](), dict[str, str]()
     for name, path in reports.items():
         if not path.exists():
-            missing[name] = told.get(name, "no report")
+            missing[name] = notes.get(name, "no report")
             continue
         try:
             workers[name] = _read(name, path)
@@ -134,15 +134,15 @@ def _workers(
 def _suite(
     workers: Mapping[str, _WorkerReport], missing: Mapping[str, str], names: list[str]
 ) -> Any:
-    """The suite as the first worker describes it, without cases."""
+    """Return the suite without cases, as the first worker describes it."""
     head = next(iter(workers.values())).head
     suite: Any = TestSuite(head.attributes.get("name", "pytest"))  # type: ignore[no-untyped-call]
     for attribute in ("timestamp", "hostname"):
         if value := head.attributes.get(attribute):
             suite._elem.set(attribute, value)
-    said = {"workers": ", ".join(names)}
-    said |= {f"worker {name}": why for name, why in missing.items()}
-    for name, value in (head.properties | said).items():
+    properties = {"workers": ", ".join(names)}
+    properties |= {f"worker {name}": why for name, why in missing.items()}
+    for name, value in (head.properties | properties).items():
         suite.add_property(name, value)
     return suite
 
@@ -157,12 +157,12 @@ def _time(head: Head) -> float:
 def _read(name: str, path: Path) -> _WorkerReport:
     """Read a worker's report. Raises BadInputError for one that is no such report, or cut off."""
     reader = Reader(path, output=True)
-    found: defaultdict[tuple[str, str, str], list[Element]] = defaultdict(list)
+    by_place: defaultdict[tuple[str, str, str], list[Element]] = defaultdict(list)
     for element in reader.elements():
-        found[element.result.place].append(element)
+        by_place[element.result.place].append(element)
     if reader.head.cut:
         raise BadInputError(reader.faults[-1])
-    answers = {key: _answer(name, elements) for key, elements in found.items()}
+    answers = {key: _answer(name, elements) for key, elements in by_place.items()}
     return _WorkerReport(reader.head, answers, tuple(reader.faults))
 
 
@@ -177,18 +177,18 @@ def _answer(worker: str, elements: Sequence[Element]) -> _CaseOnWorkers:
 
 
 def _whole(element: Element) -> TestCase:
-    """The element with its properties, which stand before all else, as pytest has it."""
-    case, said = element.reported.case, element.reported.properties
-    if said:
-        properties = XmlElement("properties")
-        for name, value in said.items():
-            SubElement(properties, "property", name=name, value=value)
-        case._elem.insert(0, properties)
+    """Return the element with its properties first, as pytest writes it."""
+    case, properties = element.reported.case, element.reported.properties
+    if properties:
+        parent = XmlElement("properties")
+        for name, value in properties.items():
+            SubElement(parent, "property", name=name, value=value)
+        case._elem.insert(0, parent)
     return case
 
 
 def _unread(element: Element) -> TestCase:
-    """An element in the place of one that can't be read."""
+    """Return an element that replaces an unreadable one."""
     old = element.reported.case._elem.attrib
     new = XmlElement("testcase", {k: old[k] for k in ("classname", "name") if k in old})
     case: TestCase = TestCase.fromelem(new)  # type: ignore[no-untyped-call]
@@ -199,15 +199,15 @@ def _unread(element: Element) -> TestCase:
 def _merged(
     answers: Sequence[_CaseOnWorkers], absent: Mapping[str, str]
 ) -> tuple[list[TestCase], Kind]:
-    """The elements of the worst worker, with what all others said."""
+    """Return the elements of the worst worker, with those of all others attached."""
     worst = min(answers, key=lambda answer: _WORST_FIRST.index(answer.kind))
     cases = list(worst.cases[:1] if absent else worst.cases)
     kind = Kind.CRASHED if absent else worst.kind
-    said = {answer.worker: str(answer.kind) for answer in answers} | dict(absent)
+    outcomes = {answer.worker: str(answer.kind) for answer in answers} | dict(absent)
     skipped = {a.worker: a.message for a in answers if a.kind == Kind.SKIPPED}
     for case in cases:
-        _set(case, {"workers": ", ".join(f"{w} {said[w]}" for w in sorted(said))})
-        if skipped and len({*skipped.values()}) + (len(skipped) < len(said)) > 1:
+        _set(case, {"workers": ", ".join(f"{w} {outcomes[w]}" for w in sorted(outcomes))})
+        if skipped and len({*skipped.values()}) + (len(skipped) < len(outcomes)) > 1:
             _set(case, {"skipped_on": "; ".join(f"{w}: {r}" for w, r in skipped.items())})
     _add_output(cases[-1], answers)
     if absent:
@@ -216,7 +216,7 @@ def _merged(
             worst.case,
             "; ".join(f"worker {name} has no result: {why}" for name, why in absent.items()),
         )
-    elif len(said) > 1 and cases[0].result:
+    elif len(outcomes) > 1 and cases[0].result:
         result = cases[0].result[0]
         others = [
             a for a in answers if a is not worst and a.kind not in (Kind.PASSED, Kind.SKIPPED)
@@ -228,26 +228,31 @@ def _merged(
 
 def _crash(case: Any, place: Result, message: str) -> None:
     """Nobody can say that the case works: a worker died before it said so."""
-    said = {"id": place.id, "area": place.area, "lane": place.lane, "topology": place.topology}
-    said |= dict.fromkeys(("layer", "signature"), "")
-    said |= dict.fromkeys(("actual", "outcome"), str(Kind.CRASHED))
-    _set(case, said | {"outcome_detail": message, "failure": message})
+    properties = {
+        "id": place.id,
+        "area": place.area,
+        "lane": place.lane,
+        "topology": place.topology,
+    }
+    properties |= dict.fromkeys(("layer", "signature"), "")
+    properties |= dict.fromkeys(("actual", "outcome"), str(Kind.CRASHED))
+    _set(case, properties | {"outcome_detail": message, "failure": message})
     error = Error(message)
     error.text = "\n".join([message, *(str(entry.text or "") for entry in case.result)])
     case.result = error
 
 
-def _set(case: Any, said: Mapping[str, str]) -> None:
+def _set(case: Any, values: Mapping[str, str]) -> None:
     """Give properties a value, whatever they had."""
     for entry in list(case.properties()):
-        if entry.name in said:
+        if entry.name in values:
             case.remove_property(entry)
-    for name, value in said.items():
+    for name, value in values.items():
         case.add_property(name, value)
 
 
 def _add_output(case: TestCase, answers: Sequence[_CaseOnWorkers]) -> None:
-    """What each worker printed, under its name."""
+    """Add what each worker printed, under its name."""
     for stream in ("system_out", "system_err"):
         texts = {
             answer.worker: text
@@ -269,14 +274,14 @@ def _text(answer: _CaseOnWorkers) -> str:
 
 def _skew(workers: Mapping[str, _WorkerReport]) -> list[str]:
     """Workers that ran other versions than the first one."""
-    said = {
+    ran = {
         name: {k: v for k, v in worker.head.properties.items() if k in VERSIONS}
         for name, worker in workers.items()
     }
-    first = next(iter(said.values()))
+    first = next(iter(ran.values()))
     return [
-        f"worker {name} ran {key} {value}, worker {next(iter(said))} {first.get(key)}"
-        for name, versions in said.items()
+        f"worker {name} ran {key} {value}, worker {next(iter(ran))} {first.get(key)}"
+        for name, versions in ran.items()
         for key, value in versions.items()
         if value != first.get(key)
     ]

@@ -80,8 +80,8 @@ class Reader:
             result = result_of(place, reported, ours=ours)
         except ValueError as error:
             self._fault(reported, error)
-            why, asked = f"can't be read: {error}", reported.properties.get("framework")
-            properties = {LOST: "case", **({"framework": asked} if asked else {})}
+            why, framework = f"can't be read: {error}", reported.properties.get("framework")
+            properties = {LOST: "case", **({"framework": framework} if framework else {})}
             result = replace(place, message=why[:MOST_MESSAGE], properties=properties)
         second = is_teardown(reported) and result.place in self._broken
         if result.outcome.is_bad and not second:
@@ -93,13 +93,14 @@ class Reader:
         self.faults.append(f"{self.path}: test case {name!r}: {error}")
 
     def _is_ours(self) -> bool:
-        found = self.head.properties.get(FORMAT_PROPERTY)
-        if found not in (None, FORMAT):
+        format_number = self.head.properties.get(FORMAT_PROPERTY)
+        if format_number not in (None, FORMAT):
             raise BadInputError(
                 f"{self.path}: expected the property {FORMAT_PROPERTY} to be {FORMAT}, the report "
-                f"says {found[:50]!r}: another version of xla-harness wrote it; run the cases again"
+                f"says {format_number[:50]!r}: another version of xla-harness wrote it; "
+                "run the cases again"
             )
-        return found is not None
+        return format_number is not None
 
     def _refuse_contradictions(self) -> None:
         for name in sorted(self.head.contradicted.intersection(_OF_REPORT)):

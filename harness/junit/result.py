@@ -93,10 +93,10 @@ class Result:
 
 
 def settled(attempts: Sequence[Result]) -> Result:
-    """What one report says of a case that it has several times.
+    """Return the one answer of a case that a report has several times.
 
-    Equal outcomes are reruns. Different ones are a conflict: nothing in a report says which of
-    them counts, and to choose one would hide the other.
+    Equal outcomes are reruns. Different ones are a conflict: nothing in a report shows which of
+    them counts, and choosing one would hide the other.
     """
     if len(attempts) == 1:
         return attempts[0]
@@ -106,8 +106,8 @@ def settled(attempts: Sequence[Result]) -> Result:
         reruns = sum(result.rerun for result in attempts) + len(attempts) - 1
         return replace(last, rerun=reruns)
     worst = next((result for result in attempts if result.outcome.is_bad), last)
-    said = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    head = f"conflicting results in one report: {said}"
+    summary = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    head = f"conflicting results in one report: {summary}"
     return replace(
         worst,
         outcome=Kind.CONFLICT,

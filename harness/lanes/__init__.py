@@ -47,7 +47,7 @@ LANES: Registry[Lane] = Registry(
 
 
 def lane_named(name: str) -> Lane:
-    """The lane of that name; raises BadInputError with the names there are."""
+    """Return the lane of that name; raise BadInputError with the names of all lanes."""
     try:
         return LANES[name]
     except KeyError:

@@ -31,18 +31,18 @@ class Swap(StrEnum):
 
 
 def differing(base: Stack, candidate: Stack) -> list[Component]:
-    """The components in which two stacks differ."""
+    """Return the components in which two stacks differ."""
     names = {*base.pins, *candidate.pins}
     pairs = together(base, candidate)
     groups = [Component(group[-1] if "torch" in group else group[0], group) for group in pairs]
     grouped = {name for group in pairs for name in group}
     groups += [Component(name, (name,)) for name in sorted(names - grouped)]
-    found = [
+    components = [
         group
         for group in groups
         if any(base.pins.get(pin) != candidate.pins.get(pin) for pin in group.pins)
     ]
-    return [*found, PYTHON] if base.python != candidate.python else found
+    return [*components, PYTHON] if base.python != candidate.python else components
 
 
 def swapped(stack: Stack, other: Stack, component: Component) -> Stack:
@@ -52,22 +52,22 @@ def swapped(stack: Stack, other: Stack, component: Component) -> Stack:
     return stack.swap({pin: other.pins.get(pin) for pin in component.pins})
 
 
-def judge(found: Result | None, broken: Result, same: Callable[[str, str], bool]) -> Swap:
-    """What a swapped stack's result says about a case that is ``broken`` in the candidate."""
-    if found is None or not found.measured:
+def judge(result: Result | None, broken: Result, same: Callable[[str, str], bool]) -> Swap:
+    """Compare a swapped stack's result with that of the case that the candidate breaks."""
+    if result is None or not result.measured:
         return Swap.UNKNOWN
-    if found.works:
+    if result.works:
         return Swap.WORKS
-    return Swap.SAME if same(found.failure, broken.failure) else Swap.OTHER
+    return Swap.SAME if same(result.failure, broken.failure) else Swap.OTHER
 
 
 def verdict(into_base: Mapping[str, Swap], into_candidate: Mapping[str, Swap]) -> str:
-    """The component that carries a regression, from what each swap said.
+    """Return the component that is responsible for a regression, from the result of each swap.
 
-    ``into_base``: the base with the candidate's component; the one that breaks it alone carries
-    the regression. ``into_candidate``: the candidate with the base's component, asked when none
-    does: those that fix it are needed, together with others. Where neither decides, a component
-    that could not be swapped may be the one, and is named.
+    ``into_base`` is the base with one component of the candidate: a component that breaks the case
+    alone is responsible. Otherwise ``into_candidate``, the candidate with one component of the
+    base, is decisive: those that fix the case are needed, together with others. If neither decides,
+    a component that could not be swapped may be responsible, and is named.
     """
     if carriers := _all(into_base, Swap.SAME):
         return carriers[0] if len(carriers) == 1 else f"{' or '.join(carriers)}, each alone"
@@ -83,5 +83,5 @@ def _all(swaps: Mapping[str, Swap], wanted: Swap) -> list[str]:
 
 
 def unsettled(keys: Iterable[str], into_base: Mapping[str, Mapping[str, Swap]]) -> list[str]:
-    """The cases that no single component breaks, for which the other direction is asked."""
+    """Return the cases that no single component breaks, which are then tried the other way."""
     return [key for key in keys if Swap.SAME not in into_base.get(key, {}).values()]

@@ -77,7 +77,7 @@ class Cell:
         return self.folder / f"{self._name}.died"
 
     def asks(self, environment: Environment) -> Question:
-        """The question that its report answers: these packages, sources and arguments."""
+        """Return the question that its report answers: these packages, sources and arguments."""
         return {
             "environment": environment.folder.name,
             "arguments": list(self.arguments),
@@ -92,10 +92,10 @@ class Cell:
     def answers(self, question: Question) -> bool:
         """Whether there is a report that answers this very question."""
         try:
-            said = json.loads(self._question.read_text(encoding="utf-8"))
+            recorded = json.loads(self._question.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
-        return self.report.exists() and said == question
+        return self.report.exists() and recorded == question
 
     def check(self) -> None:
         """Raise BadInputError if none of its arguments is a file or folder of tests."""
@@ -137,8 +137,8 @@ class Cell:
         if code not in _ANSWERS or not self._new.exists():
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             raise BadInputError(f"{self}: no answer ({how}), {self.log} ends:\n{self._tail()}")
-        said = report.read(self._new)
-        if wrong := self.stack.contradiction(said.versions):
+        finished = report.read(self._new)
+        if wrong := self.stack.contradiction(finished.versions):
             raise BadInputError(
                 f"{self}: not what the stack pins was imported: {wrong}: does PYTHONPATH name it?"
             )
@@ -146,7 +146,7 @@ class Cell:
         part = self._question.with_suffix(".part")
         part.write_text(json.dumps(question, indent=1), encoding="utf-8")
         part.replace(self._question)
-        return said
+        return finished
 
     def progress(self) -> tuple[int, int] | None:
         """Return how many of its tests are done, and of how many; None before the first."""
@@ -217,10 +217,10 @@ class Cell:
 def collected(
     environment: Environment, cache_folder: Path, file: str, lane: str | None
 ) -> list[str]:
-    """The ids of a file's cases, as that environment collects them on a lane.
+    """Return the ids of a file's cases, as that environment collects them on a lane.
 
-    Without a lane they are those of all, which only tests that name theirs can have. Raises
-    BadInputError with pytest's words when it can't.
+    Without a lane they are those of all lanes, which only tests that name theirs can have. Raises
+    BadInputError with pytest's message if it can't collect them.
     """
     command = [str(environment.python), "-m", "pytest", "-p", "no:cacheprovider"]
     lanes = ",".join(name for name, lane in LANES.items() if not lane.runs_cases_of)
@@ -238,7 +238,7 @@ def collected(
 
 
 def variables(stack: str, cache_folder: Path) -> Mapping[str, str]:
-    """The environment variables of a process that runs the harness with a stack's Python.
+    """Return the environment variables of a process that runs the harness with a stack's Python.
 
     Modules of a project that the caller's PYTHONPATH names can be imported there, too.
     """
@@ -253,7 +253,7 @@ def variables(stack: str, cache_folder: Path) -> Mapping[str, str]:
 
 @cache
 def sources_digest(arguments: Sequence[str]) -> str:
-    """A digest of all that decides a run besides its stack: the harness, and the project."""
+    """Return a digest of what decides a run besides its stack: the harness, and the project."""
     digest = hashlib.sha256()
     for path in _sources(arguments):
         digest.update(f"{path.name}\0".encode() + path.read_bytes())

@@ -17,11 +17,11 @@ DECISIVE = "decisive"  # the part of a lane's cases that the base is asked
 
 
 def settled(candidate: Report, on_base: Expectations) -> list[Result]:
-    """The candidate's results of which the base is expected to give the same answer.
+    """Return the candidate's results for which the base is expected to give the same answer.
 
-    They work, and no expectation says that they are broken on the base; or they fail as an
-    expectation declares, and one declares the same cause on the base. There is nothing in them to
-    compare, as the calls of a step on the host, or what libtpu compiled.
+    They work, and no expectation declares a failure on the base; or they fail as an expectation
+    declares, and one declares the same cause on the base. They have nothing to compare, such as the
+    calls of a step on the host, or what libtpu compiled.
     """
     return [
         result
@@ -39,10 +39,10 @@ def _is_alike(result: Result, on_base: Expectation | None) -> bool:
 
 
 def decisive(cells: Sequence[Cell], left_out: Sequence[Result]) -> list[Cell]:
-    """The base's cells without those cases."""
-    found = []
+    """Return the base's cells without those cases."""
+    shortened = []
     for cell in cells:
         ids = {result.id for result in left_out if result.lane == cell.lane}
         unless = tuple(sorted({*cell.unless_cases, *ids}))
-        found.append(replace(cell, unless_cases=unless, part=DECISIVE))
-    return found
+        shortened.append(replace(cell, unless_cases=unless, part=DECISIVE))
+    return shortened

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from harness.history.run import Run, Said
+from harness.history.run import Run, RunMetadata
 from harness.junit.properties import LOST, VERSIONS
 from harness.junit.result import MOST_MESSAGE, Result
 
@@ -35,8 +35,8 @@ class Lost:
 
 
 def known_cases(connection: duckdb.DuckDBPyConnection, stack: str, lane: str) -> list[Result]:
-    """What the last run with the lane had there, of this stack, else of any; not run."""
-    found = connection.execute(_KNOWN, {"lane": lane, "stack": stack}).fetchall()
+    """Return the cases of the last run with the lane, of this stack or else of any, as not run."""
+    rows = connection.execute(_KNOWN, {"lane": lane, "stack": stack}).fetchall()
     return [
         replace(
             _lost(id_, lane),
@@ -45,24 +45,24 @@ def known_cases(connection: duckdb.DuckDBPyConnection, stack: str, lane: str) ->
             expected=expected,
             upstream=tuple(upstream),
         )
-        for id_, area, topology, expected, upstream in found
+        for id_, area, topology, expected, upstream in rows
     ]
 
 
 def completed(
     run: Run | None,
     stack: str,
-    said: Said,
+    metadata: RunMetadata,
     lost: Sequence[Lost],
     known: Mapping[str, Iterable[Result]],
 ) -> Run:
-    """The run, or an empty one, with the cases of lost cells: those ``known`` that it has not.
+    """Return the run, or an empty one, with those ``known`` cases of lost cells that it lacks.
 
     A lane of which nothing is known gets one line that stands for the cell.
     """
     if run is None:
-        assert said.time is not None
-        run = _empty(stack, said, said.time)
+        assert metadata.time is not None
+        run = _empty(stack, metadata, metadata.time)
     cases = {case.place: case for case in run.cases}
     for lane in dict.fromkeys(each.lane for each in lost):
         why = _cause([each for each in lost if each.lane == lane])
@@ -85,12 +85,12 @@ def _cause(lost: Sequence[Lost]) -> str:
     return "not run: " + "\n".join(f"cell {each.lane} {each.shard}: {each.cause}" for each in lost)
 
 
-def _empty(stack: str, said: Said, time: datetime) -> Run:
+def _empty(stack: str, metadata: RunMetadata, time: datetime) -> Run:
     return Run(
         time=time,
         stack=stack,
-        commit=said.commit,
-        machine=said.machine,
+        commit=metadata.commit,
+        machine=metadata.machine,
         versions=dict.fromkeys(VERSIONS, ""),
         cases=(),
         digest=hashlib.sha256(f"{stack}\0{time.isoformat()}".encode()).hexdigest(),

@@ -59,33 +59,35 @@ def folder_of(compared: Comparison) -> str:
     return f"{compared.base.name}..{compared.candidate.name}"
 
 
-def comparisons(asked: Qualification, runner: Runner, effort: Effort) -> Iterator[Comparison]:
+def comparisons(
+    qualification: Qualification, runner: Runner, effort: Effort
+) -> Iterator[Comparison]:
     """Run the cells; yield the comparison of the quick cases, then that of all, step by step.
 
     Raises BadInputError, naming the cells, if some have no answer.
     """
-    quick = [cell for cell in asked.cells if cell.part == QUICK]
-    rest = [cell for cell in asked.cells if cell.part != QUICK]
+    quick = [cell for cell in qualification.cells if cell.part == QUICK]
+    rest = [cell for cell in qualification.cells if cell.part != QUICK]
     runner.finish(quick)
     if quick:
-        yield replace(asked.sides(quick).compare(), open=Open(cases=True))
-    if effort.every_case or asked.on_base is None or not quick:
+        yield replace(qualification.sides(quick).compare(), open=Open(cases=True))
+    if effort.every_case or qualification.on_base is None or not quick:
         runner.finish(rest)
     else:
-        asked = _candidate_first(asked, quick, rest, asked.on_base, runner)
-    sides = asked.sides(asked.cells)
+        qualification = _candidate_first(qualification, quick, rest, qualification.on_base, runner)
+    sides = qualification.sides(qualification.cells)
     yield from steps(sides, replace(runner, out=runner.out / folder_of(sides.compare())), effort)
 
 
 def _candidate_first(
-    asked: Qualification,
+    qualification: Qualification,
     quick: Sequence[Cell],
     rest: Sequence[Cell],
     on_base: Expectations,
     runner: Runner,
 ) -> Qualification:
     """Run all cases, the candidate's first: its results say which the base need not run."""
-    base, candidate = asked.stacks
+    base, candidate = qualification.stacks
     shortened = [cell for cell in rest if cell.stack == base and not runner.has_answer(cell)]
     whole = [cell for cell in rest if cell not in shortened]
     _finish_in_turn(whole, runner)
@@ -99,7 +101,7 @@ def _candidate_first(
     shortened = decisive(shortened, alike)
     _finish_in_turn(shortened, runner)
     keys = frozenset(result.key for result in alike)
-    return replace(asked, cells=[*quick, *whole, *shortened], settled=keys)
+    return replace(qualification, cells=[*quick, *whole, *shortened], settled=keys)
 
 
 def _finish_in_turn(cells: Sequence[Cell], runner: Runner) -> None:
@@ -109,15 +111,15 @@ def _finish_in_turn(cells: Sequence[Cell], runner: Runner) -> None:
 
 
 def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
-    """The comparison as the first runs have it, then again each time that more is known.
+    """Yield the comparison after the first runs, then each time that more is known.
 
-    ``Comparison.open`` says what is still to come, and is false in the last one only.
+    ``Comparison.open`` has what is still to come, and is false only in the last one.
     """
-    first = found = sides.compare()
+    first = comparison = sides.compare()
     keys = list[str]()
     if effort.reruns and sides.runnable:
         keys = reruns.chosen(first, effort.representatives, every_cause=effort.every_case)
-    yield _opened(found, sides, effort, keys)
+    yield _opened(comparison, sides, effort, keys)
     again: list[list[Report]] = [[], []]
     for name in _ROUNDS:
         if not keys:
@@ -128,33 +130,35 @@ def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
         for reports, stack in zip(again, sides.stacks, strict=True):
             reports.extend(made[stack.name] if stack else [])
         compared, rerun = sides.compare(again), sides.rerun(again)
-        found = reruns.with_basis(first, compared, rerun)
+        comparison = reruns.with_basis(first, compared, rerun)
         last = name == _ROUNDS[-1]
         keys = [] if last else reruns.in_doubt(first, compared, rerun)
-        yield _opened(found, sides, effort, keys)
-    if causes := _causes(found, sides, effort):
+        yield _opened(comparison, sides, effort, keys)
+    if causes := _causes(comparison, sides, effort):
         base, candidate = sides.runnable
         runner.say(f"attribution: {len(causes)} causes")
-        yield replace(attribute(found, base, candidate, runner), open=Open())
+        yield replace(attribute(comparison, base, candidate, runner), open=Open())
 
 
-def _opened(found: Comparison, sides: Sides, effort: Effort, keys: Sequence[str]) -> Comparison:
-    causes = len(_causes(found, sides, effort))
-    return replace(found, open=Open(reruns=len(keys), attributions=causes))
+def _opened(
+    comparison: Comparison, sides: Sides, effort: Effort, keys: Sequence[str]
+) -> Comparison:
+    causes = len(_causes(comparison, sides, effort))
+    return replace(comparison, open=Open(reruns=len(keys), attributions=causes))
 
 
-def _causes(found: Comparison, sides: Sides, effort: Effort) -> Sequence[Group]:
+def _causes(comparison: Comparison, sides: Sides, effort: Effort) -> Sequence[Group]:
     """Those that will be attributed, which takes two stacks to swap components between."""
     if not effort.attribution or len(sides.runnable) < len(sides.stacks):
         return ()
-    return to_attribute(found, *sides.runnable)
+    return to_attribute(comparison, *sides.runnable)
 
 
 def _results(comparison: Comparison, keys: Sequence[str]) -> list[Result]:
     """One result of each case, of each side's own where the two have other ids."""
     sides = (comparison.base, comparison.candidate)
-    found = {r.id: r for key in keys for side in sides for r in side.runs.get(key, ())[:1]}
-    return list(found.values())
+    by_id = {r.id: r for key in keys for side in sides for r in side.runs.get(key, ())[:1]}
+    return list(by_id.values())
 
 
 def _names(sides: Sides) -> str:

@@ -12,10 +12,10 @@ from harness.verdicts.words import Verdict
 
 
 def chosen(first: Comparison, most: int, *, every_cause: bool = False) -> list[str]:
-    """The keys of at most ``most`` cases of each cause, and of all that are known to be flaky.
+    """Return at most ``most`` cases of each cause, and all that are known to be flaky.
 
-    What expectations declare has been seen before, so one more run of it would say nothing new:
-    it is chosen only if every cause is asked for.
+    What expectations declare has been seen before, so one more run of it would show nothing new: it
+    is chosen only with ``every_cause``.
     """
     keys = []
     for group in causes(first.of(*DIFFERS) if every_cause else first.in_question):
@@ -26,7 +26,7 @@ def chosen(first: Comparison, most: int, *, every_cause: bool = False) -> list[s
 
 
 def in_doubt(first: Comparison, again: Comparison, rerun: Collection[str]) -> list[str]:
-    """The cases not rerun yet of each cause one of whose rerun cases proved flaky."""
+    """Return the cases, not rerun yet, of each cause of which a rerun case proved flaky."""
     now = {case.key: case.verdict for case in again.findings}
     return [
         case.key

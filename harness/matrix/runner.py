@@ -61,7 +61,7 @@ class Runner:
             for lane, ids in lanes.items()
         ]
         done = self.run(cells)
-        found: dict[str, list[Report]] = {stack.name: [] for stack in wanted}
+        by_stack: dict[str, list[Report]] = {stack.name: [] for stack in wanted}
         for cell in done.finished:
-            found[cell.stack.name].append(cell.read())
-        return found
+            by_stack[cell.stack.name].append(cell.read())
+        return by_stack

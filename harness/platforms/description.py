@@ -100,7 +100,7 @@ class Generation:
         return x, chips // x, 1
 
     def grid(self, size: tuple[int, ...]) -> tuple[int, ...]:
-        """A slice's grid given its number of chips, ``(4,)``, or the grid itself, ``(2, 2)``.
+        """Return a slice's grid; ``size`` is its number of chips, ``(4,)``, or a grid, ``(2, 2)``.
 
         Raises ValueError when it has not as many dimensions as the generation's torus.
         """

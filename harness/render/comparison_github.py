@@ -27,17 +27,17 @@ _LEVELS = {
 
 
 def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 30) -> str:
-    """The answer, the groups of cases in at most ``most`` rows, and both stacks' versions."""
+    """Return the answer, at most ``most`` groups of cases, and both stacks' versions."""
     allowed = allowed or Allowed({}, ())
     base, candidate = plain(comparison.base.name), plain(comparison.candidate.name)
     answer = plain(decide(comparison, allowed.entries).sentence)
-    said = (
+    parts = (
         f"**{answer}** {candidate} compared with {base}: {plain(counts(comparison))}.",
         plain(left_out(comparison)),
         plain(rested(comparison)),
     )
     lines = [
-        " ".join(filter(None, said)),
+        " ".join(filter(None, parts)),
         "",
         *effects(comparison),
         *_findings(comparison, allowed, most),
@@ -48,7 +48,7 @@ def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 
 
 
 def effects(comparison: Comparison) -> Iterator[str]:
-    """What moving to another framework does to the cases of each area; nothing for no move."""
+    """Yield the effects of a move to another framework by area; nothing if there is no move."""
     if comparison.move:
         areas = by_area(comparison)
         rows = {**areas, "all": of_all(areas)}
@@ -61,9 +61,9 @@ def effects(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _rows(found: Sequence[Group]) -> Iterator[tuple[str, ...]]:
-    """A row of cells for each group, under _COLUMNS."""
-    for group in found:
+def _rows(shown: Sequence[Group]) -> Iterator[tuple[str, ...]]:
+    """Yield a row of cells for each group, under _COLUMNS."""
+    for group in shown:
         first = group.first
         known = (code(headline(first.message)), plain(first.note), plain(basis(group.members)))
         yield (
@@ -77,19 +77,19 @@ def _rows(found: Sequence[Group]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def group_table(found: Sequence[Group], most: int) -> Iterator[str]:
-    """The groups in at most ``most`` rows; nothing for none."""
-    if found:
-        yield from table(_COLUMNS, _rows(found[:most]))
-    if len(found) > most:
-        cases = sum(map(len, found[most:]))
-        yield from (f"... and {len(found) - most} more groups with {cases} cases.", "")
+def group_table(shown: Sequence[Group], most: int) -> Iterator[str]:
+    """Yield the groups in at most ``most`` rows; nothing for none."""
+    if shown:
+        yield from table(_COLUMNS, _rows(shown[:most]))
+    if len(shown) > most:
+        cases = sum(map(len, shown[most:]))
+        yield from (f"... and {len(shown) - most} more groups with {cases} cases.", "")
 
 
 def _findings(comparison: Comparison, allowed: Allowed, most: int) -> Iterator[str]:
-    shown = [v for v in VERDICTS if v != Verdict.UNCHANGED]
-    found = groups(f for f in comparison.of(*shown) if f.key not in allowed.entries)
-    yield from group_table(found, most)
+    changed = [v for v in VERDICTS if v != Verdict.UNCHANGED]
+    shown = groups(f for f in comparison.of(*changed) if f.key not in allowed.entries)
+    yield from group_table(shown, most)
 
 
 def _allowed(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
@@ -119,10 +119,10 @@ def _versions(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 
 def annotation_lines(comparison: Comparison, allowed: Allowed | None) -> Iterator[str]:
-    """An error for each group of what refuses the candidate, else a warning."""
+    """Yield an error for each group that refuses the candidate, and warnings for others."""
     entries = allowed.entries if allowed else {}
-    found = groups(f for f in comparison.of(*_LEVELS) if f.key not in entries)
-    for group in found[:ANNOTATIONS]:
+    refused = groups(f for f in comparison.of(*_LEVELS) if f.key not in entries)
+    for group in refused[:ANNOTATIONS]:
         first = group.first
         more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
         parts = (first.layer, *first.issues, headline(first.message), first.note)

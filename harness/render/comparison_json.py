@@ -15,7 +15,7 @@ from harness.verdicts.words import Verdict
 
 
 def as_data(comparison: Comparison, allowed: Allowed) -> dict[str, Any]:
-    """The decision, both stacks, and every case that is not unchanged."""
+    """Return the decision, both stacks, and every case that is not unchanged."""
     decision = decide(comparison, allowed.entries.keys())
     return {
         "exit_code": decision.exit_code,

@@ -20,15 +20,15 @@ _SHOWN = 10  # groups of a verdict
 
 
 def lines(comparison: Comparison, allowed: Allowed | None = None) -> Iterator[str]:
-    """What differs first, then the stacks, then the answer."""
+    """Yield what differs first, then the stacks, then the answer."""
     yield from map(printable, _lines(comparison, allowed or Allowed({}, ())))
 
 
 def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     for verdict in VERDICTS:
         if verdict != Verdict.UNCHANGED:
-            found = [f for f in comparison.of(verdict) if f.key not in allowed.entries]
-            yield from section(groups(found))
+            cases = [f for f in comparison.of(verdict) if f.key not in allowed.entries]
+            yield from section(groups(cases))
     yield from _allowed(allowed)
     yield from _effects(comparison)
     yield from _versions(comparison)
@@ -45,12 +45,12 @@ def _which(still: Open) -> str:
     return "first answer" if still else "answer"
 
 
-def section(found: Sequence[Group], shown: int = _SHOWN) -> Iterator[str]:
-    """The groups of one verdict: how many cases, where they broke, whose issue, the first case."""
-    if not found:
+def section(listed: Sequence[Group], most: int = _SHOWN) -> Iterator[str]:
+    """Yield the groups of one verdict: how many cases, where they broke, issue, first case."""
+    if not listed:
         return
-    yield heading(found)
-    for group in found[:shown]:
+    yield heading(listed)
+    for group in listed[:most]:
         first = group.first
         carried = f"carried by {first.component}" if first.component else ""
         facts = [first.layer, " ".join(first.issues), carried]
@@ -61,9 +61,9 @@ def section(found: Sequence[Group], shown: int = _SHOWN) -> Iterator[str]:
         yield from wrapped(headline(first.message), 9)
         yield from wrapped(first.note, 9)
         yield from wrapped(basis(group.members), 9)
-    if len(found) > shown:
-        cases = sum(map(len, found[shown:]))
-        yield f"       ... and {len(found) - shown} more groups with {cases} cases"
+    if len(listed) > most:
+        cases = sum(map(len, listed[most:]))
+        yield f"       ... and {len(listed) - most} more groups with {cases} cases"
 
 
 def _allowed(allowed: Allowed) -> Iterator[str]:
@@ -131,22 +131,22 @@ def left_out(comparison: Comparison) -> str:
 
 
 def rested(comparison: Comparison) -> str:
-    """What of the answer is still open, or which reruns it rests on; "" where nothing differs."""
+    """Return what is still open, or which reruns the answer rests on; "" if nothing differs."""
     if comparison.open:
         return f"Still open: {comparison.open}."
     differing = comparison.of(*DIFFERS)
     if not differing:
         return ""
-    said = []
+    sentences = []
     if any(case.rerun_cases for case in differing):
         known = basis(differing)
-        said.append(f"Of what differs, {known}." if known else "All that differs was rerun.")
+        sentences.append(f"Of what differs, {known}." if known else "All that differs was rerun.")
     elif comparison.in_question:
-        said.append("What differs was not rerun: flaky cases may be among it.")
+        sentences.append("What differs was not rerun: flaky cases may be among it.")
     declared = set(differing).difference(comparison.in_question)
     if not all(case.rerun_cases for case in declared):
-        said.append("What expectations declare is not rerun.")
-    return " ".join(said)
+        sentences.append("What expectations declare is not rerun.")
+    return " ".join(sentences)
 
 
 def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:

@@ -16,7 +16,7 @@ _HEAD = ("verdict", "cases", "what", "first case", "failure", "since")
 
 
 def summary(verdicts: Verdicts) -> str:
-    """The answer, the verdicts in at most 30 rows, the failures by cause, the versions."""
+    """Return the answer, the verdicts in at most 30 rows, the failures by cause, the versions."""
     runs = ", ".join(map(code, verdicts.runs))
     lines = [
         f"**{plain(words.answer(verdicts))}** {runs}: {plain(words.counts(verdicts))}.",
@@ -31,7 +31,7 @@ def summary(verdicts: Verdicts) -> str:
 
 
 def annotation_lines(verdicts: Verdicts) -> Iterator[str]:
-    """An error for each group of what refuses the run, a warning for other new failures."""
+    """Yield an error for each group that refuses the run, a warning for other new failures."""
     refusals = verdicts.refusals
     for group in night_groups((*refusals, *verdicts.of(Verdict.NEW_FAILURE)))[:ANNOTATIONS]:
         first = group.first
@@ -44,10 +44,10 @@ def annotation_lines(verdicts: Verdicts) -> Iterator[str]:
 
 
 def _verdicts(verdicts: Verdicts) -> Iterator[str]:
-    found = night_groups(verdicts.findings)
-    if not found:
+    every = night_groups(verdicts.findings)
+    if not every:
         return
-    shown = words.listed(found, _ROWS)
+    shown = words.listed(every, _ROWS)
     rows = [
         (
             plain(group.name),
@@ -60,9 +60,9 @@ def _verdicts(verdicts: Verdicts) -> Iterator[str]:
         for group in shown
     ]
     yield from table(_HEAD, rows)
-    if len(found) > len(shown):
-        cases = sum(map(len, found)) - sum(map(len, shown))
-        yield from (f"... and {len(found) - len(shown)} more groups with {cases} cases.", "")
+    if len(every) > len(shown):
+        cases = sum(map(len, every)) - sum(map(len, shown))
+        yield from (f"... and {len(every) - len(shown)} more groups with {cases} cases.", "")
 
 
 def _links(group: Group) -> Iterator[str]:

@@ -17,7 +17,7 @@ _SHOWN = 10  # groups of a verdict
 
 
 def lines(verdicts: Verdicts) -> Iterator[str]:
-    """The runs, each kind of verdict, the failures by cause, the answer."""
+    """Yield the runs, each kind of verdict, the failures by cause, the answer."""
     yield from map(printable, _lines(verdicts))
 
 
@@ -34,24 +34,24 @@ def _lines(verdicts: Verdicts) -> Iterator[str]:
     yield from wrapped(answer(verdicts))
 
 
-def _section(verdicts: Verdicts, found: Sequence[Group]) -> Iterator[str]:
-    if not found:
+def _section(verdicts: Verdicts, members: Sequence[Group]) -> Iterator[str]:
+    if not members:
         return
-    yield heading(found)
-    shown = listed(found, _SHOWN)
+    yield heading(members)
+    shown = listed(members, _SHOWN)
     for group in shown:
         yield from wrapped(head(group.first), 7, f"{len(group):>5}  ")
         yield from wrapped(group.first.key, 2)
         yield from wrapped(failure(group.first), 9)
         yield from wrapped(since(group.first, verdicts), 9)
-    if len(found) > len(shown):
-        cases = sum(map(len, found)) - sum(map(len, shown))
-        yield f"       ... and {len(found) - len(shown)} more groups with {cases} cases"
+    if len(members) > len(shown):
+        cases = sum(map(len, members)) - sum(map(len, shown))
+        yield f"       ... and {len(members) - len(shown)} more groups with {cases} cases"
 
 
-def listed(found: Sequence[Group], most: int) -> Sequence[Group]:
-    """The groups to list; failures that are expected and not new are only counted."""
-    news = [g for g in found if not (g.expected and g.verdict == Verdict.STILL_FAILING)]
+def listed(members: Sequence[Group], most: int) -> Sequence[Group]:
+    """Return the groups to list; failures that are expected and not new are only counted."""
+    news = [g for g in members if not (g.expected and g.verdict == Verdict.STILL_FAILING)]
     return news[:most]
 
 
@@ -80,7 +80,7 @@ def head(verdict: Finding) -> str:
 
 
 def failure(verdict: Finding) -> str:
-    """What went wrong, in one line."""
+    """Return what went wrong, in one line."""
     return headline(verdict.message)
 
 
@@ -90,8 +90,8 @@ def since(verdict: Finding, verdicts: Verdicts) -> str:
         return f"last in {verdict.before}"
     if verdict.verdict in (Verdict.REGRESSED, Verdict.FIXED):
         was = "worked" if verdict.verdict == Verdict.REGRESSED else "broken"
-        said = f"{was} in {verdict.before}"
-        return _with(said, _changes(verdicts, verdict.before, verdict.run))
+        text = f"{was} in {verdict.before}"
+        return _with(text, _changes(verdicts, verdict.before, verdict.run))
     if verdict.verdict in (Verdict.STILL_FAILING, Verdict.SLOWER):
         return f"since {verdict.since}"
     return ""
@@ -104,7 +104,7 @@ def counts(verdicts: Verdicts) -> str:
 
 
 def answer(verdicts: Verdicts) -> str:
-    """The one sentence that goes with the exit code."""
+    """Return the one sentence that goes with the exit code."""
     lost = Counter(each.verdict for each in verdicts.refusals)
     if lost:
         return f"Refused: {', '.join(f'{lost[v]} {v}' for v in REFUSALS if lost[v])}."
@@ -121,7 +121,7 @@ def answer(verdicts: Verdicts) -> str:
 
 
 def outcomes(verdicts: Verdicts) -> str:
-    """The runs' outcomes, counted."""
+    """Return the runs' outcomes, counted."""
     return ", ".join(f"{count} {name}" for name, count in verdicts.outcomes.items())
 
 
@@ -130,5 +130,5 @@ def _changes(verdicts: Verdicts, before: str, after: str) -> list[str]:
     return changed_components(versions.get(before, {}), versions.get(after, {}))
 
 
-def _with(said: str, changed: Sequence[str]) -> str:
-    return f"{said}; {', '.join(changed)}" if changed else said
+def _with(text: str, changed: Sequence[str]) -> str:
+    return f"{text}; {', '.join(changed)}" if changed else text

@@ -40,7 +40,7 @@ class OverviewLine:
 
 
 def text(columns: Columns, rows: Sequence[Row] = ()) -> Iterator[str]:
-    """The overview for the terminal, in lines of at most 80 columns."""
+    """Yield the overview for the terminal, in lines of at most 80 columns."""
     names = [name for name, _ in columns]
     sides = [side(reports) for _, reports in columns]
     yield title("what each stack gets right")
@@ -54,7 +54,7 @@ def text(columns: Columns, rows: Sequence[Row] = ()) -> Iterator[str]:
 
 
 def markdown(columns: Columns, rows: Sequence[Row] = (), most: int = 30) -> str:
-    """The same as Markdown; each step's groups in at most ``most`` rows."""
+    """Return the same as Markdown; each step's groups in at most ``most`` rows."""
     names = [github.plain(name) for name, _ in columns]
     sides = [side(reports) for _, reports in columns]
     lines = ["## What each stack gets right", ""]
@@ -62,9 +62,9 @@ def markdown(columns: Columns, rows: Sequence[Row] = (), most: int = 30) -> str:
     lines += ["## Cases by area: working/broken/skipped/not run", ""]
     lines += github.table(("area", *names), _cells(_areas(sides), issues=False))
     for name, step in _steps(columns):
-        found = groups(step.of(*_CHANGES))
+        changed = groups(step.of(*_CHANGES))
         lines += [f"## {github.plain(f'{name}: {_counted(step)}')}", ""]
-        lines += group_table(found, most)
+        lines += group_table(changed, most)
     return "\n".join(lines)
 
 
@@ -89,10 +89,10 @@ def _areas(sides: Sequence[Side]) -> Iterator[OverviewLine]:
 
 
 def _area(runs: Mapping[str, Sequence[Result]], keys: set[str]) -> str:
-    found = [runs[key][0] for key in keys if key in runs]
-    works, skipped = sum(r.works for r in found), sum(not r.measured for r in found)
-    broken = len(found) - works - skipped
-    return f"{works}/{broken}/{skipped}/{len(keys) - len(found)}"
+    results = [runs[key][0] for key in keys if key in runs]
+    works, skipped = sum(r.works for r in results), sum(not r.measured for r in results)
+    broken = len(results) - works - skipped
+    return f"{works}/{broken}/{skipped}/{len(keys) - len(results)}"
 
 
 def _firsts(each: Side) -> list[Result]:

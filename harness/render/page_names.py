@@ -21,7 +21,7 @@ _PARTS = re.compile(r"(\d+)")
 
 
 def slug(text: str, *key: str) -> str:
-    """A file name for any text: readable where that is safe, unique for the text and the key."""
+    """Return a file name for any text, readable where possible, unique for text and key."""
     whole = "\0".join((text, *key)).encode("utf-8", "surrogatepass")
     digest = hashlib.sha256(whole).hexdigest()[:12]
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
@@ -51,18 +51,18 @@ def shared_case_page(case: str) -> str:
 
 
 def run_page(run: str) -> str:
-    """The address of a run's page."""
+    """Return the address of a run's page."""
     return f"run/{slug(run)}.html"
 
 
 def cell_page(area: str, stack: str, lane: str) -> str:
-    """The address of the cases of one area on one stack and lane."""
+    """Return the address of the cases of one area on one stack and lane."""
     return f"cell/{slug(f'{area[:20]}-{stack[:20]}', area, stack, lane)}.html"
 
 
-def pair_page(one: str, other: str) -> str:
-    """The address of two stacks side by side."""
-    return f"compare/{slug(f'{one[:20]}-{other[:20]}', one, other)}.html"
+def pair_page(stack: str, other: str) -> str:
+    """Return the address of two stacks side by side."""
+    return f"compare/{slug(f'{stack[:20]}-{other[:20]}', stack, other)}.html"
 
 
 def visible(text: str) -> str:
@@ -71,7 +71,7 @@ def visible(text: str) -> str:
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key by which 2.10 comes after 2.9."""
+    """Return a sort key by which 2.10 comes after 2.9."""
     parts = (part for part in _PARTS.split(text) if part)
     return tuple((1, int(p), "") if p.isdecimal() and p.isascii() else (0, 0, p) for p in parts)
 

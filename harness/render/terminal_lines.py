@@ -12,7 +12,7 @@ WIDTH = 80
 
 
 def title(text: str) -> str:
-    """A heading across the terminal."""
+    """Return a heading across the terminal."""
     return f"{f' {text} ':-^{WIDTH}}"[:WIDTH]
 
 
@@ -27,7 +27,7 @@ def wrapped(text: str, indent: int = 0, first: str = "") -> Iterator[str]:
     )
 
 
-def heading(found: Sequence[Group]) -> str:
-    """The heading of the groups of one verdict: ``regressed: 5 (3 expected)``."""
-    size, expected = sum(map(len, found)), sum(len(group) for group in found if group.expected)
-    return title(f"{found[0].verdict}: {size}" + (f" ({expected} expected)" if expected else ""))
+def heading(members: Sequence[Group]) -> str:
+    """Return the heading of the groups of one verdict: ``regressed: 5 (3 expected)``."""
+    size, expected = sum(map(len, members)), sum(len(group) for group in members if group.expected)
+    return title(f"{members[0].verdict}: {size}" + (f" ({expected} expected)" if expected else ""))

@@ -215,7 +215,7 @@ class Settings:
                 return LeftOut("lane", emulated, f"{target} is the same case")
         if target.lane not in (self.lanes or (declared[0].lane,)):
             return LeftOut("lane", target.lane, f"run with --lane {target.lane}")
-        if other := next((one.lane for one in declared if one.lane in self.elsewhere), ""):
+        if other := next((target.lane for target in declared if target.lane in self.elsewhere), ""):
             return LeftOut("lane", target.lane, f"left to lane {other}")
         if not self.lanes and (missing := lane_named(target.lane).missing()):
             return LeftOut("lane", target.lane, missing)
@@ -264,7 +264,7 @@ class Settings:
 def _divided(
     topologies: Sequence[Topology], lanes: Sequence[str], processes: str
 ) -> tuple[Topology, ...]:
-    """The chosen topologies as jobs of several processes; BadInputError names the option."""
+    """Return the chosen topologies as jobs of several processes; BadInputError names the option."""
     if not lanes:
         raise BadInputError("--processes: expected a --lane to run jobs on")
     if processes not in PROCESSES:
@@ -299,7 +299,7 @@ def _updates_golden(config: pytest.Config) -> bool:
 
 
 def _cases(config: pytest.Config) -> frozenset[str] | None:
-    """The ids of the cases to run; None for all."""
+    """Return the ids of the cases to run, or None for all."""
     path = Path(given) if (given := config.getoption("cases")) else None
     if config.getoption("quick"):
         if path is not None:
@@ -316,7 +316,7 @@ def _unless_cases(config: pytest.Config) -> frozenset[str]:
 
 
 def _hardware(lanes: Sequence[str]) -> Topology | None:
-    """What a lane of real hardware has here, if one was asked for; BadInputError without any."""
+    """Return the hardware's topology, if its lane was chosen; raise BadInputError without any."""
     lane = next((lane for lane in map(lane_named, lanes) if lane.runs_cases_of), None)
     if lane is None:
         return None

@@ -110,7 +110,7 @@ def _again(record: Record) -> Iterator[Line]:
 
 
 def _command(record: Record) -> str:
-    """What to type to run the case again, where it ran."""
+    """Return the command that runs the case again where it ran."""
     placed = f"[{record.lane}-{record.topology}" not in record.id  # by the options
     where = ["--lane", record.lane] if placed or record.lane != DEFAULT_LANE else []
     where += ["--topology", record.topology] if placed else []
@@ -139,14 +139,14 @@ def _areas(records: Sequence[Record], width: int) -> Iterator[Line]:
 
 
 def _interpreted(records: Sequence[Record], width: int) -> Iterator[Line]:
-    """A kernel that was interpreted must not be taken for one that was compiled."""
-    found = [r.facts for r in records if "pallas_interpreted" in r.facts]
-    if not found:
+    """Say which kernels were interpreted, lest they be taken for compiled ones."""
+    interpreted = [r.facts for r in records if "pallas_interpreted" in r.facts]
+    if not interpreted:
         return
     yield _title("interpreted, not compiled", width)
-    text = f"Pallas kernels, by JAX on the CPU, in {len(found)} cases: no Mosaic, no TPU"
-    yield from _counted(sum(int(facts["pallas_interpreted"]) for facts in found), text, width)
-    simulated = sum(int(facts.get("pallas_tpu_interpreted", 0)) for facts in found)
+    text = f"Pallas kernels, by JAX on the CPU, in {len(interpreted)} cases: no Mosaic, no TPU"
+    yield from _counted(sum(int(facts["pallas_interpreted"]) for facts in interpreted), text, width)
+    simulated = sum(int(facts.get("pallas_tpu_interpreted", 0)) for facts in interpreted)
     if simulated:
         text = "of them with a TPU's memories, copies and semaphores simulated"
         yield from _counted(simulated, text, width)
@@ -167,25 +167,27 @@ def _left_out_options(records: Sequence[Record], width: int) -> Iterator[Line]:
 
 
 def _compiled(records: Sequence[Record], width: int) -> Iterator[Line]:
-    """What was compiled and not executed; a program that had to be changed is said to be."""
-    found = [r.facts for r in records if "aot_programs" in r.facts]
-    if not found:
+    """Say what was compiled and not executed, and which programs had to be changed."""
+    compiled = [r.facts for r in records if "aot_programs" in r.facts]
+    if not compiled:
         return
     yield _title("compiled by libtpu, not executed", width)
     topologies = len({r.topology for r in records if "aot_programs" in r.facts})
-    programs = sum(int(facts["aot_programs"]) for facts in found)
-    yield from _counted(programs, f"programs of {len(found)} cases, {topologies} topologies", width)
-    changed = Counter(facts["aot_changed"] for facts in found if "aot_changed" in facts)
+    programs = sum(int(facts["aot_programs"]) for facts in compiled)
+    yield from _counted(
+        programs, f"programs of {len(compiled)} cases, {topologies} topologies", width
+    )
+    changed = Counter(facts["aot_changed"] for facts in compiled if "aot_changed" in facts)
     for text, count in changed.most_common():
         yield from _counted(count, f"cases' programs were changed first: {text}", width)
 
 
 def _rows(records: Sequence[Record], rows: Sequence[Row], width: int) -> Iterator[Line]:
-    found = [(row, chosen) for row in rows if (chosen := row.select(records))]
-    if not found:
+    chosen_rows = [(row, chosen) for row in rows if (chosen := row.select(records))]
+    if not chosen_rows:
         return
     yield _title("what this stack gets right", width)
-    for row, chosen in found:
+    for row, chosen in chosen_rows:
         answer = row.answer(chosen)
         style = {"green": True} if answer.verdict == "ok" else {"yellow": True}
         line, issues = f"{answer.verdict:<11}{answer.count:>7}  {row.title}", " ".join(row.issues)
@@ -221,18 +223,18 @@ def _skipped(records: Sequence[Record], collected: Collected, width: int) -> Ite
 
 
 def _unproven(records: Sequence[Record], width: int) -> Iterator[Line]:
-    """Tests that passed without evidence; in red when no other test says anything."""
-    found = [record for record in records if record.unproven]
-    if not found:
+    """Name tests that passed without evidence; in red when no other test measured anything."""
+    unproven = [record for record in records if record.unproven]
+    if not unproven:
         return
     alone = all(record.kind == Kind.SKIPPED for record in records)
     yield _title("passes without evidence", width, red=alone, bold=alone)
-    text = f"of {len(records)} tests passed and did nothing on lane {found[0].lane}: not counted"
-    yield from _counted(len(found), text, width)
+    text = f"of {len(records)} tests passed and did nothing on lane {unproven[0].lane}: not counted"
+    yield from _counted(len(unproven), text, width)
 
 
 def _not_executed(records: Sequence[Record], width: int) -> Iterator[Line]:
-    """Passes that show less than they seem to; JUnit has all, in a property."""
+    """Name passes that show less than they seem to; JUnit has all, in a property."""
     by_cause: dict[str, list[str]] = {}
     for record in records:
         if record.not_executed:

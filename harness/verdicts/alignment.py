@@ -49,17 +49,17 @@ def pairs(
     processes differently, since a process of TorchTPU has one chip: a case without one of the same
     division is paired with the first one of another.
     """
-    found: dict[str, str] = {}
+    matched: dict[str, str] = {}
     for name_of in (without_framework, without_processes):
         left, right = (
             _named(side, framework, name_of, paired)
             for side, framework, paired in (
-                (base, move.base, found.keys()),
-                (candidate, move.candidate, set(found.values())),
+                (base, move.base, matched.keys()),
+                (candidate, move.candidate, set(matched.values())),
             )
         )
-        found |= {left[name]: right[name] for name in left.keys() & right.keys()}
-    return found
+        matched |= {left[name]: right[name] for name in left.keys() & right.keys()}
+    return matched
 
 
 def without_framework(id_: str, each: Asked) -> str:

@@ -49,7 +49,7 @@ def compare(
 
 
 def without_runs_on_base(comparison: Comparison, keys: Collection[str]) -> Comparison:
-    """The comparison with cases that the base was not asked, as they are expected to do the same.
+    """Return the comparison with cases that were left out on the base, as expected to be equal.
 
     Those that work on the candidate are unchanged, those that fail there are still failing, and
     none of them is newly measured.
@@ -78,7 +78,7 @@ class Decision:
 
 
 def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
-    """The answer; ``allowed`` are the keys of what was signed off.
+    """Return the answer; ``allowed`` are the keys of what was signed off.
 
     2: can't tell. A side has no measured case, or nothing speaks against the candidate but a
     flaky case that may be a regression (``Finding.undecided``), or only the quick cases ran.
@@ -107,8 +107,8 @@ def decide(comparison: Comparison, allowed: Collection[str] = ()) -> Decision:
     )
     but += f"; {idle} passed without executing anything" if idle else ""
     lanes = f" on {' and '.join(comparison.lanes)}" if comparison.lanes else ""
-    asked = f" Not asked: {', '.join(comparison.not_asked)}." if comparison.not_asked else ""
-    return Decision(0, f"Qualified{lanes}: nothing regressed, nothing is missing{but}.{asked}")
+    left_out = f" Not asked: {', '.join(comparison.not_asked)}." if comparison.not_asked else ""
+    return Decision(0, f"Qualified{lanes}: nothing regressed, nothing is missing{but}.{left_out}")
 
 
 def _counts(against: Sequence[Finding]) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _counts(against: Sequence[Finding]) -> Iterator[str]:
 
 
 def undecided_of(comparison: Comparison) -> tuple[Finding, ...]:
-    """The cases that more runs may show to be regressions."""
+    """Return the cases that more runs may show to be regressions."""
     return tuple(case for case in comparison.findings if case.undecided)
 
 
@@ -128,7 +128,7 @@ def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Findi
     broken = _broken(candidate) or _broken(base)
     row = next((row for row in rows if row.names(every[0].id)), None)
     was, now = _tally(base), _tally(candidate)
-    found = Finding(
+    finding = Finding(
         key=key,
         case=every[0].id,
         ids=tuple(dict.fromkeys(run.id for run in (*base, *candidate))),
@@ -145,19 +145,19 @@ def _compared(key: str, before: Side, after: Side, rows: Sequence[Row]) -> Findi
         issues=_issues(broken, every, row),
         note=_note(base, candidate, row),
     )
-    if found.verdict == Verdict.MISSING:
+    if finding.verdict == Verdict.MISSING:
         why = _cause(candidate, after, base[0])
-        signature = signature_of(found.case, why)
-        return replace(found, layer="", note="", message=why, signature=signature)
-    if found.verdict != Verdict.UNCHANGED:
-        return found
+        signature = signature_of(finding.case, why)
+        return replace(finding, layer="", note="", message=why, signature=signature)
+    if finding.verdict != Verdict.UNCHANGED:
+        return finding
     # Two frameworks compile two programs for one case.
     same = before.framework_of(key) == after.framework_of(key)
-    return _with_facts(found, base, candidate, same_framework=same)
+    return _with_facts(finding, base, candidate, same_framework=same)
 
 
 def _with_facts(
-    found: Finding,
+    finding: Finding,
     base: Sequence[Result],
     candidate: Sequence[Result],
     *,
@@ -167,12 +167,12 @@ def _with_facts(
     changes = differences(base, candidate) if same_framework else ()
     notes = [f"{_CHANGED}: {', '.join(map(str, changes))}"] if changes else []
     if changes:
-        found = replace(found, verdict=Verdict.CHANGED, changes=changes, note=notes[0])
+        finding = replace(finding, verdict=Verdict.CHANGED, changes=changes, note=notes[0])
     for verdict, (words, risen) in _COSTS.items():
         if costs := risen(base, candidate):
             note = "; ".join([f"{words}: {', '.join(map(str, costs))}", *notes])
-            return replace(found, verdict=verdict, costs=costs, note=note)
-    return found
+            return replace(finding, verdict=verdict, costs=costs, note=note)
+    return finding
 
 
 def _verdict(base: Tally, candidate: Tally) -> Verdict:
@@ -200,7 +200,7 @@ def _cause(candidate: Sequence[Result], after: Side, case: Result) -> str:
 
 
 def _issues(broken: Result | None, every: Sequence[Result], row: Row | None) -> tuple[str, ...]:
-    """The declared cause, that of the run that broke before others'; else who watches the case."""
+    """Return the declared cause, first that of the broken run; without one, the watched issues."""
     declared = [run.expectation for run in (broken, *every) if run and run.expectation]
     if declared:
         return (declared[0],)

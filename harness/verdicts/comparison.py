@@ -53,7 +53,7 @@ class Side:
 
 
 def side(reports: Sequence[Report], reruns: Sequence[Report] = ()) -> Side:
-    """The reports of one stack as one. Raises BadInputError when they are of several."""
+    """Combine the reports of one stack. Raises BadInputError if they are of several."""
     every = [*reports, *reruns]
     for other in every[1:]:
         for name, version in every[0].versions.items():
@@ -99,8 +99,8 @@ class Open:
             return "all other cases"
         counts = {"to rerun": (self.reruns, "case"), "to attribute": (self.attributions, "cause")}
         return ", ".join(
-            f"{count} {noun}{'s' * (count > 1)} {what}"
-            for what, (count, noun) in counts.items()
+            f"{count} {noun}{'s' * (count > 1)} {state}"
+            for state, (count, noun) in counts.items()
             if count
         )
 

@@ -83,8 +83,8 @@ def _risen(
     was: Mapping[str, int], now: Mapping[str, int], numbers: Mapping[str, tuple[str, str]]
 ) -> tuple[Cost, ...]:
     return tuple(
-        Cost(what, was[name], now[name], unit)
-        for name, (what, unit) in numbers.items()
+        Cost(quantity, was[name], now[name], unit)
+        for name, (quantity, unit) in numbers.items()
         if name in was
         and name in now
         and now[name] > was[name] * (1 + _MORE)
@@ -102,5 +102,5 @@ def _least(runs: Sequence[Result]) -> dict[str, int]:
 
 
 def _python(runs: Sequence[Result]) -> list[str]:
-    found = next((run.properties.get("python", "") for run in runs), "")
-    return found.split(".")[:2]
+    version = next((run.properties.get("python", "") for run in runs), "")
+    return version.split(".")[:2]

@@ -72,14 +72,14 @@ def differences(base: Sequence[Result], candidate: Sequence[Result]) -> tuple[Di
     The exceptions are those that are left out when they are empty.
     """
     was, now = _works(base), _works(candidate)
-    found = []
-    for name, what in EXACT.items():
+    differing = []
+    for name, fact in EXACT.items():
         if name == _PROGRAMS:
             for key, exchanged in _EXCHANGES.items():
-                found += _differing(exchanged, was, now, partial(_exchanges, key))
+                differing += _differing(exchanged, was, now, partial(_exchanges, key))
         elif _is_recorded(name, was) and _is_recorded(name, now):
-            found += _differing(what, was, now, partial(_listed, name))
-    return tuple(found)
+            differing += _differing(fact, was, now, partial(_listed, name))
+    return tuple(differing)
 
 
 def compares_on_base(result: Result) -> bool:
@@ -120,7 +120,7 @@ def _exchanges(key: str, properties: Mapping[str, str]) -> Counter[str]:
 
 
 def _differing(
-    what: str,
+    fact: str,
     base: Sequence[Mapping[str, str]],
     candidate: Sequence[Mapping[str, str]],
     of: Callable[[Mapping[str, str]], Counter[str]],
@@ -129,7 +129,7 @@ def _differing(
     if not was or not now or any(counts in now for counts in was):
         return []
     gone, new = was[0] - now[0], now[0] - was[0]
-    return [Difference(what, _text(gone), _text(new))]
+    return [Difference(fact, _text(gone), _text(new))]
 
 
 def _text(counts: Counter[str]) -> str:

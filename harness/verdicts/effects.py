@@ -26,9 +26,9 @@ class Effect(StrEnum):
 
 
 def effect(was: Answer | None, now: Answer | None, *, skipped: bool) -> Effect | None:
-    """The effect by the answers on both sides; None where neither has one.
+    """Return the effect by the answers on both sides; None where neither has one.
 
-    ``skipped`` says that the candidate has the case but did not measure it.
+    ``skipped`` is whether the candidate has the case but did not measure it.
     """
     if was is None:
         return Effect.ONLY_AFTER if now else None
@@ -40,7 +40,7 @@ def effect(was: Answer | None, now: Answer | None, *, skipped: bool) -> Effect |
 
 
 def effect_on(case: Finding) -> Effect | None:
-    """The effect on a compared case; None if neither side measured it."""
+    """Return the effect on a compared case; None if neither side measured it."""
     if case.verdict == Verdict.FLAKY:
         return Effect.FLAKY
     skipped = case.candidate.unmeasured > 0
@@ -49,11 +49,11 @@ def effect_on(case: Finding) -> Effect | None:
 
 def by_area(comparison: Comparison) -> Mapping[str, Counter[Effect]]:
     """How many cases of each area have each effect; {} where the framework stays the same."""
-    found = defaultdict[str, Counter[Effect]](Counter)
+    counts = defaultdict[str, Counter[Effect]](Counter)
     for case in comparison.findings if comparison.move else ():
         if has := effect_on(case):
-            found[case.area][has] += 1
-    return dict(sorted(found.items()))
+            counts[case.area][has] += 1
+    return dict(sorted(counts.items()))
 
 
 def of_all(areas: Mapping[str, Counter[Effect]]) -> Counter[Effect]:

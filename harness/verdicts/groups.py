@@ -56,7 +56,7 @@ def _cause(case: Finding) -> tuple[Hashable, ...]:
     return (case.issues, case.cause, facts)
 
 
-def night_groups(found: Iterable[Finding]) -> tuple[Group, ...]:
+def night_groups(findings: Iterable[Finding]) -> tuple[Group, ...]:
     """Group a night's findings by cause and beginning; those without a cause by lane and outcome.
 
     What became slower has no cause in common: each such finding is a group of its own.
@@ -66,7 +66,7 @@ def night_groups(found: Iterable[Finding]) -> tuple[Group, ...]:
         slower = (finding.costs, finding.case, finding.topology) if finding.costs else ()
         return (finding.cause or (finding.lane, finding.outcome), finding.since, *slower)
 
-    return _grouped(found, cause)
+    return _grouped(findings, cause)
 
 
 def basis(cases: Sequence[Finding]) -> str:
@@ -106,7 +106,7 @@ def representatives(cases: Iterable[Finding], most: int) -> tuple[Finding, ...]:
 
 
 def _ends_first(members: Sequence[Finding]) -> Iterator[Finding]:
-    """The first, the last, the middle one, then the others."""
+    """Yield the first, the last, the middle one, then the others."""
     indices = (0, len(members) - 1, len(members) // 2, *range(len(members)))
     yield from (members[index] for index in dict.fromkeys(indices))
 

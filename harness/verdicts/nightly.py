@@ -69,8 +69,10 @@ def judge(
     ``set_aside`` are the history's files that can't be read.
     """
     cursor = ask_about(connection, runs, days)
-    found = findings(cursor, _RULES)
-    found.sort(key=lambda f: (NIGHTLY.index(f.verdict), f.case, f.lane, f.topology, f.run, f.costs))
+    sorted_findings = findings(cursor, _RULES)
+    sorted_findings.sort(
+        key=lambda f: (NIGHTLY.index(f.verdict), f.case, f.lane, f.topology, f.run, f.costs)
+    )
     causes = [
         CauseCount(Cause(*row[:2]), *row[2:])
         for row in cursor.execute(statement("causes")).fetchall()
@@ -78,12 +80,12 @@ def judge(
     outcomes = cursor.execute(
         "SELECT outcome, count(*) FROM cases JOIN asked USING (run) GROUP BY ALL ORDER BY ALL"
     ).fetchall()
-    asked = [run for (run,) in cursor.execute("SELECT run FROM asked ORDER BY run").fetchall()]
-    named = {run for v in found for run in (v.run, v.before, v.since) if run}
-    named |= {*asked} | {each.first for each in causes}
+    judged = [run for (run,) in cursor.execute("SELECT run FROM asked ORDER BY run").fetchall()]
+    named = {run for v in sorted_findings for run in (v.run, v.before, v.since) if run}
+    named |= {*judged} | {each.first for each in causes}
     return Verdicts(
-        findings=tuple(found),
-        runs=tuple(asked),
+        findings=tuple(sorted_findings),
+        runs=tuple(judged),
         causes=tuple(causes),
         outcomes=dict(outcomes),
         versions=versions_of(cursor, named),
@@ -106,14 +108,14 @@ def versions_of(
     """Stack, commit and components of each run."""
     names = ("stack", "commit", *VERSIONS)
     columns = ", ".join(f"any_value({name})" for name in names)
-    found = cursor.execute(
+    rows = cursor.execute(
         f"SELECT run, {columns} FROM cases WHERE run IN (SELECT unnest(?)) GROUP BY run",  # noqa: S608
         [sorted(runs)],
     ).fetchall()
-    return {run: dict(zip(names, row, strict=True)) for run, *row in found}
+    return {run: dict(zip(names, row, strict=True)) for run, *row in rows}
 
 
 def changed_components(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The components whose versions differ between two runs, as ``jax 0.4.33 -> 0.7.1``."""
+    """Return the components whose versions differ between two runs: ``jax 0.4.33 -> 0.7.1``."""
     names = [name for name in now if name not in ("stack", "commit") and was.get(name, "")]
     return [f"{n} {was[n]} -> {now[n]}" for n in names if now[n] and was[n] != now[n]]

@@ -59,7 +59,7 @@ class State:
 
 
 def state(connection: duckdb.DuckDBPyConnection) -> State:
-    """The state of the whole history as of the newest run of each stack."""
+    """Return the state of the whole history as of the newest run of each stack."""
     newest = [run for (run,) in connection.execute(_NEWEST).fetchall()]
     cursor = ask_about(connection, newest)
     standing = findings(cursor, ["standing"])
@@ -78,5 +78,5 @@ def grouped(standing: Iterable[Finding]) -> tuple[Regression, ...]:
 
 
 def digest(*parts: str) -> str:
-    """A hexadecimal digest of these texts, whatever they contain."""
+    """Return a hexadecimal digest of these texts, whatever they contain."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()

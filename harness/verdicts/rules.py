@@ -51,12 +51,12 @@ LEFT JOIN (SELECT * FROM cases WHERE run IN (SELECT run FROM found)) c
 def ask_about(
     connection: duckdb.DuckDBPyConnection, runs: Sequence[str], days: int | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """A connection of its own in which the rules' statements run, as they stand in ``sql/``.
+    """Return a new connection in which the rules' statements of ``sql/`` run.
 
     There ``asked`` are the runs that exist of ``runs``, and ``cases`` what has to do with them:
     their stacks, not after them, and at most ``days`` before them. ``numbers`` has a line for each
     number of a case that works; ``changes`` is the rule about change; ``runs``, ``answers`` and
-    ``flaky`` are what the statements of those names say.
+    ``flaky`` are the results of the statements of those names.
     """
     cursor = connection.cursor()
     dates = _dates(runs)
@@ -65,8 +65,8 @@ def ask_about(
         "WHERE run IN (SELECT unnest(?)) AND list_contains(?::DATE[], date)",
         [list(runs), dates],
     )
-    found = cursor.execute("SELECT DISTINCT stack FROM asked ORDER BY stack").fetchall()
-    stacks = ", ".join(f"'{quoted(stack)}'" for (stack,) in found) or "NULL"
+    rows = cursor.execute("SELECT DISTINCT stack FROM asked ORDER BY stack").fetchall()
+    stacks = ", ".join(f"'{quoted(stack)}'" for (stack,) in rows) or "NULL"
     where = f"stack IN ({stacks})"
     if dates:
         where += f" AND date <= DATE '{dates[-1]}'"
@@ -88,13 +88,13 @@ def findings(cursor: duckdb.DuckDBPyConnection, rules: Iterable[str]) -> list[Fi
 
     A statement's columns are named as the fields. One that is NULL leaves the field's default.
     """
-    found = []
+    matches = []
     for rule in rules:
         cursor.execute(f"CREATE OR REPLACE TEMP TABLE found AS {statement(rule)}")
         rows = cursor.execute(_WITH_FACTS).fetchall()
         names = [name for name, *_ in cursor.description or ()]
-        found += [_finding(dict(zip(names, row, strict=True))) for row in rows]
-    return found
+        matches += [_finding(dict(zip(names, row, strict=True))) for row in rows]
+    return matches
 
 
 def _finding(columns: dict[str, Any]) -> Finding:
@@ -113,13 +113,13 @@ def _finding(columns: dict[str, Any]) -> Finding:
 
 
 def statement(name: str) -> str:
-    """The SQL of ``sql/NAME.sql``, with the comment that says its rule."""
+    """Return the SQL of ``sql/NAME.sql``, with the comment that states its rule."""
     return (SQL / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def _dates(runs: Sequence[str]) -> list[str]:
-    found = set[str]()
+    days = set[str]()
     for run in runs:
         with suppress(ValueError):  # a name that no run has
-            found.add(f"{started(run):%Y-%m-%d}")
-    return sorted(found)
+            days.add(f"{started(run):%Y-%m-%d}")
+    return sorted(days)

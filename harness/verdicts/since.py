@@ -40,7 +40,7 @@ class Timeline:
     declared: bool = False  # by expectations, which were measured elsewhere
 
     def names(self, verdict: str) -> list[str]:
-        """The stacks with this verdict: ``ok``, ``wrong`` or ``unmeasured``."""
+        """Return the stacks with this verdict: ``ok``, ``wrong`` or ``unmeasured``."""
         return [stack.name for stack in self.stacks if stack.answer.verdict == verdict]
 
     @property
@@ -94,11 +94,11 @@ class Declarations:
             name: {glob for e in about if e.condition.holds(versions) for glob in e.cases}
             for name, versions in self.stacks.items()
         }
-        asked = {leading(self.stacks[name]) for name, found in wrong.items() if found}
+        frameworks = {leading(self.stacks[name]) for name, failing in wrong.items() if failing}
         answers = tuple(
-            StackAnswer(name, RowAnswer(len(globs - found), len(found), 0))
-            for name, found in wrong.items()
-            if name not in measured and leading(self.stacks[name]) in asked
+            StackAnswer(name, RowAnswer(len(globs - failing), len(failing), 0))
+            for name, failing in wrong.items()
+            if name not in measured and leading(self.stacks[name]) in frameworks
         )
         title = f"declared for {issue}, not measured here"
         return Timeline(title, answers, declared=True) if answers else None
@@ -110,24 +110,24 @@ def timelines(
     rows: Sequence[Row],
     declared: Declarations = Declarations(),
 ) -> list[Timeline]:
-    """The rows that name the issue, or, where none does, the cases that are about it.
+    """Return the rows that name the issue, or, if none does, one of the cases about it.
 
-    Those are the cases that watch the issue and whose failure some run expects for it; where no
-    run expects any, all that watch it. Then, of stacks without an answer, what is declared. Raises
+    Those are the cases that watch the issue and that some run expects to fail for it; if no run
+    expects any to, all that watch it. Then, of stacks without an answer, what is declared. Raises
     BadInputError for an issue that nothing names, or of which nothing is known.
     """
     causes = (entry.cause for entry in declared.entries if "#" in entry.cause)
     issue = resolve(text, [*_known(reports, rows), *causes])
-    found = _measured(issue, reports, rows) if reports else []
-    names = {stack.name for timeline in found for stack in timeline.known}
+    answered = _measured(issue, reports, rows) if reports else []
+    names = {stack.name for timeline in answered for stack in timeline.known}
     if (known := declared.timeline(issue, names)) is not None:
-        found.append(known)
-    if not found:
+        answered.append(known)
+    if not answered:
         raise BadInputError(
             f"{issue}: there are no reports, and no expectation declares it: run xla-harness "
             "matrix, or name a folder of reports with --reports"
         )
-    return found
+    return answered
 
 
 def _measured(issue: str, reports: Sequence[Report], rows: Sequence[Row]) -> list[Timeline]:
@@ -156,7 +156,7 @@ def _known(reports: Sequence[Report], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _sides(reports: Sequence[Report]) -> list[Side]:
-    """A stack's reports as one, in PEP 440 order of torch_xla, then of torch_tpu, then of jax."""
+    """Join each stack's reports, in PEP 440 order of torch_xla, then of torch_tpu, then of jax."""
     by_stack: dict[str, list[Report]] = {}
     for report in reports:
         name = report.stack or named_by(report.versions) or "unknown"
@@ -179,7 +179,9 @@ def _timeline(
     answer: Callable[[Sequence[Result]], RowAnswer],
 ) -> Timeline:
     firsts = [(each.name, [runs[0] for runs in each.runs.values()]) for each in sides]
-    return Timeline(name, tuple(StackAnswer(name, answer(select(found))) for name, found in firsts))
+    return Timeline(
+        name, tuple(StackAnswer(name, answer(select(results))) for name, results in firsts)
+    )
 
 
 def _watched(issue: str, reports: Sequence[Report], sides: Sequence[Side]) -> Timeline:
@@ -190,6 +192,6 @@ def _watched(issue: str, reports: Sequence[Report], sides: Sequence[Side]) -> Ti
     return _timeline(
         any_case.title,
         sides,
-        lambda found: [result for result in found if result.key in about],
+        lambda results: [result for result in results if result.key in about],
         any_case.answer,
     )

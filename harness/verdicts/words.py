@@ -41,7 +41,7 @@ REFUSALS = (Verdict.REGRESSED, Verdict.MISSING)
 
 
 def change(was: Answer | None, now: Answer | None) -> Verdict:
-    """The verdict on a case from its answer on the baseline and now; None was not measured.
+    """Return the verdict from a case's answers on the baseline and now; None is not measured.
 
     A failure that an expectation declares is a failure, too: its verdict is marked *expected*.
     """

@@ -44,8 +44,8 @@ def publish(history: Path, out: Path, *more: str) -> int:
 
 def files(site: Path) -> dict[str, bytes]:
     """Every published file with its content."""
-    found = (p for p in site.rglob("*") if p.is_file() and ".site" not in p.parts)
-    return {str(path.relative_to(site)): path.read_bytes() for path in found}
+    paths = (p for p in site.rglob("*") if p.is_file() and ".site" not in p.parts)
+    return {str(path.relative_to(site)): path.read_bytes() for path in paths}
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,9 @@ def case(pages: dict[str, Page], function: str) -> Page:
 def test_the_first_screen_says_what_changed(pages: dict[str, Page]) -> None:
     words = pages["index.html"].words
     assert "Night of 15 January 2026" in words
-    said = re.search(r"Since the night before: (.*?)\. ", words)
-    assert said is not None
-    assert said[1] == "2 regressed, 1 fixed, 1 flaky, 1 missing, 1 slower"
+    sentence = re.search(r"Since the night before: (.*?)\. ", words)
+    assert sentence is not None
+    assert sentence[1] == "2 regressed, 1 fixed, 1 flaky, 1 missing, 1 slower"
     assert "AssertionError: numbers: 3 of 8 differ" in words
     assert "duration 100 ms to 1.5 s" in words
     assert "not in the run" in words
@@ -100,8 +100,8 @@ def test_a_case_page_says_when_a_failure_began_and_how_to_repeat_it(
     page = case(pages, "test_regressed")
     assert "regressed on 2.9.0 cpu 4" in page.words
     assert "1 distinct failure" in page.words
-    said = "First seen 2026-01-15; no version, commit or machine changed."
-    assert said in page.words
+    sentence = "First seen 2026-01-15; no version, commit or machine changed."
+    assert sentence in page.words
     assert "uv run pytest 'suites/collectives/test_sums.py::test_regressed[cpu-4]'" in page.words
     assert "--stacks 2.9.0 --lanes cpu" in page.words
 
@@ -185,10 +185,10 @@ def test_sensitivity_has_areas_with_their_trend(tmp_path: Path) -> None:
     def sees(*percent: float) -> Callable[[Night], Row | None]:
         def becomes(night: Night) -> Row | None:
             share = percent[int(night.number) % len(percent)]
-            told = {"seen": share, "not_seen": 100 - share, "seen_percent": share}
-            told |= {"not_seen_narrowed": 99 - share, "not_seen_constant-off": 1}
-            told |= {"not_seen_slice-shifted": 0}
-            return {"properties": [(f"faults_{name}", f"{n:g}") for name, n in told.items()]}
+            numbers = {"seen": share, "not_seen": 100 - share, "seen_percent": share}
+            numbers |= {"not_seen_narrowed": 99 - share, "not_seen_constant-off": 1}
+            numbers |= {"not_seen_slice-shifted": 0}
+            return {"properties": [(f"faults_{name}", f"{n:g}") for name, n in numbers.items()]}
 
         return becomes
 
@@ -229,8 +229,8 @@ def test_the_slow_list_starts_with_what_became_slower(pages: dict[str, Page]) ->
 def test_failures_of_one_cause_are_one(pages: dict[str, Page]) -> None:
     assert pages["failures.html"].words.count("RuntimeError: rendezvous timed out") == 0
     assert pages["failures.html"].words.count("SIGABRT in compile") == 1
-    said = "2 cases unexpected at execution SIGABRT in compile First seen 2026-01-01"
-    assert said in pages["failures.html"].words
+    sentence = "2 cases unexpected at execution SIGABRT in compile First seen 2026-01-01"
+    assert sentence in pages["failures.html"].words
 
 
 def test_programs_get_json_an_atom_feed_and_a_badge(site: Path) -> None:
@@ -254,18 +254,20 @@ def test_every_link_within_the_site_leads_somewhere(site: Path, pages: dict[str,
 
 
 def test_a_skip_has_its_cause(pages: dict[str, Page]) -> None:
-    said = [p for p in pages.values() if "Why it is not measured needs a TPU of 4 chips" in p.words]
-    assert len(said) == 1
+    skipped = [
+        p for p in pages.values() if "Why it is not measured needs a TPU of 4 chips" in p.words
+    ]
+    assert len(skipped) == 1
 
 
 def test_runs_before_the_nights_shown_are_no_links(tmp_path: Path) -> None:
     write(tmp_path / "h", [Told("t.py::test_a", becomes=lambda night: fails("Boom"))], range(9))
     publish(tmp_path / "h", tmp_path / "site", "--nights", "3")
     site = tmp_path / "site"
-    found = {str(path.relative_to(site)): Page(path) for path in site.rglob("*.html")}
-    page = next(page for path, page in found.items() if path.startswith("case/"))
+    by_path = {str(path.relative_to(site)): Page(path) for path in site.rglob("*.html")}
+    page = next(page for path, page in by_path.items() if path.startswith("case/"))
     assert "First seen 2026-01-01, before the nights shown here." in page.words
-    assert dead_links(site, found) == []
+    assert dead_links(site, by_path) == []
 
 
 def dead_links(site: Path, pages: dict[str, Page]) -> list[tuple[str, str]]:
@@ -323,8 +325,8 @@ def test_hostile_names_stay_inside_the_site(site: Path, pages: dict[str, Page]) 
         assert re.fullmatch(r"(?:[a-z]+/){0,2}[a-z0-9._-]{1,80}", path), path
     assert not (site.parent / "etc").exists()
     shown = [page.words for path, page in pages.items() if path.startswith("case/")]
-    for told in HOSTILE:
-        assert any(page_names.visible(told.name)[:60] in words for words in shown), told.name
+    for planted in HOSTILE:
+        assert any(page_names.visible(planted.name)[:60] in words for words in shown), planted.name
 
 
 def test_the_same_history_twice_rewrites_nothing(
@@ -465,9 +467,9 @@ def test_two_publishers_take_turns(tmp_path: Path) -> None:
     publish(tmp_path / "h", tmp_path / "alone")
     command = [*PUBLISH, str(tmp_path / "h"), "--out", str(tmp_path / "site")]
     both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
-    said = sorted(str(process.communicate()[0]) for process in both)
+    outputs = sorted(str(process.communicate()[0]) for process in both)
     assert [process.returncode for process in both] == [0, 0]
-    assert " 0 new or changed" in said[0]
+    assert " 0 new or changed" in outputs[0]
     assert files(tmp_path / "site") == files(tmp_path / "alone")
 
 
@@ -498,11 +500,11 @@ def test_stacks_are_in_natural_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [(0.0123, "12.3 ms"), (1.25, "1.25 s"), (125.4, "2 min 05 s"), (None, "-")],
 )
-def test_durations_are_short(value: float | None, said: str) -> None:
-    assert units.seconds(value) == said
+def test_durations_are_short(value: float | None, text: str) -> None:
+    assert units.seconds(value) == text
 
 
 def test_a_plot_of_one_night_is_a_dot() -> None:

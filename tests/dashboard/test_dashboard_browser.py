@@ -37,8 +37,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    with served(site) as found:
-        yield found
+    with served(site) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +58,16 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[playwright.Bro
 def page(browser: playwright.BrowserContext) -> Iterator[playwright.Page]:
     """A page that fails the test for anything on its console and any request that goes outside."""
     page = browser.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.on(
         "request",
-        lambda request: said.append(request.url) if "127.0.0.1" not in request.url else None,
+        lambda request: messages.append(request.url) if "127.0.0.1" not in request.url else None,
     )
     yield page
     page.close()
-    assert said == []
+    assert messages == []
 
 
 @pytest.fixture
@@ -95,16 +95,18 @@ def test_every_kind_of_page_meets_wcag_aa(
 ) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)
-    found = {}
+    violations_by_path = {}
     for path in kinds(site):
         page.goto(address + path)
         answer = axe.Axe().run(page, options={"runOnly": WCAG}).response
         assert len(answer["passes"]) > 8
         if answer["violations"]:
-            found[path] = [(v["id"], v["nodes"][0]["html"]) for v in answer["violations"]]
+            violations_by_path[path] = [
+                (v["id"], v["nodes"][0]["html"]) for v in answer["violations"]
+            ]
         wider = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wider <= 0, f"{path} is {wider} pixels wider than the screen"
-    assert found == {}
+    assert violations_by_path == {}
 
 
 def test_axe_sees_what_is_wrong(site: Path, address: str, page: playwright.Page) -> None:
@@ -221,10 +223,10 @@ def test_any_two_runs_are_compared(address: str, page: playwright.Page) -> None:
     page.get_by_role("button", name="Compare").click()
     page.get_by_text("differ", exact=False).first.wait_for()
     rows = page.locator("#answer tbody tr").all_inner_texts()
-    said = {row.split("::")[-1].replace("\t", " ") for row in rows}
-    assert "test_regressed[cpu-4] cpu 4 passed failed" in said
-    assert "test_missing[cpu-4] cpu 4 passed not run" in said
-    assert "test_fixed[cpu-4] cpu 4 failed passed" in said
+    texts = {row.split("::")[-1].replace("\t", " ") for row in rows}
+    assert "test_regressed[cpu-4] cpu 4 passed failed" in texts
+    assert "test_missing[cpu-4] cpu 4 passed not run" in texts
+    assert "test_fixed[cpu-4] cpu 4 failed passed" in texts
     page.goto(page.url)  # the address says which two
     page.locator("#answer tbody tr").first.wait_for()
     assert page.locator("#answer tbody tr").count() == len(rows)

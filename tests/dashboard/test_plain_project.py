@@ -56,10 +56,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
 
 
 def test_what_nobody_recorded_is_not_said_to_be_unchanged(pages: dict[str, Page]) -> None:
-    said = "no version, commit or machine was recorded"
-    assert f"since 2026-01-03; {said}" in pages["index.html"].words
+    sentence = "no version, commit or machine was recorded"
+    assert f"since 2026-01-03; {sentence}" in pages["index.html"].words
     last = max(path for path in pages if path.startswith("run/"))
-    assert f"the run before it on this stack: {said}." in pages[last].words
+    assert f"the run before it on this stack: {sentence}." in pages[last].words
 
 
 def test_lanes_have_a_column_only_where_there_are_some(
@@ -70,9 +70,9 @@ def test_lanes_have_a_column_only_where_there_are_some(
     assert with_head == set()
     assert "lane" not in pages["coverage.html"].words
     example(tmp_path / "h", 2)
-    found = pages_of(tmp_path)
-    assert head.search(found["cases.html"].path.read_text())
-    assert "Cheapest lane" in found["coverage.html"].words
+    by_path = pages_of(tmp_path)
+    assert head.search(by_path["cases.html"].path.read_text())
+    assert "Cheapest lane" in by_path["coverage.html"].words
 
 
 def test_the_menu_leads_to_pages_with_content(pages: dict[str, Page]) -> None:
@@ -88,8 +88,8 @@ def test_the_counts_of_a_run_add_up(pages: dict[str, Page]) -> None:
         cells = [re.sub("<[^>]+>", "", cell) for cell in re.findall("<td[^>]*>(.*?)</td>", row)]
         size, *parts = map(int, cells[1:6])
         assert size == sum(parts) == 10
-    said = "have 10 outcomes: 6 work, 1 expected failure, 2 unexpected, 1 skipped."
-    assert said in pages["index.html"].words
+    sentence = "have 10 outcomes: 6 work, 1 expected failure, 2 unexpected, 1 skipped."
+    assert sentence in pages["index.html"].words
 
 
 def test_each_row_of_the_runs_leads_to_its_page(pages: dict[str, Page]) -> None:
@@ -110,7 +110,7 @@ def test_of_many_cases_only_those_with_news_have_a_page(
     }
     assert own == {"test_broken", "test_known", "test_passes_again"}
     shared = [case for page in pages.values() for case in page.cases.values() if case]
-    names = {told.name.partition("::")[2] for told in CASES}
+    names = {case.name.partition("::")[2] for case in CASES}
     assert {case["name"].partition("::")[2] for case in shared} == names - own
     more = "... and 7 more cases that passed, or were skipped, in each of these nights"
     assert more in pages["cases.html"].words

@@ -12,7 +12,7 @@ from support.project import Project
 from harness.dashboard.pages.failures_page import causes
 from harness.dashboard.site_facts import Facts
 from harness.diagnosis.cause import Cause, signature_of
-from harness.history.run import Said
+from harness.history.run import RunMetadata
 from harness.history.store import History
 from harness.issues.actions import decide
 from harness.junit.report import read
@@ -64,7 +64,7 @@ def test_terminal_night_issues_and_page_count_the_same_causes(tmp_path: Path) ->
     history = History(tmp_path / "history")
     for day, bad in ((1, ""), (2, "1")):
         ran = project.run("--topology=4", BAD=bad)
-        history.record([ran.junit], Said(stack="s", time=datetime(2026, 3, day, tzinfo=UTC)))
+        history.record([ran.junit], RunMetadata(stack="s", time=datetime(2026, 3, day, tzinfo=UTC)))
     in_terminal = int(re.findall(r" unexpected: 10, (\d+) causes ", ran.stdout)[0])
     broken = [result for result in read(ran.junit).results.values() if not result.works]
     recorded = {(result.layer, result.properties["signature"]) for result in broken}

@@ -17,7 +17,7 @@ from harness.errors import PARTIAL, BadInputError
 from harness.history.branch import Branch, Fetched, Pushed, _credentials
 from harness.history.format import SCHEMA, with_checksum
 from harness.history.names import place_of
-from harness.history.run import Said
+from harness.history.run import RunMetadata
 from harness.history.store import History
 
 
@@ -40,7 +40,9 @@ def _runs(folder: Path, *names: str) -> Path:
     report = folder.with_suffix(".xml")
     for name in names:
         report.write_text(f'<testsuite><testcase name="{name}"/></testsuite>')
-        History(folder).record([report], Said(stack="a+b", time=datetime(2026, 11, 21, tzinfo=UTC)))
+        History(folder).record(
+            [report], RunMetadata(stack="a+b", time=datetime(2026, 11, 21, tzinfo=UTC))
+        )
     return folder
 
 

@@ -37,16 +37,16 @@ def _report(path: Path, day: int, outcome: str = "passed", time: str = "") -> Pa
     properties = {"xla_harness_report": "3", "stack": "2.9.0", "torch_xla": "2.9.0"}
     head = "".join(f'<property name="{n}" value="{v}"/>' for n, v in properties.items())
     cases = ""
-    for name, found in (("a", "passed"), ("b", outcome)):
-        said = {
+    for name, outcome_ in (("a", "passed"), ("b", outcome)):
+        case = {
             "id": f"t.py::{name}",
             "lane": "cpu",
             "topology": "4",
-            "outcome": found,
-            "actual": found,
+            "outcome": outcome_,
+            "actual": outcome_,
         }
-        said |= {"area": "x"} | ({"failure": "E: sums differ"} if found == "failed" else {})
-        own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in said.items())
+        case |= {"area": "x"} | ({"failure": "E: sums differ"} if outcome_ == "failed" else {})
+        own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in case.items())
         cases += f'<testcase name="{name}" time="1"><properties>{own}</properties></testcase>'
     stamp = time or TIME.format(day=day)
     path.write_text(
@@ -76,8 +76,8 @@ def _write(path: Path, content: bytes) -> None:
 def _verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     capsys.readouterr()
     code = cli.main(["verdict", "latest", "--history", str(folder)])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 # Bits
@@ -216,8 +216,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-def _says_nothing_good(said: tuple[int, str, str], name: str) -> None:
-    code, out, err = said
+def _says_nothing_good(answer: tuple[int, str, str], name: str) -> None:
+    code, out, err = answer
     assert code == 3
     assert "Nothing regressed" not in out
     assert "Can't tell: date=2026-11-11/stack=2.9.0/" in " ".join(out.split())
@@ -270,7 +270,7 @@ def test_damage_that_decides_nothing(folder: Path, capsys: pytest.CaptureFixture
 
 def _b() -> str:
     """Case b, which passes."""
-    said = {
+    properties = {
         "id": "t.py::b",
         "lane": "cpu",
         "topology": "4",
@@ -278,7 +278,7 @@ def _b() -> str:
         "actual": "passed",
         "area": "x",
     }
-    own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in said.items())
+    own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in properties.items())
     return f'<testcase name="b" time="1"><properties>{own}</properties></testcase>'
 
 
@@ -294,9 +294,9 @@ def test_a_damaged_run_is_recorded_again(
     _write(path, whole[:99] + bytes([whole[99] ^ 1]) + whole[100:] if content is None else content)
     assert _verdict(folder, capsys)[0] == 2
     again = ["record", str(folder.parent / "12.xml"), "--history", str(folder)]
-    for said in ("replaced", "known"):
+    for word in ("replaced", "known"):
         assert cli.main(again) == 0
-        assert f"  {said}  " in capsys.readouterr().out.replace("known     ", "known  ")
+        assert f"  {word}  " in capsys.readouterr().out.replace("known     ", "known  ")
         assert _verdict(folder, capsys) == before
     assert path.read_bytes() == whole
     assert len(_files(folder)) == 3
@@ -419,8 +419,8 @@ BAD_NAMES = [
 
 @pytest.fixture
 def github() -> Iterator[GitHub]:
-    with serve() as found:
-        yield found
+    with serve() as server:
+        yield server
 
 
 def _commands(folder: Path) -> dict[str, tuple[list[str], set[int]]]:
@@ -463,10 +463,10 @@ def test_each_command_names_what_it_leaves_out(
             pass
     for line, codes in _commands(folder).values():
         code = cli.main(line)
-        said = capsys.readouterr()
-        assert code in codes, said.err
-        left_out = [text for text in said.err.splitlines() if text.startswith("set aside: ")]
-        assert len(left_out) == len(BAD_NAMES) + 1, said.err
+        captured = capsys.readouterr()
+        assert code in codes, captured.err
+        left_out = [text for text in captured.err.splitlines() if text.startswith("set aside: ")]
+        assert len(left_out) == len(BAD_NAMES) + 1, captured.err
         assert all(text.isprintable() for text in left_out)
     page = (folder.parent / "out/site/index.html").read_text()
     assert "11 files of the history left out" in page

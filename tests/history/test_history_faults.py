@@ -34,8 +34,8 @@ def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _report(path: Path, night: int, lane: str = "cpu") -> Path:
     properties = {"xla_harness_report": "3", "stack": "2.9.0", "torch_xla": "2.9.0"}
     head = "".join(f'<property name="{n}" value="{v}"/>' for n, v in properties.items())
-    said = {"id": "t.py::a", "lane": lane, "topology": "4", "outcome": "passed", "actual": "passed"}
-    own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in said.items())
+    case = {"id": "t.py::a", "lane": lane, "topology": "4", "outcome": "passed", "actual": "passed"}
+    own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in case.items())
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f'<testsuite timestamp="2026-11-{night:02}T02:30:00"><properties>{head}</properties>'

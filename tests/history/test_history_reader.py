@@ -20,7 +20,7 @@ from support.paths import ROOT
 from support.project import Project
 
 from harness.errors import BadInputError
-from harness.history.run import Said, joined, read_run
+from harness.history.run import RunMetadata, joined, read_run
 from harness.junit import stream as junit_stream
 from harness.junit.report import read
 from harness.model.outcome import Kind
@@ -103,8 +103,8 @@ def test_report_of_any_pytest(project: Project, family: str) -> None:
         "tests",
     )  # fmt: skip
     run = read_run(ran.junit)
-    found = {case.id.removeprefix("tests/unit/test_it.py::"): case for case in run.cases}
-    assert {name: str(case.outcome) for name, case in found.items()} == {
+    cases = {case.id.removeprefix("tests/unit/test_it.py::"): case for case in run.cases}
+    assert {name: str(case.outcome) for name, case in cases.items()} == {
         "TestNested::test_in_class[a.b]": "passed",
         "TestNested::test_in_class[c::d]": "passed",
         "test_passes": "passed",
@@ -116,16 +116,16 @@ def test_report_of_any_pytest(project: Project, family: str) -> None:
         "test_error_after": "failed",
         "tests/unit/test_broken.py": "failed",
     }
-    assert "no_such_module" in found["tests/unit/test_broken.py"].message
-    assert found["test_passes"].area == "tests/unit"
-    assert found["test_passes"].properties == {"rows": "3"}
-    assert found["test_fails"].message.startswith("assert 1 == 2")
+    assert "no_such_module" in cases["tests/unit/test_broken.py"].message
+    assert cases["test_passes"].area == "tests/unit"
+    assert cases["test_passes"].properties == {"rows": "3"}
+    assert cases["test_fails"].message.startswith("assert 1 == 2")
     # A bare comparison says too little to be one cause with those of other functions.
-    assert found["test_fails"].signature == "tests/unit/test_it.py::test_fails: assert N == N"
-    assert found["test_twice"].message.startswith("AssertionError: first")
-    assert found["test_twice"].rerun == 0
-    assert found["test_error_after"].message == "OSError: after"
-    assert (run.stack, found["test_passes"].lane) == ("unknown", "")
+    assert cases["test_fails"].signature == "tests/unit/test_it.py::test_fails: assert N == N"
+    assert cases["test_twice"].message.startswith("AssertionError: first")
+    assert cases["test_twice"].rerun == 0
+    assert cases["test_error_after"].message == "OSError: after"
+    assert (run.stack, cases["test_passes"].lane) == ("unknown", "")
     assert abs((run.time - datetime.now(UTC)).total_seconds()) < 3600 * 15  # xunit1 has no zone
 
 
@@ -156,7 +156,7 @@ def test_lanes_and_reruns_together() -> None:
     first, second = (read_run(path) for path in REAL[:2])
     assert len(joined([second, first]).cases) == 400
     assert joined([second, first]).name == joined([first, second]).name
-    again = joined([first, read_run(REAL[0], Said(time=datetime(2026, 11, 20, tzinfo=UTC)))])
+    again = joined([first, read_run(REAL[0], RunMetadata(time=datetime(2026, 11, 20, tzinfo=UTC)))])
     assert {case.rerun for case in again.cases} == {1}
     assert {"outcomes" in case.properties for case in again.cases} == {False}
     with pytest.raises(BadInputError, match="stack: expected reports of one run"):
@@ -166,7 +166,7 @@ def test_lanes_and_reruns_together() -> None:
 def test_what_the_report_does_not_say(tmp_path: Path) -> None:
     path = written(tmp_path, "<testsuite><testcase name='a'/>")
     time = datetime.fromisoformat("2026-11-21T05:00:00+03:00")
-    run = read_run(path, Said("2.9.0", "abc", "host", time))
+    run = read_run(path, RunMetadata("2.9.0", "abc", "host", time))
     assert (run.stack, run.commit, run.machine) == ("2.9.0", "abc", "host")
     assert run.name.startswith("20261121T020000_000000Z-0000001-")
 
@@ -191,7 +191,7 @@ def test_million_nested_suites(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (f'<testcase name="{"x" * (20 << 20)}"/>', "a tag or comment of more than 16,777,216"),
         (f"<!-- {'x' * (20 << 20)} -->", "a tag or comment of more than 16,777,216"),
@@ -204,10 +204,10 @@ def test_million_nested_suites(tmp_path: Path) -> None:
     ],
     ids=["tag", "comment", "name", "properties"],
 )
-def test_out_of_proportion(tmp_path: Path, body: str, said: str) -> None:
+def test_out_of_proportion(tmp_path: Path, body: str, message: str) -> None:
     with pytest.raises(BadInputError) as error:
         read_run(written(tmp_path, HEAD + body))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("limit", ["_MOST_CASES", "_MOST_KEPT"])
@@ -282,8 +282,8 @@ VALUES = st.one_of(
 def elements(draw: st.DrawFn, depth: int = 4) -> str:
     """An element of JUnit's vocabulary with any attributes and children."""
     tag = draw(st.sampled_from(TAGS))
-    said = draw(st.dictionaries(st.sampled_from(ATTRIBUTES), VALUES, max_size=4))
-    attributes = "".join(f" {name}={quoteattr(value)}" for name, value in said.items())
+    drawn = draw(st.dictionaries(st.sampled_from(ATTRIBUTES), VALUES, max_size=4))
+    attributes = "".join(f" {name}={quoteattr(value)}" for name, value in drawn.items())
     children = draw(st.lists(elements(depth - 1), max_size=4)) if depth else []
     return f"<{tag}{attributes}>{''.join(children)}</{tag}>"
 

@@ -20,7 +20,7 @@ from support.paths import ROOT
 
 from harness.errors import BadInputError
 from harness.history.format import FORMAT, SCHEMA
-from harness.history.run import Said
+from harness.history.run import RunMetadata
 from harness.history.store import History
 
 REAL = sorted((ROOT / "fixtures" / "junit").glob("*.xml"))
@@ -70,15 +70,15 @@ def test_what_is_recorded_is_what_sql_gives_back(history: History) -> None:
 
 
 def test_properties_are_cut_and_versions_are_columns(tmp_path: Path) -> None:
-    said = {
+    case = {
         "id": "a.py::b",
         "lane": "cpu",
         "topology": "4",
         "outcome": "passed",
         "actual": "passed",
     }
-    said |= {"python": "3.11.7", "note": "x" * 3000}
-    properties = "".join(f'<property name="{name}" value="{said[name]}"/>' for name in said)
+    case |= {"python": "3.11.7", "note": "x" * 3000}
+    properties = "".join(f'<property name="{name}" value="{case[name]}"/>' for name in case)
     (tmp_path / "report.xml").write_text(
         '<testsuite timestamp="2026-11-21T02:30:00"><properties><property '
         'name="xla_harness_report" value="3"/></properties><testcase name="b"><properties>'
@@ -92,7 +92,7 @@ def test_properties_are_cut_and_versions_are_columns(tmp_path: Path) -> None:
 
 def test_the_same_again_changes_nothing(history: History) -> None:
     before = content(Path(history.location))
-    assert not any(recorded.new for recorded in history.record(REAL, Said(commit="other")))
+    assert not any(recorded.new for recorded in history.record(REAL, RunMetadata(commit="other")))
     assert content(Path(history.location)) == before
     assert len(before) == len(REAL)
 
@@ -142,7 +142,7 @@ def test_names_that_are_paths_lead_nowhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stack", ["2.10", "0210", "2026-01-01", "null"])
 def test_stack_is_text_whatever_it_looks_like(tmp_path: Path, stack: str) -> None:
     history = History(tmp_path)
-    history.record(REAL[:1], Said(stack=stack))
+    history.record(REAL[:1], RunMetadata(stack=stack))
     assert asked(history, "SELECT DISTINCT stack, date::VARCHAR FROM cases") == [
         (stack, "2026-11-21")
     ]
@@ -173,11 +173,11 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from harness.history.store import History
-from harness.history.run import Said
+from harness.history.run import RunMetadata
 history = History(sys.argv[1])
 for second in range(10_000):
     time = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
-    history.record([Path(sys.argv[2])], Said(time=time))
+    history.record([Path(sys.argv[2])], RunMetadata(time=time))
     print(second, flush=True)
 """
 

@@ -16,7 +16,7 @@ import pytest
 from support.kubectl import KUBECTL, pod, reported
 
 from harness import cli
-from harness.history.run import Said, read_run
+from harness.history.run import RunMetadata, read_run
 from harness.jobset import kubectl, workers
 from harness.junit import report
 
@@ -105,7 +105,7 @@ def test_a_case_is_as_bad_as_on_its_worst_worker(cluster: Cluster, tmp_path: Pat
     assert results["c"].properties["skipped_on"] == "0-0: no 4; 1-0: no 8"
     assert results["d"].properties["skipped_on"] == "1-0: why"
     assert "skipped_on" not in results["e"].properties
-    recorded = read_run(out / "report.xml", Said())  # as a history takes it
+    recorded = read_run(out / "report.xml", RunMetadata())  # as a history takes it
     assert {case.id[-1]: str(case.outcome) for case in recorded.cases} == outcomes(
         out / "report.xml"
     )

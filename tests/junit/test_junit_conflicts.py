@@ -35,18 +35,20 @@ TEARDOWN = '<error message="failed on teardown with &quot;OSError&quot;"/>'
 EACH = ("--tx", "2*popen", "--dist", "each")
 
 
-def foreign(inside: str = "", **said: str) -> str:
-    return f'<testcase classname="a" name="b">{properties(said)}{inside}</testcase>'
+def foreign(inside: str = "", **values: str) -> str:
+    return f'<testcase classname="a" name="b">{properties(values)}{inside}</testcase>'
 
 
-def ours(outcome: str, inside: str = "", **said: str) -> str:
+def ours(outcome: str, inside: str = "", **changes: str) -> str:
     own = {"id": "a.py::b", "lane": "cpu", "topology": "4"}
     own |= {"outcome": outcome, "actual": outcome}
-    return f'<testcase name="b">{properties(own | said)}{inside}</testcase>'
+    return f'<testcase name="b">{properties(own | changes)}{inside}</testcase>'
 
 
-def properties(said: dict[str, str]) -> str:
-    each = "".join(f"<property name={quoteattr(k)} value={quoteattr(v)}/>" for k, v in said.items())
+def properties(values: dict[str, str]) -> str:
+    each = "".join(
+        f"<property name={quoteattr(k)} value={quoteattr(v)}/>" for k, v in values.items()
+    )
     return f"<properties>{each}</properties>"
 
 
@@ -74,17 +76,17 @@ def test_pass_and_failure_of_one_id_are_a_conflict(project: Project, *, plain: b
     lane = "" if plain else 'pytestmark = pytest.mark.lanes("cpu")\n'
     project.write("test_it.py", lane + SUITE)
     ran = project.run(*EACH, *(("-p", "no:xla-harness") if plain else ()))
-    found = {case.id.split("::")[1].partition("[")[0]: case for case in read_run(ran.junit).cases}
-    assert {name: str(case.outcome) for name, case in found.items()} == {
+    by_name = {case.id.split("::")[1].partition("[")[0]: case for case in read_run(ran.junit).cases}
+    assert {name: str(case.outcome) for name, case in by_name.items()} == {
         "test_differs": "conflict",
         "test_agrees": "passed",
         "test_fails": "failed",
         "test_twice": "failed",
     }
-    said = found["test_differs"].message.splitlines()
-    assert said[0] == "conflicting results in one report: 1 failed, 1 passed"
-    assert "not here" in said[1]
-    assert "outcomes" not in found["test_differs"].properties  # it is not flaky
+    lines = by_name["test_differs"].message.splitlines()
+    assert lines[0] == "conflicting results in one report: 1 failed, 1 passed"
+    assert "not here" in lines[1]
+    assert "outcomes" not in by_name["test_differs"].properties  # it is not flaky
 
 
 @pytest.mark.parametrize(
@@ -132,11 +134,11 @@ def test_conflict_regresses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         written(tmp_path, foreign(FAILED), foreign(), day=22),
     )
     History(history).record([first, then])
-    code, said = verdict(capsys, history)
+    code, output = verdict(capsys, history)
     assert code == 1
-    assert "Refused: 1 regressed." in said
-    assert "1 conflict." in said
-    assert "conflicting results in one report: 1 failed, 1 passed" in said
+    assert "Refused: 1 regressed." in output
+    assert "1 conflict." in output
+    assert "conflicting results in one report: 1 failed, 1 passed" in output
     site = tmp_path / "site"
     assert cli.main(["dashboard", "--history", str(history), "--out", str(site)]) == 0
     assert '<td class="o-conflict">conflict</td>' in (site / "cases.html").read_text()
@@ -148,8 +150,8 @@ def test_conflict_is_refused_by_qualify(tmp_path: Path, capsys: pytest.CaptureFi
     target = tmp_path / "answer.json"
     command = ["qualify", str(base), str(candidate), "--json", str(target)]
     assert cli.main([*command, "--out", str(tmp_path / "out")]) == 1
-    (one,) = json.loads(target.read_text())["cases"]
-    assert one["verdict"] == "regressed"
+    (entry,) = json.loads(target.read_text())["cases"]
+    assert entry["verdict"] == "regressed"
     assert "conflicting results in one report" in capsys.readouterr().out
 
 
@@ -207,8 +209,8 @@ def test_test_cannot_make_its_regression_flaky(
     """A real report of a test that records properties with the harness's own names."""
     history = project.path / "history"
     for day, body in ((1, "pass"), (2, "assert 0")):
-        said = "".join(f"    record_property({k!r}, {v!r})\n" for k, v in PLANTED.items())
-        project.write("test_it.py", f"def test_it(record_property):\n{said}    {body}\n")
+        calls = "".join(f"    record_property({k!r}, {v!r})\n" for k, v in PLANTED.items())
+        project.write("test_it.py", f"def test_it(record_property):\n{calls}    {body}\n")
         ran = project.run("-p", "no:xla-harness")
         time = ["--time", f"2026-11-{day:02}"]
         assert cli.main(["record", str(ran.junit), "--history", str(history), *time]) == 0
@@ -221,16 +223,16 @@ def test_test_cannot_make_its_regression_flaky(
 
 def test_names_that_readers_use_are_never_taken_from_a_report_of_ours(tmp_path: Path) -> None:
     case = ours("failed", FAILED, outcomes="passed, failed", lost="cell")
-    (found,) = read_run(written(tmp_path, case, head=OURS)).cases
-    theirs = {name: v for name, v in found.properties.items() if name.startswith("test:")}
+    (case_read,) = read_run(written(tmp_path, case, head=OURS)).cases
+    theirs = {name: v for name, v in case_read.properties.items() if name.startswith("test:")}
     assert theirs == {"test:outcomes": "passed, failed", "test:lost": "cell"}
-    assert not {"outcomes", "lost"} & found.properties.keys()
+    assert not {"outcomes", "lost"} & case_read.properties.keys()
 
 
 def test_any_test_may_say_where_it_belongs(tmp_path: Path) -> None:
-    said = {"area": "sums", "lane": "cpu", "topology": "2x4", "upstream": "pytorch/xla#1 a/b#2",
+    own = {"area": "sums", "lane": "cpu", "topology": "2x4", "upstream": "pytorch/xla#1 a/b#2",
             "layer": "numbers", "compilations": "3", "rows": "2", "python": "4"}  # fmt: skip
-    (case,) = read_run(written(tmp_path, foreign(**said))).cases
+    (case,) = read_run(written(tmp_path, foreign(**own))).cases
     assert (case.area, case.lane, case.topology, case.layer) == ("sums", "cpu", "2x4", "numbers")
     assert case.upstream == ("pytorch/xla#1", "a/b#2")
     assert case.properties == {"compilations": "3", "rows": "2", "test:python": "4"}

@@ -13,9 +13,15 @@ from harness.junit.result import Result
 from harness.model.outcome import Kind
 
 
-@pytest.mark.parametrize("said", ["", "exploded", "expected failure"])
-def test_present_format_without_an_actual_outcome(tmp_path: Path, said: str) -> None:
-    own = {"id": "a.py::b", "lane": "cpu", "topology": "4", "outcome": "passed", "actual": said}
+@pytest.mark.parametrize("actual_text", ["", "exploded", "expected failure"])
+def test_present_format_without_an_actual_outcome(tmp_path: Path, actual_text: str) -> None:
+    own = {
+        "id": "a.py::b",
+        "lane": "cpu",
+        "topology": "4",
+        "outcome": "passed",
+        "actual": actual_text,
+    }
     text = "".join(f'<property name="{name}" value="{value}"/>' for name, value in own.items())
     path = tmp_path / "report.xml"
     path.write_text(
@@ -26,13 +32,13 @@ def test_present_format_without_an_actual_outcome(tmp_path: Path, said: str) -> 
     with pytest.raises(BadInputError) as refused:
         report.read(path)
     assert (
-        f"property 'actual': expected one of passed, failed, crashed, hung, skipped, found {said!r}"
-        in str(refused.value)
+        f"property 'actual': expected one of passed, failed, crashed, hung, skipped, "
+        f"found {actual_text!r}" in str(refused.value)
     )
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said", "actual"),
+    ("outcome", "properties", "actual"),
     [
         (Kind.EXPECTED_FAILURE, {"actual": "crashed"}, Kind.CRASHED),
         (Kind.EXPECTED_FAILURE, {}, Kind.FAILED),  # as pytest alone reports it
@@ -41,7 +47,7 @@ def test_present_format_without_an_actual_outcome(tmp_path: Path, said: str) -> 
         (Kind.SKIPPED, {"actual": "passed"}, Kind.SKIPPED),  # its record can't be read
     ],
 )
-def test_what_happened(outcome: Kind, said: dict[str, str], actual: Kind) -> None:
+def test_what_happened(outcome: Kind, properties: dict[str, str], actual: Kind) -> None:
     """Of several results, or of none that can be read, no property says what happened."""
-    result = Result("a.py::b", outcome=outcome, properties=said)
+    result = Result("a.py::b", outcome=outcome, properties=properties)
     assert result.actual == actual

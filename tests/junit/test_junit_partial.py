@@ -11,7 +11,7 @@ import pytest
 
 from harness import cli
 from harness.errors import PARTIAL, BadInputError
-from harness.history.run import Said, read_run
+from harness.history.run import RunMetadata, read_run
 from harness.history.store import History
 from harness.junit.report import read
 from harness.matrix.cell import Cell
@@ -239,7 +239,7 @@ def merged(tmp_path: Path, capsys: Captured, *workers: str) -> tuple[int, dict[s
     captured = capsys.readouterr()
     content = read(out)
     assert not content.faults
-    again = {c.id: c.outcome for c in read_run(out, Said()).cases}
+    again = {c.id: c.outcome for c in read_run(out, RunMetadata()).cases}
     outcomes = {result.id: str(result.outcome) for result in content.results.values()}
     assert again == outcomes
     return (

@@ -52,8 +52,8 @@ def cases_of(*ids: str) -> list[Finding]:
 def test_representatives_come_from_everywhere() -> None:
     ids = [f"a.py::f[cpu-1-{n}]" for n in range(9)]
     ids += ["a.py::g[cpu-1-0]", "a.py::g[cpu-1-1]", "b.py::f[cpu-1-0]"]
-    found = cases_of(*ids)
-    first = [f.case for f in representatives(found, 5)]
+    cases = cases_of(*ids)
+    first = [f.case for f in representatives(cases, 5)]
     assert first == [
         "a.py::f[cpu-1-0]",
         "b.py::f[cpu-1-0]",
@@ -61,8 +61,8 @@ def test_representatives_come_from_everywhere() -> None:
         "a.py::f[cpu-1-8]",
         "a.py::g[cpu-1-1]",
     ]
-    assert [f.case for f in representatives(reversed(found), 2)] == first[:2]
-    assert sorted(f.case for f in representatives(found, 100)) == sorted(ids)
+    assert [f.case for f in representatives(reversed(cases), 2)] == first[:2]
+    assert sorted(f.case for f in representatives(cases, 100)) == sorted(ids)
 
 
 def test_lanes_and_areas_are_causes_of_their_own() -> None:
@@ -76,8 +76,8 @@ def test_lanes_and_areas_are_causes_of_their_own() -> None:
         )
         for works in (True, False)
     ]
-    found = compare(sides[:1], sides[1:]).of(Verdict.REGRESSED)
-    assert [len(group) for group in causes(found)] == [2, 1, 1]
+    comparison = compare(sides[:1], sides[1:]).of(Verdict.REGRESSED)
+    assert [len(group) for group in causes(comparison)] == [2, 1, 1]
 
 
 def test_a_cause_in_doubt_is_rerun_whole() -> None:
@@ -99,19 +99,19 @@ def test_what_expectations_declare_is_not_rerun() -> None:
         report(good[0], declared[1], good[2]),
         report(declared[0], good[1], case("t2", works=False)),
     ]
-    found = compare(sides[:1], sides[1:])
-    assert len(found.of(Verdict.REGRESSED, Verdict.FIXED)) == 3
-    assert chosen(found, 3) == [key("t2")]
-    assert len(chosen(found, 3, every_cause=True)) == 3
+    comparison = compare(sides[:1], sides[1:])
+    assert len(comparison.of(Verdict.REGRESSED, Verdict.FIXED)) == 3
+    assert chosen(comparison, 3) == [key("t2")]
+    assert len(chosen(comparison, 3, every_cause=True)) == 3
     everything = compare(sides[:1], sides[1:], sides[:1], sides[1:])
-    assert rested(found).endswith(
+    assert rested(comparison).endswith(
         "flaky cases may be among it. What expectations declare is not rerun."
     )
-    only = rested(with_basis(found, everything, [key("t2")]))
+    only = rested(with_basis(comparison, everything, [key("t2")]))
     assert (
         only == "Of what differs, rerun: 1; not rerun: 2. What expectations declare is not rerun."
     )
-    every = rested(with_basis(found, everything, [key(f"t{n}") for n in range(3)]))
+    every = rested(with_basis(comparison, everything, [key(f"t{n}") for n in range(3)]))
     assert every == "All that differs was rerun."
     # A declared failure that proves flaky is one to look at.
     flaky = compare(sides[:1], sides[1:], [], [report(case("t0", works=True))])

@@ -15,7 +15,7 @@ from support.github_api import serve
 from support.paths import ROOT
 
 from harness.history.branch import Branch
-from harness.history.run import Said
+from harness.history.run import RunMetadata
 from harness.history.store import History
 
 UV = '#!/bin/sh\nshift 3  # run --no-sync xla-harness\nexec "{python}" -m harness "$@"\n'
@@ -33,7 +33,9 @@ def record(folder: Path, day: int, outcome: str = "") -> None:
     report = folder.with_suffix(".xml")
     case = f'<testcase classname="test_a" name="test_b">{outcome}</testcase>'
     report.write_text(f"<testsuite>{case}</testsuite>")
-    History(folder).record([report], Said(stack="a", time=datetime(2026, 11, day, tzinfo=UTC)))
+    History(folder).record(
+        [report], RunMetadata(stack="a", time=datetime(2026, 11, day, tzinfo=UTC))
+    )
 
 
 @pytest.fixture

@@ -67,11 +67,11 @@ def test_a_comparison_in_a_job(kind: str) -> None:
     hostile = HOSTILE[kind]
     bad = result("x", outcome=Kind.FAILED, message=f"{'word ' * 14}{hostile}", layer=hostile)
     base = report(result("x", outcome=Kind.PASSED), stack=hostile, jax=hostile)
-    found = compare([base], [report(bad, stack="new", jax="1")])
-    lines = list(comparison_text.lines(found))
+    comparison = compare([base], [report(bad, stack="new", jax="1")])
+    lines = list(comparison_text.lines(comparison))
     assert all(line.isprintable() for line in lines)
     assert [line for line in lines if ACTS.search(line)] == []
-    (annotation,) = comparison_github.annotation_lines(found, None)
+    (annotation,) = comparison_github.annotation_lines(comparison, None)
     assert annotation.isprintable()
     assert annotation.startswith("::error ")
     assert "##[" not in annotation

@@ -54,15 +54,15 @@ class Again(Runner):
 
     def __init__(self, made: dict[str, list[Report]]) -> None:
         super().__init__(Environments(), Path("reruns"), (), lambda _: None)
-        self.__dict__.update(made=made, asked=set[str]())
+        self.__dict__.update(made=made, asked_cases=set[str]())
 
     made: dict[str, list[Report]]
-    asked: set[str]
+    asked_cases: set[str]
 
     def reports(
         self, stacks: Iterable[Stack], cases: Sequence[Result], folders: Sequence[str]
     ) -> dict[str, list[Report]]:
-        self.asked.update(case.id for case in cases)
+        self.asked_cases.update(case.id for case in cases)
         return self.made
 
 
@@ -78,13 +78,13 @@ def compared(reports: Reports) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def found(compared: Comparison) -> dict[str, Finding]:
-    return {one.key: one for one in compared.findings}
+def by_key(compared: Comparison) -> dict[str, Finding]:
+    return {case.key: case for case in compared.findings}
 
 
-def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
+def test_verdicts(compared: Comparison, by_key: dict[str, Finding]) -> None:
     assert compared.move == ("acme", "zeta")
-    assert {key: str(one.verdict) for key, one in found.items()} == {
+    assert {key: str(case.verdict) for key, case in by_key.items()} == {
         asked("works", MOVE): "unchanged",
         asked("works_too", MOVE, "-1"): "unchanged",
         asked("broken", MOVE): "still failing",
@@ -99,11 +99,11 @@ def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
     }
 
 
-def test_why_it_is_not_available(found: dict[str, Finding]) -> None:
+def test_why_it_is_not_available(by_key: dict[str, Finding]) -> None:
     why = "framework acme: not installed in this environment"
-    assert found[asked("own", "acme")].message == f"left out: {why}"
-    assert found["test_imports.py::test_imports[cpu-4]"].message == f"can't be collected: {why}"
-    assert found[asked("skipped", MOVE)].message == "skipped: zeta has none"
+    assert by_key[asked("own", "acme")].message == f"left out: {why}"
+    assert by_key["test_imports.py::test_imports[cpu-4]"].message == f"can't be collected: {why}"
+    assert by_key[asked("skipped", MOVE)].message == "skipped: zeta has none"
 
 
 def test_what_is_shown_of_it(compared: Comparison) -> None:
@@ -142,12 +142,12 @@ def test_the_command_gives_the_same_answer(
     options = ("--json", "answer.json", "--markdown", "summary.md", "--out", "out")
     arguments = [str(tmp_path / each) if each[0] != "-" else each for each in options]
     assert cli.main(["qualify", *files, *arguments]) == 1
-    found = compare([reports("old")], [reports("new")])
-    found = replace(found, not_asked=not_asked(found))
-    assert "\n".join(comparison_text.lines(found)) in capsys.readouterr().out
+    comparison = compare([reports("old")], [reports("new")])
+    comparison = replace(comparison, not_asked=not_asked(comparison))
+    assert "\n".join(comparison_text.lines(comparison)) in capsys.readouterr().out
     data = json.loads((tmp_path / "answer.json").read_text())
-    assert data == json.loads(json.dumps(as_data(found, Allowed({}, ()))))
-    assert (tmp_path / "summary.md").read_text() == comparison_github.summary(found)
+    assert data == json.loads(json.dumps(as_data(comparison, Allowed({}, ()))))
+    assert (tmp_path / "summary.md").read_text() == comparison_github.summary(comparison)
 
 
 def test_a_long_area_fits() -> None:
@@ -178,7 +178,7 @@ def test_each_side_is_rerun_by_its_own_ids(reports: Reports, compared: Compariso
     runner = Again({stack.name: [reports(f"{stack.name}-again")] for stack in STACKS})
     sides = Sides([[reports("old")], [reports("new")]], STACKS)
     *_, last = steps(sides, runner, Effort())
-    assert runner.asked == {
+    assert runner.asked_cases == {
         asked(name, framework)
         for name in ("breaks", "breaks_now_and_then", "fixed")
         for framework in ("acme", "zeta")
@@ -226,7 +226,7 @@ def test_without_a_move_nothing_is_renamed(reports: Reports) -> None:
 def asks(
     name: str, framework: str, topology: str = "4", outcome: Kind = Kind.PASSED, area: str = "a"
 ) -> Report:
-    one = result(
+    case = result(
         "x",
         id=f"a.py::{name}[cpu-{topology}-{framework}]",
         topology=topology,
@@ -234,7 +234,7 @@ def asks(
         area=area,
         properties={"framework": framework},
     )
-    return report(one)
+    return report(case)
 
 
 def test_a_move_is_between_those_that_have_cases_in_common() -> None:
@@ -248,8 +248,8 @@ def test_a_move_is_between_those_that_have_cases_in_common() -> None:
 
 def test_no_case_is_lost_where_several_have_other_processes() -> None:
     base = [asks("x", "a", at) for at in ("4", "4@host", "4@slice")]
-    found = compare(base, [asks("x", "b", "4@chip")])
-    assert {case.key: case.verdict for case in found.findings} == {
+    comparison = compare(base, [asks("x", "b", "4@chip")])
+    assert {case.key: case.verdict for case in comparison.findings} == {
         "a.py::x[cpu-4@chip-a..b]": "unchanged",
         "a.py::x[cpu-4@host-a]": "missing",
         "a.py::x[cpu-4@slice-a]": "missing",

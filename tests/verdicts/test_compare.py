@@ -47,12 +47,12 @@ def compared(reports: Reports) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def found(compared: Comparison) -> dict[str, Finding]:
-    return {one.key: one for one in compared.findings}
+def by_key(compared: Comparison) -> dict[str, Finding]:
+    return {case.key: case for case in compared.findings}
 
 
-def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
-    assert {key: str(one.verdict) for key, one in found.items()} == {
+def test_verdicts(compared: Comparison, by_key: dict[str, Finding]) -> None:
+    assert {key: str(case.verdict) for key, case in by_key.items()} == {
         key("works"): "unchanged",
         key("regresses", "-0"): "regressed",
         key("regresses", "-1"): "regressed",
@@ -77,29 +77,29 @@ def test_verdicts(compared: Comparison, found: dict[str, Finding]) -> None:
     )
 
 
-def test_what_is_known_of_each(found: dict[str, Finding]) -> None:
-    regressed = found[key("regresses", "-1")]
+def test_what_is_known_of_each(by_key: dict[str, Finding]) -> None:
+    regressed = by_key[key("regresses", "-1")]
     assert (regressed.layer, regressed.issues) == ("numbers", ("pytorch/xla#1",))
     assert regressed.message.startswith("harness.model.mismatch.NumbersError: rank 1: 9 at 0x")
     assert (str(regressed.base), str(regressed.candidate)) == ("1 ok", "1 broken")
-    assert found[key("regresses_as_expected")].issues == ("pytorch/xla#3",)
-    assert found[key("fixed_unexpectedly")].issues == ("pytorch/xla#3",)
-    earlier = found[key("breaks_earlier")]
+    assert by_key[key("regresses_as_expected")].issues == ("pytorch/xla#3",)
+    assert by_key[key("fixed_unexpectedly")].issues == ("pytorch/xla#3",)
+    earlier = by_key[key("breaks_earlier")]
     assert (earlier.layer, earlier.issues) == ("import", ("pytorch/xla#4",))
     assert earlier.note.startswith("the base broke at verification: AssertionError: signature: 4")
     assert earlier.note.endswith("; broke at import, before the verification that it is about")
-    assert found[key("still_failing")].note == ""
-    assert str(found[key("sometimes_breaks")].candidate) == "1 ok, 1 broken"
+    assert by_key[key("still_failing")].note == ""
+    assert str(by_key[key("sometimes_breaks")].candidate) == "1 ok, 1 broken"
 
 
-def test_why_it_is_not_measured(found: dict[str, Finding]) -> None:
+def test_why_it_is_not_measured(by_key: dict[str, Finding]) -> None:
     missing = "not collected: the case is in no report of this stack"
-    assert found[key("skipped_now")].message == "skipped: no such device"
-    assert found[key("gone")].message == missing
-    assert found["test_placed.py::test_placed[cpu-2]"].message == (
+    assert by_key[key("skipped_now")].message == "skipped: no such device"
+    assert by_key[key("gone")].message == missing
+    assert by_key["test_placed.py::test_placed[cpu-2]"].message == (
         "left out: topology 2: run with --topology 2"
     )
-    assert found["test_other.py::test_file_gone[cpu-4]"].message == (
+    assert by_key["test_other.py::test_file_gone[cpu-4]"].message == (
         "can't be collected: ModuleNotFoundError: No module named 'no_such_module'"
     )
 
@@ -108,8 +108,8 @@ def test_left_out_of_one_lane_is_not_left_out_of_all(reports: Reports) -> None:
     """Each lane's report leaves out the other lanes' cases."""
     candidate = reports("candidate")
     whole = replace(candidate, left_out={}, uncollected={})
-    found = {f.key: f for f in compare([reports("base")], [candidate, whole]).findings}
-    assert found["test_placed.py::test_placed[cpu-2]"].message.startswith("not collected")
+    by_key = {f.key: f for f in compare([reports("base")], [candidate, whole]).findings}
+    assert by_key["test_placed.py::test_placed[cpu-2]"].message.startswith("not collected")
 
 
 def test_lanes_and_shards_are_one_side(reports: Reports) -> None:
@@ -143,15 +143,15 @@ def test_exit_code(reports: Reports, names: list[str], code: int) -> None:
     sides = ("base", "candidate")
     base, candidate = ([only(reports(side), *keys)] for side in sides)
     base_again, candidate_again = ([only(reports(f"{side}-again"), *flaky)] for side in sides)
-    found = compare(base, candidate, base_again, candidate_again)
-    assert decide(found).exit_code == code
+    comparison = compare(base, candidate, base_again, candidate_again)
+    assert decide(comparison).exit_code == code
 
 
 def test_flaky_base_and_broken_candidate_is_undecided() -> None:
     broken, works = result("x", outcome=Kind.FAILED), result("x", outcome=Kind.PASSED)
     other = result("y", outcome=Kind.PASSED)
-    found = compare([report(works, other)], [report(broken, other)], [report(broken)])
-    assert decide(found).exit_code == 2
+    comparison = compare([report(works, other)], [report(broken, other)], [report(broken)])
+    assert decide(comparison).exit_code == 2
     fixed = compare([report(broken, other)], [report(works, other)], (), [report(broken)])
     assert decide(fixed).exit_code == 0  # it was always broken: no worse
 
@@ -165,7 +165,7 @@ def test_cases_with_one_cause_are_one_group(compared: Comparison) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
+    ("failure", "other", "alike"),
     [
         ("at 0x7ffe: (1, 2)", "at 0x1: (3, 4, 5)", True),
         ("/tmp/a/b.py:3: f32[3,2]", "/home/x/b.py:44: f32[4,4]", True),
@@ -175,8 +175,8 @@ def test_cases_with_one_cause_are_one_group(compared: Comparison) -> None:
         ("no\nmore", "no\nless", True),
     ],
 )
-def test_generalised(one: str, other: str, *, alike: bool) -> None:
-    assert (generalised(one) == generalised(other)) == alike
+def test_generalised(failure: str, other: str, *, alike: bool) -> None:
+    assert (generalised(failure) == generalised(other)) == alike
 
 
 def test_text(compared: Comparison) -> None:
@@ -220,26 +220,26 @@ def test_hostile_text_stays_in_its_cell() -> None:
     bad = result("x|y`<b>", outcome=Kind.FAILED, message=HOSTILE, layer="trace|")
     bad = replace(bad, upstream=("not|an|issue",))
     good = replace(bad, outcome=Kind.PASSED)
-    found = compare([report(good, stack="o|d")], [report(bad, stack="<new>\n@you")])
-    shown = comparison_github.summary(found)
+    comparison = compare([report(good, stack="o|d")], [report(bad, stack="<new>\n@you")])
+    shown = comparison_github.summary(comparison)
     row = next(line for line in shown.splitlines() if line.startswith("| regressed"))
     assert len(cells(row)) == 7
     assert "\n# title" not in shown
     assert "```a \\| b `c` ``d`` <img src=x> [l](http://x) @who" in row  # all of it in code
     assert "\\<new\\>" in shown
     assert "@you" not in shown
-    assert max(map(len, comparison_text.lines(found))) <= 80
+    assert max(map(len, comparison_text.lines(comparison))) <= 80
 
 
 def test_versions_side_by_side() -> None:
     base = report(result("x", outcome=Kind.PASSED), stack="old", jax="0.4.33", torch="2.9.0")
     candidate = report(result("x", outcome=Kind.PASSED), stack="new", jax="0.7.1", torch="2.9.0")
-    found = compare([base], [candidate])
+    comparison = compare([base], [candidate])
     assert "| jax | 0.4.33 | **0.7.1** |\n| torch | 2.9.0 | 2.9.0 |" in comparison_github.summary(
-        found
+        comparison
     )
     assert "* jax            0.4.33                         0.7.1" in list(
-        comparison_text.lines(found)
+        comparison_text.lines(comparison)
     )
 
 
@@ -327,11 +327,11 @@ def test_slower_on_the_host(changes: dict[str, str], slower: list[tuple[str, int
     def side(stack: str, calls: dict[str, str]) -> Report:
         return report(result("x", outcome=Kind.PASSED, properties=calls), stack=stack)
 
-    found = compare([side("a", CALLS)], [side("b", CALLS | changes)])
-    (case,) = found.findings
+    comparison = compare([side("a", CALLS)], [side("b", CALLS | changes)])
+    (case,) = comparison.findings
     assert [(cost.what, cost.was, cost.now) for cost in case.costs] == slower
     assert case.verdict == (Verdict.SLOWER if slower else Verdict.UNCHANGED)
-    decision = decide(found)
+    decision = decide(comparison)
     assert decision.exit_code == 0
     assert ("1 slower on the host" in decision.sentence) == bool(slower)
 
@@ -354,11 +354,11 @@ def test_slower_steps_are_shown() -> None:
         properties = CALLS | {"host_calls_trace": calls}
         return report(result("x", outcome=Kind.PASSED, properties=properties), stack=stack)
 
-    found = compare([side("a", "28700")], [side("b", "64400")])
-    said = "slower on the host: trace: 28,700 calls -> 64,400 (+124%)"
-    assert said in " ".join("\n".join(comparison_text.lines(found)).split())
-    assert said.replace(">", r"\>") in comparison_github.summary(found)
-    (case,) = comparison_json.as_data(found, Allowed({}, ()))["cases"]
+    comparison = compare([side("a", "28700")], [side("b", "64400")])
+    text = "slower on the host: trace: 28,700 calls -> 64,400 (+124%)"
+    assert text in " ".join("\n".join(comparison_text.lines(comparison)).split())
+    assert text.replace(">", r"\>") in comparison_github.summary(comparison)
+    (case,) = comparison_json.as_data(comparison, Allowed({}, ()))["cases"]
     assert case["costs"] == [{"what": "trace", "was": 28700, "now": 64400, "unit": "calls"}]
 
 
@@ -383,10 +383,10 @@ def test_larger_as_compiled(changes: dict[str, str], larger: list[str]) -> None:
     def side(stack: str, numbers: dict[str, str]) -> Report:
         return report(result("x", outcome=Kind.PASSED, properties=numbers), stack=stack)
 
-    found = compare([side("a", COMPILED)], [side("b", COMPILED | changes)])
-    (case,) = found.findings
+    comparison = compare([side("a", COMPILED)], [side("b", COMPILED | changes)])
+    (case,) = comparison.findings
     assert [str(cost) for cost in case.costs] == larger
     assert case.verdict == (Verdict.LARGER if larger else Verdict.UNCHANGED)
-    decision = decide(found)
+    decision = decide(comparison)
     assert decision.exit_code == 0
     assert ("1 larger as compiled" in decision.sentence) == bool(larger)

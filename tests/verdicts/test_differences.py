@@ -53,14 +53,14 @@ def compared(was: dict[str, str], now: dict[str, str]) -> Comparison:
 
 def test_a_collective_that_leaves_its_loop() -> None:
     """https://github.com/openxla/xla/issues/49143: the sum of a loop's steps became one step's."""
-    found = compared(compiled(f"{INSIDE}, ? times a step"), compiled(INSIDE))
-    (case,) = found.findings
+    comparison = compared(compiled(f"{INSIDE}, ? times a step"), compiled(INSIDE))
+    (case,) = comparison.findings
     assert case.verdict == Verdict.CHANGED
-    said = f"collectives inside a slice: {INSIDE}, ? times a step -> {INSIDE}"
-    assert case.note == f"other facts: {said}"
-    assert said in " ".join("\n".join(comparison_text.lines(found)).split())
-    assert "? times a step" in comparison_github.summary(found)
-    (row,) = comparison_json.as_data(found, Allowed({}, ()))["cases"]
+    text = f"collectives inside a slice: {INSIDE}, ? times a step -> {INSIDE}"
+    assert case.note == f"other facts: {text}"
+    assert text in " ".join("\n".join(comparison_text.lines(comparison)).split())
+    assert "? times a step" in comparison_github.summary(comparison)
+    (row,) = comparison_json.as_data(comparison, Allowed({}, ()))["cases"]
     assert row["changes"] == [
         {
             "what": "collectives inside a slice",
@@ -68,7 +68,7 @@ def test_a_collective_that_leaves_its_loop() -> None:
             "now": INSIDE,
         }
     ]
-    decision = decide(found)
+    decision = decide(comparison)
     assert decision.exit_code == 0
     assert "; 1 with other facts" in decision.sentence
 
@@ -105,7 +105,7 @@ def test_a_rerun_that_agrees_settles_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fact", "was", "now", "said"),
+    ("fact", "was", "now", "text"),
     [
         ("executions", "10", "15", "executions: 10 executions -> 15 (+50%)"),
         ("executions", "10", "14", ""),
@@ -114,15 +114,15 @@ def test_a_rerun_that_agrees_settles_it() -> None:
         ("clients", "1", "2", "clients: 1 clients -> 2 (+100%)"),
     ],
 )
-def test_what_is_asked_more_often(fact: str, was: str, now: str, said: str) -> None:
+def test_what_is_asked_more_often(fact: str, was: str, now: str, text: str) -> None:
     (case,) = compared({fact: was}, {fact: now}).findings
-    assert [str(cost) for cost in case.costs] == ([said] if said else [])
-    assert case.verdict == (Verdict.SLOWER if said else Verdict.UNCHANGED)
+    assert [str(cost) for cost in case.costs] == ([text] if text else [])
+    assert case.verdict == (Verdict.SLOWER if text else Verdict.UNCHANGED)
 
 
 def test_the_answer_names_its_lanes() -> None:
-    said = decide(compared({}, {})).sentence
-    assert said == "Qualified on cpu: nothing regressed, nothing is missing."
+    sentence = decide(compared({}, {})).sentence
+    assert sentence == "Qualified on cpu: nothing regressed, nothing is missing."
 
 
 def test_every_fact_is_documented() -> None:

@@ -30,9 +30,9 @@ Said = tuple[int, str, str, str]
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     folder = tmp_path_factory.mktemp("nights")
-    found = History(folder / "history")
-    found.record(nights.write(folder))
-    return found
+    recorded_history = History(folder / "history")
+    recorded_history.record(nights.write(folder))
+    return recorded_history
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def run_of(runs: list[str], night: int, stack: str = "2.9.0") -> str:
 
 
 def test_what_was_planted_is_found_and_nothing_else(judged: Verdicts) -> None:
-    found = sorted(map(said, judged.findings))
-    assert sorted(nights.due()) == found
+    verdicts = sorted(map(said, judged.findings))
+    assert sorted(nights.due()) == verdicts
 
 
 def test_every_kind_was_planted() -> None:
@@ -77,8 +77,8 @@ def test_one_night_alone_is_judged_the_same(
 def test_days_bound_what_is_looked_at(history: History, runs: list[str]) -> None:
     """Of a case that broke on night 20 nobody knows after 5 days that it ever worked."""
     run = run_of(runs, 30)
-    found = history.ask(lambda connection: judge(connection, [run], days=5))
-    (still,) = (v for v in found.findings if "test_regresses[" in v.case)
+    judged = history.ask(lambda connection: judge(connection, [run], days=5))
+    (still,) = (v for v in judged.findings if "test_regresses[" in v.case)
     assert (still.verdict, still.since) == (Verdict.STILL_FAILING, run_of(runs, 25))
 
 
@@ -126,8 +126,8 @@ def test_case_that_a_rerun_changes_is_flaky(tmp_path: Path) -> None:
     history = History(tmp_path / "history")
     history.record(sorted(tmp_path.glob("*.xml")))
     runs = [Path(name).stem for name in history.files.listed().names]
-    found = history.ask(lambda connection: judge(connection, runs)).findings
-    assert [(str(v.verdict), v.key, v.run) for v in found] == [
+    verdicts = history.ask(lambda connection: judge(connection, runs)).findings
+    assert [(str(v.verdict), v.key, v.run) for v in verdicts] == [
         ("flaky", "a", run) for run in runs[1:8]
     ]
 
@@ -202,8 +202,8 @@ def test_latest(history: History, runs: list[str]) -> None:
 
 def test_text_says_what_changed_with_it(history: History, runs: list[str]) -> None:
     run = run_of(runs, 20, "nightly")
-    found = history.ask(lambda connection: judge(connection, [run]))
-    shown = "\n".join(nightly_text.lines(found))
+    judged = history.ask(lambda connection: judge(connection, [run]))
+    shown = "\n".join(nightly_text.lines(judged))
     assert "------ regressed: 2 ------" in shown
     assert "    2  failed at numbers\n" in shown
     assert " ".join(shown.split()).count("torch_xla 2.10.0.dev19 -> 2.10.0.dev20") == 1
@@ -211,18 +211,18 @@ def test_text_says_what_changed_with_it(history: History, runs: list[str]) -> No
 
 def test_what_is_expected_is_marked_and_refuses_nothing(history: History, runs: list[str]) -> None:
     run = run_of(runs, 22)
-    found = history.ask(lambda connection: judge(connection, [run]))
-    (regressed,) = found.of(Verdict.REGRESSED)
+    judged = history.ask(lambda connection: judge(connection, [run]))
+    (regressed,) = judged.of(Verdict.REGRESSED)
     assert regressed.expected
-    assert (found.refusals, found.exit_code) == ((), 0)
-    shown = "\n".join(nightly_text.lines(found))
+    assert (judged.refusals, judged.exit_code) == ((), 0)
+    shown = "\n".join(nightly_text.lines(judged))
     assert "--- regressed: 1 (1 expected) ---" in shown
     assert "1 regressed (1 expected), " in " ".join(shown.split())
     # What fails as declared every night is counted, not listed.
     assert "test_fixed_upstream" not in shown
     assert "still failing: 6 (2 expected)" in shown
-    assert "| regressed (expected) | 1 | expected failure" in nightly_github.summary(found)
-    assert list(nightly_github.annotation_lines(found)) == []
+    assert "| regressed (expected) | 1 | expected failure" in nightly_github.summary(judged)
+    assert list(nightly_github.annotation_lines(judged)) == []
 
 
 HOSTILE = "a | b `c` <img src=x>\n::error::no\x1b[2J%0A\r\n# title"

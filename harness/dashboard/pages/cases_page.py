@@ -30,7 +30,7 @@ class CaseRow:
 
 
 def publish(build: Build) -> None:
-    """The list of all cases, and a page for each cell."""
+    """Write the list of all cases, and a page for each cell."""
     _every_case(build)
     _each_cell(build)
 
@@ -76,7 +76,7 @@ def _every_case(build: Build) -> None:
 
 
 def _each_cell(build: Build) -> None:
-    """A page for each area on each stack and lane."""
+    """Write a page for each area on each stack and lane."""
 
     def place(row: Latest) -> tuple[str, str, str]:
         return row.area, row.stack, row.lane

@@ -63,44 +63,44 @@ class DifferingCase:
     @property
     def effect(self) -> Effect | None:
         """What a move from ``before`` to ``after`` does to it; None if neither has an answer."""
-        answers = [Kind(said).answer if said else None for said in (self.before, self.after)]
+        answers = [Kind(kind).answer if kind else None for kind in (self.before, self.after)]
         return effect(*answers, skipped=self.after == "skipped")
 
 
 def publish(build: Build) -> None:
-    """A page for each two stacks, the page that leads to them, and the data of every run."""
+    """Write a page for each two stacks, the page that leads to them, and the data of every run."""
     facts = build.facts
     by_stack: dict[str, dict[Place, str]] = {stack: {} for stack in facts.stacks}
-    asked: dict[str, dict[str, Latest]] = {stack: {} for stack in facts.stacks}
+    by_name: dict[str, dict[str, Latest]] = {stack: {} for stack in facts.stacks}
     areas: dict[str, str] = {}
     for row in facts.latest:
         by_stack[row.stack][_place(row)] = row.outcome
-        asked[row.stack][row.name] = row
+        by_name[row.stack][row.name] = row
         areas[row.name] = row.area
     pairs = []
-    for at, one in enumerate(facts.stacks):
-        for other in facts.stacks[at + 1 :]:
-            move = move_between(asked[one], asked[other])
-            before, after = by_stack[one], by_stack[other]
+    for at, earlier in enumerate(facts.stacks):
+        for later in facts.stacks[at + 1 :]:
+            move = move_between(by_name[earlier], by_name[later])
+            before, after = by_stack[earlier], by_stack[later]
             if move:
-                before = _moved(before, asked[one], asked[other], move)
-            found = differences(before, after)
-            counts = Counter(each.verdict for each in found)
-            pairs.append((one, other, pair_page(one, other), counts))
+                before = _moved(before, by_name[earlier], by_name[later], move)
+            rows = differences(before, after)
+            counts = Counter(each.verdict for each in rows)
+            pairs.append((earlier, later, pair_page(earlier, later), counts))
             build.page(
                 "pair.html",
-                pair_page(one, other),
-                one=one,
-                other=other,
-                rows=found,
+                pair_page(earlier, later),
+                earlier=earlier,
+                later=later,
+                rows=rows,
                 areas=areas,
                 counts=counts,
                 move=move,
                 effects=effects(before, after, areas) if move else {},
                 every_effect=EFFECTS,
-                versions=_versions(build, one, other),
+                versions=_versions(build, earlier, later),
                 same=len(before.keys() & after.keys())
-                - sum(bool(d.before and d.after) for d in found),
+                - sum(bool(d.before and d.after) for d in rows),
             )
     neighbours = {(a, b) for a, b in pairwise(facts.stacks)}
     build.page(
@@ -108,45 +108,45 @@ def publish(build: Build) -> None:
         "compare.html",
         stacks=facts.stacks,
         runs=summaries(build.facts),
-        pairs={(one, other): (page, counts) for one, other, page, counts in pairs},
+        pairs={(earlier, later): (page, counts) for earlier, later, page, counts in pairs},
         neighbours=neighbours,
         every_effect=EFFECTS,
     )
-    for run, said in facts.said():
-        _data(build, run, said)
+    for run, outcomes in facts.said():
+        _data(build, run, outcomes)
 
 
 def differences(before: Mapping[Place, str], after: Mapping[Place, str]) -> list[DifferingCase]:
-    """What differs between two, the worst first."""
-    found = [
+    """Return what differs between two, the worst first."""
+    differing = [
         DifferingCase(place, before.get(place, ""), after.get(place, ""))
         for place in before.keys() | after.keys()
         if before.get(place) != after.get(place)
     ]
     order = ("regressed", "fixed", "broken otherwise", "skipped on one", "only on one")
-    found.sort(key=lambda d: (order.index(d.verdict), urgency(d.after or d.before), d.place))
-    return found
+    differing.sort(key=lambda d: (order.index(d.verdict), urgency(d.after or d.before), d.place))
+    return differing
 
 
 def effects(
     before: Mapping[Place, str], after: Mapping[Place, str], areas: Mapping[str, str]
 ) -> Areas:
     """How many cases of each area a move has each effect on, and of "all" areas."""
-    found: dict[str, Counter[Effect]] = defaultdict(Counter)
+    counts: dict[str, Counter[Effect]] = defaultdict(Counter)
     for place in sorted(before.keys() | after.keys()):
         if has := DifferingCase(place, before.get(place, ""), after.get(place, "")).effect:
-            found[areas[place[0]]][has] += 1
-    return {**dict(sorted(found.items())), "all": sum(found.values(), Counter[Effect]())}
+            counts[areas[place[0]]][has] += 1
+    return {**dict(sorted(counts.items())), "all": sum(counts.values(), Counter[Effect]())}
 
 
 def _moved(
     before: Mapping[Place, str],
-    one: Mapping[str, Latest],
+    base: Mapping[str, Latest],
     other: Mapping[str, Latest],
     move: Move,
 ) -> dict[Place, str]:
-    """The outcomes of the first stack, of what both frameworks are asked at the other's place."""
-    places = {_place(one[a]): _place(other[b]) for a, b in pairs(one, other, move).items()}
+    """Return the first stack's outcomes, those of cases of both frameworks at the other's place."""
+    places = {_place(base[a]): _place(other[b]) for a, b in pairs(base, other, move).items()}
     return {places.get(place, place): outcome for place, outcome in before.items()}
 
 
@@ -154,30 +154,30 @@ def _place(row: Latest) -> Place:
     return row.name, row.lane, row.topology
 
 
-def _versions(build: Build, one: str, other: str) -> list[tuple[str, str, str]]:
+def _versions(build: Build, earlier: str, later: str) -> list[tuple[str, str, str]]:
     """Each component with both stacks' versions, as of their last runs."""
-    said: list[Mapping[str, str]] = [
+    versions: list[Mapping[str, str]] = [
         next((run.versions for run in build.facts.runs if run.stack == stack), {})
-        for stack in (one, other)
+        for stack in (earlier, later)
     ]
-    names = dict.fromkeys([*said[0], *said[1]])
-    return [(name, said[0].get(name, ""), said[1].get(name, "")) for name in names]
+    names = dict.fromkeys([*versions[0], *versions[1]])
+    return [(name, versions[0].get(name, ""), versions[1].get(name, "")) for name in names]
 
 
-def _data(build: Build, run: str, said: Sequence[RunOutcome]) -> None:
-    """A run's outcomes as letters, and, for all runs of the same cases once, whose they are."""
-    places = json.dumps([[s.name, s.lane, s.topology, s.area, *_asked(s)] for s in said])
+def _data(build: Build, run: str, outcomes: Sequence[RunOutcome]) -> None:
+    """Write a run's outcomes as letters, and once for all runs of the same cases what these are."""
+    places = json.dumps([[s.name, s.lane, s.topology, s.area, *_asked(s)] for s in outcomes])
     digest = sha256(places.encode()).hexdigest()[:16]
     if not build.site.has(f"data/places/{digest}.js"):
         build.data(f"places/{digest}", places)
-    letters = "".join(LETTERS.get(s.outcome, "?") for s in said)
+    letters = "".join(LETTERS.get(s.outcome, "?") for s in outcomes)
     data = {"format": 3, "run": run, "places": digest, "outcomes": letters}
     build.data(f"run/{slug(run)}", json.dumps(data))
 
 
-def _asked(said: RunOutcome) -> tuple[str, ...]:
-    """The framework that a case asks, and the names by which another's is found beside it."""
-    if not said.framework:
+def _asked(outcome: RunOutcome) -> tuple[str, ...]:
+    """Return the framework of a case, and the names under which another's case is compared."""
+    if not outcome.framework:
         return ()
-    names = (without_framework(said.name, said), without_processes(said.name, said))
-    return said.framework, *names
+    names = (without_framework(outcome.name, outcome), without_processes(outcome.name, outcome))
+    return outcome.framework, *names

@@ -18,17 +18,17 @@ class Badge:
 
 
 def publish(build: Build) -> None:
-    """The three files."""
+    """Write the three files."""
     facts = build.facts
     red = news(build)
-    found = badge(build)
+    counted = badge(build)
     build.site.write("data/night.json", as_json({"format": 1, **_night(build)}))
-    build.site.write("badge.svg", build.render.page("badge.svg", "badge.svg", badge=found))
+    build.site.write("badge.svg", build.render.page("badge.svg", "badge.svg", badge=counted))
     shield = {
         "schemaVersion": 1,
         "label": "xla regressions",
-        "message": found.message,
-        "color": found.color,
+        "message": counted.message,
+        "color": counted.color,
     }
     build.site.write("badge.json", as_json(shield))
     entries = [(identity(change), change) for change in red]
@@ -45,7 +45,7 @@ def publish(build: Build) -> None:
 
 
 def news(build: Build) -> list[Change]:
-    """What somebody should look at now."""
+    """Return the changes that somebody should look at now."""
     return [change for change in build.changes if change.verdict in NEWS]
 
 
@@ -58,9 +58,9 @@ def badge(build: Build) -> Badge:
 
 
 def identity(change: Change) -> str:
-    """The same for the same news on every night, so that a reader shows it once."""
-    said = (change.verdict, change.name, *change.line, change.since)
-    return f"urn:sha256:{sha256(chr(0).join(said).encode('utf-8', 'surrogatepass')).hexdigest()}"
+    """Return an id that the same news has on every night, so that a reader shows it once."""
+    parts = (change.verdict, change.name, *change.line, change.since)
+    return f"urn:sha256:{sha256(chr(0).join(parts).encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _night(build: Build) -> dict[str, object]:

@@ -37,12 +37,12 @@ def turns(facts: Facts, points: Sequence[Point]) -> int:
     )
 
 
-def _same(facts: Facts, one: str, other: str) -> bool:
-    return facts.run[one].versions == facts.run[other].versions
+def _same(facts: Facts, run: str, other: str) -> bool:
+    return facts.run[run].versions == facts.run[other].versions
 
 
 def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Flaky | None:
-    """The line in the list, if the case is flaky on it."""
+    """Return the line for the list, if the case is flaky on it."""
     first = points[0]
     if not tonight and (first.name, *StackLine.of(first)) not in facts.flaky:
         return None
@@ -60,9 +60,9 @@ def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Fla
     )
 
 
-def publish(build: Build, found: Sequence[Flaky]) -> None:
-    """The page, the one that turns most first."""
-    rows = sorted(found, key=lambda f: (f.tonight is None, -f.turns, f.name, f.line))
+def publish(build: Build, flaky: Sequence[Flaky]) -> None:
+    """Write the page; cases that turn most come first."""
+    rows = sorted(flaky, key=lambda f: (f.tonight is None, -f.turns, f.name, f.line))
     build.page(
         "flaky.html",
         "flaky.html",

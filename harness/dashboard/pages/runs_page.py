@@ -50,7 +50,7 @@ class Summary:
 
 
 def publish(build: Build) -> None:
-    """The list and every page; a page that says what it said last night isn't made again."""
+    """Write the list and every page, except pages that are the same as last night."""
     facts = build.facts
     tallies = by_run(facts)
     every = summaries(facts)
@@ -70,21 +70,21 @@ def publish(build: Build) -> None:
 
 
 def summaries(facts: Facts) -> list[Summary]:
-    """The counts of every run, the newest first."""
+    """Return the counts of every run, the newest first."""
     tallies = by_run(facts)
     return [summary(run, tallies[run.run]) for run in facts.runs]
 
 
 def by_run(facts: Facts) -> Mapping[str, list[OutcomeCount]]:
-    """The tallies of each run."""
-    found: dict[str, list[OutcomeCount]] = defaultdict(list)
+    """Return the tallies of each run."""
+    by_name: dict[str, list[OutcomeCount]] = defaultdict(list)
     for tally in facts.tallies:
-        found[tally.run].append(tally)
-    return found
+        by_name[tally.run].append(tally)
+    return by_name
 
 
 def summary(run: ShownRun, tallies: Sequence[OutcomeCount]) -> Summary:
-    """A run's counts."""
+    """Return a run's counts."""
     counts: Counter[str] = Counter()
     for tally in tallies:
         counts[tally.outcome] += tally.size
@@ -93,12 +93,12 @@ def summary(run: ShownRun, tallies: Sequence[OutcomeCount]) -> Summary:
 
 
 def previous(facts: Facts) -> Mapping[str, ShownRun]:
-    """The run before each run, on the line that they share."""
-    found: dict[str, ShownRun] = {}
+    """Return the run before each run, on the line that they share."""
+    earlier: dict[str, ShownRun] = {}
     for runs in facts.lines.values():
-        for one, after in pairwise(runs):
-            found.setdefault(after.run, one)
-    return found
+        for before, after in pairwise(runs):
+            earlier.setdefault(after.run, before)
+    return earlier
 
 
 def _page(
@@ -116,8 +116,8 @@ def _page(
     # Its cases may move between pages of their own and shared ones.
     addresses = [build.case_page(row.name) for row in rows[:_LISTED]]
     parts = (__version__, build.example, older and older.run, changed, addresses)
-    said = "\n".join(map(repr, parts))
-    key = sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+    content = "\n".join(map(repr, parts))
+    key = sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
     if build.site.is_made_from(path, key):
         return
     areas: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)

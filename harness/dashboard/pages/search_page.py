@@ -36,7 +36,7 @@ class SearchRow:
 
 
 def publish(build: Build, issues: Sequence[IssueRow], causes: Sequence[FailureCause]) -> None:
-    """The page."""
+    """Write the page."""
     facts = build.facts
     names = {row.name for row in facts.latest}
     quiet = sum(not build.is_listed(name) for name in names)
@@ -50,8 +50,8 @@ def _stacks(facts: Facts) -> Iterator[SearchRow]:
     """Each stack with the versions of its last run; leads to its runs."""
     for stack in facts.stacks:
         last = next(run for run in facts.runs if run.stack == stack)
-        said = [f"{name} {version}" for name, version in last.versions.items()]
-        about = ", ".join((*said, f"last run {day(last.time)}"))
+        versions = [f"{name} {version}" for name, version in last.versions.items()]
+        about = ", ".join((*versions, f"last run {day(last.time)}"))
         yield SearchRow("stack", stack, f"runs.html?stack={quote(stack, safe='')}", about)
 
 

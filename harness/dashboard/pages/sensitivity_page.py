@@ -31,7 +31,7 @@ class Sensitivity:
 
 
 def publish(build: Build) -> None:
-    """The page."""
+    """Write the page."""
     rows = sorted(_rows(build.facts), key=lambda row: (row.percent, row.area))
     build.page("sensitivity.html", "sensitivity.html", rows=rows)
 
@@ -59,9 +59,9 @@ def _rows(facts: Facts) -> Iterator[Sensitivity]:
 
 
 def _missed(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The operators behind UNSEEN, those that most faults of were not seen first."""
+    """Return the operators whose faults were not seen, those with most such faults first."""
     prefix = f"{UNSEEN}_"
-    found = [
+    missed = [
         (name.removeprefix(prefix), n) for name, n in counts.items() if name.startswith(prefix)
     ]
-    return sorted(((name, n) for name, n in found if n), key=lambda pair: (-pair[1], pair[0]))
+    return sorted(((name, n) for name, n in missed if n), key=lambda pair: (-pair[1], pair[0]))

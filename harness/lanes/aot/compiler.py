@@ -119,7 +119,7 @@ def compile_jax(lowered: Any, topology: Topology) -> Compilation:
 
 
 def _noted(error: Exception, note: str) -> str:
-    """What it says, with a note at the end of its first line, which begins with the status."""
+    """Return the error's text with a note at the end of its first line, which has the status."""
     first, *rest = str(error).splitlines() or [""]
     return "\n".join([f"{first} ({note})" if note else first, *rest])
 
@@ -250,7 +250,7 @@ def _flops(module: Any, custom_calls: int) -> int:
 
 @cache
 def _counter() -> Any:
-    """A CPU client that only counts operations. It is not JAX's, so that JAX starts no client."""
+    """Return a CPU client that only counts operations. With JAX's own, JAX would start a client."""
     from jaxlib import xla_client
 
     return xla_client.make_cpu_client()

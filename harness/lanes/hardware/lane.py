@@ -73,7 +73,7 @@ class TpuLane(Lane):
         return unless_client(self.name, process)
 
     def facts(self, events: Events) -> Mapping[str, str]:
-        """Counts of what this worker's processes asked of libtpu."""
+        """Return counts of this worker's requests to libtpu."""
         return {
             "clients": str(len(events.of("client"))),
             "discoveries": str(len(events.discoveries)),
@@ -83,7 +83,7 @@ class TpuLane(Lane):
 
 
 def libtpu() -> str:
-    """The path of the libtpu that the user names, or the stack's; BadInputError without any."""
+    """Return the path of the user's libtpu, or the stack's; raise BadInputError without any."""
     named = os.environ.get("TPU_LIBRARY_PATH", "")
     if named == str(library.PLUGIN):  # of an earlier case, in a process without isolation
         named = os.environ.get(FORWARD, "")

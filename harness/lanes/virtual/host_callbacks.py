@@ -222,11 +222,11 @@ def _lower(context: Any, operands: Sequence[Any], function: Any, *, ordered: boo
     # Without effects in XLA's eyes, as GSPMD takes none that happen on all devices: so each must
     # have a token, or a result that is used.
     rule = jax.ffi.ffi_lowering(TARGET)
-    found = list(rule(inner, *operands, **numbers))
+    outputs = list(rule(inner, *operands, **numbers))
     if ordered:
-        token, *found = found
+        token, *outputs = outputs
         context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
-    return found
+    return outputs
 
 
 # XLA packs several of these numbers into a byte, NumPy keeps each in its own.

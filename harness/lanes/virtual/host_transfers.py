@@ -88,11 +88,11 @@ def _make_call(instruction: Instruction, of: Shape) -> None:
         )
     bits, count = _BITS[of.element_type], math.prod(of.dimensions)
     numbers = {"channel": instruction.channel_id, "count": count, "bits": bits}
-    told = ", ".join(f"{name} = {number} : ui64" for name, number in numbers.items())
+    config = ", ".join(f"{name} = {number} : ui64" for name, number in numbers.items())
     attributes = list(instruction.frontend_attributes.map)
     make(instruction, "custom-call", instruction.operand_ids)
     instruction.custom_call_target = TARGET
-    instruction.backend_config = f"{{{told}}}".encode()
+    instruction.backend_config = f"{{{config}}}".encode()
     instruction.custom_call_api_version = _TYPED_FFI
     instruction.custom_call_has_side_effect = True
     instruction.constrain_layout = True  # row-major, as the host reads it

@@ -47,7 +47,7 @@ def backend_path() -> Path:
 
 @cache
 def load() -> ctypes.CDLL:
-    """The plugin, with its backend loaded too; starts no client and no thread.
+    """Load the plugin and its backend; start no client and no thread.
 
     Raises:
         BadInputError: the plugin was not compiled, is another version's, or its backend is missing
@@ -61,13 +61,13 @@ def load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(PLUGIN))
         library.virtual_tpu_version.restype = ctypes.c_char_p
-        found = library.virtual_tpu_version().decode()
+        classes = library.virtual_tpu_version().decode()
     except (OSError, AttributeError) as error:
         raise BadInputError(f"lane virtual-tpu: {PLUGIN}: expected the plugin: {error}") from error
     expected = version("xla-harness")
-    if found != expected:
+    if classes != expected:
         raise BadInputError(
-            f"lane virtual-tpu: {PLUGIN.name} is version {found}, expected {expected}: "
+            f"lane virtual-tpu: {PLUGIN.name} is version {classes}, expected {expected}: "
             "install xla-harness again"
         )
     backend = backend_path()
@@ -167,7 +167,7 @@ def process_environment(topology: Topology, platform: Platform, number: int) -> 
 
 
 def _python_path() -> str:
-    """The path of this process, with what prepares a new Python for a virtual TPU first."""
+    """Return this process's path, beginning with the folder that prepares a new Python."""
     given = os.environ.get("PYTHONPATH", "")
     folders = [folder for folder in given.split(os.pathsep) if folder != str(_STARTUP)]
     return os.pathsep.join([str(_STARTUP), *folders] if given else [str(_STARTUP)])

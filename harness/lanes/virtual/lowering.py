@@ -15,7 +15,7 @@ _MESH = re.compile(r"<@\w+, ")
 
 
 def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: bool) -> bytes:
-    """A function of JAX over operands like ``shapes``, as a serialised HloModuleProto.
+    """Lower a JAX function of operands like ``shapes`` to a serialised HloModuleProto.
 
     Its entry computation takes all operands, used or not. No client is started.
     """
@@ -31,18 +31,18 @@ def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: b
 def lower_by_hand(
     function: Callable[..., Any], shapes: Sequence[Any], mesh: Any, *, x64: bool
 ) -> bytes:
-    """The same, as each device of a mesh does it with what it has, for a program of one device.
+    """Lower a function for one device of a mesh, for a program of one device.
 
     TorchTPU submits what one device does, and nothing around it. To the partitioner all devices
-    have the same there, and it refuses to say which of them one is on. The shardings say themselves
-    which mesh they are of, since the module goes into another one.
+    have the same there, and it refuses to say which of them one is on. The shardings name their own
+    mesh, since the module goes into another one.
     """
     import jax
 
     mesh, spec = getattr(mesh, "abstract_mesh", mesh), jax.sharding.PartitionSpec()
     mapped = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     whole = jax.sharding.NamedSharding(mesh, spec)
-    given = [jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=whole) for one in shapes]
+    given = [jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=whole) for shape in shapes]
     module = Module.FromString(lower_for_cpu(mapped, given, x64=x64))
     text = ", ".join(f'"{name}"={size}' for name, size in mesh.shape.items())
     for computation in module.computations:
@@ -53,7 +53,7 @@ def lower_by_hand(
 
 
 def as_hlo(form: str, program: bytes) -> bytes:
-    """What a framework submits to PJRT's compiler, as a serialised HloModuleProto.
+    """Return what a framework submits to PJRT's compiler, as a serialised HloModuleProto.
 
     Args:
         form: ``hlo`` for a serialised HloModuleProto, ``mlir`` for a StableHLO portable artifact,
@@ -94,8 +94,8 @@ def _each(function: Any, of: str, key: str, default: str) -> list[str]:
     if of not in function.attributes:
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         return [default] * len(type_.inputs if of == "arg_attrs" else type_.results)
-    each: list[Any] = [ir.DictAttr(one) for one in function.attributes[of]]
-    return [str(one[key].value) if key in one else default for one in each]
+    each: list[Any] = [ir.DictAttr(entry) for entry in function.attributes[of]]
+    return [str(entry[key].value) if key in entry else default for entry in each]
 
 
 def _symbol(operation: Any) -> str:
@@ -134,7 +134,7 @@ def operations(operation: Any) -> Iterator[Any]:
 
 
 def hlo_of(bytecode: str | bytes) -> bytes:
-    """A module of MLIR, which is no portable artifact, as a serialised HloModuleProto."""
+    """Convert a module of MLIR, which is no portable artifact, to a serialised HloModuleProto."""
     from jax._src.interpreters.mlir import make_ir_context
     from jax._src.lib import xla_client
 

@@ -60,8 +60,8 @@ def _other(function: Any, name: str) -> Callable[..., Any]:
     if isinstance(function, functools.partial):
         inner, keywords = function.func, function.keywords
     module = inspect.unwrap(inner).__globals__
-    found: Callable[..., Any] = functools.partial(module[name], **keywords)
-    return found
+    other: Callable[..., Any] = functools.partial(module[name], **keywords)
+    return other
 
 
 def _several(results: Any) -> Sequence[Any]:

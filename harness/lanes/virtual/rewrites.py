@@ -345,9 +345,9 @@ def _placed(rows: Array, first: Array, received: Array, output: Array) -> Array:
     at = starts + within - first
     taken = (within >= 0) & (within < sizes) & (at >= 0) & (at < count)
     source = jnp.max(jnp.where(taken, device * count + at, -1), 1)
-    found = jnp.take(rows.reshape(devices * count, *rows.shape[2:]), source, 0, mode="clip")
+    moved = jnp.take(rows.reshape(devices * count, *rows.shape[2:]), source, 0, mode="clip")
     is_written = (source >= 0).reshape(-1, *[1] * (output.ndim - 1))
-    return jnp.where(is_written, found, output)
+    return jnp.where(is_written, moved, output)
 
 
 def _group_size(instruction: Instruction) -> int:

@@ -81,9 +81,9 @@ def recording() -> Iterator[Ran]:
 @contextmanager
 def submissions() -> Iterator[list[Submitted]]:
     """Within it, a list that grows by each program that this process submits."""
-    found: list[Submitted] = []
-    with listening(lambda program, _: found.append(program)):
-        yield found
+    programs: list[Submitted] = []
+    with listening(lambda program, _: programs.append(program)):
+        yield programs
 
 
 @contextmanager
@@ -95,13 +95,13 @@ def submissions_compiled(
     With each that is ``wanted`` is the optimized HloModuleProto that XLA's CPU compiler made of it;
     with another, or where it refused the program or does not say, b"".
     """
-    found: list[tuple[Submitted, bytes]] = []
+    programs: list[tuple[Submitted, bytes]] = []
 
     def note(program: Submitted, number: int) -> None:
-        found.append((program, optimized(number) if number and wanted(program) else b""))
+        programs.append((program, optimized(number) if number and wanted(program) else b""))
 
     with listening(note):
-        yield found
+        yield programs
 
 
 @contextmanager
@@ -112,15 +112,15 @@ def compilations() -> Iterator[list[bytes]]:
     ``harness.lanes.aot.optimized.read`` finds them. Raises RuntimeError at the end if the
     compiler did not say what it made of one.
     """
-    found: list[bytes] = []
+    programs: list[bytes] = []
 
     def note(_: Submitted, number: int) -> None:
         if number:
-            found.append(optimized(number))
+            programs.append(optimized(number))
 
     with listening(note):
-        yield found
-    if b"" in found:
+        yield programs
+    if b"" in programs:
         raise RuntimeError("XLA's CPU compiler does not say what it has made of a program")
 
 
@@ -191,7 +191,7 @@ def _noted(program: Submitted) -> Submitted:
 @_LISTENER  # type: ignore[untyped-decorator]
 def _tell(program: Any, options: int, options_size: int, number: int) -> None:
     given = program.contents
-    one = _noted(
+    submitted = _noted(
         Submitted(
             ctypes.string_at(given.form, given.form_size).decode(),
             ctypes.string_at(given.code, given.code_size),
@@ -199,7 +199,7 @@ def _tell(program: Any, options: int, options_size: int, number: int) -> None:
         )
     )
     for note in tuple(_notes):
-        note(one, number)
+        note(submitted, number)
 
 
 def listen(note: Note) -> None:

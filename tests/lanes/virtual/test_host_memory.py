@@ -29,12 +29,12 @@ def sharding(kind: str, *spec: str | None) -> Any:
 
 def kinds(*arrays: Any) -> list[str]:
     """In which memory each array is, by JAX and by each of its buffers."""
-    found = []
+    memories = []
     for array in arrays:
         of_buffers = {shard.data.sharding.memory_kind for shard in array.addressable_shards}
         assert of_buffers == {array.sharding.memory_kind}
-        found.append(array.sharding.memory_kind)
-    return found
+        memories.append(array.sharding.memory_kind)
+    return memories
 
 
 @pytest.mark.parametrize("kind", HOST)

@@ -322,8 +322,8 @@ def test_types_arrive_as_they_are(topology: Topology, dtype: str) -> None:
         parts = NamedSharding(mesh, PartitionSpec("x"))
         array = jax.make_array_from_callback(full.shape, parts, lambda i: full[i])
         whole = jax.jit(lambda v: v, out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
-        found = np.asarray(whole.addressable_shards[0].data)
-        return str(found.dtype), found.astype(complex).real.tolist()
+        values = np.asarray(whole.addressable_shards[0].data)
+        return str(values.dtype), values.astype(complex).real.tolist()
 
     expected = [0.0, 1.0, 1.0, 1.0] if dtype == "bool" else [0.0, 1.0, 2.0, 3.0]
     assert run_ranks(rank, topology) == [(dtype, expected)] * 2

@@ -207,8 +207,8 @@ def test_collectives_of_calls_loops_and_branches() -> None:
 def test_different_programs_meet_by_equal_ids() -> None:
     """XLA's runtime takes the program's number for a collective that has no channel."""
     halves: Groups = ((0,), (1,))
-    one = program(thunk(), thunk(groups=halves), thunk(), thunk(channel=5))
-    two = program(thunk(groups=halves), thunk(), thunk(channel=5), thunk())
+    left = program(thunk(), thunk(groups=halves), thunk(), thunk(channel=5))
+    right = program(thunk(groups=halves), thunk(), thunk(channel=5), thunk())
     ids: dict[tuple[Groups, int], int] = {}
     (first, split, second, channel), (other_split, other_first, other_channel, other_second) = (
         [
@@ -217,7 +217,7 @@ def test_different_programs_meet_by_equal_ids() -> None:
                 made.meeting(ids)
             ).result.thunk_sequence.thunks
         ]
-        for made in (one, two)
+        for made in (left, right)
     )
     assert (first, second, split) == (other_first, other_second, other_split)
     assert len({first, second, split}) == 3

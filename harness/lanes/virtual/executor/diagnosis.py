@@ -50,23 +50,25 @@ class Diagnosis:
 
     @property
     def _waiters(self) -> list[int]:
-        return sorted({one.rank.number for one in self._waiting})
+        return sorted({execution.rank.number for execution in self._waiting})
 
-    def mismatch(self, executions: Sequence[Execution], found: Mismatch) -> Diagnosis:
+    def mismatch(self, executions: Sequence[Execution], difference: Mismatch) -> Diagnosis:
         """Programs met whose collectives do not match."""
-        of = {device: one for one in executions for device in one.mine}
+        of = {device: execution for execution in executions for device in execution.mine}
         devices = executions[0].devices
         texts = {
-            devices[index]: _described(of[devices[index]], one)
-            for index, one in found.reached.items()
+            devices[index]: _described(of[devices[index]], collective)
+            for index, collective in difference.reached.items()
         }
-        numbers = sorted({one.rank.number for one in executions})
+        numbers = sorted({execution.rank.number for execution in executions})
         reached = {
-            devices[index]: (one.key, one.groups, one.pairs) if one is not None else None
-            for index, one in found.reached.items()
+            devices[index]: (collective.key, collective.groups, collective.pairs)
+            if collective is not None
+            else None
+            for index, collective in difference.reached.items()
         }
         odd = self._blame(of, reached)
-        at = f"at collective {found.number + 1} of program {self._history.met_by(numbers)}"
+        at = f"at collective {difference.number + 1} of program {self._history.met_by(numbers)}"
         if odd:
             others = [device for device in of if device not in odd]
             self._lines.append(
@@ -82,13 +84,13 @@ class Diagnosis:
 
     def circle(self, devices: Sequence[int]) -> Diagnosis:
         """Ranks came to programs in another order."""
-        concerned = [one for one in self._waiting if set(one.mine) & set(devices)]
-        of = {device: one for one in concerned for device in one.mine}
+        concerned = [execution for execution in self._waiting if set(execution.mine) & set(devices)]
+        of = {device: execution for execution in concerned for device in execution.mine}
         texts = {
-            device: f"a program over {devices_named(one.devices)}: {_collectives([one])}"
-            for device, one in of.items()
+            device: f"a program over {devices_named(each.devices)}: {_collectives([each])}"
+            for device, each in of.items()
         }
-        odd = self._blame(of, {device: one.devices for device, one in of.items()})
+        odd = self._blame(of, {device: execution.devices for device, execution in of.items()})
         others = [device for device in of if device not in odd]
         order = (
             f"{_who(of, odd)} {verb(odd, 'comes', 'come')} to programs in another order than "
@@ -157,7 +159,7 @@ class Diagnosis:
         return self
 
     def unfinished(self, rank: Rank) -> Diagnosis:
-        """A rank ended before all had come."""
+        """Explain that a rank ended before all had come."""
         self.culprits = [rank.number]
         self._lines.append(
             f"rank {rank.number} (process {rank.pid}) has ended before all ranks had come, and "
@@ -180,27 +182,27 @@ class Diagnosis:
         if set(idle) & set(waiters):  # some of its devices wait for others of them
             who, late = f"{devices_named(devices)} of {who}", sorted(devices)
         waits = f"{ranks_named(waiters)} {verb(waiters, 'waits', 'wait')}"
-        what = f": {_collectives(self._waiting)}" if self._waiting else ""
+        programs = f": {_collectives(self._waiting)}" if self._waiting else ""
         if stopped:
             self.culprits = stopped
             self._lines.append(
                 f"{ranks_named(stopped)} {verb(stopped, 'is', 'are')} stopped by a signal, for "
-                f"{deadline:g} s, and {waits} for {verb(stopped, 'it', 'them')}{what}"
+                f"{deadline:g} s, and {waits} for {verb(stopped, 'it', 'them')}{programs}"
             )
         elif idle and len(idle) <= len(waiters):
             self.culprits = idle
             self._lines.append(
                 f"{who} {verb(late, 'does', 'do')} nothing, for {deadline:g} s, and "
-                f"{waits} for {verb(idle, 'it', 'them')}{what}"
+                f"{waits} for {verb(idle, 'it', 'them')}{programs}"
             )
         elif idle:
             self.culprits = waiters
             self._lines.append(
                 f"{waits} in a program that {who} {verb(late, 'does', 'do')} not come "
-                f"to, for {deadline:g} s{what}"
+                f"to, for {deadline:g} s{programs}"
             )
         else:
-            self._lines.append(f"{waits} for what nobody has sent, for {deadline:g} s{what}")
+            self._lines.append(f"{waits} for what nobody has sent, for {deadline:g} s{programs}")
         for end in self._receiving:
             self._lines.append(
                 f"rank {end.rank.number} receives {end.size} bytes that nobody has sent"
@@ -212,8 +214,8 @@ class Diagnosis:
     def inside(
         self, executions: Sequence[Execution], ended: Sequence[int], deadline: float
     ) -> Diagnosis:
-        """A program hangs: some device never comes to a collective of it."""
-        of = {device: one for one in executions for device in one.mine}
+        """Explain that a program hangs: some device never comes to one of its collectives."""
+        of = {device: execution for execution in executions for device in execution.mine}
         through = [device for device in of if device in ended]
         hanging = [device for device in of if device not in ended]
         odd = through if len(through) <= len(hanging) else hanging
@@ -237,10 +239,10 @@ class Diagnosis:
     def in_host(
         self, ranks: Sequence[int], executions: Sequence[Execution], deadline: float
     ) -> Diagnosis:
-        """A program waits for functions of these ranks' hosts, which do nothing."""
+        """Explain that a program waits for functions of these ranks' hosts, which do nothing."""
         self.culprits = list(ranks)
         stopped = [number for number in ranks if self._ranks[number].is_stopped]
-        others = sorted({one.rank.number for one in executions} - set(ranks))
+        others = sorted({execution.rank.number for execution in executions} - set(ranks))
         does = (
             f"{verb(ranks, 'is', 'are')} stopped by a signal"
             if stopped
@@ -254,10 +256,10 @@ class Diagnosis:
         return self._came_from(executions)
 
     def broken(self, executions: Sequence[Execution], device: int, error: str) -> Diagnosis:
-        """A device failed while others wait for it."""
-        of = {device: one for one in executions for device in one.mine}
+        """Explain that a device failed while others wait for it."""
+        of = {device: execution for execution in executions for device in execution.mine}
         self.culprits = [of[device].rank.number]
-        numbers = sorted({one.rank.number for one in executions})
+        numbers = sorted({execution.rank.number for execution in executions})
         cause, *more = _cause_first(error)
         self._lines.append(
             f"{_who(of, [device])} failed in a program of {ranks_named(numbers)}: {cause}"
@@ -278,7 +280,9 @@ class Diagnosis:
         return odd
 
     def _came_from(self, executions: Sequence[Execution]) -> Diagnosis:
-        sites = {one.rank.number: one.site for one in executions if one.site}
+        sites = {
+            execution.rank.number: execution.site for execution in executions if execution.site
+        }
         self._lines += [
             f"  {ranks_named(ranks)} came from {site}" for site, ranks in grouped(sites).items()
         ]
@@ -293,7 +297,7 @@ def _cause_first(error: str) -> list[str]:
 
 def _who(of: Mapping[int, Execution], devices: Collection[int]) -> str:
     """Return the ranks of devices; the devices, if ranks have several."""
-    if any(len(one.rank.devices) > 1 for one in of.values()):
+    if any(len(execution.rank.devices) > 1 for execution in of.values()):
         numbers = [of[device].rank.number for device in devices]
         return f"{devices_named(devices)} of {ranks_named(numbers)}"
     return ranks_named([of[device].rank.number for device in devices])
@@ -306,8 +310,8 @@ def _described(execution: Execution, reached: ProgramCollective | None) -> str:
     reduction = f" {reached.reduction}" if reached.reduction else ""
     pairs = "".join(f" {source}->{target}" for source, target in reached.pairs)
     shapes = ", ".join(f"{type_name(of)}{list(shape)}" for of, shape in reached.operand)
-    told = execution.program.told(reached)
-    return f"{reached.kind}{reduction}{pairs} of {shapes} over {groups} ({told})"
+    collective = execution.program.label(reached)
+    return f"{reached.kind}{reduction}{pairs} of {shapes} over {groups} ({collective})"
 
 
 # https://github.com/openxla/xla/blob/main/xla/xla_data.proto, enum PrimitiveType
@@ -336,5 +340,5 @@ def type_name(number: int) -> str:
 
 
 def _collectives(executions: Sequence[Execution]) -> str:
-    named = sorted({e.program.told(c) for e in executions for c in e.program.collectives})
+    named = sorted({e.program.label(c) for e in executions for c in e.program.collectives})
     return "; ".join(named) or "no collective"

@@ -15,7 +15,7 @@ from harness.lanes.virtual.executor.programs import Groups, RankProgram
 class Launch:
     """Executions that run together, one part a device, in the order of ``devices``.
 
-    Each execution has an answer, which its rank has got when ``told`` is set.
+    Each execution has an answer, which its rank has got when ``is_sent`` is set.
     """
 
     number: int

@@ -32,7 +32,7 @@ class TicketAnswer(ctypes.Structure):
     _fields_ = (
         ("connection", ctypes.c_int64),
         ("ticket", ctypes.c_int64),
-        ("told", ctypes.c_int64),
+        ("is_sent", ctypes.c_int64),
     )
 
 

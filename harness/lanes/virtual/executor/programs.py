@@ -67,8 +67,8 @@ class RankProgram:
     @cached_property
     def digest(self) -> bytes:
         """Equal for equal programs, and for no others."""
-        told = f"{self._devices} {self._partitions} ".encode()
-        return hashlib.sha256(told + self.content).digest()
+        sizes = f"{self._devices} {self._partitions} ".encode()
+        return hashlib.sha256(sizes + self.content).digest()
 
     @cached_property
     def _parsed(self) -> executable.Executable:
@@ -82,15 +82,15 @@ class RankProgram:
     @cached_property
     def exchanges(self) -> tuple[object, ...]:
         """What it exchanges: equal for ranks that compiled the same, whose digests may differ."""
-        return tuple((one.key, one.groups, one.pairs) for one in self.collectives)
+        return tuple((c.key, c.groups, c.pairs) for c in self.collectives)
 
     @property
     def summary(self) -> str:
         """The names and lines of its collectives."""
-        names = dict.fromkeys(self.told(one) for one in self.collectives)
+        names = dict.fromkeys(self.label(c) for c in self.collectives)
         return ", ".join(names) or "no collective"
 
-    def told(self, collective: ProgramCollective) -> str:
+    def label(self, collective: ProgramCollective) -> str:
         """Return the name of one of its collectives, and its line in the source if known."""
         line = self._lines.get(collective.name)
         return f"{collective.name}, {line}" if line else collective.name
@@ -99,8 +99,8 @@ class RankProgram:
     def _lines(self) -> dict[str, str]:
         """The lines of its instructions, by their names."""
         module = hlo.Module.FromString(self._parsed.result.hlo_module.module)
-        instructions = [i for one in module.computations for i in one.instructions]
-        return {one.name: _line(one, module.stack_frame_index) for one in instructions}
+        instructions = [i for computation in module.computations for i in computation.instructions]
+        return {i.name: _line(i, module.stack_frame_index) for i in instructions}
 
     @cached_property
     def has_host_transfers(self) -> bool:
@@ -111,13 +111,13 @@ class RankProgram:
     def decides(self) -> bool:
         """Whether it has loops or branches, so that only running it says what it reaches."""
         sequences = [self._parsed.result.thunk_sequence]
-        found = False
+        decides = False
         while sequences:
             for thunk in sequences.pop().thunks:
-                found = found or thunk.HasField("conditional") or thunk.HasField("loop")
+                decides = decides or thunk.HasField("conditional") or thunk.HasField("loop")
                 if thunk.HasField("call"):
                     sequences.append(thunk.call.called)
-        return found
+        return decides
 
     def meeting(self, ids: dict[tuple[Groups, int], int]) -> bytes:
         """Return the executable with ids under which collectives of different programs meet.
@@ -138,44 +138,46 @@ class RankProgram:
         return _collective_thunks(self._parsed.result.thunk_sequence)
 
     def _collective(self, thunk: executable.Thunk) -> ProgramCollective:
-        found = thunk.collective
-        pairs = ((pair.source, pair.target) for pair in found.collective_permute.pairs)
+        collective = thunk.collective
+        pairs = ((pair.source, pair.target) for pair in collective.collective_permute.pairs)
         return ProgramCollective(
-            kind=_kind(found),
+            kind=_kind(collective),
             operand=tuple(
-                (one.shape.element_type, tuple(one.shape.dimensions))
-                for one in found.op_buffers.sources
+                (buffer.shape.element_type, tuple(buffer.shape.dimensions))
+                for buffer in collective.op_buffers.sources
             ),
-            reduction=found.all_reduce.kind or found.reduce_scatter.kind,
-            groups=self._groups(found),
+            reduction=collective.all_reduce.kind or collective.reduce_scatter.kind,
+            groups=self._groups(collective),
             pairs=tuple(pairs),
-            channel=found.op_params.op_id if found.op_params.has_channel_id else None,
+            channel=collective.op_params.op_id if collective.op_params.has_channel_id else None,
             name=thunk.info.op_name,
         )
 
-    def _groups(self, found: executable.Collective) -> Groups:
+    def _groups(self, collective: executable.Collective) -> Groups:
         """https://github.com/openxla/xla/blob/main/xla/service/collective_ops_utils.h."""
-        params = found.op_params
+        params = collective.op_params
         partitions, replicas = self._partitions, self._devices // self._partitions
         groups = [list(group.ids) for group in params.groups]
         if params.use_global_device_ids.value:
             return tuple(map(tuple, groups or [list(range(self._devices))]))
-        crosses_partitions = found.HasField("all_to_all") or found.HasField("collective_permute")
+        crosses_partitions = collective.HasField("all_to_all") or collective.HasField(
+            "collective_permute"
+        )
         if params.has_channel_id and crosses_partitions:
             groups = groups or [list(range(partitions))]
             return tuple(
-                tuple(replica * partitions + one for one in group)
+                tuple(replica * partitions + member for member in group)
                 for replica in range(replicas)
                 for group in groups
             )
         groups = groups or [list(range(replicas))]
         if params.has_channel_id:
             return tuple(
-                tuple(one * partitions + part for one in group for part in range(partitions))
+                tuple(member * partitions + part for member in group for part in range(partitions))
                 for group in groups
             )
         return tuple(
-            tuple(one * partitions + part for one in group)
+            tuple(member * partitions + part for member in group)
             for part in range(partitions)
             for group in groups
         )

@@ -47,7 +47,7 @@ class Server:
         self._job = VirtualJob(self._turn)
 
     def serve(self) -> None:
-        """Returns when the last rank has left, or the one that started this process has."""
+        """Serve until the last rank has left, or the process that started this one."""
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._selector.register(self._job.ends, selectors.EVENT_READ)
         end = time.monotonic() + _ALONE
@@ -157,7 +157,7 @@ class Server:
             return "it does not speak as a rank does"
         if rank in self._job.ranks:
             return f"rank {rank} has come already, as process {self._job.ranks[rank].pid}"
-        if taken := [one for one in devices if one in self._job.owners]:
+        if taken := [device for device in devices if device in self._job.owners]:
             other = self._job.owners[taken[0]]
             return f"device {taken[0]} is that of rank {other} already"
         if not set(devices) <= set(range(total)):
@@ -183,7 +183,7 @@ class Server:
         self._job.leave(rank)
 
     def _transfer(self, rank: Rank, numbers: list[int], site: str, descriptor: int) -> None:
-        """A rank receives, or sends to a rank what has a number there."""
+        """Receive for a rank, or send to a rank what has a number there."""
         number, *to, size = numbers
         memory = SharedSegment(descriptor, max(size, 1))
         self._job.transfer(End(rank, number, memory, size, site), *to)
@@ -201,7 +201,7 @@ def _ids(listed: str) -> tuple[int, ...]:
 
 
 def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> Sequence[int]:
-    found = array.array("i")
+    descriptors = array.array("i")
     for _, _, data in ancillary:
-        found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return found
+        descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return descriptors

@@ -36,14 +36,14 @@ class Transfers:
         self._newest: dict[int, int] = {}  # number that each rank has received by
 
     def receive(self, end: End) -> None:
-        """A rank waits for what another sends."""
+        """Note that a rank waits for what another sends."""
         to = end.rank.number, end.number
         self._receiving[to] = end
         self._newest[end.rank.number] = end.number
         self._meet(to)
 
     def send(self, end: End, rank: int, number: int) -> None:
-        """A rank sends; the message that the other one receives may still be on its way here."""
+        """Send; the message that the other rank receives may still be on its way here."""
         if (rank, number) not in self._receiving and number <= self._newest.get(rank, 0):
             self._refuse(end, f"rank {rank}, which receives no more by that description")
             return
@@ -51,11 +51,11 @@ class Transfers:
         self._meet((rank, number))
 
     def forget(self, rank: Rank, number: int) -> None:
-        """The rank receives that no more."""
+        """Forget that the rank receives this."""
         self._receiving.pop((rank.number, number), None)
 
     def leave(self, rank: Rank) -> None:
-        """A rank has ended, and what is sent to it nobody receives."""
+        """Forget a rank that has ended, and refuse what is sent to it."""
         for to in [to for to in self._receiving if to[0] == rank.number]:
             del self._receiving[to]
         for to, end in list(self._sending.items()):
@@ -70,7 +70,7 @@ class Transfers:
         self._sending.clear()
 
     def waiting(self) -> list[End]:
-        """What nobody has sent yet."""
+        """Return the receivers for which nobody has sent yet."""
         return list(self._receiving.values())
 
     def _meet(self, to: tuple[int, int]) -> None:

@@ -85,8 +85,8 @@ class VirtualJob:
             rank.send("complete")
         elif not self.missing:
             self._is_complete = True
-            for one in self.ranks.values():
-                one.send("complete")
+            for member in self.ranks.values():
+                member.send("complete")
 
     @property
     def missing(self) -> list[int]:
@@ -246,7 +246,7 @@ class VirtualJob:
         for execution, answer in zip(launch.executions, launch.answers, strict=True):
             if error:
                 execution.rank.send(f"error {execution.ticket}", error)
-            elif not answer.told:
+            elif not answer.is_sent:
                 execution.rank.send(f"done {execution.ticket}")
         self._changed = True
 

@@ -44,9 +44,9 @@ def _run_next() -> None:
     """Run the module of this name that this one hides, if there is one."""
     own = Path(__file__).parent
     path = [entry for entry in sys.path if Path(entry).resolve() != own.resolve()]
-    found = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
-    if found is not None and found.loader is not None:
-        found.loader.exec_module(importlib.util.module_from_spec(found))
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 sys.meta_path.insert(0, _FirstFramework())
