@@ -11,7 +11,7 @@ from support.project import Project
 
 from harness.dashboard.pages.failures_page import causes
 from harness.dashboard.site_facts import Facts
-from harness.diagnosis.cause import Cause, signature_of
+from harness.diagnosis.cause import signature_of
 from harness.history.run import RunMetadata
 from harness.history.store import History
 from harness.issues.actions import decide
@@ -67,7 +67,7 @@ def test_terminal_night_issues_and_page_count_the_same_causes(tmp_path: Path) ->
         history.record([ran.junit], RunMetadata(stack="s", time=datetime(2026, 3, day, tzinfo=UTC)))
     in_terminal = int(re.findall(r" unexpected: 10, (\d+) causes ", ran.stdout)[0])
     broken = [result for result in read(ran.junit).results.values() if not result.works]
-    recorded = {(result.layer, result.properties["signature"]) for result in broken}
+    recorded = {result.cause for result in broken}
 
     run, _ = history.find("latest")
     connection = history.connect()
@@ -76,6 +76,6 @@ def test_terminal_night_issues_and_page_count_the_same_causes(tmp_path: Path) ->
     issues = decide(state(connection), [])
 
     assert len(recorded) == 6
-    assert {each.cause for each in night.causes} == set(map(Cause._make, recorded))
+    assert {each.cause for each in night.causes} == recorded
     assert in_terminal == len(night.causes) == len(issues) == len(pages) == len(recorded)
     assert f" failures by cause: {len(pages)} " in "\n".join(nightly_text.lines(night))

@@ -107,7 +107,7 @@ def test_spelling(text: str, slices: int, devices: int, spelled: str) -> None:
         ("4", "topology 4: lane tpu-aot compiles for a generation: expected it in front"),
         ("v6e:3x3", "v6e:3x3 is not a slice of a TPU: did you mean v6e:2x4, v6e:2x2 or v6e:4x4?"),
         ("v6e:2x2x1", "v6e is a torus of 2 dimensions: expected chips as 2x2"),
-        ("v4:2x2", "v4 is a torus of 3 dimensions: expected chips as 2x2x2"),
+        ("v4:2x2", "v4 is a torus of 3 dimensions: expected chips as 2x2x1"),
         (
             "v6:2x2",
             "generation 'v6': expected one of v4, v5e, v5p, v6e, tpu7x; did you mean v6e?",

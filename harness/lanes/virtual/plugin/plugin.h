@@ -10,6 +10,7 @@
 //   lists.c      what is known of objects, by their addresses
 //   memory.c     memory that is there, or the process ends
 //   numbers.c    decimal numbers in text, within bounds
+//   description.c  what a platform says of its devices, in variables that its lane sets
 //   identity.c   what makes a CPU device a TPU: kind, coordinates, slice
 //   devices.c    which devices a process may address, in a job of several processes
 //   stablehlo.c  which StableHLO programs may be written in, and which the backend can't read
