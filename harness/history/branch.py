@@ -38,7 +38,7 @@ _AT_ONCE = 500  # blobs that are in memory at once
 
 @dataclass(frozen=True)
 class Fetched:
-    """How many runs the folder has now, and which of the branch's files can't be used."""
+    """Result of a fetch: the number of runs in the folder, the branch's unusable files."""
 
     runs: int
     set_aside: tuple[SetAside, ...]
@@ -46,7 +46,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did. ``set_aside`` are files of the folder that were not pushed."""
+    """Result of a push. ``set_aside`` are files of the folder that were not pushed."""
 
     new: tuple[str, ...]
     replaced: tuple[str, ...]  # the branch had them damaged
@@ -54,7 +54,7 @@ class Pushed:
 
 
 class Branch:
-    """One branch of a remote: an address or a path, or the name of a remote of this clone."""
+    """Branch of a remote, which is an address, a path or the name of a remote of this clone."""
 
     def __init__(self, remote: str, name: str) -> None:
         """Remember the branch; raise BadInputError for what git would take for an option."""
@@ -163,7 +163,7 @@ class _Git:
         return self.run("rev-parse", "FETCH_HEAD")
 
     def files(self, commit: str) -> dict[str, str]:
-        """Each file's blob."""
+        """Return the blob of each file of the commit, by the file's name."""
         entries = self.run("ls-tree", "-r", "-z", commit).split("\0")
         rows = (line.partition("\t") for line in entries if line)
         kinds = ((name, facts.split(" ")) for facts, _, name in rows)
@@ -200,7 +200,7 @@ class _Git:
         return self.run("commit-tree", self.run("write-tree"), *parents, "-m", _message(new))
 
     def push(self, commit: str, branch: str) -> str:
-        """Why the remote did not take it; "" if it did."""
+        """Push the commit; return why the remote rejected it, or "" on success."""
         target = f"{commit}:refs/heads/{branch}"
         done = self._start("push", "--quiet", "--", self._remote, target)
         return "" if done.returncode == 0 else _text(done.stderr) or "git push failed"

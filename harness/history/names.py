@@ -27,7 +27,7 @@ class SetAside:
 
 @dataclass(frozen=True, order=True)
 class RunFile:
-    """Where one run's file is, below the history."""
+    """Location of one run's file, below the history."""
 
     run: str
     stack: str
@@ -53,7 +53,7 @@ def run_name(time: datetime, answers: int, digest: str) -> str:
 
 
 def started(run: str) -> datetime:
-    """When the run of that name started, in UTC. Raises ValueError for any other text."""
+    """Return when the run started, in UTC; raise ValueError if it is no name of a run."""
     match = _RUN.fullmatch(run)
     if match is None:
         raise ValueError(f"run {run!r}: expected START-ANSWERS-DIGEST")

@@ -22,7 +22,7 @@ _LONGEST = timedelta(days=7)  # that a run can take
 
 @dataclass(frozen=True)
 class RunMetadata:
-    """What the caller says of the reports, where they don't say it themselves."""
+    """Metadata that the caller gives for reports that don't contain it."""
 
     stack: str = ""
     commit: str = ""
@@ -32,12 +32,12 @@ class RunMetadata:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one stack. ``digest`` is a SHA-256 of all that its reports say.
+    """Run of one stack. ``digest`` is a SHA-256 of the contents of its reports.
 
-    ``faults`` name what of its reports can't be read and is left out.
+    ``faults`` name the parts of its reports that can't be read and are left out.
     """
 
-    time: datetime  # of its start, UTC
+    time: datetime  # start time, UTC
     stack: str
     commit: str
     machine: str
@@ -155,7 +155,7 @@ def _time(path: Path, head: Head, metadata: RunMetadata) -> datetime:
 
 
 def _content(written: Reported) -> bytes:
-    """All that counts of a test case, whatever its layout in the file. XML has no NUL."""
+    """Return what a test case says, independent of its layout in the file. XML has no NUL."""
     parts = [*_flat(written.case._elem.attrib), *_flat(written.properties)]
     for entry in written.case._elem:
         parts += [entry.tag, *_flat(entry.attrib), entry.text or ""]

@@ -1,6 +1,4 @@
-"""Where a history's files are: a folder, or any file system of fsspec. Files appear whole or not
-at all.
-"""
+"""Storage of a history: a folder or a file system of fsspec. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -36,14 +34,14 @@ class Files(Protocol):
     """A history's files. Names are relative, with slashes."""
 
     def listed(self) -> Listed:
-        """All of them; files of other kinds are passed over.
+        """List the files of runs; skip files of other kinds.
 
         Raises BadInputError where nothing can be listed. A history that is not there has none.
         """
         ...
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         ...
 
     def add(self, name: str, content: bytes) -> bool:
@@ -58,7 +56,7 @@ class Files(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """All of a file. Raises OSError."""
+        """Return the contents of a file. Raises OSError."""
         ...
 
     def address(self, name: str) -> str:

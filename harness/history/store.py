@@ -24,7 +24,7 @@ Check: TypeAlias = Callable[[RunFile, bytes], None]
 
 
 class Stored(StrEnum):
-    """What ``put`` did with a run's file."""
+    """Effect of ``put`` on a run's file."""
 
     RECORDED = "recorded"
     KNOWN = "known"  # it was there already
@@ -33,7 +33,7 @@ class Stored(StrEnum):
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """One run's file, and what this recorder did."""
+    """File of one run, and what this recorder did with it."""
 
     run: str
     stack: str
@@ -43,7 +43,7 @@ class RecordedRun:
 
     @property
     def new(self) -> bool:
-        """Whether this recorder added it."""
+        """Return whether this recorder added the file."""
         return self.added is Stored.RECORDED
 
 

@@ -30,7 +30,7 @@ def create_cases(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]
 
 
 def is_sound(connection: duckdb.DuckDBPyConnection, addresses: Sequence[str]) -> bool:
-    """Whether the files hold what their names say, and outcomes that exist.
+    """Return whether the files hold the runs that they are named after, and known outcomes.
 
     It checks no more than that, because it reads every file; ``format.check_values`` checks
     everything.

@@ -11,7 +11,7 @@ from harness.model.topology import Topology
 
 
 class LaneSetup(Protocol):
-    """What a case's process needs of its lane; ``harness.lanes`` says more of each method."""
+    """Lane as a case's process needs it; ``harness.lanes`` documents the methods."""
 
     def preload(self) -> None:
         """Load what every case of the lane needs, before the first is forked."""

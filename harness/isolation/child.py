@@ -45,7 +45,7 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a child is given before its first case."""
+    """Settings that a child receives before its first case."""
 
     environment: dict[str, str | None]
     memory_bytes: int | None
@@ -123,7 +123,7 @@ def _catch_crashes(descriptor: int) -> None:
 
 
 def _leave_crashes_to_the_case() -> None:
-    """In a process that the case forks: its crash is no crash of the case."""
+    """Restore the default signals in a process that the case forks; its crash isn't the case's."""
     faulthandler.disable()
     for number in FATAL_SIGNALS:
         signal.signal(number, signal.SIG_DFL)

@@ -29,7 +29,7 @@ Marker = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class FoundTest:
-    """One test of such a file as plain data: its names below the file, its markers and fixtures."""
+    """Test of a foreign file as plain data: its names below the file, its markers, its fixtures."""
 
     names: tuple[str, ...]
     line: int
@@ -78,7 +78,7 @@ class ForeignFile(pytest.File):
     isolator: Any
 
     def collect(self) -> Sequence[pytest.Item | pytest.Collector]:
-        """One item for each test; raises CollectError with the import's own error or stack."""
+        """Return the tests; raise CollectError with the import's own error or stack."""
         roots: list[pytest.Item | pytest.Collector] = []
         groups: dict[tuple[str, ...], _TestGroup] = {}
         for test in self.isolator.collect(self):

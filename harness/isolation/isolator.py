@@ -49,7 +49,7 @@ _CASES_THAT_PAY, _CASES_BEFORE = 75, 5
 
 @dataclass(frozen=True)
 class Limits:
-    """What a case may use: bytes of private memory beyond the parent's, bytes of output kept."""
+    """Limits of a case: bytes of private memory beyond the parent's, bytes of output kept."""
 
     memory_bytes: int | None
     output_bytes: int
@@ -57,7 +57,7 @@ class Limits:
 
 @dataclass
 class ItemResult:
-    """What a case left behind after it ran. Times are in seconds."""
+    """Result of running a case. Times are in seconds."""
 
     reports: list[pytest.TestReport] = field(default_factory=list)
     death: Death | None = None  # after those reports
@@ -72,7 +72,7 @@ class ItemResult:
 
 
 def _cases_of_a_process(session: pytest.Session) -> int:
-    """How many tests this process is about to run: of the session's, a worker's share."""
+    """Return how many tests this process will run: a worker's share of the session's."""
     workers = getattr(session.config, "workerinput", {"workercount": 1})["workercount"]
     return len(session.items) // int(workers)
 

@@ -48,7 +48,7 @@ def die_with_parent(parent: int) -> None:
 
 
 class DieWithParent:
-    """For ``preexec_fn``: the new process ends with the thread that started it."""
+    """Callable for ``preexec_fn``: ends the new process with the thread that started it."""
 
     def __init__(self) -> None:
         self._parent = os.getpid()
@@ -63,7 +63,7 @@ def allow_tracing_by(pid: int) -> None:
 
 
 def pause_on(signals: tuple[signal.Signals, ...]) -> None:
-    """On the first of each of ``signals`` wait in ``pause(2)``; die of the second.
+    """Wait in ``pause(2)`` at the first of each of ``signals``; die at the second.
 
     Installed below faulthandler, which hands a fatal signal on to the handler that stood before
     it: the crashed thread then keeps its stack until somebody has read it.

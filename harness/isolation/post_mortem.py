@@ -37,7 +37,7 @@ _OUT_OF_MEMORY = re.compile(
 
 @dataclass(frozen=True)
 class Death:
-    """Why a case ended without a result of its own, and the stacks it left."""
+    """Death of a case that gave no result: its cause, and the stacks at that time."""
 
     kind: Kind
     signal: str
@@ -63,7 +63,7 @@ def crashed(status: int, dump: str, native: str) -> Death:
 
 
 def native_stack(pid: int) -> str:
-    """Every thread's Python and native frames, by py-spy; says so when they can't be read."""
+    """Return every thread's Python and native frames from py-spy, or why there are none."""
     beside = Path(sysconfig.get_path("scripts")) / "py-spy"
     program = str(beside) if beside.exists() else shutil.which("py-spy")
     if program is None:
@@ -103,7 +103,7 @@ def fatal_line(stderr: str) -> str:
 
 
 def out_of_memory_text(text: str) -> bool:
-    """Whether an error text says that memory ran out."""
+    """Return whether an error text says that memory ran out."""
     return _OUT_OF_MEMORY.search(text) is not None
 
 
@@ -145,5 +145,5 @@ class KernelOomKills:
         return total
 
     def happened(self) -> bool:
-        """Whether one came since ``mark``."""
+        """Return whether the kernel has killed a process for memory since ``mark``."""
         return self._count() > self._before

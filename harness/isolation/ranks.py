@@ -51,7 +51,7 @@ class _Rank:
 
 @dataclass(frozen=True)
 class _Result:
-    """What a rank leaves: its value, or what it raised instead, and the traceback."""
+    """Result of a rank: its value, or the exception that it raised, with the traceback."""
 
     time: float  # of the machine's monotonic clock
     value: Any = None
@@ -60,7 +60,7 @@ class _Result:
 
 @dataclass(frozen=True)
 class _RankEnd:
-    """How a rank ended. One that died can't say when: it counts as the first."""
+    """End of a rank. A rank that died reports no time, so it counts as the first."""
 
     failure: str
     value: Any = None

@@ -45,7 +45,7 @@ class Phase:
 
 @dataclass
 class CommandResult:
-    """All that came of one command: the child's messages, and its death if it died."""
+    """Result of one command: the child's messages, and its death if it died."""
 
     phases: list[Phase] = field(default_factory=list)
     death: Death | None = None
@@ -170,7 +170,7 @@ class CaseProcess:
         return messages
 
     def _has_hung_up(self, name: str) -> bool:
-        """Whether the other end is closed; a packet may also be empty."""
+        """Return whether the other end is closed; an empty packet would not prove it."""
         poll = select.poll()
         poll.register(self._fds[name], 0)
         return bool(poll.poll(0))

@@ -14,7 +14,7 @@ class NotForkableError(RuntimeError):
 
 
 def native_threads() -> dict[int, str]:
-    """Every thread of this process by kernel id, with its name."""
+    """Return the names of this process's threads, by kernel id."""
     tasks = Path("/proc/self/task")
     return {int(task.name): (task / "comm").read_text().strip() for task in tasks.iterdir()}
 

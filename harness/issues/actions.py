@@ -1,4 +1,4 @@
-"""Which issues on regressions to open, update, close, reopen or leave alone.
+"""Decide which issues on regressions to open, update, close, reopen or leave alone.
 
 An issue belongs to a cause. It is found again by the marker in its body, wherever else somebody
 edits it: by the cause's key, or by a case that it has in common with the regression.
@@ -26,7 +26,7 @@ class Issue:
 
 @dataclass(frozen=True)
 class Action:
-    """What to do: ``number`` 0 is a new issue. "" leaves title and body, or says no comment."""
+    """Action on an issue; ``number`` 0 opens one. An empty text changes or adds nothing."""
 
     kind: str  # open, update, close, reopen
     number: int
@@ -37,19 +37,19 @@ class Action:
 
 @dataclass(frozen=True)
 class _Known:
-    """One of our issues with what its marker says."""
+    """Issue of ours, with the data from its marker."""
 
     issue: Issue
     mark: Mark
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person closed it: then it is not ours to open again for the same."""
+        """Return whether a person closed the issue; it is then not reopened for the same cause."""
         return not self.issue.open and self.mark.left == "open"
 
 
 def decide(state: State, issues: Iterable[Issue], site: str = "") -> list[Action]:
-    """One action an issue at most; none where nothing changed."""
+    """Return at most one action for an issue, and none where nothing changed."""
     known = [_Known(issue, mark) for issue in issues if (mark := mark_of(issue.body)) is not None]
     known.sort(key=lambda each: (not each.issue.open, -each.issue.number))
     owned: dict[int, list[Regression]] = {}

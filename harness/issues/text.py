@@ -43,7 +43,7 @@ def title(regression: Regression) -> str:
 
 
 def body(regression: Regression, state: State, site: str) -> str:
-    """All that is needed to investigate; the same text as long as nothing changes."""
+    """Return all that is needed to investigate; the text changes only if the facts do."""
     for shown in (50, 10, 1):
         text = "\n".join(_parts(regression, state, site, shown))
         if len(text) < MOST - 20_000:

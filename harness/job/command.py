@@ -26,12 +26,12 @@ _LOOK = 1.0
 
 @dataclass(frozen=True)
 class CommandEnding:
-    """How a command came to its end.
+    """End of a command.
 
     Attributes:
-        code: its exit code, as a shell says it; that of the first process that failed, LATE when
+        code: the exit code, as a shell reports it; that of the first process that failed, LATE when
             some were still running at the deadline.
-        why: what is to be said of it; "" for nothing.
+        why: an explanation to print; "" if none is needed.
     """
 
     code: int
@@ -185,7 +185,7 @@ class _Processes:
         return CommandEnding(LATE, "\n".join([who, *stacks]))
 
     def _code(self, rank: int) -> int | None:
-        """Its exit code, as a shell says it; None while it runs."""
+        """Return the exit code as a shell reports it, or None while the process runs."""
         code = self._started[rank].poll()
         return 128 - code if code is not None and code < 0 else code
 

@@ -12,7 +12,7 @@ from harness.platforms import Platform
 
 
 class JobEnvironment:
-    """What the processes of one job share: where they meet, and the token that lets them.
+    """Environment that a job's processes share: their meeting addresses and the job's token.
 
     Args:
         topology: of the whole job; it says how many processes there are, and which devices each

@@ -34,7 +34,7 @@ _RENDEZVOUS = (
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """Where a process waits for others, and for how many in all; 0 if that is not known."""
+    """Place where processes wait for each other; ``count`` of them, 0 if that is unknown."""
 
     name: str
     count: int

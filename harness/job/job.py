@@ -34,12 +34,12 @@ class Job:
 
     @property
     def count(self) -> int:
-        """All workers."""
+        """Number of workers in the job."""
         return self.slices * self.hosts
 
     @property
     def number(self) -> int:
-        """Of this worker, slice by slice."""
+        """Index of this worker in the job, counting slice by slice."""
         return self.slice * self.hosts + self.host
 
     def worker(self, number: int) -> str:

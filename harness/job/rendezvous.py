@@ -1,4 +1,4 @@
-"""All workers of a job start the same case together, or none of them starts it.
+"""Rendezvous of a job's workers: all of them start the same case together, or none does.
 
 Before each case the first worker awaits all others, and lets them go. One that was held up, by a
 case that hung there, finds the others further on, gives up the cases in between and joins them: so
@@ -27,7 +27,7 @@ _LINE = 1 << 16  # bytes
 
 
 class Rendezvous(Protocol):
-    """One worker's side."""
+    """Rendezvous from the side of one worker."""
 
     def meet(self, number: int, seconds: float) -> Death | None:
         """Wait at most ``seconds`` until all workers are at that case; else why it can't start.

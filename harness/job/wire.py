@@ -38,7 +38,7 @@ _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 def is_index(number: int, count: int) -> bool:
-    """Whether a number from outside is one of those from 0 to ``count - 1``."""
+    """Return whether a number from outside is an index from 0 to ``count - 1``."""
     return 0 <= number < count
 
 
@@ -49,7 +49,7 @@ def digest(text: str) -> str:
 
 @dataclass(eq=False)
 class Connection:
-    """One side of a connection; ``worker`` is who the other one has proved to be."""
+    """Side of a connection; ``worker`` is the index that the peer has proved to have."""
 
     socket: socket.socket
     lines: Lines
@@ -67,7 +67,7 @@ class Connection:
         return bool(data)
 
     def messages_until(self, end: float) -> Iterator[Message]:
-        """Each message as it comes, until ``end`` or the connection's. Raises MessageError."""
+        """Yield messages as they arrive, until ``end`` or hang-up. Raises MessageError."""
         going_on = True
         while going_on and (left := end - time.monotonic()) > 0:
             self.socket.settimeout(left)
@@ -176,7 +176,7 @@ class Listener:
         return heard
 
     def _greet(self, connection: Connection, hello: Message) -> Heard:
-        """Which worker a stranger is, and what it has come about. Raises MessageError."""
+        """Identify a new connection's worker; return it and its hello. Raises MessageError."""
         if not isinstance(hello, Hello) or not 0 < hello.worker < self._job.count:
             raise MessageError("expected a worker's token and number")
         if not is_token(hello.token, self._job.token):

@@ -1,4 +1,4 @@
-"""What a JobSet shall be, checked: nothing that Kubernetes or a shell would stumble over."""
+"""Plan of a JobSet, checked to contain nothing that Kubernetes or a shell would reject."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class JobPlan:
 
     @property
     def on_hardware(self) -> bool:
-        """Whether its pods need TPU nodes; otherwise it is a rehearsal on CPU nodes."""
+        """Return whether the pods need TPU nodes; otherwise the job is a rehearsal on CPU nodes."""
         return bool(LANES[self.lane].runs_cases_of)
 
     @property
     def topology(self) -> str:
-        """As the harness spells it: ``2xv6e:2x2``."""
+        """Topology in the harness's notation, such as ``2xv6e:2x2``."""
         slice_ = f"{self.generation.name}:{self.grid}"
         return slice_ if self.slices == 1 else f"{self.slices}x{slice_}"
 
@@ -119,7 +119,7 @@ def plan(  # noqa: PLR0913
 
 
 def _lanes() -> list[str]:
-    """Each lane of real hardware, and with it the one whose cases it runs: a rehearsal."""
+    """Return each hardware lane, followed by the lane whose cases it runs, as a rehearsal."""
     hardware = [lane for lane in LANES.values() if lane.runs_cases_of]
     return [name for lane in hardware for name in (lane.name, lane.runs_cases_of)]
 
@@ -137,7 +137,7 @@ def _generation(accelerator: str) -> Generation:
 
 
 def _hosts(generation: Generation, grid: str, chips: int) -> tuple[int, int]:
-    """All chips of a slice, and its hosts of ``chips`` each, 0 for as many as there usually are."""
+    """Return a slice's number of chips and of hosts with ``chips`` each; 0: the usual number."""
     if grid not in generation.grids:
         near = get_close_matches(grid, generation.grids, n=3, cutoff=0.2) or generation.grids
         raise BadInputError(

@@ -32,7 +32,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class KubernetesCluster:
-    """One namespace of the cluster that kubectl is set up for."""
+    """Namespace of the cluster that kubectl is configured for."""
 
     namespace: str
 

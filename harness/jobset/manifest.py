@@ -138,7 +138,7 @@ def _container(plan: JobPlan) -> Json:
 
 
 def _environment(plan: JobPlan) -> list[Json]:
-    """In this order: Kubernetes puts only earlier variables in place of ``$(NAME)``."""
+    """Return the variables in order: Kubernetes finds only earlier ones for ``$(NAME)``."""
     hosts = range(plan.hosts)
     # A slice's own workers, wherever the pod is.
     launch = TPU.launch

@@ -1,5 +1,5 @@
-"""What runs in a pod: pytest, its report and log in one folder, and a bounded wait for both to be
-collected. A pod that ended can't be read any more, and when one fails, all others are ended.
+"""Work of a pod: run pytest with its report and log in one folder, then wait a bounded time until
+both are collected. A pod that has ended can't be read, and one that fails ends all others.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def work(arguments: Sequence[str], out: Path, wait: float) -> int:
 
 
 def _copy_output(process: subprocess.Popen[bytes], log: Path) -> None:
-    """To the log and on: kubectl reads the pod's output when its files are gone.
+    """Copy output to the log and to stdout, where kubectl finds it when the pod's files are gone.
 
-    A thread, since a process that pytest left behind may hold the pipe open for ever.
+    A thread does so, since a process that pytest left behind may hold the pipe open forever.
     """
     assert process.stdout is not None
     stream = process.stdout

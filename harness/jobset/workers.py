@@ -22,7 +22,7 @@ _MOST = 10_000  # slices, or hosts of one
 
 @dataclass
 class Worker:
-    """One worker; ``exit`` is pytest's code, or 1 for a worker without one. ``status`` says why."""
+    """Worker of a job. ``exit`` is pytest's code; without one it is 1, and ``status`` says why."""
 
     name: str  # slice-host
     folder: Path

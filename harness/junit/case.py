@@ -1,4 +1,4 @@
-"""What one test case of a JUnit report says: of ours by its properties, of any pytest's by rule."""
+"""Read one test case of a JUnit report: ours by its properties, those of any pytest by rule."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNCOLLECTED = ("collection failure", "collection skipped")
 
 
 def is_of_harness(reported: Reported, *, ours: bool) -> bool:
-    """Whether this harness ran the case; in a report of ``ours`` there may be plain tests, too."""
+    """Return whether this harness ran the case; a report of ``ours`` may have plain tests, too."""
     return ours and not OF_A_CASE.isdisjoint(reported.properties)
 
 
@@ -74,7 +74,7 @@ def result_of(place: Result, reported: Reported, *, ours: bool) -> Result:
 
 
 def is_teardown(reported: Reported) -> bool:
-    """Whether the element is about the teardown alone, as pytest writes it beside a failure."""
+    """Return whether the element is only about the teardown; pytest adds one to a failure."""
     return any((entry.message or "").startswith(_TEARDOWN) for entry in reported.case.result)
 
 

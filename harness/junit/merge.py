@@ -37,7 +37,7 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True)
 class _CaseOnWorkers:
-    """What one worker says of one case: its outcome, and its elements of the report."""
+    """Outcome of a case on one worker, with its elements of that worker's report."""
 
     worker: str
     case: Result
@@ -48,7 +48,7 @@ class _CaseOnWorkers:
 
 @dataclass(frozen=True)
 class _WorkerReport:
-    """One worker's report. ``faults`` name what of it can't be read."""
+    """Report of one worker. ``faults`` name the parts of it that can't be read."""
 
     head: Head
     answers: Mapping[tuple[str, str, str], _CaseOnWorkers]
@@ -57,17 +57,17 @@ class _WorkerReport:
 
 @dataclass(frozen=True)
 class Merged:
-    """What was found."""
+    """Result of merging the workers' reports."""
 
     workers: int
     missing: Mapping[str, str]  # worker to why it has no report
-    faults: tuple[str, ...]  # what of the reports can't be read and is left out
-    skew: tuple[str, ...]  # components of which not all workers have the same version
+    faults: tuple[str, ...]  # parts of the reports that can't be read and are left out
+    skew: tuple[str, ...]  # components whose version differs between workers
     counts: Mapping[Kind, int]  # of cases
 
     @property
     def bad(self) -> bool:
-        """Whether a case is bad or a report missing."""
+        """Return whether a case is bad or a report is missing."""
         return bool(self.missing) or any(kind.is_bad for kind in self.counts)
 
     @property
@@ -118,7 +118,7 @@ def write(reports: Mapping[str, Path], out: Path, notes: Mapping[str, str]) -> M
 def _workers(
     reports: Mapping[str, Path], notes: Mapping[str, str]
 ) -> tuple[dict[str, _WorkerReport], dict[str, str]]:
-    """Those with a whole report, and why the others have none."""
+    """Return the workers that have a whole report, and why the others have none."""
     workers, missing = dict[str, _WorkerReport](), dict[str, str]()
     for name, path in reports.items():
         if not path.exists():

@@ -1,4 +1,4 @@
-"""One reader of JUnit: a report's test cases as what they mean, and what of it can't be read."""
+"""Reader of JUnit reports: the results that they contain, and the parts that can't be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_REPORT = (FORMAT_PROPERTY, STACK_PROPERTY, "commit", *VERSIONS)
 
 @dataclass(frozen=True)
 class Element:
-    """One test case element of a report."""
+    """Test case element of a report."""
 
     result: Result
     reported: Reported
@@ -34,7 +34,7 @@ class Reader:
     """
 
     def __init__(self, path: Path, *, output: bool = False) -> None:
-        """With ``output`` the elements have what the cases printed, too."""
+        """Prepare to read the file; with ``output`` the elements have the cases' output, too."""
         self.path = path
         self.faults: list[str] = []
         self._stream = Stream(path, output=output)
@@ -42,17 +42,16 @@ class Reader:
 
     @property
     def head(self) -> Head:
-        """What is said of the whole report."""
+        """Data on the whole report."""
         return self._stream.head
 
     def elements(self, *, some: bool = True) -> Iterator[Element]:
-        """Each test case in the file's order; there must be ``some``.
+        """Yield the test cases in the file's order; with ``some`` there must be at least one.
 
-        One with a value that can't be is there as not measured, with the cause; one that does not
-        even say which case it is, is left out.
+        A case with an invalid value is not measured, and says why; a case that can't be identified
+        is left out.
 
-        Raises BadInputError, naming the file, for what is no such report, and when nothing in it
-        can be read.
+        Raises BadInputError, naming the file, if it is no JUnit report or none of it can be read.
         """
         sound = 0
         for reported in self._stream.cases():

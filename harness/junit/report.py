@@ -22,9 +22,9 @@ _MOST_DIGITS = 18  # of a count
 
 @dataclass(frozen=True)
 class Report:
-    """One run: the stack and what became of each case, by ``Result.key``.
+    """Report of one run: the stack, and each case's result by ``Result.key``.
 
-    ``faults`` name what of the file can't be read and is left out.
+    ``faults`` name the parts of the file that can't be read and are left out.
     """
 
     path: Path
@@ -71,7 +71,7 @@ def read(path: Path) -> Report:
 
 
 def read_all(paths: Iterable[Path]) -> tuple[list[Report], list[str]]:
-    """Those that can be read, and the faults of all.
+    """Read the reports; return those that parse, and what is wrong with any of them.
 
     Raises BadInputError when there are reports and none can be read.
     """
@@ -88,7 +88,7 @@ def read_all(paths: Iterable[Path]) -> tuple[list[Report], list[str]]:
 
 
 def _is_file(case: Any) -> bool:
-    """Whether the element stands for a module whose cases never came to be."""
+    """Return whether the element stands for a module whose cases were not collected."""
     return not case.classname and any(
         (entry.message or "") in ("collection failure", "collection skipped")
         for entry in case.result
@@ -104,7 +104,7 @@ def _uncollected(case: Any) -> tuple[str, str]:
 
 
 def _left_out(own: Mapping[str, str]) -> tuple[dict[LeftOut, int], list[str]]:
-    """How many cases were left out, by cause; and what is no such number."""
+    """Return how many cases were left out, by cause, and what is wrong with other values."""
     counts, faults = dict[LeftOut, int](), list[str]()
     for name, value in own.items():
         if name.startswith(LEFT_OUT) and value.isascii() and value.isdigit():

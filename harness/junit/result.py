@@ -1,4 +1,4 @@
-"""What one run says of one case, whoever ran it and wherever it is read."""
+"""Result of one case in one run, whoever ran it and wherever it is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ACTUAL = {Kind.EXPECTED_FAILURE: Kind.FAILED, Kind.UNEXPECTED_PASS: Kind.PASSED
 
 @dataclass(frozen=True)
 class Result:
-    """One case in one run. One of which only the place is known was not measured."""
+    """Result of one case in one run. If only the place is known, it was not measured."""
 
     id: str
     area: str = ""
@@ -36,7 +36,7 @@ class Result:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Which case it is, and where: what no two results of a run have in common."""
+        """Case, lane and topology, which no two results of a run have in common."""
         return self.id, self.lane, self.topology
 
     @property
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def cause(self) -> Cause:
-        """Why it failed; false for a case that did not."""
+        """Cause of the failure; false for a case that did not fail."""
         return Cause(self.layer, self.signature)
 
     @property
@@ -66,7 +66,7 @@ class Result:
 
     @property
     def actual(self) -> Kind:
-        """What happened, whatever was expected; conflict where a report says several things."""
+        """Outcome without regard to expectations; conflict if the report contradicts itself."""
         if self.outcome not in _ACTUAL:
             return self.outcome
         return Kind(self.properties.get("actual") or _ACTUAL[self.outcome])
@@ -78,17 +78,17 @@ class Result:
 
     @property
     def works(self) -> bool:
-        """Whether the case did what it asserts, expected or not."""
+        """Return whether the case did what it asserts, expected or not."""
         return self.outcome.answer is Answer.WORKS
 
     @property
     def measured(self) -> bool:
-        """Whether the case ran to an answer."""
+        """Return whether the case ran to an answer."""
         return self.outcome.answer is not None
 
     @property
     def lost(self) -> bool:
-        """Whether it was lost, with its cell or alone; ``message`` says how."""
+        """Return whether the case was lost, with its cell or alone; ``message`` says how."""
         return LOST in self.properties
 
 

@@ -33,7 +33,7 @@ _RESULTS = frozenset(TestCase.ITER_TYPES) - _OUTPUT
 
 @dataclass(frozen=True)
 class Reported:
-    """One ``testcase``: as junitparser sees it, and its flat properties, the last of each name."""
+    """``testcase`` element from junitparser, with the last of its flat properties of each name."""
 
     case: TestCase
     properties: dict[str, str]
@@ -42,7 +42,7 @@ class Reported:
 
 @dataclass
 class Head:
-    """What is said of the whole report, complete once its cases have been read."""
+    """Data on the whole report, complete once its cases have been read."""
 
     properties: dict[str, str] = field(default_factory=dict)
     contradicted: set[str] = field(default_factory=set)  # names of properties with two values
@@ -76,7 +76,7 @@ class Stream:
     """Reads one report; ``cases`` can be gone through once, ``head`` is complete after that."""
 
     def __init__(self, path: Path, *, output: bool = False) -> None:
-        """With ``output`` the cases have what they printed, too."""
+        """Prepare to read the file; with ``output`` the cases have their output, too."""
         self.path, self.head = path, Head()
         self._texts = _RESULTS | _OUTPUT if output else _RESULTS
         self._depth, self._cases, self._kept, self._room, self._fed = 0, 0, 0, 0, 0
@@ -95,7 +95,7 @@ class Stream:
         parser.EndElementHandler = self._end
 
     def cases(self) -> Iterator[Reported]:
-        """Each test case in the file's order, suites in suites included.
+        """Yield the test cases in the file's order, including those of nested suites.
 
         Where the file is cut off or damaged behind a case, ``head.cut`` says so and the cases
         before it count. Raises BadInputError, naming the file and the line, for what is no JUnit

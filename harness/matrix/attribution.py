@@ -22,7 +22,7 @@ PYTHON = Component("python", ())
 
 
 class Swap(StrEnum):
-    """What a stack with one component of the other says of a case."""
+    """Outcome of a case on a stack with one component swapped for that of the other stack."""
 
     SAME = "fails the same way"
     OTHER = "fails otherwise"

@@ -11,7 +11,7 @@ from harness.errors import BadInputError
 
 
 class StackState(StrEnum):
-    """What a stack says of the case."""
+    """State of a stack, by the outcome of the bisected case on it."""
 
     GOOD = "good"
     BAD = "bad"

@@ -44,7 +44,7 @@ _TAIL = 12
 
 @dataclass(frozen=True)
 class Cell:
-    """What one pytest run is asked: ``cases`` only, or all but ``unless_cases``; both are ids."""
+    """Task of one pytest run: only ``cases``, or all except ``unless_cases``; both are ids."""
 
     stack: Stack
     lane: str
@@ -63,17 +63,17 @@ class Cell:
 
     @property
     def report(self) -> Path:
-        """Its JUnit report, there only once it is complete."""
+        """JUnit report, which exists only once it is complete."""
         return self.folder / f"{self._name}.xml"
 
     @property
     def log(self) -> Path:
-        """What pytest printed."""
+        """Log of pytest's output."""
         return self.folder / f"{self._name}.log"
 
     @property
     def cause(self) -> Path:
-        """Why there is no report, in words; there only if so."""
+        """File that says why there is no report; it exists only then."""
         return self.folder / f"{self._name}.died"
 
     def asks(self, environment: Environment) -> Question:
@@ -90,7 +90,7 @@ class Cell:
         }
 
     def answers(self, question: Question) -> bool:
-        """Whether there is a report that answers this very question."""
+        """Return whether there is a report that answers exactly this question."""
         try:
             recorded = json.loads(self._question.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -153,7 +153,7 @@ class Cell:
         return read_progress(self._progress)
 
     def read(self) -> Report:
-        """Its report."""
+        """Read the cell's report."""
         return report.read(self.report)
 
     @property
@@ -200,7 +200,7 @@ class Cell:
         return names
 
     def _places(self) -> Sequence[str]:
-        """Its arguments; of chosen cases only their files: collecting all takes seconds."""
+        """Return the arguments; for chosen cases only their files, which is quicker to collect."""
         home, here = self._home, Path.cwd()
         given = for_lane(seen_from(home, self.arguments, here), lane_named(self.lane))
         files = sorted({file_of(case) for case in self.cases or ()})

@@ -1,4 +1,4 @@
-"""What a night's cells left in a folder: a report each, or why there is none."""
+"""Results of a night's cells in a folder: for each a report, or why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the base can be left out: the cases whose answer there can't speak against moving."""
+"""Leave out the cases that need not run on the base, since the same answer is expected there."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _PACKAGES = ("site-packages", "dist-packages", "node_modules", "__pycache__")
 
 
 def is_path(argument: str, folder: Path | None = None) -> bool:
-    """Whether an argument for pytest is a file, a folder or a test's id, seen from the folder.
+    """Return whether pytest's argument is a file, a folder or a test's id, seen from the folder.
 
     The folder is the current one by default.
     """
@@ -84,7 +84,7 @@ def sources(folder: Path) -> Iterator[Path]:
 
 
 def _is_stack(path: Path) -> bool:
-    """Whether it is a stack's file, which a cell's environment stands for."""
+    """Return whether the path is of a stack's file; a cell has the environment instead."""
     return path.suffix == ".toml" and path.parent.name == "stacks"
 
 

@@ -1,4 +1,4 @@
-"""What a night or a pull request runs, as data: stacks, and each stack's cells."""
+"""Plan of a night or a pull request, as data: stacks, and each stack's cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Planned:
 
     @property
     def data(self) -> dict[str, str]:
-        """As a job of a matrix."""
+        """Return this cell as an entry of a GitHub Actions matrix."""
         return asdict(self)
 
 

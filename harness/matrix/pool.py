@@ -30,14 +30,14 @@ _LIVE, _PLAIN = 1.0, 30.0  # seconds between two lines of progress
 
 @dataclass
 class Done:
-    """What became of the cells."""
+    """Result of running the cells."""
 
     cells: list[Cell]
     died: dict[str, str]  # cell to why it has no report
 
     @property
     def finished(self) -> list[Cell]:
-        """Those with a report."""
+        """Cells that have a report."""
         return [cell for cell in self.cells if str(cell) not in self.died]
 
     def check(self) -> None:
@@ -113,7 +113,7 @@ def _collect(futures: dict[Future[None], Cell], done: Done, watch: _Watch) -> No
 
 
 def _longest(cells: Sequence[Cell]) -> list[Cell]:
-    """Those of the costly lanes first, so that all cores end together."""
+    """Sort the cells, costly lanes first, so that all cores finish at about the same time."""
     costs = {lane: cost for cost, lane in enumerate(LANES)}
     return sorted(cells, key=lambda cell: -costs[cell.lane])
 

@@ -26,7 +26,7 @@ _ROUNDS = ("rerun", "rerun-all")
 
 @dataclass(frozen=True)
 class Qualification:
-    """What is compared: reports where reports were given, else a stack and its cells."""
+    """Input of a comparison: on each side the given reports, or else a stack and its cells."""
 
     given: Sequence[Sequence[Report]]
     stacks: Sequence[Stack | None]
@@ -46,7 +46,7 @@ class Qualification:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is done after the first verdict."""
+    """Effort to spend after the first verdict."""
 
     reruns: int = 1  # of each chosen case
     representatives: int = 3  # of each cause
@@ -148,14 +148,14 @@ def _opened(
 
 
 def _causes(comparison: Comparison, sides: Sides, effort: Effort) -> Sequence[Group]:
-    """Those that will be attributed, which takes two stacks to swap components between."""
+    """Return the causes to attribute; that requires two stacks to swap components between."""
     if not effort.attribution or len(sides.runnable) < len(sides.stacks):
         return ()
     return to_attribute(comparison, *sides.runnable)
 
 
 def _results(comparison: Comparison, keys: Sequence[str]) -> list[Result]:
-    """One result of each case, of each side's own where the two have other ids."""
+    """Return one result for each case, or one for each side where the ids differ."""
     sides = (comparison.base, comparison.candidate)
     by_id = {r.id: r for key in keys for side in sides for r in side.runs.get(key, ())[:1]}
     return list(by_id.values())

@@ -1,4 +1,4 @@
-"""What is rerun of what differs: representatives of each cause, and all of a cause in doubt."""
+"""Choose cases to rerun: representatives of each cause, and all cases of a cause in doubt."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def with_basis(first: Comparison, again: Comparison, rerun: Collection[str]) -> 
 
 
 def _agree(group: Group, now: dict[str, Verdict], rerun: Collection[str]) -> bool:
-    """Whether every rerun case of a cause still has the cause's verdict."""
+    """Return whether every rerun case of a cause still has the cause's verdict."""
     return all(now[f.key] == group.verdict for f in group.members if f.key in rerun)
 
 

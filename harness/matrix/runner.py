@@ -17,7 +17,7 @@ from harness.stacks.stack import Stack
 
 @dataclass(frozen=True)
 class Runner:
-    """How cells are run, and the folder below which chosen cases run."""
+    """Runner of cells, with the folder below which chosen cases run."""
 
     environments: Environments
     out: Path
@@ -46,7 +46,7 @@ class Runner:
     def reports(
         self, stacks: Iterable[Stack], cases: Sequence[Result], folders: Sequence[str]
     ) -> dict[str, list[Report]]:
-        """Each stack's reports of those cases, one of each lane for each of the folders.
+        """Run the cases; return each stack's reports, one of each lane for each of the folders.
 
         A case is run on the lane that it ran on before. All runs share the cores. A run without
         an answer is named, and has no report.

@@ -9,7 +9,7 @@ from harness.model.topology import Target
 
 @dataclass(frozen=True)
 class Case:
-    """What the harness knows of a pytest item before it runs."""
+    """Pytest item as the harness knows it before it runs."""
 
     id: str
     target: Target
@@ -28,7 +28,7 @@ class Case:
         return parts[-1]
 
     def may_share_with(self, other: Case | None) -> bool:
-        """Whether both declare that they may run in one process."""
+        """Return whether both cases declare that they may run in one process."""
         return (
             other is not None
             and self.share is not None

@@ -1,4 +1,4 @@
-"""Whether TorchTPU can be loaded, and can start a job, in this environment; nothing is imported.
+"""Check, without importing anything, that TorchTPU can be loaded and can start a job here.
 
 torch_xla and JAX are left out: nightly wheels of theirs name other versions than they run with.
 """
@@ -56,13 +56,14 @@ def _has(specifier: SpecifierSet, version: str) -> bool:
 
 
 def unlaunched(program: str, topology: Topology) -> str:
-    """Why TorchTPU's launcher, if a file calls it, can't start a process for each chip; or "".
+    """Say why TorchTPU's launcher, if a file calls it, can't start a process for each chip.
 
-    On a host of a generation it starts as many as its table has, and no other number.
+    Return "" if it can. The launcher starts only the numbers of processes that its table has for
+    the generation.
 
     Args:
         program: the text of the file.
-        topology: of the job.
+        topology: the topology of the job.
     """
     if f"{LAUNCHER}(" not in program or topology.processes != "chip":
         return ""

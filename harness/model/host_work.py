@@ -1,4 +1,4 @@
-"""How much Python a step runs on the host, counted so that a busy machine counts the same."""
+"""Count of the Python and C calls of a step on the host, which a busy machine doesn't change."""
 
 from __future__ import annotations
 

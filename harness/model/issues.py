@@ -1,4 +1,4 @@
-"""How an upstream issue is written: ``owner/repo#number``, its page, or its number alone."""
+"""Notations of an upstream issue: ``owner/repo#number``, its page, or its number alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check found wrong, and the layer at which it did: the error carries it as data.
+"""Errors of checks; each carries as data the layer at which the check failed.
 
 A plain ``assert`` is about a program's form, or about values where its statement compares some
 (``harness.diagnosis.layers``). A check that knows better raises one of these.
@@ -14,7 +14,7 @@ class MismatchError(AssertionError):
 
 
 class NumbersError(MismatchError):
-    """It ran, and the values are wrong."""
+    """Error for a program that ran and gave wrong values."""
 
     layer = "numbers"
 

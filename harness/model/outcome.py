@@ -1,4 +1,4 @@
-"""What became of a case: every outcome, and what each one means, once."""
+"""Outcomes of cases, and the only definition of what each one means."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Answer(StrEnum):
-    """What a run that measured a case says of it. Expected is broken too, as declared."""
+    """Answer of a run that measured a case. An expected one is broken too, as declared."""
 
     WORKS = "works"
     BROKEN = "broken"
@@ -28,12 +28,12 @@ class Kind(StrEnum):
 
     @property
     def answer(self) -> Answer | None:
-        """What it says of the case; None for a case that was not measured."""
+        """Answer that the outcome gives about the case; None if the case was not measured."""
         return _ANSWERS.get(self)
 
     @property
     def is_bad(self) -> bool:
-        """Whether it makes the run red."""
+        """Return whether the outcome makes the run fail."""
         return self in UNEXPECTED
 
 

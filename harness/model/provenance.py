@@ -71,7 +71,7 @@ def _modified(name: str) -> Modified | None:
 
 
 def _why(owner: Distribution, name: str, place: Path) -> str:
-    """How the folder differs from what the distribution installed; "" if it does not."""
+    """Describe how the folder differs from the installed distribution; "" if it does not."""
     if place.resolve() != Path(str(owner.locate_file(name))).resolve():
         return "not the installed distribution"
     if owner.read_text("RECORD") is None:
@@ -135,7 +135,7 @@ def _changed(owner: Distribution) -> Iterator[str]:
 
 
 def _digest(file: str) -> str:
-    """As RECORD writes it."""
+    """Return the file's digest in the format of a wheel's RECORD file."""
     with Path(file).open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").digest()
     return f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"

@@ -1,4 +1,4 @@
-"""Whether ``xla-harness repro`` takes a case, as far as its id tells; imports nothing."""
+"""Tell from a case's id whether ``xla-harness repro`` may accept it; imports nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ _LANE = "cpu"  # the only one that needs nothing of the harness while the case r
 
 
 def becomes_script(case_id: str) -> bool:
-    """Whether the id is that of a test with ``lanes(...)`` on a lane that a script can have.
+    """Return whether the id is of a ``lanes(...)`` test, on a lane that a script can have.
 
-    The command may still refuse one, as for a fixture that is pytest's own.
+    The command may still refuse it, for example because of a fixture of pytest's own.
     """
     return f"[{_LANE}-" in case_id and "::" in case_id

@@ -1,4 +1,4 @@
-"""Where a case runs: a lane, and a topology on it."""
+"""Target of a case: a lane, and a topology on it."""
 
 from __future__ import annotations
 
@@ -88,17 +88,17 @@ class Topology:
 
     @property
     def total(self) -> int:
-        """All devices of all slices."""
+        """Number of devices in all slices."""
         return self.slices * self.devices
 
     @property
     def chips(self) -> int:
-        """Of one slice; each is a device, or several."""
+        """Number of chips in one slice; a chip is one device or several."""
         return self.devices // generation_named(self.generation).devices
 
     @property
     def slice(self) -> str:
-        """One slice of it, as libtpu names it: ``v6e:2x2``; without a generation its devices."""
+        """Name of one slice, as in libtpu: ``v6e:2x2``; without a generation, its devices."""
         size = "x".join(map(str, self.grid or (self.devices,)))
         return f"{self.generation}:{size}" if self.generation else size
 
@@ -129,7 +129,7 @@ class Topology:
 
     @property
     def is_divisible(self) -> bool:
-        """Whether its processes can have all chips of a slice, each as many as the others."""
+        """Return whether the processes divide the chips of a slice evenly among them."""
         return math.prod(self.process_grid) * math.prod(self.process_bounds) == self.chips
 
     def __str__(self) -> str:

@@ -108,14 +108,14 @@ def _versions(comparison: Comparison) -> Iterator[str]:
 
 
 def counts(comparison: Comparison) -> str:
-    """How many cases have each verdict that occurs."""
+    """Say how many cases have each verdict that occurs."""
     named = [text for v in VERDICTS if (text := comparison.counted(v))]
     more = len(undecided_of(comparison))
     return ", ".join(named or ["no case"]) + (f" ({more} undecided)" if more else "")
 
 
 def left_out(comparison: Comparison) -> str:
-    """How many of the unchanged and the failing cases the base was not asked; "" for none."""
+    """Say how many unchanged and failing cases were not run on the base; "" if none."""
     counts = {
         verdict: sum(case.key in comparison.not_run_on_base for case in comparison.of(verdict))
         for verdict in (Verdict.UNCHANGED, Verdict.STILL_FAILING)
@@ -150,7 +150,7 @@ def rested(comparison: Comparison) -> str:
 
 
 def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Each component's version on the base and on the candidate, and which wheel it is from."""
+    """Yield each component with its version and wheel on the base and on the candidate."""
     base, candidate = comparison.base, comparison.candidate
     names = (*base.versions, *candidate.versions, *base.wheels, *candidate.wheels)
     for name in dict.fromkeys(names):

@@ -1,4 +1,4 @@
-"""What GitHub shows: Markdown, and annotations beside a file of a pull request.
+"""Markup for GitHub: Markdown, and annotations on the files of a pull request.
 
 Text of unknown origin has no effect in either: no markup, no link, no mention, no other command.
 """
@@ -58,7 +58,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def annotation(level: str, case: str, title: str, text: str) -> str:
-    """One line; ``level`` is error or warning. Its text can't begin another command."""
+    """Return the command, one line; ``level`` is error or warning. The text is escaped."""
     file = file_of(case)
     place = f"file={_property(file)}," if file.endswith(".py") else ""
     return f"::{level} {place}title={_property(title)}::{_data(text)}"

@@ -68,7 +68,7 @@ def _causes(verdicts: Verdicts) -> Iterator[str]:
 
 
 def head(verdict: Finding) -> str:
-    """Where it went wrong and whose issue it is, in a few words."""
+    """Say in a few words where the case went wrong, and which issues cover it."""
     if verdict.verdict == Verdict.SLOWER:
         (rise,) = verdict.costs
         was, now = (f"{value:.4g} {rise.unit}".strip() for value in (rise.was, rise.now))
@@ -85,7 +85,7 @@ def failure(verdict: Finding) -> str:
 
 
 def since(verdict: Finding, verdicts: Verdicts) -> str:
-    """With which run it began, and which components changed with that run."""
+    """Say with which run the finding began, and which components changed with that run."""
     if verdict.verdict == Verdict.MISSING:
         return f"last in {verdict.before}"
     if verdict.verdict in (Verdict.REGRESSED, Verdict.FIXED):
@@ -98,7 +98,7 @@ def since(verdict: Finding, verdicts: Verdicts) -> str:
 
 
 def counts(verdicts: Verdicts) -> str:
-    """How many cases have each verdict that occurs."""
+    """Say how many cases have each verdict that occurs."""
     named = [text for verdict in NIGHTLY if (text := verdicts.counted(verdict))]
     return ", ".join(named) or "nothing new"
 

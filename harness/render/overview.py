@@ -32,7 +32,7 @@ _INDENT = 2
 
 @dataclass(frozen=True)
 class OverviewLine:
-    """One line of a table: a title, issues, and a cell for each stack."""
+    """Line of a table: a title, issues, and a cell for each stack."""
 
     title: str
     issues: tuple[str, ...]
@@ -110,7 +110,7 @@ def _counted(step: Comparison) -> str:
 
 
 def _grid(names: Sequence[str], table: Iterator[OverviewLine]) -> Iterator[str]:
-    """Each line's title above its cells; as many stacks side by side as fit."""
+    """Yield each line's title, then its cells; as many stacks side by side as fit."""
     lines = list(table)
     width = max(map(len, [*names, *(cell for line in lines for cell in line.cells)]), default=0) + 2
     width = min(width, WIDTH - _INDENT)

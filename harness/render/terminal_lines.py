@@ -1,4 +1,4 @@
-"""What every result in the terminal is made of: headings, and lines that fit."""
+"""Building blocks of all results in the terminal: headings, and lines that fit."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Bundle:
                 self.require(meaning.target, meaning.spelling, module.name)
 
     def _has_own_bases_only(self, module: Module, node: cst.ClassDef) -> bool:
-        """Whether nobody but the script calls its methods: it has no base from elsewhere."""
+        """Return whether all bases are in the script, so only the script calls its methods."""
         for base in node.bases:
             meaning = None
             if isinstance(base.value, cst.Name):

@@ -70,7 +70,7 @@ def _files(text: str) -> list[str]:
 
 
 def _test_files(folder: Path) -> Iterator[str]:
-    """As pytest looks for them: not in hidden folders, nor in virtual environments."""
+    """Yield the test files as pytest finds them; skip hidden folders and virtual environments."""
     for path in folder.iterdir():
         if path.name.startswith(".") or (path / "pyvenv.cfg").exists():
             continue

@@ -29,7 +29,7 @@ _TEMPORARY = re.compile(r"/\S+|0x[0-9a-fA-F]+|\b\w+(\.\w+)*\.(?=[A-Za-z_]\w*'>)"
 
 @dataclass(frozen=True)
 class Ending:
-    """How a case or a script ended: ``kind``, the signal of a crash, a failure's message."""
+    """End of a case or a script: ``kind``, the signal of a crash, a failure's message."""
 
     kind: Kind
     message: str = ""

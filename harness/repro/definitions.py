@@ -15,7 +15,7 @@ from harness.repro.source import Module, Statement
 
 
 def definitions(bundle: Bundle, last: str) -> str:
-    """All statements: modules after those that they import, ``last`` at the end."""
+    """Return the code of all statements: imported modules first, module ``last`` at the end."""
     result, after_block = "", True
     for name in _order(bundle, last):
         units = [unit for unit in bundle.units.values() if unit.module.name == name]

@@ -1,4 +1,4 @@
-"""What is taken out of a definition on its way into a script: markers, fixtures, annotations."""
+"""Edits of a definition for a script: markers, fixtures and annotations are removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Change = Callable[[Any], cst.CSTNode | cst.RemovalSentinel]
 
 @dataclass
 class Plan:
-    """What becomes of one statement."""
+    """Edits to make to one statement."""
 
     changes: defaultdict[cst.CSTNode, list[Change]] = field(
         default_factory=lambda: defaultdict(list)
@@ -129,7 +129,7 @@ def _without_request(
 
 
 def is_mark(module: Module, decorator: cst.BaseExpression) -> bool:
-    """Whether it is a pytest marker, by its own name or by one that the module gives it."""
+    """Return whether a decorator is a pytest marker, under any name in the module."""
     text = module.code(decorator)
     if text.startswith("pytest.mark."):
         return True
@@ -140,7 +140,7 @@ def is_mark(module: Module, decorator: cst.BaseExpression) -> bool:
 
 
 def yields(function: cst.CSTNode) -> bool:
-    """Whether it, or a function inside of it, is a generator."""
+    """Return whether the function, or a function inside it, is a generator."""
     return bool(find(function, cst.Yield))
 
 
@@ -192,7 +192,7 @@ _EQUAL = cst.AssignEqual(_NO_SPACE, _NO_SPACE)
 def _with_short_head(
     module: Module, original: cst.FunctionDef, now: cst.FunctionDef
 ) -> cst.FunctionDef:
-    """With its head, which lost its annotations, on one line if it fits."""
+    """Put the head of the function, now without annotations, on one line if it fits."""
     short = now.with_changes(whitespace_before_params=_NO_SPACE, params=_joined(now.params))
     head = module.code(short.with_changes(decorators=[], leading_lines=[], body=_EMPTY))
     indent, node = 0, module.parents[original]

@@ -13,7 +13,7 @@ Bound = tuple[str, Imported]  # an import and the name that a module gives it
 def names_of_imports(
     imports: Iterable[Bound], taken: Collection[str], everywhere: Collection[str]
 ) -> dict[Bound, str]:
-    """Each import's name: its own where that is free, one name for one thing.
+    """Choose a name for each import: its own if that is free; the same object has one name.
 
     ``taken`` are names that mean something else, ``everywhere`` all that occur in any function.
     """
@@ -33,7 +33,7 @@ def names_of_imports(
 def names_of_definitions(
     refs: Mapping[Ref, str], first: str, taken: Collection[str], everywhere: Collection[str]
 ) -> dict[Ref, str]:
-    """Each definition's name: the one asked for, or its own; module ``first`` chooses first."""
+    """Choose the definitions' names: as requested, or their own; module ``first`` goes first."""
     names: dict[Ref, str] = {}
     for ref in sorted(refs, key=lambda ref: ref.module != first):
         other = f"{ref.module.rpartition('.')[2]}_{ref.name.lstrip('_')}"

@@ -1,4 +1,4 @@
-"""What stands before a script's imports: metadata, what it is about, and the environment."""
+"""Code before a script's imports: metadata, a comment on the case, and the environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RUN_MODIFIED = "python FILE, where these are installed as they were when the ca
 
 @dataclass(frozen=True)
 class About:
-    """What the comment at the top says."""
+    """Contents of the comment at the top of a script."""
 
     case: Case
     expected: str

@@ -1,4 +1,4 @@
-"""How a script looks: imports in groups, no notes to checkers."""
+"""Layout of a script: imports in groups, no comments for linters and type checkers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _kind(name: str) -> tuple[int, str]:
 
 
 def without_notes(text: str) -> str:
-    """Without comments that only checkers read."""
+    """Return the text without the comments that are for linters and type checkers."""
     lines = text.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and _NOTES.match(token.string):

@@ -22,5 +22,5 @@ def walk(node: cst.CSTNode, removed: Collection[cst.CSTNode] = ()) -> Iterator[c
 
 
 def find(node: cst.CSTNode, kind: type[N]) -> list[N]:
-    """All of that kind, in the order in which they begin."""
+    """Return the nodes of that kind, in the order in which they begin."""
     return [inner for inner in walk(node) if isinstance(inner, kind)]

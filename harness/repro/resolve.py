@@ -1,4 +1,4 @@
-"""What a global name stands for: a definition that goes into the script, or an import."""
+"""Resolve global names, each to a definition that goes into the script or to an import."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Target = Ref | Imported
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a use stands for, the expression that says so, and the name to prefer for it."""
+    """Meaning of a use: the target, the expression that names it, and the name to prefer."""
 
     target: Target
     node: cst.Name | cst.Attribute
@@ -32,7 +32,7 @@ class Meaning:
 
 
 def meaning(sources: Sources, module: Module, use: Use) -> Meaning | None:
-    """None for a builtin, and for what Python sets in every module.
+    """Resolve a use; return None for a builtin, or a name that Python sets in every module.
 
     Raises BadInputError for what a script can't have: ``__file__``, a module as a value.
     """

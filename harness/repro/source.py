@@ -48,7 +48,7 @@ _KEPT = ("isolation", "lanes", "plugin", "session", "commands", "fixtures")
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import binds a name to: a module, or an attribute of it.
+    """Target to which an import binds a name: a module, or an attribute of it.
 
     ``root`` is ``import a.b``, which binds ``a``.
     """
@@ -64,7 +64,7 @@ class Imported:
 
 
 class Module:
-    """One module: nothing of it is executed."""
+    """Module read from its source, without executing it."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path = name, path
@@ -90,9 +90,9 @@ class Module:
 
     @cached_property
     def global_names(self) -> dict[cst.Name, Import | None]:
-        """All names that stand for something of the module's level, builtins included.
+        """Return the nodes whose names refer to a global of the module or to a builtin.
 
-        For a name that an import inside a function binds, that import.
+        The value is the import inside a function that binds the name, or None.
         """
         names: dict[cst.Name, Import | None] = {}
         for statement in find(self.tree, cst.Global):
@@ -122,7 +122,7 @@ class Module:
         return imports
 
     def roots(self, name: str) -> list[Imported]:
-        """All of ``import name``, ``import name.a``, ... at the module's level."""
+        """Return the imports ``import name``, ``import name.a``, ... at the module's level."""
         nodes = [node for node in imports_in(self.tree.body) if isinstance(node, cst.Import)]
         bindings = [imported for node in nodes for imported in self._bound_by(node)]
         return [i for bound, i in bindings if i.root and bound == name]
@@ -225,7 +225,7 @@ class Sources:
         self._modules: dict[str, Module] = {}
 
     def is_local(self, name: str) -> bool:
-        """Whether a script takes what it needs of the module instead of importing it."""
+        """Return whether a script copies code from the module instead of importing it."""
         if name.split(".", maxsplit=1)[0] == "harness":
             return True
         path = _path(name)
@@ -252,7 +252,7 @@ class Sources:
         return self._modules[name]
 
     def is_module(self, name: str) -> bool:
-        """Whether a module of that name is there."""
+        """Return whether a module of that name exists."""
         return name in sys.modules or _path(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""What a script does: the case's fixtures in their order, then its body."""
+"""Steps of a script: the case's fixtures in their order, then its body."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass
 class Steps:
-    """All steps, made while the bundle learns what they need."""
+    """Steps of a script; making them adds the code that they need to the bundle."""
 
     bundle: Bundle
     item: pytest.Function
@@ -64,14 +64,14 @@ class Steps:
         self.bundle.finish()
 
     def _is_parameter(self, name: str) -> bool:
-        """Whether the name is a value of ``parametrize``, and no fixture."""
+        """Return whether the name is a value of ``parametrize``, not a fixture."""
         if name not in self.item.callspec.params or name == "xla_target":
             return False
         definitions = self.item._fixtureinfo.name2fixturedefs.get(name)
         return not definitions or definitions[-1].func.__name__ == _DIRECT
 
     def _test(self) -> tuple[Expression, list[str]]:
-        """How the test is called, and its parameters."""
+        """Return the expression that calls the test, and the names of its parameters."""
         item = self.item
         module = self.bundle.sources.module(item.module.__name__)
         classes = [node.name for node in item.listchain() if isinstance(node, pytest.Class)]

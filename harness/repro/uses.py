@@ -1,4 +1,4 @@
-"""Which names of a piece of source are global to its module."""
+"""Uses of global names in a piece of source."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Use:
 
 
 class UsesReader:
-    """What is read in a node, apart from the nodes that are ``removed`` from it.
+    """Reader of the global names that a node uses, outside the ``removed`` nodes in it.
 
-    ``words`` are all attributes and texts: what may name a method.
+    ``words`` are all attributes and strings, which may be names of methods.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ def _imported(bundle: Bundle, module: Module, name: str) -> Named | None:
 
 
 def _parametrizations(bundle: Bundle, item: pytest.Function) -> list[tuple[Module, cst.Call]]:
-    """All ``parametrize(...)`` above the function and its classes, with the modules they are in."""
+    """Return each ``parametrize(...)`` of the function and its classes, with its module."""
     module = bundle.sources.module(item.module.__name__)
     names = [item.originalname]
     names += [node.name for node in item.listchain() if isinstance(node, pytest.Class)]

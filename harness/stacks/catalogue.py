@@ -132,7 +132,7 @@ class _Folder:
 
     @cached_property
     def stacks(self) -> list[Stack]:
-        """All of the folder, by framework, its version and torch's. Raises BadInputError."""
+        """Return the folder's stacks, sorted by ``Stack.order``. Raises BadInputError."""
         return sorted(map(self.named, self.paths), key=lambda stack: stack.order)
 
     def named(self, name: str, below: tuple[str, ...] = ()) -> Stack:

@@ -1,4 +1,4 @@
-"""What this machine lacks, and whether an environment's pins fit together; nothing is imported."""
+"""Check this machine, and an environment's packages for compatibility; nothing is imported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNSURE = timedelta(days=7)  # after the day from which jax takes libtpu to be n
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the answer; ``remedy`` is how to get what is missing, "" if nothing is."""
+    """Result of one check; ``remedy`` is how to get what is missing, "" if nothing is."""
 
     subject: str
     value: str
@@ -101,13 +101,13 @@ def _tpu() -> Check:
 
 
 def fit(python: Path) -> Iterator[Check]:
-    """Whether the packages beside an interpreter fit together, read from their metadata."""
+    """Check from their metadata that the packages of an interpreter are compatible."""
     folder = next((python.parent.parent / "lib").glob("python3*/site-packages"))
     yield from packages_fit(folder)
 
 
 def packages_fit(folder: Path) -> Iterator[Check]:
-    """As ``fit``, for a folder of installed packages."""
+    """Check from their metadata that the packages in a folder are compatible."""
     every = distributions(path=[str(folder)])
     packages: dict[str, Distribution] = {canonicalize_name(d.metadata["Name"]): d for d in every}
     yield from _torch(packages)
@@ -209,7 +209,7 @@ def mosaic_guard(folder: Path) -> date | None:
 
 
 def here() -> Iterator[Check]:
-    """Whether the packages of this very environment fit together."""
+    """Check that this environment's packages are compatible."""
     spec = find_spec("torch_xla") or find_spec("torch_tpu") or find_spec("jax")
     if spec is not None and spec.origin is not None:
         yield from packages_fit(Path(spec.origin).parents[1])

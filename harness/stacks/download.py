@@ -48,7 +48,7 @@ def download(addresses: Sequence[str], folder: Path, newest: date, days: int) ->
 
 
 def _all(addresses: Sequence[str], folder: Path, day: date) -> Iterator[Path]:
-    """Those that there are of one day, up to the first that is missing."""
+    """Yield the downloaded files of one day, up to the first that is missing."""
     for address in addresses:
         path = folder / _name(address, day)
         if not _fetched(address.replace(PLACE, f"{day:%Y%m%d}"), path):

@@ -47,12 +47,12 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Python interpreter of the environment."""
         return self.folder / "bin" / "python"
 
     @property
     def manifest(self) -> dict[str, object]:
-        """What was written when it was done: stack, python, packages, wheels and the like."""
+        """Data written when the environment was complete: stack, python, packages, wheels, ..."""
         path = self.folder / _MANIFEST
         try:
             data = json.loads(read_text(path))
@@ -85,7 +85,7 @@ class Environments:
         return Environment(folder) if (folder / _MANIFEST).exists() else None
 
     def all(self) -> list[Environment]:
-        """Every environment there is, of whatever stack."""
+        """Return all complete environments, of every stack."""
         manifests = sorted(self._folder.glob(f"*/{_MANIFEST}"))
         return [Environment(path.parent) for path in manifests]
 

@@ -24,7 +24,7 @@ DISK = 8  # GB, where a stack's file says nothing
 
 @dataclass(frozen=True)
 class Stack:
-    """One stack. A pin is a version, a specifier such as ``<2``, or the path of a wheel."""
+    """Named set of pins. A pin is a version, a specifier such as ``<2``, or the path of a wheel."""
 
     name: str
     python: str  # 3.11 or 3.11.7
@@ -39,12 +39,12 @@ class Stack:
 
     @property
     def slug(self) -> str:
-        """Its name as a file's: what shells and artifact stores don't take is replaced."""
+        """Name for files, without the characters that shells and artifact stores reject."""
         return re.sub(r"[^\w.+=-]+", "_", self.name)
 
     @property
     def requirements(self) -> list[str]:
-        """Its pins as PEP 508 requirements, a wheel's path as the version that it is."""
+        """Return the pins as PEP 508 requirements; for a wheel, its version."""
         return [_requirement(self, name, pin) for name, pin in self.pins.items()]
 
     def check(self) -> None:
@@ -74,20 +74,20 @@ class Stack:
 
     @property
     def folders(self) -> list[Path]:
-        """Where uv looks for wheels besides the index."""
+        """Folders in which uv looks for wheels, in addition to the index."""
         wheels = [Path(pin).parent for pin in self.pins.values() if pin.endswith(".whl")]
         return sorted({*wheels, *([self.folder] if self.folder else [])})
 
     @property
     def version(self) -> Version:
-        """Its framework's version; 0 without one."""
+        """Version of the framework, else the one in the stack's name, else 0."""
         return self._version_of(self.framework) or _parsed(self.name) or Version("0")
 
     @property
     def order(self) -> tuple[int, Version, Version, str]:
-        """Where it stands among others: of torch_xla, then of torch_tpu, then of jax alone.
+        """Sort key of the stack: torch_xla first, then torch_tpu, then jax alone.
 
-        Stacks of one version follow each other by torch, of which torch_tpu takes several.
+        Stacks of the same version are sorted by torch, as torch_tpu supports several of them.
         """
         place = LEADING.index(self.framework) if self.framework else 0
         return place, self.version, self._version_of("torch") or Version("0"), self.name

@@ -1,4 +1,4 @@
-"""In place of ``harness.oracles.gloo``."""
+"""Stand-in for ``harness.oracles.gloo``."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""In place of ``harness.ir.parse``: for one jaxlib, whose groups are lists of devices."""
+"""Stand-in for ``harness.ir.parse``: for one jaxlib, whose groups are lists of devices."""
 
 from collections.abc import Iterator
 from typing import Any

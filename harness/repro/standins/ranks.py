@@ -1,4 +1,4 @@
-"""In place of ``harness.isolation.ranks``."""
+"""Stand-in for ``harness.isolation.ranks``."""
 
 import multiprocessing
 import pickle

@@ -1,4 +1,4 @@
-"""In place of ``harness.oracles.replicas``: for one jaxlib, whose clients have any devices."""
+"""Stand-in for ``harness.oracles.replicas``: for one jaxlib, whose clients have any devices."""
 
 from collections.abc import Sequence
 from typing import Any
