@@ -1,4 +1,4 @@
-"""What must stand in the environment when a framework is imported, long before a case is known.
+"""Environment variables that must be set when a framework is imported, before any case is known.
 
 torch_tpu loads the library of the TPU when it is imported, and torch imports torch_tpu. The library
 stays loaded in every process that is forked later, so it has to be the plugin from the start.

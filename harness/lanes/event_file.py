@@ -18,7 +18,7 @@ _FIXED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class EventFile:
-    """One log, in memory: a full disk is nothing to it, and it can't be cut.
+    """Event log in memory: a full disk does not affect it, and nobody can truncate it.
 
     Other processes open it, and the ledger of what they wrote, by the path of this process's
     descriptors. Where ``XLA_HARNESS_EVENTS_FOLDER`` names a folder, the log is a file that stays

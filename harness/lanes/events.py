@@ -1,4 +1,4 @@
-"""What the plugin wrote down: clients, compilations, executions and kernels of all processes."""
+"""Read the plugin's event log: clients, compilations, executions and kernels of all processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that a process asked of the plugin.
+    """Entry of the plugin's event log, such as a compilation that a process requested.
 
     ``kind`` is ``client``, ``discovered``, ``undiscovered``, ``compile``, ``reuse`` (of what
     another rank has compiled), ``option`` (one that has no effect on the virtual TPU),
@@ -97,7 +97,7 @@ class Events:
 
     @property
     def kernel_fault(self) -> str:
-        """What a Pallas kernel did wrong while it ran, the worst thing first; "" for nothing."""
+        """Describe the worst fault of a Pallas kernel while it ran; return "" if there was none."""
         worst = min(
             self.of("fault"), key=lambda event: list(_FAULTS).index(event.fault), default=None
         )
@@ -105,7 +105,7 @@ class Events:
 
     @property
     def planted(self) -> dict[str, str]:
-        """How many programs had a fault, and were compiled, refused or executed with it."""
+        """Return how many programs with a planted fault were compiled, refused and executed."""
         stages = Counter(event.stage for event in self.of("plant"))
         return {
             "faults_planted": str(stages["taken"] or ""),
@@ -156,7 +156,7 @@ class Events:
 
 
 class EventLog:
-    """What the plugin appends to a file from now on."""
+    """Events that the plugin appends to a file from now on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""What the harness has to know of a lane."""
+"""Interface that every lane implements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.model.topology import Topology
 
 
 class Lane(Protocol):
-    """How one kind of device is set up; no method starts a client or a thread."""
+    """Lane: sets up one kind of device. No method starts a client or a thread."""
 
     name: str
     counts_events: bool
@@ -24,7 +24,7 @@ class Lane(Protocol):
 
     @property
     def default_topology(self) -> Topology:
-        """Of a case that names the lane and no topology."""
+        """The topology of a case that names the lane and no topology."""
         ...
 
     def check(self, topology: Topology) -> None:
@@ -57,7 +57,7 @@ class Lane(Protocol):
         """
 
     def unproven(self, process: Events, case: Events) -> str:
-        """Why a pass would say nothing about the lane, or "".
+        """Explain why a pass would prove nothing about the lane, or return "".
 
         ``process`` are the events of the test's whole process, ``case`` those of the test alone.
         """

@@ -1,4 +1,4 @@
-"""Which devices a collective of an HLO module brings together, however the module writes it."""
+"""Find the devices that a collective of an HLO module groups, in any of HLO's notations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the harness has to know of a kind of device."""
+"""Description of a kind of device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Bounds = tuple[int, int, int]  # along x, y and z
 
 
 class JobLayout(Protocol):
-    """How a job's processes divide its chips; a topology is one."""
+    """Layout of a job: how processes divide its chips. A topology is one."""
 
     @property
     def slices(self) -> int:
@@ -23,7 +23,7 @@ class JobLayout(Protocol):
 
     @property
     def processes(self) -> str:
-        """What has a process of its own; "" if one process has all slices."""
+        """The unit that has a process of its own; "" if one process has all slices."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class JobLayout(Protocol):
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation of a platform's devices, as the vendor's runtime describes it.
+    """Generation of a platform's devices, as the vendor's runtime describes it.
 
     A chip is so many ``devices``, each of so many ``cores``.
     """
@@ -68,7 +68,7 @@ class Generation:
         return f"{self.accelerator}-{chips * self._counted_of_a_chip}"
 
     def chips(self, counted: int) -> int:
-        """Of the slice whose accelerator type ends with that number."""
+        """Return the chips of a slice whose accelerator type ends with that number."""
         return counted // self._counted_of_a_chip
 
     @property
@@ -81,7 +81,7 @@ class Generation:
         return self.cores * self.devices if self.counts_cores else 1
 
     def hosts(self, chips: int, on_host: int = 0) -> int:
-        """Of a slice of so many chips, ``on_host`` chips each (0: as the generation has).
+        """Return the hosts of a slice of ``chips``, with ``on_host`` each (0: the generation's).
 
         Raises ValueError when they are no whole number of hosts.
         """

@@ -1,4 +1,4 @@
-"""What a session leaves when its cases have run: report, golden compilations and exit code."""
+"""Close a session when its cases have run: write report, golden compilations and exit code."""
 
 from __future__ import annotations
 

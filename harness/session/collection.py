@@ -1,4 +1,4 @@
-"""Which of the collected tests are cases, and which of those run here."""
+"""Determine which of the collected tests are cases, and which of those run here."""
 
 from __future__ import annotations
 

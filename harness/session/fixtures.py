@@ -30,7 +30,7 @@ GOLDEN: pytest.StashKey[Golden | None] = pytest.StashKey()
 
 
 class StartRuntime(Protocol):
-    """What the fixture ``start_runtime`` gives."""
+    """Function that the fixture ``start_runtime`` returns."""
 
     def __call__(self, *, spmd: bool) -> None:
         """Start under SPMD, or without it with one device for each replica.

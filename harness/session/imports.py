@@ -1,4 +1,4 @@
-"""How test files are imported: by this process, or only by the ones that it forks."""
+"""Decide whether this process imports a test file, or only the processes that it forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to run, without running it."""
+"""List the tests and cases that could run, without running them."""
 
 from __future__ import annotations
 

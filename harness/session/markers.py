@@ -73,7 +73,7 @@ def _divided(size: Topology, processes: pytest.Mark | None) -> list[Topology]:
 
 
 def _asked(size: Topology, frameworks: pytest.Mark | None) -> list[tuple[str, Topology]]:
-    """Each framework's name, and the topology as its processes divide it."""
+    """Return each framework's name, and the topology as its processes divide it."""
     if frameworks is None:
         return [("", size)]
     if not frameworks.args:

@@ -30,7 +30,7 @@ _MIB, _KIB = 1 << 20, 1 << 10
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Where cases run, how each is kept apart, and what is expected of them."""
+    """Add the options for where cases run, how each is isolated, and what is expected of them."""
     where = parser.getgroup("xla-harness: where cases run")
     where.addoption(
         "--lane",
@@ -237,7 +237,7 @@ class Settings:
         return None
 
     def place(self, target: Target) -> Target:
-        """Where a case of that target runs: on the hardware, if that was asked for."""
+        """Return where a case of that target runs: on the hardware, if that was requested."""
         return target if self.hardware is None else replace(target, lane=self.lanes[0])
 
     def check_named_platforms(self, lane: Lane, topology: Topology) -> None:
@@ -245,7 +245,7 @@ class Settings:
         check_named_platforms(lane, topology, self.environment, is_chosen=self.is_chosen)
 
     def plain_target(self) -> Target | None:
-        """Where tests without ``lanes`` run: nowhere of ours unless ``--lane`` is given.
+        """Return where tests without ``lanes`` run; return None unless ``--lane`` is given.
 
         Raises BadInputError when several lanes or topologies are chosen.
         """

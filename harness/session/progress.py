@@ -21,7 +21,7 @@ _LINE_SECONDS = 20.0
 
 
 class Progress:
-    """One line for cases and plain tests, redrawn on a terminal and repeated in a log."""
+    """Progress of cases and plain tests: a line, redrawn on a terminal and repeated in a log."""
 
     def __init__(self) -> None:
         self.total = 0

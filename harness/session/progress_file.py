@@ -1,4 +1,4 @@
-"""How far a run is, in a file for the process that started it."""
+"""Report a run's progress in a file, for the process that started the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One case's record: what its reports carry to the terminal, to pytest-xdist and to JUnit."""
+"""Record of a case, which its reports carry to the terminal, to pytest-xdist and to JUnit."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ class Record(Message):
 
     @property
     def cause(self) -> Cause:
-        """Why the case is bad. That of an unexpected pass is the entry that can go."""
+        """Cause for which the case is bad; for an unexpected pass, the entry that can go."""
         return Cause(self.layer, self.signature or signature_of(self.id, self.outcome_detail))
 
     @property
     def headline(self) -> str:
-        """What went wrong, in one line; of an unexpected pass, which entry can go."""
+        """Line that says what went wrong; for an unexpected pass, which entry can go."""
         return headline(self.failure or self.outcome_detail)
 
     def properties(self) -> list[tuple[str, str]]:
@@ -195,7 +195,7 @@ def _with_cause(item: pytest.Item, run: ItemResult, raw: Outcome) -> Outcome:
 
 
 def is_ours(report: pytest.TestReport) -> bool:
-    """Whether the report is a phase of a case."""
+    """Return whether the report is a phase of a case."""
     return hasattr(report, _ATTRIBUTE)
 
 

@@ -1,4 +1,4 @@
-"""From what a case's process left to pytest's reports, and from reports to one outcome."""
+"""Turn what a case's process left into pytest's reports, and reports into one outcome."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def keep_layer(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
 
 
 def has_result(reports: Sequence[pytest.TestReport]) -> bool:
-    """Whether they say how the test itself ended, or why it was not run."""
+    """Return whether the reports say how the test itself ended, or why it was not run."""
     return any(report.when == "call" or not report.passed for report in reports)
 
 
@@ -176,7 +176,7 @@ def unseen(
 
 
 def skip_reason(report: pytest.TestReport) -> str:
-    """Why a skipped report says it was skipped."""
+    """Return the reason that a skipped test's report states."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     return report.longreprtext

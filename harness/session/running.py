@@ -38,7 +38,7 @@ class Running:
 
     @property
     def in_child(self) -> bool:
-        """Whether this is a case's own process."""
+        """Return whether this is a case's own process."""
         return os.getpid() != self._pid
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:

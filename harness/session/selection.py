@@ -1,4 +1,4 @@
-"""Which of the collected cases run: those of a file, or one shard of several."""
+"""Select which of the collected cases run: those of a file, or one shard of several."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shard:
 def shards(
     cases: Iterable[tuple[str, str]], durations: Durations, count: int
 ) -> list[dict[str, float]]:
-    """Each shard's case ids with their expected seconds.
+    """Divide the cases into shards; return each shard's case ids with their expected seconds.
 
     ``cases`` are pairs of id and lane. The longest goes first, always to the shard with the least
     to do, so that all end together; the order in which the cases come does not matter. A case

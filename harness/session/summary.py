@@ -43,7 +43,7 @@ def lines(
     *,
     full: bool = False,
 ) -> Iterator[Line]:
-    """Each line with its markup; with ``full`` every unexpected case is named."""
+    """Yield the summary's lines with their markup; with ``full``, name every unexpected case."""
     yield from _unexpected([r for r in records if r.kind.is_bad], width, full=full)
     yield from _stale(collected.unmatched, width)
     if not records:

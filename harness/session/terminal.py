@@ -1,4 +1,4 @@
-"""What a person sees: one line of progress while cases run, and a summary that says what to do."""
+"""Terminal output: a line of progress while cases run, and a summary that says what to do."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Terminal:
 
     @property
     def _full(self) -> bool:
-        """Whether every failure is to be shown, and not one of each cause."""
+        """Return whether to show every failure, and not only one of each cause."""
         return bool(self._config.getoption("full")) or self._reporter.verbosity > 1
 
     @property

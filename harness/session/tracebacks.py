@@ -61,7 +61,7 @@ def folded(reporter: TerminalReporter, records: Sequence[Record]) -> Iterator[No
 def _alike(
     lists: Mapping[str, Sequence[BaseReport]], records: Sequence[Record]
 ) -> dict[int, list[BaseReport]]:
-    """By the identity of a report whose traceback is printed: those that only are named."""
+    """Map the ``id()`` of each report whose traceback is printed to those that are only named."""
     keys = {record.id: record.cause for record in records}
     failures = Counter(report.nodeid for reports in lists.values() for report in reports)
     first: dict[tuple[object, ...], BaseReport] = {}

@@ -1,4 +1,4 @@
-"""How many workers of pytest-xdist a run has whose command line names none: ini xla_workers."""
+"""Choose the number of pytest-xdist workers if the command line names none: ini xla_workers."""
 
 from __future__ import annotations
 

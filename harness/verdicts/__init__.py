@@ -1,4 +1,4 @@
-"""What has changed: the rules about a history, in SQL, and the comparison of two stacks.
+"""Find what has changed: rules about a history, in SQL, and the comparison of two stacks.
 
 ``words`` has every verdict and what it means; ``sql/`` has a statement for each rule, ``rules`` the
 views that they read, and ``nightly`` runs them. ``compare`` and ``comparison`` compare two stacks,

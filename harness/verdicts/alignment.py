@@ -1,4 +1,4 @@
-"""Which case of one side is which of the other when the two sides ask two frameworks."""
+"""Match the cases of a comparison's two sides when these ask two different frameworks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.verdicts.comparison import Move, Side
 
 
 class Asked(Protocol):
-    """Where a case ran, and the framework that it asked; "" if only one can be asked."""
+    """Place where a case ran, and the framework that it asked; "" if only one can be asked."""
 
     @property
     def lane(self) -> str: ...
@@ -99,7 +99,7 @@ def _named(
     name_of: Callable[[str, Asked], str],
     paired: Collection[str],
 ) -> Mapping[str, str]:
-    """Of what the framework is asked and has no pair yet: the first id with each name."""
+    """Map each name to its first id, among the framework's cases that have no pair yet."""
     ids = [id_ for id_, each in side.items() if each.framework == framework]
     return {name_of(id_, side[id_]): id_ for id_ in sorted(ids, reverse=True) if id_ not in paired}
 

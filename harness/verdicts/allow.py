@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a list allows of a comparison."""
+    """Cases of a comparison that a list of allowed ones covers, and the list's stale entries."""
 
     entries: Mapping[str, AllowEntry]  # by the case's key
     stale: tuple[AllowEntry, ...]  # those that allow nothing of it
 
 
 def apply(entries: tuple[AllowEntry, ...], comparison: Comparison) -> Allowed:
-    """Which cases are signed off. Raises BadInputError when two entries allow one case."""
+    """Return which cases are signed off. Raise BadInputError if two entries allow one case."""
     by_case: dict[str, AllowEntry] = {}
     used = set()
     for case in comparison.of(*REFUSALS):

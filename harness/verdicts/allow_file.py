@@ -19,7 +19,7 @@ from harness.verdicts.words import REFUSALS
 
 
 class AllowEntry(Table):
-    """One ``[[allow]]``. ``cases`` are ids or keys; only ``*`` and ``?`` are special in them."""
+    """Entry ``[[allow]]``. ``cases`` are ids or keys; only ``*`` and ``?`` are special in them."""
 
     cases: tuple[Text, ...] = Field(
         description="a list of case ids, with * and ?", strict=False, min_length=1
@@ -45,7 +45,7 @@ class AllowEntry(Table):
         return [glob_pattern(case) for case in self.cases]
 
     def allows(self, case: Finding) -> bool:
-        """Whether it is about this case and this verdict."""
+        """Return whether the entry is about this case and its verdict."""
         return case.verdict == self.verdict and any(
             pattern.fullmatch(name) for pattern in self._patterns for name in {case.key, *case.ids}
         )

@@ -71,7 +71,7 @@ def _in_order(cases: Iterable[Finding]) -> tuple[Finding, ...]:
 
 @dataclass(frozen=True)
 class Decision:
-    """How ``xla-harness qualify`` ends, and why, in a sentence."""
+    """Result of ``xla-harness qualify``: its exit code, and the reason in a sentence."""
 
     exit_code: int
     sentence: str
@@ -193,7 +193,7 @@ def _broken(runs: Sequence[Result]) -> Result | None:
 
 
 def _cause(candidate: Sequence[Result], after: Side, case: Result) -> str:
-    """Why the candidate has no answer."""
+    """Return why the candidate has no answer for the case."""
     if candidate:
         return first_line(f"skipped: {candidate[0].message}")
     return after.why_missing(case)

@@ -23,7 +23,7 @@ DIFFERS = (Verdict.REGRESSED, Verdict.FIXED, Verdict.FLAKY)
 
 @dataclass(frozen=True)
 class Side:
-    """All that was run on one stack, its lanes, its shards and its reruns, by the case's key."""
+    """Side of a comparison: all runs of one stack, of every lane, shard and rerun, by case key."""
 
     name: str  # the stack's, else its framework's version
     versions: Mapping[str, str]
@@ -34,7 +34,7 @@ class Side:
 
     @property
     def measured(self) -> int:
-        """How many cases ran to an answer at least once."""
+        """Number of cases that ran to an answer at least once."""
         return sum(any(run.measured for run in runs) for runs in self.runs.values())
 
     def framework_of(self, key: str) -> str:
@@ -42,7 +42,7 @@ class Side:
         return next((run.framework for run in self.runs.get(key, ())), "")
 
     def why_missing(self, case: Result) -> str:
-        """Why there is no run of a case that the other stack has."""
+        """Return why this stack has no run of a case that the other stack has."""
         file = file_of(case.id)
         if file in self.uncollected:
             return self.uncollected[file]
@@ -85,7 +85,7 @@ def side(reports: Sequence[Report], reruns: Sequence[Report] = ()) -> Side:
 
 @dataclass(frozen=True)
 class Open:
-    """What a comparison still waits for; false once it is final."""
+    """Work that a comparison still waits for; false once it is final."""
 
     cases: bool = False  # whether all but the quick cases are still to run
     reruns: int = 0  # cases that will be rerun
@@ -106,7 +106,7 @@ class Open:
 
 
 class Move(NamedTuple):
-    """From the framework that the base asks to the one that the candidate asks."""
+    """Change of framework, from the one that the base asks to the candidate's."""
 
     base: str
     candidate: str
@@ -117,7 +117,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Findings):
-    """All cases of both sides, each with its verdict."""
+    """Comparison of two stacks: all cases of both sides, each with its verdict."""
 
     base: Side
     candidate: Side
@@ -128,7 +128,7 @@ class Comparison(Findings):
 
     @property
     def in_question(self) -> tuple[Finding, ...]:
-        """What differs and is rerun, as it may be flaky: all but what expectations declare."""
+        """Cases that differ and are rerun: the flaky ones, and those that nothing declares."""
         differing = self.of(*DIFFERS)
         return tuple(c for c in differing if c.verdict == Verdict.FLAKY or not c.declared)
 
@@ -140,5 +140,5 @@ class Comparison(Findings):
 
     @cached_property
     def counts(self) -> Mapping[Verdict, int]:
-        """How many cases have each verdict."""
+        """Number of cases with each verdict."""
         return Counter(case.verdict for case in self.findings)

@@ -1,4 +1,4 @@
-"""What costs more than on the base, where a case works on both: calls of the host, or the TPU.
+"""Find what costs more than on the base, in cases that work on both: the host's calls, or the TPU.
 
 Of several runs of a case the least counts.
 """

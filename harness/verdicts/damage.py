@@ -1,4 +1,4 @@
-"""Which files of a history that can't be read would have had a say in a verdict."""
+"""Find the unreadable files of a history that could have changed a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case that works on both sides does otherwise on the candidate: what its facts say.
+"""Compare the facts of a case that works on both sides: what differs on the candidate.
 
 Every fact that a case records is compared here or in :mod:`harness.verdicts.costs`, or stands in
 ``NOT_COMPARED`` with the reason.
@@ -55,7 +55,7 @@ NOT_COMPARED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One fact of a case that is another one on the candidate."""
+    """Fact of a case that is different on the candidate."""
 
     what: str
     was: str
@@ -83,7 +83,7 @@ def differences(base: Sequence[Result], candidate: Sequence[Result]) -> tuple[Di
 
 
 def compares_on_base(result: Result) -> bool:
-    """Whether a result has facts for which the base has to run the case, too.
+    """Return whether a result has facts for which the base has to run the case, too.
 
     These are what libtpu has compiled. What the virtual TPU counts is compared where both sides
     have run the case, and does not decide whether the base does.
@@ -96,7 +96,7 @@ def _works(runs: Sequence[Result]) -> list[Mapping[str, str]]:
 
 
 def _is_recorded(name: str, runs: Iterable[Mapping[str, str]]) -> bool:
-    """Whether the runs' lane records the fact, which may be empty."""
+    """Return whether the runs' lane records the fact, which may be empty."""
     mark = _PROGRAMS if name.startswith("aot_") else "executions"
     return all(mark in properties for properties in runs)
 

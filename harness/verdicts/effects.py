@@ -1,4 +1,4 @@
-"""What moving from one framework to another does to each case. docs/glossary.md has the words."""
+"""Effects on each case of moving to another framework. docs/glossary.md defines the words."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def effect_on(case: Finding) -> Effect | None:
 
 
 def by_area(comparison: Comparison) -> Mapping[str, Counter[Effect]]:
-    """How many cases of each area have each effect; {} where the framework stays the same."""
+    """Count each area's cases by effect; return {} where the framework stays the same."""
     counts = defaultdict[str, Counter[Effect]](Counter)
     for case in comparison.findings if comparison.move else ():
         if has := effect_on(case):
@@ -57,5 +57,5 @@ def by_area(comparison: Comparison) -> Mapping[str, Counter[Effect]]:
 
 
 def of_all(areas: Mapping[str, Counter[Effect]]) -> Counter[Effect]:
-    """How many cases of all areas have each effect."""
+    """Count the cases of all areas by effect."""
     return sum(areas.values(), Counter[Effect]())

@@ -14,7 +14,7 @@ from harness.verdicts.words import Verdict
 
 @dataclass(frozen=True)
 class Tally:
-    """How often a case worked, broke and gave no answer on one side."""
+    """Counts of how often a case worked, broke and gave no answer on one side."""
 
     works: int = 0
     broken: int = 0  # as expected or not
@@ -23,22 +23,22 @@ class Tally:
 
     @property
     def always_works(self) -> bool:
-        """Whether every run that measured it says so."""
+        """Return whether the case works in every run that measured it, and one did."""
         return self.works > 0 and not self.broken
 
     @property
     def always_breaks(self) -> bool:
-        """Whether every run that measured it says so."""
+        """Return whether the case breaks in every run that measured it, and one did."""
         return self.broken > 0 and not self.works
 
     @property
     def is_flaky(self) -> bool:
-        """Whether its runs, all of which are of one stack, disagree."""
+        """Return whether the case's runs, all of which are of one stack, disagree."""
         return self.works > 0 and self.broken > 0
 
     @property
     def answer(self) -> Answer | None:
-        """What its runs say, unless they disagree; None if no run measured it."""
+        """Answer of the case's runs, where broken outweighs working; None if none measured it."""
         if not self.broken:
             return Answer.WORKS if self.works else None
         return Answer.EXPECTED if self.expected == self.broken else Answer.BROKEN
@@ -87,23 +87,23 @@ class Finding:
 
     @property
     def cause(self) -> Cause:
-        """Why the case failed; false for a case that did not."""
+        """Cause of the case's failure; false for a case that did not fail."""
         return Cause(self.layer, self.signature)
 
     @property
     def rerun_itself(self) -> bool:
-        """Whether this very case was rerun, and not only representatives of its cause."""
+        """Return whether this very case was rerun, and not only representatives of its cause."""
         return self.key in self.rerun_cases
 
     @property
     def declared(self) -> bool:
-        """Whether it broke, and an expectation declares each failure that it has on either side."""
+        """Return whether the case broke, and expectations declare its failures on both sides."""
         broken = self.base.broken + self.candidate.broken
         return 0 < broken == self.base.expected + self.candidate.expected
 
     @property
     def undecided(self) -> bool:
-        """Whether it may be a regression, which more runs would show.
+        """Return whether the case may be a regression, which more runs would show.
 
         It is when one side always works or always breaks and the other's runs differ, so that the
         candidate may be the worse. A case whose runs differ on both sides is no regression: it was
@@ -118,7 +118,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a night or a comparison says, in the order of Verdict, then by case."""
+    """Findings of a night or a comparison, in the order of Verdict, then by case."""
 
     findings: tuple[Finding, ...]
 

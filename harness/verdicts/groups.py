@@ -29,7 +29,7 @@ class Group:
 
     @property
     def expected(self) -> bool:
-        """Whether an expectation declares their failures: that of all, or that of none."""
+        """Return whether expectations declare the members' failures: all of them, or none."""
         return self.first.expected
 
     @property
@@ -70,7 +70,7 @@ def night_groups(findings: Iterable[Finding]) -> tuple[Group, ...]:
 
 
 def basis(cases: Sequence[Finding]) -> str:
-    """On which of them their verdicts and components rest, in words; "" where each is its own."""
+    """Describe on which cases the verdicts and components rest; "" if each rests on itself."""
     rerun = sum(case.rerun_itself for case in cases)
     rest = sum(bool(case.rerun_cases) for case in cases) - rerun
     alone = len(cases) - rerun - rest
@@ -88,7 +88,7 @@ def _for_others(count: int) -> str:
 
 
 def representatives(cases: Iterable[Finding], most: int) -> tuple[Finding, ...]:
-    """At most ``most`` of them, from as many files, functions and parameters as there are.
+    """Return at most ``most`` cases, of as many files, functions and parameters as there are.
 
     The choice is the same every time, and fewer are the first of more.
     """
@@ -114,7 +114,7 @@ def _ends_first(members: Sequence[Finding]) -> Iterator[Finding]:
 def _grouped(
     findings: Iterable[Finding], cause: Callable[[Finding], Hashable]
 ) -> tuple[Group, ...]:
-    """In the order of Verdict; unexpected failures before expected ones, then the largest."""
+    """Group findings; sort by Verdict, then unexpected before expected, then largest first."""
     together: dict[Hashable, list[Finding]] = {}
     for each in findings:
         together.setdefault((each.verdict, each.expected, cause(each)), []).append(each)

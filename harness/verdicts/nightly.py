@@ -24,7 +24,7 @@ _RULES = ("changed", "died", "missing", "slower")
 
 @dataclass(frozen=True)
 class CauseCount:
-    """How many failures have one cause. ``first`` is the earliest run that is known with it."""
+    """Count of the failures with one cause. ``first`` is the earliest run known with it."""
 
     cause: Cause
     cases: int
@@ -37,7 +37,7 @@ class CauseCount:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdicts(Findings):
-    """All that the rules say of the runs that were asked about."""
+    """Verdicts of the rules on the requested runs."""
 
     runs: tuple[str, ...]  # those that exist
     causes: tuple[CauseCount, ...]  # the largest first

@@ -45,13 +45,13 @@ class Regression(Group):
 
     @property
     def flaky(self) -> bool:
-        """Whether all its members are flaky."""
+        """Return whether all its members are flaky."""
         return all(member.flaky for member in self.members)
 
 
 @dataclass(frozen=True)
 class State:
-    """What the newest runs show: regressions, what works, and the versions of every run."""
+    """State of the newest runs: regressions, what works, and the versions of every run."""
 
     regressions: tuple[Regression, ...]  # the largest first
     working: Mapping[str, str]  # line to the last run in which it works, or fails as declared
@@ -69,7 +69,7 @@ def state(connection: duckdb.DuckDBPyConnection) -> State:
 
 
 def grouped(standing: Iterable[Finding]) -> tuple[Regression, ...]:
-    """One for each cause, the largest first."""
+    """Group the findings into one regression for each cause, the largest first."""
     together: dict[str, list[Finding]] = {}
     for each in sorted(standing, key=lambda s: (s.since, s.case, s.lane, s.topology)):
         together.setdefault(Regression((each,)).key, []).append(each)

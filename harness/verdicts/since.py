@@ -25,7 +25,7 @@ _MOST_OF_A_HEAD = 1 << 16  # bytes: pytest writes a suite's properties before it
 
 @dataclass(frozen=True)
 class StackAnswer:
-    """One stack's answer about one issue."""
+    """Answer of one stack about one issue."""
 
     name: str
     answer: RowAnswer
@@ -45,12 +45,12 @@ class Timeline:
 
     @property
     def known(self) -> list[StackAnswer]:
-        """Those that measured it."""
+        """Stacks that measured the row."""
         return [stack for stack in self.stacks if stack.answer.verdict != "unmeasured"]
 
     @property
     def changes(self) -> int:
-        """How often the verdict changes from one stack that measured it to the next."""
+        """Number of times the verdict changes from one stack that measured it to the next."""
         return len(list(groupby(stack.answer.verdict for stack in self.known))) - 1
 
     @property
@@ -61,7 +61,7 @@ class Timeline:
 
 
 def find_reports(folder: Path) -> tuple[list[Report], list[str]]:
-    """Every report of ours below ``folder`` that can be read, and what can't.
+    """Return the harness's reports below ``folder``, and what is wrong with unreadable ones.
 
     Raises BadInputError when there is none.
     """
@@ -77,7 +77,7 @@ def find_reports(folder: Path) -> tuple[list[Report], list[str]]:
 
 @dataclass(frozen=True)
 class Declarations:
-    """What expectations declare on stacks that may not have been run here."""
+    """Declarations of expectations about stacks that may not have been run here."""
 
     entries: Sequence[Expectation] = ()
     stacks: Mapping[str, Versions] = field(default_factory=dict)  # in order

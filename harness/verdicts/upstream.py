@@ -15,7 +15,7 @@ _ORDER = list(LAYERS)
 
 
 class Measured(Protocol):
-    """One case of a run, as its record or its report has it."""
+    """Case of a run, as its record or its report has it."""
 
     @property
     def id(self) -> str: ...
@@ -30,7 +30,7 @@ M = TypeVar("M", bound=Measured)
 
 @dataclass(frozen=True)
 class RowAnswer:
-    """What the cases of a row say: how many of them work, are broken, or can't tell."""
+    """Answer of a row's cases: how many of them work, are broken, or can't tell."""
 
     passed: int
     wrong: int
@@ -66,11 +66,11 @@ class Row:
         return [glob_pattern(case) for case in self.cases]
 
     def names(self, case_id: str) -> bool:
-        """Whether the case is one of its cases."""
+        """Return whether the case belongs to the row."""
         return any(pattern.fullmatch(case_id) for pattern in self._patterns)
 
     def select(self, results: Iterable[M]) -> list[M]:
-        """Those of its cases."""
+        """Return the results of the row's cases."""
         return [result for result in results if self.names(result.id)]
 
     def answer(self, results: Sequence[Measured]) -> RowAnswer:
@@ -80,5 +80,5 @@ class Row:
         return RowAnswer(works, len(results) - works - silent, silent)
 
     def is_before(self, layer: str) -> bool:
-        """Whether a case that broke at ``layer`` broke before what the row is about."""
+        """Return whether a case that broke at ``layer`` broke before what the row is about."""
         return layer in LAYERS and _ORDER.index(layer) < _ORDER.index(self.layer)

@@ -1,4 +1,4 @@
-"""What is recorded of a compilation in a case's events, in JUnit and in a golden file."""
+"""Summaries of compilations, as a case's events, JUnit and golden files record them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _counted(texts: Iterator[str]) -> Iterator[str]:
 
 
 def _count(text: str) -> int:
-    """Of a line of :func:`_counted`."""
+    """Return the count in a line that :func:`_counted` yielded."""
     count, times, _ = text.partition(" x ")
     return int(count) if times else 1
 

@@ -34,7 +34,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Compilation:
-    """One program, compiled for one topology.
+    """Result of compiling one program for one topology.
 
     ``flops`` are those of one device as XLA counts them in the optimized program, without what
     kernels do; ``changed`` says what libtpu did not take as torch_xla had written it; ``on_chip``
@@ -210,7 +210,7 @@ def _options(devices: Sequence[Any], *, partitions: bool) -> Any:
 
 
 def _assignment(devices: Any) -> Any:
-    """Of replicas × partitions."""
+    """Return XLA's device assignment for an array of replicas × partitions."""
     import numpy as np
     from jaxlib import xla_client
 

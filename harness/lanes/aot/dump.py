@@ -1,4 +1,4 @@
-"""What libtpu writes about the kernels that it compiles, and the program itself does not say.
+"""Read facts about compiled kernels that libtpu dumps and the program itself does not contain.
 
 libtpu reads ``LIBTPU_INIT_ARGS`` once, when it is initialised. Two passes of its low-level compiler
 are written then, as text, for each module: what each kernel allocates, and how many instructions of
@@ -31,7 +31,7 @@ _COUNT = re.compile(r"^ - (?P<space>[SV])MEM_SPILL_COUNT: \((?P<count>\d+)/", re
 
 @dataclass(frozen=True)
 class OnChip:
-    """What kernels use of a TensorCore: bytes of SMEM, of the largest, and spills of them all.
+    """Use of a TensorCore by kernels: bytes of SMEM of the largest one, and the spills of all.
 
     A spill is an instruction of the program that stores a vector or scalar register in memory.
     """
@@ -69,9 +69,9 @@ def dumping() -> Iterator[None]:
 
 
 def read(kernels: Collection[str]) -> OnChip | None:
-    """Of the program that was compiled last, given its kernels' names; forgets what is there.
+    """Return what ``kernels`` of the program compiled last use, and delete libtpu's files.
 
-    None if libtpu wrote nothing, as one that has no such flags.
+    Return None if libtpu wrote nothing, as a version without those flags does.
     """
     folder = _folder()
     files = sorted(folder.iterdir()) if folder is not None and folder.exists() else []
@@ -106,7 +106,7 @@ def _smem(text: str) -> int:
 
 
 def _spills(profile: str) -> Mapping[str, Mapping[str, int]]:
-    """Of each HLO instruction: one part of the text each, which begins with it."""
+    """Return each HLO instruction's spills by kind of register; each has one part of the text."""
     starts = [*_PROFILE.finditer(profile)]
     ends = [*(start.start() for start in starts[1:]), len(profile)]
     return {

@@ -44,7 +44,7 @@ _HEADER = (
 
 @dataclass(frozen=True)
 class GoldenFile:
-    """One test module's golden compilations; empty for a file that is not there yet."""
+    """Golden compilations of one test module; empty if the file does not exist yet."""
 
     path: Path
     stack: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class GoldenFile:
         return cls(path, stack, data)
 
     def difference(self, case: str, programs: Sequence[Summary]) -> str:
-        """How ``programs`` differ from the golden ones, as a diff that names both stacks; or "".
+        """Return how ``programs`` differ from the golden ones, as a diff naming both stacks; or "".
 
         Nothing is golden on a stack of JAX alone, which is compared with another one instead.
         """

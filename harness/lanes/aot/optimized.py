@@ -1,4 +1,4 @@
-"""What libtpu made of a program, as facts: collectives, what crosses slices, kernels.
+"""Facts about a program that libtpu has optimized: collectives, exchanges between slices, kernels.
 
 Read from the optimized HloModuleProto, of which libtpu makes one for each slice; all slices' are
 equal. A collective inside a slice stays an HLO collective over positions in the slice. One between
@@ -44,7 +44,7 @@ _SLICE = 100_000
 
 @dataclass(frozen=True, order=True)
 class CompiledCollective:
-    """One collective inside a slice.
+    """Collective inside a slice.
 
     ``kind`` is HLO's name (``all-reduce``). ``groups`` are positions in the slice, row by row of
     its grid, wherever the program's device assignment puts its members; a permutation's are its
@@ -61,7 +61,7 @@ class CompiledCollective:
 
 @dataclass(frozen=True, order=True)
 class Transfer:
-    """One exchange between slices, through the hosts.
+    """Exchange between slices, through the hosts.
 
     ``kind`` is MegaScale's (``ALL_REDUCE``). ``groups`` are devices, counted slice by slice; of a
     ``ONE_TO_ONE`` its (source, target) pairs. ``sent`` and ``received`` are bytes of one device,
@@ -93,12 +93,12 @@ class Optimized:
 
     @property
     def kernels(self) -> int:
-        """How many there are in the program."""
+        """Number of kernels in the program."""
         return len(self.kernel_names)
 
     @cached_property
     def bytes_inside(self) -> int:
-        """Of the collectives inside a slice; a loop of unknown length counts once."""
+        """Bytes of the collectives inside a slice; a loop of unknown length counts once."""
         return sum(c.bytes * _times(c.count) for c in self.collectives)
 
     @cached_property
@@ -108,12 +108,12 @@ class Optimized:
 
     @property
     def kinds(self) -> Counter[str]:
-        """How many collectives of each kind are inside a slice."""
+        """Number of collectives of each kind inside a slice."""
         return Counter(c.kind for c in self.collectives)
 
     @property
     def kinds_across(self) -> Counter[str]:
-        """How many exchanges of each kind are between slices."""
+        """Number of exchanges of each kind between slices."""
         return Counter(t.kind for t in self.transfers)
 
 
@@ -162,7 +162,7 @@ def results(program: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _executions(entry: int, computations: dict[int, Any]) -> dict[int, int | None]:
-    """How often a step executes each computation that it reaches; None if that is not known."""
+    """Return how often a step executes each computation that it reaches; None if unknown."""
     counts: dict[int, int | None] = {}
 
     def visit(number: int, times: int | None) -> None:
@@ -193,7 +193,7 @@ def _vmem(kernel: Any) -> int:
 
 
 def _places(program: Any) -> list[int]:
-    """Where in the slice each member of the program is, which is one replica or one partition.
+    """Return the position in the slice of each member of the program, a replica or a partition.
 
     torch_tpu assigns devices in the order of a process group's ranks, and numbers groups by it.
     """
@@ -231,7 +231,7 @@ def _transfer(half: dict[str, Any], devices: int) -> Transfer:
 
 
 def _targets(text: str, devices: int) -> Groups:
-    """From ``{1,2}x{0:3}``, the devices 0 to 3 of slices 1 and 2, or ``{{100000,200000}, ...}``.
+    """Parse ``{1,2}x{0:3}``, devices 0 to 3 of slices 1 and 2, or ``{{100000,200000}, ...}``.
 
     Slices count from 1, and a device's id is its slice times 100000 and its place there.
     """

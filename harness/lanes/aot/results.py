@@ -1,4 +1,4 @@
-"""Whether libtpu returns what was asked for: the dimensions of each result on a device.
+"""Check that each result of a libtpu program has the requested dimensions on a device.
 
 A compiler's mistake there is seen without executing anything, as of
 https://github.com/openxla/xla/issues/49005, whose indices had the rows of all devices.

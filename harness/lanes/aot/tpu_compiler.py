@@ -1,4 +1,4 @@
-"""What a case of lane ``tpu-aot`` compiles with: its fixture ``tpu_compiler``."""
+"""The fixture ``tpu_compiler``, with which cases of lane ``tpu-aot`` compile programs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class TpuCompiler:
 
     @property
     def topology(self) -> Topology:
-        """What is compiled for."""
+        """The topology that programs are compiled for."""
         return self._case.target.topology
 
     @property
     def devices(self) -> Sequence[Any]:
-        """Its devices, for a JAX mesh; nothing can be put on them."""
+        """The topology's devices, for a JAX mesh; nothing can be put on them."""
         return libtpu.devices(self.topology)
 
     def step(self, *outputs: Any) -> Compilation:

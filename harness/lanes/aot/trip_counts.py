@@ -1,4 +1,4 @@
-"""How often a loop of an optimized program turns, found by running what decides it.
+"""Find the trip counts of an optimized program's loops by running what determines them.
 
 XLA writes the number into ``backend_config`` where it has found it; libtpu's programs mostly lack
 it. A loop whose condition depends only on integers that are constant at its start, and that its
@@ -145,7 +145,7 @@ def _constant(instruction: Any) -> int | None:
 
 
 def _wrapped(number: int, element_type: int) -> int:
-    """As integers of that type overflow."""
+    """Wrap ``number`` around as integers of that type overflow."""
     if (bits := _BITS.get(element_type)) is None:
         return number
     number &= (1 << bits) - 1

@@ -1,4 +1,4 @@
-"""Which TPU this machine has, by its files and variables: nothing is started."""
+"""Detect this machine's TPU from files and environment variables, without starting anything."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def topology(
 
 
 def why_not(needed: Topology, here: Topology) -> str:
-    """Why a case of that topology can't run here, or ""; without a generation any will do."""
+    """Explain why a case of that topology can't run here, or return "".
+
+    A topology without a generation runs on any.
+    """
     same = (needed.slices, needed.devices) == (here.slices, here.devices)
     if same and needed.generation in ("", here.generation) and needed.grid in ((), here.grid):
         return ""

@@ -1,4 +1,4 @@
-"""What JAX submits that XLA's CPU compiler lacks: asynchronous collectives, unreduced values.
+"""Rewrite asynchronous collectives and unreduced values of JAX, which XLA's CPU compiler lacks.
 
 JAX writes a program in the StableHLO of the CPU's compiler, which has no operation that starts a
 collective, and fails before the plugin sees it. Where that happens, the collective takes the place

@@ -1,4 +1,4 @@
-"""What the plugin asks of this process when a program is compiled."""
+"""Functions in this process that the plugin calls when a program is compiled."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _callback(change: Callable[[str, bytes], tuple[bytes, list[tuple[str, str]]]
 
 
 def rewrite(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
-    """As ``rewrites.rewrite``, whose NumPy and ml_dtypes are not where JAX is not."""
+    """Call ``rewrites.rewrite``, imported late: NumPy and ml_dtypes may be missing without JAX."""
     from harness.lanes.virtual import rewrites
 
     changed, names = rewrites.rewrite(form, program)
@@ -102,7 +102,7 @@ def rewrite(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
 
 
 def stand_in(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
-    """As ``stand_in.stand_in``, which needs JAX."""
+    """Call ``stand_in.stand_in``, imported late: it needs JAX."""
     from harness.lanes.virtual import stand_in
 
     return stand_in.stand_in(form, program)

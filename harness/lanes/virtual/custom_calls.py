@@ -78,7 +78,7 @@ def _is_divided(program: Module) -> bool:
 
 
 def _is_manual(program: Module, computation: Computation, call: Instruction) -> bool:
-    """Whether a call is where GSPMD does not partition, as torch_xla has its kernels.
+    """Return whether a call is where GSPMD does not partition, as torch_xla's kernels are.
 
     There what has no sharding is partitioned nevertheless. Arrays do not mind, but a token between
     the two kinds ends the process.

@@ -42,7 +42,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_HostCall))
 
 
 class _Kind(NamedTuple):
-    """Of an array."""
+    """Shape and type of an array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -110,7 +110,7 @@ def _array(address: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def execution() -> tuple[int, int]:
-    """In a callback: the run that calls it, the same on all its devices, and which of these."""
+    """Return, in a callback, the run that calls it and which of the run's devices does."""
     execution_ids: tuple[int, int] = _calling.execution
     return execution_ids
 

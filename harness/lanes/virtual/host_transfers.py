@@ -1,4 +1,4 @@
-"""What a program sends to its host and receives from it, as calls that the plugin answers.
+"""Replace a program's transfers to and from its host by calls that the plugin answers.
 
 A TPU's callbacks of JAX are HLO's ``send`` and ``recv``, which XLA's CPU compiler lacks. Whoever
 executes the program gives PJRT a function for each channel, which

@@ -13,7 +13,7 @@ _KEPT = ("name", "shape", "metadata", "id", "control_predecessor_ids", "sharding
 
 
 class Inserted:
-    """What is inserted into a program, with names and ids that the program does not have.
+    """Computations to insert into a program, with names and ids that the program does not use.
 
     Args:
         program: is changed in place; ``finish`` ends that.

@@ -1,4 +1,4 @@
-"""What a Pallas kernel reports while it runs: lines that it prints, and values for a profile.
+"""Reports of a running Pallas kernel: lines that it prints, and values for a profile.
 
 JAX's interpreters bind the primitive of either again, and have no lowering of it for the CPU.
 """

@@ -16,7 +16,7 @@ from harness.platforms.tpu import TPU
 
 
 def unless_client(lane: str, process: Events) -> str:
-    """Why a pass says nothing about a lane of the plugin: it has created no client; or ""."""
+    """Explain that a pass proves nothing about a lane, if the plugin created no client; else ""."""
     return "" if process.of("client") else f"no client of lane {lane} was created in its process"
 
 

@@ -1,4 +1,4 @@
-"""Where the plugin and its backend are, and the environment that makes frameworks load them."""
+"""Locate the plugin and its backend, and build the environment in which frameworks load them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _each(function: Any, of: str, key: str, default: str) -> list[str]:
 
 
 def _symbol(operation: Any) -> str:
-    """Its name; "" for one that has none."""
+    """Return the operation's symbol name; "" if it has none."""
     attributes = operation.operation.attributes
     return str(attributes["sym_name"].value) if "sym_name" in attributes else ""
 
@@ -125,7 +125,7 @@ def _decompose_scans(module: Any) -> None:
 
 
 def operations(operation: Any) -> Iterator[Any]:
-    """All operations within one."""
+    """Yield all operations nested in ``operation``."""
     for region in operation.regions:
         for block in region:
             for each in block.operations:

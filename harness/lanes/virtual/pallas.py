@@ -45,7 +45,7 @@ class CannotInterpretError(RuntimeError):
 
 @dataclass(eq=False)
 class LoweredKernel:
-    """One lowered ``pallas_call`` or ``mpmd_map``: its parameters, and its operands' types.
+    """Kernel of a lowered ``pallas_call`` or ``mpmd_map``: its parameters and operands' types.
 
     Attributes:
         call: JAX's primitive.
@@ -253,7 +253,7 @@ def _name(parameters: dict[str, Any]) -> str:
 
 
 def _jaxprs(parameters: dict[str, Any]) -> Sequence[Any]:
-    """Those that a call runs: one of ``pallas_call``, one for each mesh of ``mpmd_map``."""
+    """Return the jaxprs that a call runs: one of ``pallas_call``, one a mesh of ``mpmd_map``."""
     return parameters["jaxprs"] if "jaxprs" in parameters else [parameters["jaxpr"]]
 
 

@@ -139,9 +139,9 @@ def _summaries(frames: Sequence[_Frame], thread: int) -> list[traceback.FrameSum
 
 
 def stacks(frames: Sequence[_Frame], thread: int) -> str:
-    """Where the user's code is in each thread that runs some, the main thread first.
+    """Return where the user's code is in each thread that runs some, the main thread first.
 
-    If none does any more, what ended it.
+    If no thread does any more, return what ended the program.
     """
     del thread  # it is the plugin's own
     main = threading.main_thread().ident

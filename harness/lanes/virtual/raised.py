@@ -1,4 +1,4 @@
-"""What a process has raised, which waits for others before it ends and has left its own code."""
+"""Describe the error that ended a process's own code while the process still waits for others."""
 
 from __future__ import annotations
 

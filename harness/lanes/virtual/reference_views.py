@@ -105,7 +105,7 @@ def changed(array: Any, views: Sequence[Any], value: Any, mask: Any) -> tuple[An
 
 
 def _range(index: Any) -> tuple[Any, ...]:
-    """As NumPy writes it; a kernel's own slice has a start, a size and a stride."""
+    """Return an index as NumPy writes it; a kernel's own slice has a start, a size and a stride."""
     return tuple(
         slice(
             int(index_.start),

@@ -75,7 +75,7 @@ Meaning = Callable[..., Any]
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """What takes an instruction's place.
+    """Replacement of an instruction.
 
     Attributes:
         name: for the event, as ``all-reduce or``.
@@ -173,7 +173,7 @@ def _struct(shape: Shape) -> Any:
 
 
 def _exchange(values: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Sequence[Array]:
-    """Where the collective will be: from ``values`` to as many of those shapes."""
+    """Mark the place of the collective, which turns ``values`` into results of ``shapes``."""
     import jax
 
     results = [
@@ -194,7 +194,7 @@ def _exchange(values: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Seq
 
 
 def _uninitialized(shape: Shape) -> _Rewrite:
-    """As in JAX's TPU interpret mode, so that reading it is seen."""
+    """Return a rewrite that fills a buffer as JAX's TPU interpret mode does, to expose reads."""
 
     def meaning() -> Array:
         import jax.numpy as jnp
@@ -263,7 +263,7 @@ def _reducer(name: str) -> bytes:
 
 
 def _bits(array: Array) -> Array:
-    """Of each number, each in a byte of a new last axis, the lowest first."""
+    """Return each number's bits, each in a byte of a new last axis, the lowest first."""
     from jax import lax
 
     if array.dtype == np.bool_:

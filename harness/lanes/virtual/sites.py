@@ -34,11 +34,11 @@ LIBRARIES = (
 
 @cache  # asked of each frame at each program that ranks meet in
 def is_users(file: str) -> bool:
-    """Whether a file's code is the user's."""
+    """Return whether a file's code is the user's."""
     return not file.startswith(LIBRARIES)
 
 
 @cache
 def is_runners(file: str) -> bool:
-    """Whether a file's code calls tests."""
+    """Return whether a file's code belongs to a test runner."""
     return file.startswith(RUNNERS)

@@ -83,7 +83,7 @@ def check(jaxpr: Any) -> None:
 
 
 def reaches_others(jaxpr: Any, own: Collection[Any] = ()) -> bool:
-    """Whether a kernel copies to other devices, signals them, or asks which device it is on.
+    """Return whether a kernel copies to or signals other devices, or asks which one it is on.
 
     Args:
         jaxpr: the kernel's.
@@ -147,7 +147,7 @@ _inside: list[tuple[Kernel, int]] = []  # such a kernel and its run, once for ea
 
 @dataclasses.dataclass(eq=False)
 class Kernel:
-    """One lowered kernel, and its memory in each execution that runs it now.
+    """Kernel that is lowered, and its memory in each execution that runs it now.
 
     On several devices, each of which waits for what others do, it has JAX's memory for itself.
     Otherwise nothing may wait: the next instruction of a device that is in a kernel may be a

@@ -1,4 +1,4 @@
-"""What TPU launchers and libtpu say in environment variables."""
+"""Environment variables that TPU launchers set and libtpu reads."""
 
 from __future__ import annotations
 

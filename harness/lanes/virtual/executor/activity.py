@@ -1,4 +1,4 @@
-"""Whether a process works: what its threads use of a core while they do not wait for one.
+"""Decide whether a process works, by its threads' use of a core while they do not wait for one.
 
 A loaded machine makes a thread wait for a core, and the kernel counts that time apart. A thread
 that computes never sleeps, be its share of the core as small as it may; one that polls, or keeps a
@@ -24,7 +24,7 @@ _STARVED = 0.1  # of it: who slept less, and used next to nothing, waited for a 
 
 
 class ActivityState(Enum):
-    """What a process has done between two looks."""
+    """State of a process: what it has done between two looks."""
 
     WORKS = "works"
     WAITS_FOR_MACHINE = "waits for a core or a disk"
@@ -119,7 +119,7 @@ class Threads:
 
 @dataclass(frozen=True)
 class ProcessStat:
-    """What /proc/PID/stat says of a process: its state, as ``R`` or ``T``, and its parent."""
+    """State (such as ``R`` or ``T``) and parent of a process, from /proc/PID/stat."""
 
     state: str
     parent: int

@@ -26,7 +26,7 @@ class SharedSegment:
 
 @dataclass
 class Rank:
-    """One process of the job.
+    """Process of the job that has connected to the executor.
 
     Attributes:
         number: its process index in the job.
@@ -63,14 +63,14 @@ class Rank:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it."""
+        """Return whether a signal has stopped the process."""
         stat = process_stat(self.pid)
         return stat is not None and stat.state == "T"
 
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """What a rank has queued on some of its devices.
+    """Execution of a program that a rank has queued on some of its devices.
 
     Attributes:
         ticket: the rank's number for it.
@@ -88,6 +88,6 @@ class Execution:
     site: str
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Each device's id, and its index within the segment."""
+        """Yield each device's id and its index within the segment."""
         for index, device in enumerate(self.mine):
             yield device, index

@@ -1,4 +1,4 @@
-"""Why a job can't go on, in words: the culprit first, the first collective that differs."""
+"""Explain why a job can't go on: name the culprit, and the first collective that differs."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ class Diagnosis:
 
     @property
     def reason(self) -> str:
-        """All of it but the stacks."""
+        """The diagnosis without the stacks."""
         lines = "\n".join([*self._lines, *self._history.parted])
         return in_own_words(f"the job can't go on: {lines}")
 

@@ -32,7 +32,7 @@ class Launch:
 
     @property
     def error(self) -> str:
-        """What went wrong on one of the devices that have ended; "" if nothing did."""
+        """The error of the first device that has ended with one; "" if none has."""
         return self._errors.get(self.failed, "")
 
     @property

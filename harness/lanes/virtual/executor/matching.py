@@ -1,4 +1,4 @@
-"""Whether the collectives of programs that ran into each other can all be met."""
+"""Check whether programs that wait for each other can complete all their collectives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.lanes.virtual.executor.programs import ProgramCollective, RankProgr
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where devices stop: each has reached another collective, or its program's end.
+    """Point at which devices stop: each has reached a different collective or its program's end.
 
     Attributes:
         reached: the collective that each device waits in; None for one that has ended.
@@ -22,7 +22,7 @@ class Mismatch:
 
 
 def mismatch(programs: Sequence[RankProgram]) -> Mismatch | None:
-    """Where the programs, one a device in the order of its index, stop for ever; or None.
+    """Return where the programs, one for each device by index, stop for ever; None if they don't.
 
     Loops and branches are not followed: what is in them is taken as reached once.
     """
@@ -72,7 +72,7 @@ def _meets(
 
 
 def _pairs_up(group: Mapping[int, ProgramCollective | None]) -> bool:
-    """Whether each device that sends or receives in a collective-permute does so at both ends.
+    """Return whether both ends of each pair in a collective-permute list the pair.
 
     Their programs may list other pairs, as those of send and recv do, which only two ranks know of:
     https://github.com/pytorch/xla/blob/v2.9.0/test/pjrt/test_collective_ops_tpu.py

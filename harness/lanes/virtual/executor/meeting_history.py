@@ -1,4 +1,4 @@
-"""What ranks have come to and met in, to tell since when they disagree."""
+"""History of the programs that ranks reached and met in, to tell since when they disagree."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MeetingHistory:
 
     @property
     def parted(self) -> list[str]:
-        """Where ranks first differed, in words, one line each; [] if they did not."""
+        """Describe where ranks first differed, one line each; return [] if they did not."""
         lines = (self._sites.text(str), self._programs.text(_summary))
         return [line for line in lines if line]
 

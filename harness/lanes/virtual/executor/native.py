@@ -11,7 +11,7 @@ _TEXT = 4096
 
 
 class LaunchPart(ctypes.Structure):
-    """What one device of one launch does; ``state`` changes while it runs."""
+    """Part of a launch that one device runs; ``state`` changes meanwhile."""
 
     _fields_ = (
         ("executable", ctypes.c_void_p),

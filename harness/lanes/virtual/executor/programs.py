@@ -1,4 +1,4 @@
-"""What a serialised CPU executable says of its collectives, and the ids that they meet by."""
+"""Read the collectives of a serialised CPU executable, and the ids by which they meet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIRST_ID = 1 << 32
 
 @dataclass(frozen=True)
 class ProgramCollective:
-    """One collective of a program, as each device that takes part in it must have it.
+    """Collective of a program, as each device that takes part in it must have it.
 
     Attributes:
         kind: as ``all-reduce``.
@@ -43,7 +43,7 @@ class ProgramCollective:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What must be equal on all devices of a group."""
+        """Properties that must be equal on all devices of a group."""
         return self.kind, self.operand, self.reduction, self.channel
 
     def group_of(self, index: int) -> tuple[int, ...]:
@@ -76,12 +76,12 @@ class RankProgram:
 
     @cached_property
     def collectives(self) -> list[ProgramCollective]:
-        """In the order of the program; those of a loop's body and of branches stand there once."""
+        """The program's collectives in its order; those in loops and branches appear once."""
         return [self._collective(thunk) for thunk in self._thunks()]
 
     @cached_property
     def exchanges(self) -> tuple[object, ...]:
-        """What it exchanges: equal for ranks that compiled the same, whose digests may differ."""
+        """The exchanges; equal for ranks that compiled the same, even if their digests differ."""
         return tuple((c.key, c.groups, c.pairs) for c in self.collectives)
 
     @property
@@ -104,12 +104,12 @@ class RankProgram:
 
     @cached_property
     def has_host_transfers(self) -> bool:
-        """Whether it may send to its host or receive from it."""
+        """Return whether the program may send to its host or receive from it."""
         return TARGET.encode() in self.content
 
     @cached_property
     def decides(self) -> bool:
-        """Whether it has loops or branches, so that only running it says what it reaches."""
+        """Return whether it has loops or branches, so that only a run shows what it reaches."""
         sequences = [self._parsed.result.thunk_sequence]
         decides = False
         while sequences:

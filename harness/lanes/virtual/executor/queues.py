@@ -1,4 +1,4 @@
-"""What is queued on each device of a job: which programs may run, and which never will."""
+"""Queues of a job's devices: which programs may run, and which never will."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Queues:
         return queue[0] if queue else None
 
     def waiting(self) -> list[Execution]:
-        """All that devices are before, each once."""
+        """Return the first execution of each device's queue, without duplicates."""
         return list(dict.fromkeys([queue[0] for queue in self._of.values() if queue]))
 
     def awaited(self, running: Collection[int]) -> set[int]:

@@ -31,7 +31,7 @@ _ALONE = 60.0  # seconds that an executor waits for its first rank
 
 
 class Server:
-    """One job.
+    """Server of one job, to which its ranks connect.
 
     Args:
         listening: a bound socket; ranks connect to it.

@@ -1,4 +1,4 @@
-"""What ranks send to each other: copied as soon as both ends are there."""
+"""Transfers between ranks: data is copied as soon as both ends are there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.lanes.virtual.executor.connected_ranks import Rank, SharedSegment
 
 @dataclass(frozen=True)
 class End:
-    """One end of a transfer.
+    """End of a transfer: the sender's or the receiver's.
 
     Attributes:
         number: the rank's own one for it.

@@ -60,7 +60,7 @@ class VirtualJob:
         self._watch = Watch()
 
     def expect(self, devices: int) -> str:
-        """Why a rank of a job of so many devices can't join; "" if it can."""
+        """Explain why a rank of a job with that many devices can't join; return "" if it can."""
         if self._launcher is None:
             try:
                 self._launcher = Launcher(devices)
@@ -228,7 +228,7 @@ class VirtualJob:
         self._launcher.start(launch, self._ended)
 
     def _match(self, executions: Sequence[Execution], programs: Sequence[RankProgram]) -> bool:
-        """Whether the programs' collectives match; ends the job if they do not."""
+        """Return whether the programs' collectives match; end the job if they do not."""
         key = tuple(program.digest for program in programs)
         if len(set(key)) == 1 or key in self._checked:
             return True

@@ -20,7 +20,7 @@ def deadline_of(environment: Mapping[str, str]) -> float:
 
 @dataclass
 class _Process:
-    """One that others wait for."""
+    """Process that others wait for."""
 
     activity: Activity
     moved: float  # when it was last seen to work, or the others began to wait for it
@@ -48,7 +48,7 @@ class Watch:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last look is so long ago that there is something to see."""
+        """Return whether the last look at the processes is long enough ago to look again."""
         return time.monotonic() - self._looked >= LOOK
 
     def look(
@@ -101,7 +101,7 @@ class Watch:
 
     @property
     def is_late(self) -> bool:
-        """Whether all that others wait for have done nothing for as long as the deadline."""
+        """Return whether all that others wait for have done nothing for as long as the deadline."""
         if self.stopped:
             return True
         moved = [process.moved for process in self._processes.values()]
