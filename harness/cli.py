@@ -90,7 +90,7 @@ def _modules() -> dict[str, str]:
 
 
 def _refuse_undecodable(arguments: Sequence[str]) -> None:
-    """No option takes bytes that are no text: no report, no page and no table could hold them."""
+    """Refuse arguments that are not text in UTF-8: no report, page or table could hold them."""
     for before, text in pairwise(["", *arguments]):
         if not text.isascii() and text.encode(errors="ignore").decode() != text:
             option = f"{before}: " if before.startswith("--") else ""

@@ -1,4 +1,4 @@
-"""Why a run leaves a case out, in the words of a report."""
+"""Reasons why a run leaves a case out, in the words of a report."""
 
 from __future__ import annotations
 

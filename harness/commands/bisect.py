@@ -92,7 +92,7 @@ class _Asker:
 
 
 def _stacks(options: argparse.Namespace) -> tuple[list[Stack], bool]:
-    """From the good one to the bad one, and whether the bad one is the later."""
+    """Return the stacks from the good to the bad one, and whether the bad one is the later."""
     catalogue = project.catalogue(options.folder)
     if options.wheels is not None:
         newest = catalogue.newest_for(options.component)

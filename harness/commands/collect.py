@@ -45,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Tonight:
-    """One stack's cells: a run of those that can be read, and those that are lost."""
+    """Cells of one stack: a run of those that can be read, and those that are lost."""
 
     stack: Stack
     run: Run | None
@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _planned(options: argparse.Namespace) -> list[tuple[Stack, bool, list[Planned]]]:
-    """Each stack of the night, whether it got wheels, and its cells."""
+    """Return each stack of the night, whether it got wheels, and its cells."""
     catalogue, jobs = project.catalogue(options.folder), []
     for name, wheels in _night(options.night):
         stack = catalogue.find(name)

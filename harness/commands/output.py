@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, progress on standard error.
+"""Output of commands: results on standard output, progress on standard error.
 
 Every line may have text of unknown origin in it, so every line goes through ``printable``. Colours
 are for terminals only, and not with NO_COLOR: pytest's own rules, so that both tools agree.

@@ -1,4 +1,4 @@
-"""What the commands share of the command line."""
+"""Parts of the command line that several commands share."""
 
 from __future__ import annotations
 

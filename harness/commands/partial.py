@@ -1,4 +1,4 @@
-"""What a command says that used what was sound, and left out the rest."""
+"""Messages and exit code of a command that used what was sound, and left out the rest."""
 
 from __future__ import annotations
 

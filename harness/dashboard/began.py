@@ -47,7 +47,7 @@ class Began:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the first run of its stack, compared with that of another stack."""
+        """Return whether the run is its stack's first, compared with a run of another stack."""
         return self.before is not None and self.before.stack != self.stack
 
 
@@ -60,22 +60,22 @@ class Distinct:
 
     @property
     def first(self) -> Failure:
-        """Where it was seen first."""
+        """First occurrence of the failure."""
         return self.failures[0]
 
     @property
     def lines(self) -> Sequence[StackLine]:
-        """Where it was seen."""
+        """Configurations on which the failure was seen."""
         return [StackLine.of(f) for f in self.failures]
 
     @property
     def times(self) -> int:
-        """In how many runs."""
+        """Number of times the failure was seen, on all configurations."""
         return sum(failure.times for failure in self.failures)
 
 
 def distinct(facts: Facts, failures: Iterable[Failure]) -> list[Distinct]:
-    """Each failure once, in the order in which they began, with what changed then."""
+    """Group the failures by cause, in the order in which they began, with what changed then."""
     return [
         Distinct(members, began(facts, members[0].start, facts.before_failures))
         for members in sorted(by_cause(failures), key=lambda members: members[0].first_run)
@@ -101,7 +101,7 @@ def began(facts: Facts, start: Start, before: Mapping[Start, str]) -> Began:
 
 
 def steps(before: ShownRun, after: ShownRun) -> list[str]:
-    """Which components changed from a run to another one, and from what to what."""
+    """Describe what changed between two runs: versions of components, commit and machine."""
     names = dict.fromkeys([*before.versions, *after.versions])
     was_is = [(name, before.versions.get(name), after.versions.get(name)) for name in names]
     was_is.append(("commit", before.revision, after.revision))

@@ -1,4 +1,4 @@
-"""What the page of a case says, as text: a template and a script show it, and decide nothing."""
+"""Content of a case's page, as text; a template and a script show it, and decide nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.model.scriptable import becomes_script
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """What the rules say of a case on one line tonight."""
+    """Verdict of the night on a case for one configuration."""
 
     verdict: str
     kind: str
@@ -64,7 +64,7 @@ class Series:
 
 @dataclass(frozen=True)
 class SkipCause:
-    """Why a case is not measured now, and where."""
+    """Reason why a case is not measured now, and the configurations that skip it."""
 
     cause: str
     lines: str
@@ -101,7 +101,7 @@ class RecordedNumber:
 
 @dataclass(frozen=True)
 class RepeatCommand:
-    """What repeats a case, and where."""
+    """Command that repeats a case, and a heading that says where."""
 
     place: str
     command: str
@@ -109,7 +109,7 @@ class RepeatCommand:
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """What the page of a case says, as text: ``templates/case_body.html`` shows nothing else."""
+    """Content of a case's page, as text: all that ``templates/case_body.html`` shows."""
 
     name: str
     area: str
@@ -129,7 +129,7 @@ class CaseFacts:
 
 
 class CaseReader:
-    """Reads what the pages of cases say."""
+    """Reader of what the pages of cases show."""
 
     def __init__(self, build: Build) -> None:
         self._build = build

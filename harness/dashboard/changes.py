@@ -56,7 +56,7 @@ class Change(Finding):
 
     @property
     def line(self) -> StackLine:
-        """Where it ran."""
+        """Configuration that the change is about: its stack, lane and topology."""
         return StackLine.of(self)
 
     @property
@@ -78,7 +78,7 @@ class ChangeGroup:
 
     @property
     def tells_apart(self) -> bool:
-        """Whether its members say different things."""
+        """Return whether the messages of the changes differ."""
         return len({change.text for change in self.changes}) > 1
 
     @property
@@ -93,12 +93,12 @@ class ChangeGroup:
 
     @property
     def outcomes(self) -> list[str]:
-        """Its broken cases' outcomes, each once."""
+        """Distinct outcomes of the broken cases."""
         return list(dict.fromkeys(c.outcome for c in self.changes if c.outcome in BROKEN))
 
     @property
     def began(self) -> list[tuple[Began, list[str]]]:
-        """When it began and what changed then, each combination once, with the stacks."""
+        """Distinct beginnings of the changes, with what changed then and on which stacks."""
         stacks_by_run: dict[tuple[object, ...], tuple[Began, list[str]]] = {}
         for change in self.changes:
             if change.began:
@@ -148,7 +148,7 @@ def clusters(changes: Iterable[Change]) -> list[ChangeGroup]:
 
 
 def of(changes: Sequence[Change], verdict: str) -> list[Change]:
-    """Those with one verdict."""
+    """Return the changes with one verdict."""
     return [change for change in changes if change.verdict == verdict]
 
 

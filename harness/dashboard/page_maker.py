@@ -1,4 +1,4 @@
-"""What every module of ``pages/`` is given: the facts, the templates and the site's folder.
+"""Context of every module of ``pages/``: the facts, the templates and the site's folder.
 
 Templates become text here: everything in them is escaped, and nothing on a page acts except the
 site's own files.
@@ -137,7 +137,7 @@ class Build:
 
     @cached_property
     def example(self) -> str:
-        """What the search box offers: an issue of this history; a case's name if there is none."""
+        """Example for the search box: an issue of this history, or else a case's name."""
         rows = self.facts.latest
         named = {issue for row in rows for issue in (*(row.upstream or ()), row.expectation or "")}
         issues = [issue for issue in named if ISSUE.fullmatch(issue)]

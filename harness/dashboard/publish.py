@@ -1,4 +1,4 @@
-"""One night's site, page by page; the front page last, so that it leads nowhere too early."""
+"""Publish one night's site, page by page; the front page comes last, so its links work."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PAGES = (
 
 @dataclass(frozen=True)
 class Shown:
-    """What a site shows besides the facts."""
+    """Options of a site, and what it shows besides the facts."""
 
     rows: Sequence[Row] = ()  # of upstream.toml
     nights: int = NIGHTS  # calendar days

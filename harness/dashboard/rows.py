@@ -15,23 +15,23 @@ WORKS, BROKEN, BAD = outcome.WORKS, outcome.BROKEN, outcome.UNEXPECTED
 
 
 class Placed(Protocol):
-    """What ran somewhere."""
+    """Object with a stack, a lane and a topology."""
 
     @property
     def stack(self) -> str:
-        """Its stack."""
+        """Name of the stack."""
 
     @property
     def lane(self) -> str:
-        """Its lane."""
+        """Name of the lane."""
 
     @property
     def topology(self) -> str:
-        """Its topology."""
+        """Name of the topology."""
 
 
 class StackLine(NamedTuple):
-    """Where runs follow each other: one stack on one lane and topology."""
+    """Configuration whose runs follow each other: one stack on one lane and topology."""
 
     stack: str
     lane: str
@@ -39,7 +39,7 @@ class StackLine(NamedTuple):
 
     @classmethod
     def of(cls, placed: Placed) -> StackLine:
-        """Where something ran."""
+        """Return the configuration on which something ran."""
         return cls(placed.stack, placed.lane, placed.topology)
 
 
@@ -55,7 +55,7 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class ShownRun:
-    """One run. ``versions`` are those that it said."""
+    """Run in the nights shown. ``versions`` are those that it reported."""
 
     run: str
     time: datetime
@@ -89,12 +89,12 @@ class Latest(NamedTuple):
 
     @property
     def cause(self) -> Cause:
-        """Why it failed; false for a case that did not."""
+        """Cause of the failure; false for a case that did not fail."""
         return Cause(self.layer, self.signature)
 
     @property
     def line(self) -> StackLine:
-        """Where it ran."""
+        """Configuration on which the case ran."""
         return StackLine.of(self)
 
     @property
@@ -137,7 +137,7 @@ class Failure(NamedTuple):
 
     @property
     def cause(self) -> Cause:
-        """Why it failed."""
+        """Cause of the failure."""
         return Cause(self.layer, self.signature)
 
     @property
@@ -161,7 +161,7 @@ class Number(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """One value of a number that moved."""
+    """Value, in one run, of a number that is not always the same."""
 
     name: str
     stack: str
@@ -188,7 +188,7 @@ class Changed(NamedTuple):
 
 
 class OutcomeCount(NamedTuple):
-    """How many cases of a run came out alike."""
+    """Number of a run's cases in an area, lane and topology that have the same outcome."""
 
     run: str
     area: str

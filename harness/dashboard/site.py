@@ -67,20 +67,20 @@ class Site:
 
     @property
     def written(self) -> int:
-        """How many files are new or changed."""
+        """Number of files that are new or changed."""
         return len(self._staged)
 
     @property
     def pages(self) -> int:
-        """How many files the site has."""
+        """Number of files of the site."""
         return len(self._keys)
 
     def has(self, path: str) -> bool:
-        """Whether this night has published the file already."""
+        """Return whether this night has already published the file."""
         return path in self._keys
 
     def is_made_from(self, path: str, key: str) -> bool:
-        """Whether the page on the disk was made from ``key``; it is kept if so."""
+        """Return whether the page on the disk was made from ``key``; keep it if so."""
         if self._old.get(path) != key or not (self.out / path).is_file():
             return False
         self._keys[path] = key
@@ -147,5 +147,5 @@ class Site:
 
 
 def _is_inside(path: object) -> bool:
-    """Whether a path from the list of pages may be touched: it is relative and never goes up."""
+    """Return whether a path from the list of pages is safe: it is relative and never goes up."""
     return isinstance(path, str) and not path.startswith("/") and ".." not in path.split("/")

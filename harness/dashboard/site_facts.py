@@ -1,4 +1,4 @@
-"""What the pages rest on: a history's rows of the nights shown, asked once, as plain values."""
+"""Facts behind the pages: a history's rows of the nights shown, queried once, as plain values."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Facts:
 
     @cached_property
     def latest(self) -> list[Latest]:
-        """Every case on every line, ordered by its name."""
+        """Latest row of every case on every configuration, ordered by the case's name."""
         first = self._connection.execute("SELECT min(night) FROM newest").fetchone()
         if self.night is None or first is None:
             return []
@@ -103,7 +103,7 @@ class Facts:
 
     @cached_property
     def is_placed(self) -> bool:
-        """Whether any case names a lane or a topology, as tests of other projects may not."""
+        """Return whether any case names a lane or a topology; tests of other projects may not."""
         return any(line.lane or line.topology for line in self.lines)
 
     @cached_property
@@ -118,7 +118,7 @@ class Facts:
 
     @cached_property
     def areas(self) -> Mapping[str, str]:
-        """Each case's area."""
+        """Area of each case."""
         rows = self._connection.execute("SELECT name, max(area) FROM recent GROUP BY name")
         return dict(rows.fetchall())
 
@@ -129,7 +129,7 @@ class Facts:
 
     @cached_property
     def trends(self) -> Mapping[tuple[str, str, str], Trend]:
-        """By area, stack and lane."""
+        """Trends by area, stack and lane."""
         by_place: dict[tuple[str, str, str], Trend] = defaultdict(Trend)
         for area, stack, lane, night, works, measured in self._rows("trend"):
             by_place[area, stack, lane].nights.append((night, int(works), int(measured)))
@@ -137,7 +137,7 @@ class Facts:
 
     @cached_property
     def failures(self) -> Mapping[str, list[Failure]]:
-        """Of each case, over the whole history, by when they began."""
+        """Failures of each case, over the whole history, by when they began."""
         by_case: dict[str, list[Failure]] = defaultdict(list)
         for row in self._rows("failures"):
             by_case[row[0]].append(Failure(*row))
@@ -145,7 +145,7 @@ class Facts:
 
     @cached_property
     def before_failures(self) -> Mapping[Start, str]:
-        """Where a failure began: the run that measured its case before."""
+        """Run that measured the case before, for each start of a failure."""
         every = (failure.start for failures in self.failures.values() for failure in failures)
         return self.measured_before([start for start in every if start.run in self.run])
 
@@ -163,7 +163,7 @@ class Facts:
 
     @cached_property
     def numbers(self) -> Mapping[str, list[Number]]:
-        """Of each case."""
+        """Recorded numbers of each case."""
         by_case: dict[str, list[Number]] = defaultdict(list)
         rows = self._connection.execute("SELECT * FROM recorded ORDER BY ALL").fetchall()
         for row in rows:
@@ -172,14 +172,14 @@ class Facts:
 
     @cached_property
     def moved(self) -> Mapping[str, list[Moved]]:
-        """Of each case, the values of the numbers that are not always the same."""
+        """Values of each case's numbers, except numbers that are always the same."""
         by_case: dict[str, list[Moved]] = defaultdict(list)
         for row in self._rows("moved", start=self.start):
             by_case[row[0]].append(Moved(*row))
         return by_case
 
     def points(self) -> Iterator[tuple[str, list[Point]]]:
-        """Each case with all that was run of it, line by line, the oldest first."""
+        """Yield each case with all its results, by configuration, the oldest first."""
         rows = (Point(*row) for row in self._stream("points"))
         for name, points in groupby(rows, attrgetter("name")):
             yield name, list(points)
@@ -192,7 +192,7 @@ class Facts:
         return by_run
 
     def said(self) -> Iterator[tuple[str, list[RunOutcome]]]:
-        """Each run with the outcomes of all its cases."""
+        """Yield each run with the outcomes of all its cases."""
         rows = (RunOutcome(*row) for row in self._stream("said"))
         for run, outcomes in groupby(rows, attrgetter("run")):
             yield run, list(outcomes)
@@ -204,7 +204,7 @@ class Facts:
         return self._connection.execute(_sql(name), values or None).fetchall()
 
     def _stream(self, name: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of our own tables, a part at a time, while other questions are asked."""
+        """Yield rows of our own tables, a part at a time, while other queries run."""
         result = self._connection.cursor().execute(_sql(name))
         while rows := result.fetchmany(_MANY):
             yield from rows

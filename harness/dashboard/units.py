@@ -30,17 +30,17 @@ def urgency(outcome: str) -> int:
 
 
 def day(value: date | datetime | None) -> str:
-    """``2026-11-21``."""
+    """Return the date in the form ``2026-11-21``."""
     return value.isoformat()[:10] if value else ""
 
 
 def when(value: datetime) -> str:
-    """``2026-11-21 02:30 UTC``; times are recorded in UTC."""
+    """Return the time in the form ``2026-11-21 02:30 UTC``; times are recorded in UTC."""
     return value.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def stamp(value: datetime) -> str:
-    """As Atom writes a time."""
+    """Return a UTC time in Atom's format."""
     return value.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -61,12 +61,12 @@ def number(value: float) -> str:
 
 
 def plural(count: int, noun: str, more: str = "") -> str:
-    """``1 case``, ``1,200 cases``."""
+    """Return a count with its noun: ``1 case``, ``1,200 cases``."""
     return f"{count:,} {noun if count == 1 else more or noun + 's'}"
 
 
 def run_time(run: str) -> datetime | None:
-    """When a run started, in UTC: its name begins with it. None for a name of another kind."""
+    """Return when a run started, in UTC, from its name; None if the name does not say it."""
     try:
         return started(run)
     except ValueError:

@@ -1,1 +1,1 @@
-"""What a failure is about: its layer, its frames, its signature."""
+"""Diagnosis of a failure: its layer, its frames, its signature."""

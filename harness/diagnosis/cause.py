@@ -26,11 +26,11 @@ class Cause(NamedTuple):
 
 
 class Failing(Protocol):
-    """What has a cause: a record, a result, a finding."""
+    """Object that has a cause: a record, a result, a finding."""
 
     @property
     def cause(self) -> Cause:
-        """Its cause."""
+        """Cause of the failure."""
 
 
 T = TypeVar("T", bound=Failing)

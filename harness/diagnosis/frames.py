@@ -29,17 +29,17 @@ class Frame:
 
     @property
     def is_upstream(self) -> bool:
-        """Whether it is installed, or Python's own: neither a suite nor the harness."""
+        """Return whether the file is installed or Python's own, not a suite's or the harness's."""
         return _UPSTREAM.search(self.path) is not None
 
     @property
     def place(self) -> str:
-        """``torch_xla/torch_xla.py::sync``, the same wherever the package is installed."""
+        """Place such as ``torch_xla/torch_xla.py::sync``, the same in every installation."""
         return f"{self.path.rpartition('site-packages/')[2]}::{self.function}"
 
 
 def frames(text: str) -> list[Frame]:
-    """Innermost first. Of chained exceptions the cause comes first: it raised."""
+    """Return the frames, innermost first. Of chained exceptions the cause is first: it raised."""
     dumped = _CURRENT.search(text) or _CALLED_FIRST.search(text)
     if dumped:
         return list(_found(dumped["frames"]))

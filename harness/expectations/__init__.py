@@ -1,4 +1,4 @@
-"""What upstream is known to get wrong: read, checked, compared with outcomes, and kept up to date.
+"""Known upstream failures: read, checked, compared with outcomes, and kept up to date.
 
 A case without an entry is expected to pass. Every entry is strict: a pass is red, and so is a
 failure of another kind or with another text.

@@ -50,7 +50,7 @@ def lines(text: str, count: int) -> list[int] | list[None]:
 
 
 def _same(bodies: Iterable[str], entries: Sequence[Any]) -> bool:
-    """Whether the text was cut where its entries begin, not within a text of several lines."""
+    """Return whether the text was cut where its entries begin, not inside a multi-line string."""
     try:
         return [tomllib.loads(body)["expectation"] for body in bodies] == [[e] for e in entries]
     except tomllib.TOMLDecodeError:
@@ -66,7 +66,7 @@ def _content(body: str) -> str:
 
 
 def _own_comment(text: str) -> tuple[str, str]:
-    """``text`` cut before the comment lines that it ends with."""
+    """Split ``text`` before the comment lines that it ends with."""
     lines = text.splitlines(keepends=True)
     start = len(lines)
     while start and lines[start - 1].lstrip().startswith("#"):
@@ -75,7 +75,7 @@ def _own_comment(text: str) -> tuple[str, str]:
 
 
 def join(head: str, pieces: Sequence[tuple[str, str]]) -> str:
-    """One text; where an entry went, only the blank lines behind it are left."""
+    """Join the pieces; of a removed entry, only the blank lines after it are left."""
     result = head
     for body, after in pieces:
         if not body and not after.partition("\n")[0].strip():

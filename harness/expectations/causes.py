@@ -1,4 +1,4 @@
-"""What an entry may name as its cause: an upstream issue, or a finding that is described."""
+"""Causes that an entry may name: an upstream issue, or a finding that is described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which stacks an entry applies: a PEP 440 range of versions for each component it names."""
+"""Stacks on which an entry applies: a PEP 440 range of versions for each component it names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Condition:
         return ", ".join(f"{component} {text}" for component, text in self.ranges)
 
     def holds(self, versions: Versions) -> bool:
-        """Whether the stack has every component in its range; one not installed is in none."""
+        """Return whether every component is in its range; one not installed is in none."""
         return all(contains(text, versions.get(component, "")) for component, text in self.ranges)
 
 
@@ -51,7 +51,7 @@ def version_of(text: str) -> Version | None:
 
 @cache
 def contains(text: str, version: str) -> bool:
-    """Whether the range has the version. Nightlies count: most of them are pre-releases."""
+    """Return whether the range has the version; nightlies count, as most are pre-releases."""
     return version_of(version) is not None and SpecifierSet(text).contains(
         version, prereleases=True
     )
@@ -80,7 +80,7 @@ def read(where: str, data: Any, known: Sequence[Versions]) -> Condition:
 
 
 def _never(text: str, component: str, known: Sequence[Versions]) -> str:
-    """Why the range matches nothing, or ""."""
+    """Explain why the range matches nothing; return "" if it may match."""
     try:
         specifiers = SpecifierSet(text)
     except InvalidSpecifier:

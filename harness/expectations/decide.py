@@ -1,4 +1,4 @@
-"""What the evidence says of each case: which entries can go, be narrowed, or are missing."""
+"""Decide from the evidence which entries can go, can be narrowed, or are missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GONE = None  # instead of ranges: the case needs the entry on no stack
 
 @dataclass(frozen=True)
 class Missing:
-    """How a case fails that no entry declares, and on which stacks."""
+    """Failure that no entry declares, and the ranges of the stacks on which it occurs."""
 
     function: str
     ranges: Ranges
@@ -30,7 +30,7 @@ class Missing:
 
 @dataclass
 class Decisions:
-    """By case. What is in none of these stays as it is."""
+    """Decisions by case. A case in none of the fields stays as it is."""
 
     evidence: Evidence
     passing: dict[str, dict[str, Ranges | None]] = field(  # entry's where to case to new ranges
@@ -46,7 +46,7 @@ class Decisions:
 
 @dataclass(frozen=True)
 class _CaseFacts:
-    """One case on all stacks."""
+    """Answers and entries of one case on all stacks."""
 
     id: str
     answers: dict[int, StackEvidence | None]
@@ -150,7 +150,7 @@ def _ranges_of(
     stacks: Sequence[Versions],
     elsewhere: Sequence[Versions],
 ) -> Ranges | None:
-    """Where a new entry applies: where it fails so, and nowhere else that is known."""
+    """Return the ranges of a new entry, or None if none separates the failing stacks."""
     if len(stacks) == 1:
         return (ranges.only(stacks[0]),)
     # Where the case was skipped, either will do, unless it has an entry there.

@@ -1,4 +1,4 @@
-"""What an update changed and what it left: as data, and in lines of 80 columns.
+"""Describe what an update changed and what it left: as data, and in lines of 80 columns.
 
 In lines, ids and commands stay whole.
 """
@@ -21,7 +21,7 @@ _SHOWN = 5
 
 
 def as_data(decisions: Decisions, plan: UpdatePlan) -> dict[str, Any]:
-    """All of it, as docs/json.md describes it."""
+    """Return all of the update as data, in the format that docs/json.md describes."""
     missing = {} if plan.added else decisions.missing
     return {
         "changed": [
@@ -65,7 +65,7 @@ def as_data(decisions: Decisions, plan: UpdatePlan) -> dict[str, Any]:
 
 
 def changes(plan: UpdatePlan) -> Iterator[str]:
-    """Each entry that loses cases, and each new one."""
+    """Describe each entry that loses cases, and each new one."""
     for change in plan.narrowed:
         yield from _narrowed(change)
     for added in plan.added:

@@ -1,4 +1,4 @@
-"""One entry, and how an outcome is judged in its light."""
+"""Entry of an expectation file, and how an outcome is judged by it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.model.outcome import Kind, Outcome
 
 @dataclass(frozen=True)
 class Expectation:
-    """One entry of a file under ``fixtures/expectations/``."""
+    """Entry of a file under ``fixtures/expectations/``."""
 
     path: Path
     number: int  # in its file, from 1
@@ -34,25 +34,25 @@ class Expectation:
 
     @cached_property
     def patterns(self) -> list[re.Pattern[str]]:
-        """Its globs, compiled."""
+        """Regular expressions for the entry's globs."""
         return [glob_pattern(case) for case in self.cases]
 
     def matches(self, case_id: str) -> bool:
-        """Whether one of its globs is the case's id."""
+        """Return whether one of the entry's globs matches the case's id."""
         return any(pattern.fullmatch(case_id) for pattern in self.patterns)
 
     def describes(self, outcome: Outcome) -> bool:
-        """Whether the outcome is the declared failure."""
+        """Return whether the outcome is the declared failure."""
         return outcome.kind == self.outcome and describes(self.signature, outcome.message)
 
 
 def place(path: Path, number: int, line: int | None) -> str:
-    """``a.toml:12``; ``a.toml#3``, its number, for an entry whose line is not known."""
+    """Return ``a.toml:12``, or ``a.toml#3`` with the entry's number if its line is not known."""
     return f"{path}#{number}" if line is None else f"{path}:{line}"
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:
-    """``*`` and ``?`` as in a shell; brackets stand for themselves, as case ids have many."""
+    """Compile a glob of ``*`` and ``?``; brackets stand for themselves, as case ids have many."""
     # The standard library's translation never backtracks over a star that has matched.
     return re.compile(fnmatch.translate(glob.replace("[", "[[]")))
 

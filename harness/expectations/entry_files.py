@@ -21,7 +21,7 @@ _NOT_TEXT = {"cases", "stack"}
 
 
 class _At(NamedTuple):
-    """Where an entry stands: its number in the file and its first line, both from 1."""
+    """Position of an entry: its file, and its number and first line there, both from 1."""
 
     path: Path
     number: int

@@ -1,4 +1,4 @@
-"""All entries of a folder, on one stack."""
+"""Set of a folder's entries, as they apply on one stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.model.versions import stack_versions
 
 
 class Expectations:
-    """All entries; at most one of those that apply on the stack for a case."""
+    """Set of entries, at most one of which may apply to a case on a stack."""
 
     def __init__(self, entries: Iterable[Expectation] = (), stack: Versions | None = None) -> None:
         """``stack`` is the one that runs unless another is given."""
@@ -50,7 +50,7 @@ class Expectations:
         known: Sequence[Versions] = (),
         findings: Collection[str] | None = None,
     ) -> Expectations:
-        """As ``load``; nothing is expected to fail where there is no folder."""
+        """Read the folder as ``load`` does; without a folder nothing is expected to fail."""
         return cls() if folder is None else cls.load(folder, known, findings)
 
     def find(self, case_id: str) -> Expectation | None:

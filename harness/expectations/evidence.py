@@ -1,4 +1,4 @@
-"""What reports of one or several stacks say of each case."""
+"""Evidence about each case in the reports of one or several stacks."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from harness.model.outcome import Kind, Outcome
 
 @dataclass
 class StackEvidence:
-    """What the reports of one stack say of one case."""
+    """Evidence about one case in the reports of one stack."""
 
     passes: int = 0  # reports in which it passes
     failures: list[Outcome] = field(default_factory=list)
 
     @property
     def is_flaky(self) -> bool:
-        """Whether it passes in one report and fails in another, which are runs of one stack."""
+        """Return whether the case passes in one of the stack's reports and fails in another."""
         return self.passes > 0 and bool(self.failures)
 
     @property
     def ways(self) -> set[tuple[Kind, str]]:
-        """How it fails, as a new entry would declare it."""
+        """Distinct failures, each as a new entry would declare it."""
         return {(failure.kind, signature_of(failure.message)) for failure in self.failures}
 
     @property
     def runs(self) -> int:
-        """In how many reports it ran to an answer."""
+        """Number of reports in which the case ran to an answer."""
         return self.passes + len(self.failures)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All reports: the stacks from old to new, and by case the answers, None if it was skipped."""
+    """Evidence of all reports: stacks from old to new, and answers, None for a skipped case."""
 
     stacks: tuple[Versions, ...]
     answers: dict[str, dict[int, StackEvidence | None]]  # case id to index of the stack to answer
     areas: dict[str, str]  # case id to area
 
     def select(self, globs: Sequence[str]) -> Evidence:
-        """Only the cases that match one of the globs, all without any.
+        """Select the cases that match one of the globs, or all cases if there are no globs.
 
         Raises BadInputError for a glob that matches no case.
         """
@@ -98,7 +98,7 @@ def _read(path: Path) -> Report:
 
 
 def _refuse_copies(paths: Sequence[Path]) -> None:
-    """One run given twice would count as two."""
+    """Refuse a report that is given twice: one run would count as two."""
     seen: dict[bytes, Path] = {}
     for path in paths:
         first = seen.setdefault(path.read_bytes(), path)

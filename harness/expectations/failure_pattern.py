@@ -52,7 +52,7 @@ def check(signature: str) -> None:
 
 
 def describes(signature: str, message: str) -> bool:
-    """Whether the signature, a regular expression, is found in the message."""
+    """Return whether the signature, a regular expression, is found in the message."""
     return _compiled(signature).search(_utf8(message)) is not None
 
 

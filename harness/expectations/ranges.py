@@ -65,7 +65,7 @@ def narrow(condition: Condition, component: str, text: str) -> dict[str, str]:
 
 
 def without(known: Sequence[Versions], given: Sequence[Versions]) -> list[Versions]:
-    """Those of ``known`` whose framework, in its version, none of ``given`` has."""
+    """Return those of ``known`` whose framework, in its version, none of ``given`` has."""
     seen = {(name, Version(version.public)) for name, version in map(framework_of, given)}
     return [
         stack
@@ -76,7 +76,7 @@ def without(known: Sequence[Versions], given: Sequence[Versions]) -> list[Versio
 
 
 def in_order(stacks: Sequence[Versions]) -> list[Versions]:
-    """From the oldest torch_xla to the newest, then those of torch_tpu, then those of jax."""
+    """Sort stacks by framework (torch_xla, torch_tpu, jax), and within each from old to new."""
 
     def place(stack: Versions) -> tuple[int, Version, list[tuple[str, str]]]:
         component, version = framework_of(stack)

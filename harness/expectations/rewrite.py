@@ -16,7 +16,7 @@ from harness.expectations import blocks
 
 @dataclass(frozen=True)
 class Part:
-    """What an entry becomes, or one of several that it becomes."""
+    """Replacement for an entry, or one of several that replace it."""
 
     cases: tuple[tuple[str, ...], ...]  # by old glob: the globs in its place
     stack: Mapping[str, str]  # ranges by component, {} for every stack

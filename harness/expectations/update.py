@@ -21,7 +21,7 @@ Collect = Callable[[Sequence[str]], Collection[str]]  # test files to the ids of
 
 @dataclass(frozen=True)
 class DeclaredCause:
-    """Why the new entries' cases fail."""
+    """Cause to declare for the failures in the new entries."""
 
     key: str  # issue or finding
     value: str
@@ -30,7 +30,7 @@ class DeclaredCause:
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What happens to an entry: the cases that it loses, and where others still need it."""
+    """Changes to an entry: the cases that it loses, and the ranges where others still need it."""
 
     entry: Expectation
     gone: tuple[str, ...]  # by no stack needed any more
@@ -48,7 +48,7 @@ class Added:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """All changes, and the files' new texts."""
+    """Plan of an update: all changes, and the files' new texts."""
 
     narrowed: tuple[Narrowed, ...]
     added: tuple[Added, ...]

@@ -1,4 +1,4 @@
-"""What the harness has to know of a framework."""
+"""Interface through which the harness uses a framework."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class NamedPlatforms:
-    """What a user has named platforms with.
+    """Setting with which a user has named platforms.
 
     Attributes:
         setting: a variable, or a setting of the framework's.
@@ -25,7 +25,7 @@ class NamedPlatforms:
 
 
 class Framework(Protocol):
-    """How one framework is pinned, imported, configured and started.
+    """Framework that the harness can pin, import, configure and start.
 
     Only ``start`` imports the framework; the other methods look at what is imported already.
     """

@@ -1,4 +1,4 @@
-"""What a test may ask of a program: its signature and its collectives."""
+"""Facts about a program that a test may check: its signature and its collectives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Collective:
-    """One cross-replica operation, as https://openxla.org/stablehlo/spec defines it.
+    """Cross-replica operation, as https://openxla.org/stablehlo/spec defines it.
 
     `kind` is the operation without its dialect (`all_reduce`). `reducer` is the one operation of
     its reduction region (`add`, `maximum`), `None` without a region, and `"other"` when the region

@@ -1,4 +1,4 @@
-"""What processes of the harness say to each other: one framing, one decoder, typed messages.
+"""Messages between processes of the harness: one framing, one decoder, typed messages.
 
 A message is a frozen dataclass and travels as a JSON object with its type's name. ``Lines`` frames
 a byte stream, between a case's process and its supervisor (``cases``) and between the workers of a
@@ -24,5 +24,5 @@ def new_token() -> str:
 
 
 def is_token(given: str, expected: str) -> bool:
-    """Whether both are the same, in a time that says nothing about where they differ."""
+    """Return whether the tokens are equal, in a time that does not tell where they differ."""
     return hmac.compare_digest(given.encode(errors="replace"), expected.encode())

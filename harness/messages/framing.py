@@ -1,4 +1,4 @@
-"""From messages to bytes and back: bounded JSON lines, and packets with a token."""
+"""Convert messages to bytes and back: bounded JSON lines, and packets with a token."""
 
 from __future__ import annotations
 

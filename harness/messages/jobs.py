@@ -1,4 +1,4 @@
-"""Between the workers of a job: a greeting, then a rendezvous or an exchange of values.
+"""Messages between the workers of a job: a greeting, then a rendezvous or exchanged values.
 
 Each connection starts with ``Hello``, which the first worker answers. All others talk to the first
 worker only.
@@ -15,7 +15,7 @@ from harness.model.outcome import Kind
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """Who connects, the proof of it, and the digest of what both sides must agree on."""
+    """Greeting of a worker: its token, and the digest of what both sides must agree on."""
 
     token: str = field(repr=False)
     worker: int
@@ -24,38 +24,38 @@ class Hello(Message):
 
 @dataclass(frozen=True)
 class Welcome(Message):
-    """The worker takes part."""
+    """Reply that the worker takes part."""
 
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """The token is another job's."""
+    """Reply that the token is another job's."""
 
 
 @dataclass(frozen=True)
 class At(Message):
-    """This worker is at the case of that number, and waits."""
+    """Report that this worker is at the case of that number, and waits."""
 
     case: int
 
 
 @dataclass(frozen=True)
 class Left(Message):
-    """This worker has given up waiting at that case."""
+    """Report that this worker has given up waiting at that case."""
 
     case: int
 
 
 @dataclass(frozen=True)
 class Go(Message):
-    """All are at that case: start it."""
+    """Reply that all workers are at the case, so the worker starts it."""
 
     case: int
 
 
 @dataclass(frozen=True)
 class No(Message):
-    """That case can't start, and counts as broken in that way."""
+    """Reply that the case cannot start, with the outcome to record."""
 
     case: int
     why: str
@@ -64,28 +64,28 @@ class No(Message):
 
 @dataclass(frozen=True)
 class Late(Message):
-    """The others are at that later case already."""
+    """Reply that the other workers are already at that later case."""
 
     case: int
 
 
 @dataclass(frozen=True)
 class WorkerLost(Message):
-    """A worker has died, so that nobody waits any more."""
+    """Notice that a worker has died, so that nobody waits any more."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Stop(Message):
-    """A worker has other cases than the first one."""
+    """Notice that a worker has other cases than the first worker."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Value(Message):
-    """What a worker has computed, or the traceback of what it raised instead."""
+    """Value that a worker has computed, or the traceback of what it raised instead."""
 
     worker: int
     value: Any
@@ -94,7 +94,7 @@ class Value(Message):
 
 @dataclass(frozen=True)
 class All(Message):
-    """The values of all workers have been told."""
+    """Notice that the values of all workers have been sent."""
 
 
 TO_FIRST = Vocabulary(Hello, At, Left, Value)

@@ -12,12 +12,12 @@ _TYPE = "type"
 
 
 class MessageError(ValueError):
-    """What came is no message: the text says what was expected."""
+    """Error for data that is no message; its text says what was expected."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message. A subclass has a field for each value: plain data, an enumeration or ``Any``."""
+    """Base of all messages. A subclass's fields are plain data, an enumeration or ``Any``."""
 
 
 def as_data(message: Message) -> dict[str, Any]:

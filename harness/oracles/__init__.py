@@ -1,1 +1,1 @@
-"""What the right answer is, from code that torch_xla does not share: NumPy, gloo, JAX."""
+"""Right answers, from code that torch_xla does not share: NumPy, gloo, JAX."""

@@ -1,4 +1,4 @@
-"""What every collective means, in NumPy: one array per rank in, one array per rank out.
+"""Reference for every collective, in NumPy: one array per rank in, one array per rank out.
 
 Semantics after https://openxla.org/stablehlo/spec and
 https://docs.pytorch.org/docs/stable/distributed.html. Groups are tuples of ranks that partition the

@@ -1,4 +1,4 @@
-"""What a DTensor program gives when every rank is a process of its own, joined by gloo.
+"""Results of a DTensor program whose ranks are processes of their own, joined by gloo.
 
 The reference for torch_xla's DTensor integration, in which one process holds all the devices:
 device *i* there must hold what rank *i* holds here.

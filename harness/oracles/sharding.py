@@ -1,4 +1,4 @@
-"""Which part of an array each device holds: what JAX says, and what torch_xla placed.
+"""Parts of an array that each device holds: what JAX says, and what torch_xla placed.
 
 The right answer is :class:`jax.sharding.NamedSharding` over the same mesh shape, device ids and
 axis names. JAX takes even sizes only. For uneven ones torch_xla follows GSPMD (arXiv:2105.04663,
@@ -56,9 +56,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Tile:
-    """One device's part, as [start, stop) of each dimension: `cell` with padding, `bounds` without.
+    """Part of an array on one device, as [start, stop) of each dimension.
 
-    `buffer` is the shape in memory. It is the cell's, but a dimension of size 0 is not padded.
+    `cell` includes the padding, `bounds` does not. `buffer` is the shape in memory: the cell's,
+    but a dimension of size 0 is not padded.
     """
 
     cell: Bounds
@@ -72,7 +73,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class PlacedShard:
-    """What torch_xla says of, and keeps on, one device. `values` includes the padding."""
+    """Shard that torch_xla placed on one device. `values` includes the padding."""
 
     device: int
     replica: int
@@ -81,7 +82,7 @@ class PlacedShard:
 
 
 def expected_tiles(layout: Layout, spec: Spec, shape: Shape) -> dict[int, Tile]:
-    """Device id -> its tile of an array of `shape`, by JAX's NamedSharding.
+    """Return the tile of an array of `shape` on each device, by JAX's NamedSharding.
 
     Raises what JAX raises when it refuses the spec for this mesh.
     """
@@ -95,7 +96,7 @@ def expected_tiles(layout: Layout, spec: Spec, shape: Shape) -> dict[int, Tile]:
 
 
 def placed_shards(tensor: Any) -> dict[int, PlacedShard]:
-    """Device id -> what torch_xla placed there, for an XLA tensor or an XLAShardedTensor.
+    """Return what torch_xla placed on each device, for an XLA tensor or an XLAShardedTensor.
 
     The tensor must be marked, and its data must have arrived (``torch_xla.sync(wait=True)``).
     Values are compared as float32 or integers: bfloat16 has no NumPy type.
@@ -127,7 +128,7 @@ def as_numpy(tensor: Any) -> np.ndarray[Any, Any]:
 def placement_errors(
     tensor: Any, values: np.ndarray[Any, Any], layout: Layout, spec: Spec
 ) -> list[MismatchError]:
-    """Where the shards of `tensor` differ from what JAX does with `values`; empty when nowhere."""
+    """Return where shards of `tensor` differ from what JAX does with `values`; [] if nowhere."""
     tiles = expected_tiles(layout, spec, values.shape)
     placed = placed_shards(tensor)
     if placed.keys() != tiles.keys():

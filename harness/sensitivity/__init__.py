@@ -1,1 +1,1 @@
-"""How much tests see: faults planted in the programs that they compile, one at a time."""
+"""Measure how much tests see: plant faults in the programs that they compile, one at a time."""

@@ -1,4 +1,4 @@
-"""What the plugin can answer wrongly, with or without a program: devices, memories, clients."""
+"""Wrong answers of the plugin, with or without a program: about devices, memories, clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRONG_ANSWER = "VIRTUAL_TPU_WRONG_ANSWER"  # read by the plugin; names one
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """One answer that can be wrong.
+    """Wrong answer that the plugin can give.
 
     Attributes:
         name: as in the plugin's sources.

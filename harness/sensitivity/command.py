@@ -131,7 +131,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _operators(options: argparse.Namespace) -> Sequence[str]:
-    """Those to plant; BadInputError for what is no test, lane, package or operator."""
+    """Return the operators to plant.
+
+    Raises BadInputError for an option that names no test, lane, package or operator.
+    """
     from harness.sensitivity.answers import ANSWERS
     from harness.sensitivity.fault import STALE
     from harness.sensitivity.operators import OPERATORS

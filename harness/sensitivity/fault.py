@@ -31,7 +31,7 @@ def in_python(program: str) -> bool:
 
 @dataclass(frozen=True)
 class Fault:
-    """Which fault a case runs with.
+    """Fault with which a case runs.
 
     Attributes:
         number: from 0, in the order of the plan.

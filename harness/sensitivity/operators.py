@@ -45,7 +45,7 @@ _SHARDY = "xla.sdy.sharding"
 
 @dataclass(frozen=True)
 class Operator:
-    """One class of defects.
+    """Class of defects that can be planted.
 
     Attributes:
         name: its name on the command line and in reports.

@@ -1,4 +1,4 @@
-"""In a case's processes: keeps the programs that are compiled, or plants a fault in one.
+"""Keep the programs that a case's processes compile, or plant a fault in one of them.
 
 The plugin calls ``plant`` for each program, after Pallas kernels in it have been made HLO. Where no
 plugin sees programs, ``compilers`` calls ``changed``.

@@ -1,4 +1,4 @@
-"""Which faults to plant: a sample that a seed decides, spread over areas and operators."""
+"""Choose the faults to plant: a sample that a seed decides, spread over areas and operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.sensitivity.fault import STALE, Fault, Recorded
 
 @dataclass(frozen=True)
 class Sample:
-    """How to choose from all possible faults.
+    """Parameters of a sample of all possible faults.
 
     Attributes:
         seed: decides the choice.

@@ -54,7 +54,7 @@ class FaultResult:
 
 @dataclass(frozen=True)
 class Share:
-    """How many of the faults that count were seen."""
+    """Numbers of faults seen and not seen, among those that count."""
 
     seen: int
     unseen: int

@@ -1,4 +1,4 @@
-"""How many planted faults were seen, for the terminal."""
+"""Text of a score, for the terminal: how many planted faults were seen."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class CaseRow:
 
     @property
     def has(self) -> str:
-        """Its outcomes for the filter."""
+        """Distinct outcomes of the case, as text for the filter."""
         return "|".join(dict.fromkeys(filter(None, self.outcomes)))
 
 
@@ -36,7 +36,7 @@ def publish(build: Build) -> None:
 
 
 def _every_case(build: Build) -> None:
-    """All cases, as a page and as data."""
+    """Write the list of all cases, as a page and as data."""
     facts = build.facts
     rows = []
     by_place = sorted(facts.latest, key=lambda r: (r.name, cost(r.lane), r.topology))

@@ -51,7 +51,7 @@ class DifferingCase:
 
     @property
     def verdict(self) -> str:
-        """Its verdict, with ``before`` as the baseline."""
+        """Verdict on the case, with ``before`` as the baseline."""
         if not self.before or not self.after:
             return "only on one"
         works = (self.before in WORKS, self.after in WORKS)
@@ -62,7 +62,7 @@ class DifferingCase:
 
     @property
     def effect(self) -> Effect | None:
-        """What a move from ``before`` to ``after`` does to it; None if neither has an answer."""
+        """Effect of a move from ``before`` to ``after``; None if neither has an answer."""
         answers = [Kind(kind).answer if kind else None for kind in (self.before, self.after)]
         return effect(*answers, skipped=self.after == "skipped")
 
@@ -131,7 +131,7 @@ def differences(before: Mapping[Place, str], after: Mapping[Place, str]) -> list
 def effects(
     before: Mapping[Place, str], after: Mapping[Place, str], areas: Mapping[str, str]
 ) -> Areas:
-    """How many cases of each area a move has each effect on, and of "all" areas."""
+    """Count, for each area and for "all", the cases on which a move has each effect."""
     counts: dict[str, Counter[Effect]] = defaultdict(Counter)
     for place in sorted(before.keys() | after.keys()):
         if has := DifferingCase(place, before.get(place, ""), after.get(place, "")).effect:
@@ -155,7 +155,7 @@ def _place(row: Latest) -> Place:
 
 
 def _versions(build: Build, earlier: str, later: str) -> list[tuple[str, str, str]]:
-    """Each component with both stacks' versions, as of their last runs."""
+    """Return each component with its versions on both stacks, as of their last runs."""
     versions: list[Mapping[str, str]] = [
         next((run.versions for run in build.facts.runs if run.stack == stack), {})
         for stack in (earlier, later)

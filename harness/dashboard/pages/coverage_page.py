@@ -1,4 +1,4 @@
-"""What is skipped, by reason, and the cheapest lane that would run it."""
+"""Page of skipped cases, by reason, with the cheapest lane that would run them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Skip:
 
     @property
     def size(self) -> int:
-        """How many cases."""
+        """Number of skipped cases."""
         return len({row.name for row in self.rows})
 
     @property
@@ -60,7 +60,7 @@ def publish(build: Build) -> None:
 
 
 def skips(facts: Facts) -> list[Skip]:
-    """By reason, the one that costs most cases first."""
+    """Group the skipped cases by reason, the reason with the most cases first."""
     ran: dict[str, set[tuple[str, str]]] = defaultdict(set)  # a test: where it is measured
     together: dict[str, dict[str, list[Latest]]] = defaultdict(lambda: defaultdict(list))
     for row in facts.latest:
@@ -97,13 +97,13 @@ def test_of(row: Latest) -> str:
 
 
 def reason_of(row: Latest) -> str:
-    """Why it is skipped, without the numbers that only tell its cases apart."""
+    """Return the reason for a skip; numbers, which only tell its cases apart, become ``N``."""
     first = first_line(row.message)
     return _NUMBER.sub("N", first) if first else "no reason given"
 
 
 def _alone(facts: Facts) -> list[tuple[str, str, int]]:
-    """Per area and lane: tests that ran on this lane and never on a cheaper one."""
+    """Count, per area and lane, the tests that ran on this lane and never on a cheaper one."""
     lanes: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in facts.latest:
         if row.outcome != "skipped":

@@ -1,4 +1,4 @@
-"""Each cause of failure once, over all cases and stacks that it breaks today."""
+"""Page of failure causes, each once, over all cases and stacks that it breaks today."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ class FailureCause:
 
     @property
     def layer(self) -> str:
-        """Its layer."""
+        """Layer of the failures."""
         return self.rows[0].layer
 
     @property
     def signature(self) -> str:
-        """Its signature."""
+        """Signature of the failures."""
         return self.rows[0].signature
 
     @property
     def anchor(self) -> str:
-        """Its place on the page."""
+        """Anchor of the cause on its page."""
         return f"cause-{slug(self.signature, self.layer)}"
 
     @property
     def message(self) -> str:
-        """What one of them says."""
+        """Message of one of the failures, or the signature if none has a message."""
         return next((row.message for row in self.rows if row.message), self.signature)
 
     @property
     def expected(self) -> bool:
-        """Whether every one of them is declared."""
+        """Return whether an expectation declares every failure."""
         return all(row.outcome == "expected failure" for row in self.rows)
 
     @property
     def stacks(self) -> list[str]:
-        """Where."""
+        """Stacks on which the cases fail."""
         return ordered([row.stack for row in self.rows])
 
     @property
     def areas(self) -> list[str]:
-        """Of what."""
+        """Areas of the broken cases."""
         return ordered([row.area for row in self.rows])
 
     @property
     def issues(self) -> list[str]:
-        """What the expectations of its cases name, else the issues that all its cases watch."""
+        """Issues or findings that expectations name, else the issues that all cases watch."""
         declared = [row.expectation for row in self.rows if row.expectation]
         if declared:
             return ordered(declared)
@@ -74,7 +74,7 @@ class FailureCause:
 
     @property
     def size(self) -> int:
-        """How many cases it breaks."""
+        """Number of cases that the cause breaks."""
         return len({row.name for row in self.rows})
 
 
@@ -92,7 +92,7 @@ def publish(build: Build) -> list[FailureCause]:
 
 
 def causes(facts: Facts) -> list[FailureCause]:
-    """Those of the last night, undeclared ones first, then the largest."""
+    """Return the causes as of the last night, undeclared ones first, then the largest."""
     starts = {
         (failure.name, StackLine.of(failure), failure.cause): failure.start
         for failures in facts.failures.values()

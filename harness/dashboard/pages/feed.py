@@ -1,4 +1,4 @@
-"""For programs beside the pages: the night as JSON, regressions as an Atom feed, a badge."""
+"""Files for other programs: the night as JSON, regressions as an Atom feed, a badge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.dashboard.page_maker import Build, as_json
 
 @dataclass(frozen=True)
 class Badge:
-    """What the badge says; ``color`` as shields.io names it."""
+    """Text of the badge, and its color by the name that shields.io uses."""
 
     message: str
     color: str

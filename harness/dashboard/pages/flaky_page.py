@@ -29,7 +29,7 @@ class Flaky:
 
 
 def turns(facts: Facts, points: Sequence[Point]) -> int:
-    """How often it began or ceased to work between neighbouring runs of the same versions."""
+    """Count the turns between working and broken in successive runs of the same versions."""
     ran = [point for point in points if point.outcome != "skipped"]
     return sum(
         (a.outcome in WORKS) != (b.outcome in WORKS) and _same(facts, a.run, b.run)

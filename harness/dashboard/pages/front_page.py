@@ -22,7 +22,7 @@ _LEVELS = ((1.0, "h5"), (0.95, "h4"), (0.8, "h3"), (0.5, "h2"), (0.000001, "h1")
 
 @dataclass(frozen=True)
 class Headline:
-    """One verdict of the night: the number, and what is behind it."""
+    """Headline for one verdict of the night: the number of cases, and the changes behind it."""
 
     verdict: str
     meaning: str
@@ -40,7 +40,7 @@ class Headline:
 
     @property
     def states(self) -> list[tuple[str, int]]:
-        """How many of its cases crashed and how many hung; a case that did both counts in both."""
+        """Numbers of cases that crashed and that hung; a case that did both counts in both."""
         changes = [change for group in self.clusters for change in group.changes]
         cases = {
             state: {change.name for change in changes if change.outcome == state}
@@ -50,12 +50,12 @@ class Headline:
 
     @property
     def shown(self) -> Sequence[ChangeGroup]:
-        """Those on the first screen."""
+        """Groups of changes on the first screen."""
         return self.clusters[:_SHOWN]
 
     @property
     def more(self) -> int:
-        """How many are not."""
+        """Number of groups that the first screen leaves out."""
         return max(len(self.clusters) - _SHOWN, 0)
 
 
@@ -72,19 +72,19 @@ class HeatCell:
 
     @property
     def rate(self) -> float:
-        """From 0 to 1."""
+        """Share of the measured cases that work, from 0 to 1."""
         return self.works / self.measured if self.measured else 0.0
 
     @property
     def level(self) -> str:
-        """Its class in the style sheet."""
+        """Class of the cell in the style sheet."""
         if not self.measured:
             return "hx"
         return next(name for least, name in _LEVELS if self.rate >= least)
 
     @property
     def percent(self) -> str:
-        """``100 %`` only when every case works."""
+        """Percentage of measured cases that work; ``100 %`` only when every case works."""
         if not self.measured:
             return "skipped"
         if self.works == self.measured:

@@ -28,12 +28,12 @@ class IssueRow:
 
     @property
     def older(self) -> bool:
-        """Whether the first stack that measured it is wrong: it may have begun before."""
+        """Return whether the first stack measured is already wrong: the fault may be older."""
         return bool(self.history.known) and self.history.known[0].answer.wrong > 0
 
     @property
     def conclusion(self) -> str:
-        """``not fixed yet``, ``fixed in 2.7.0``, ``never wrong`` or ``not measured``."""
+        """State: ``not fixed yet``, ``fixed in 2.7.0``, ``never wrong`` or ``not measured``."""
         if not self.history.known:
             return "not measured"
         if not self.first_bad:

@@ -30,17 +30,17 @@ class Summary:
 
     @property
     def works(self) -> int:
-        """How many of its cases work, without those that are unexpected."""
+        """Number of cases that work, without those that are unexpected."""
         return sum(self.counts.get(outcome, 0) for outcome in WORKS if outcome not in BAD)
 
     @property
     def expected(self) -> int:
-        """How many fail as expected."""
+        """Number of cases that fail as expected."""
         return self.counts.get("expected failure", 0)
 
     @property
     def skipped(self) -> int:
-        """How many are neither of these nor unexpected: what remains of its cases."""
+        """Number of cases that neither work, nor fail as expected, nor are unexpected."""
         return self.run.size - self.works - self.expected - self.unexpected
 
     @property

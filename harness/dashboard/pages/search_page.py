@@ -1,4 +1,4 @@
-"""What the search box of every page finds: stacks, upstream issues, signatures and cases.
+"""Search page, for the box on every page: stacks, upstream issues, signatures and cases.
 
 The page holds every row, so that it needs no server and no index. The script shows what matches.
 """
@@ -47,7 +47,7 @@ def publish(build: Build, issues: Sequence[IssueRow], causes: Sequence[FailureCa
 
 
 def _stacks(facts: Facts) -> Iterator[SearchRow]:
-    """Each stack with the versions of its last run; leads to its runs."""
+    """Yield each stack with the versions of its last run, linked to its runs."""
     for stack in facts.stacks:
         last = next(run for run in facts.runs if run.stack == stack)
         versions = [f"{name} {version}" for name, version in last.versions.items()]
@@ -56,7 +56,7 @@ def _stacks(facts: Facts) -> Iterator[SearchRow]:
 
 
 def _issues(rows: Sequence[IssueRow]) -> Iterator[SearchRow]:
-    """Each issue with what is stated about it; leads to those rows of the matrix."""
+    """Yield each issue with what is stated about it, linked to those rows of the matrix."""
     stated: dict[str, list[str]] = {}
     for row in rows:
         for issue in row.issues:
@@ -67,7 +67,7 @@ def _issues(rows: Sequence[IssueRow]) -> Iterator[SearchRow]:
 
 
 def _signatures(build: Build, causes: Sequence[FailureCause]) -> Iterator[SearchRow]:
-    """Each signature of the nights shown; leads to its cause, or to a case that once had it."""
+    """Yield each signature of the nights shown, linked to its cause or a case that once had it."""
     facts = build.facts
     broken_now = {cause.signature: cause.anchor for cause in causes}
     every = (f for failures in facts.failures.values() for f in failures)
@@ -93,7 +93,7 @@ def _seen(failures: Sequence[Failure], last: Failure) -> str:
 
 
 def _cases(build: Build) -> Iterator[SearchRow]:
-    """Each case that has a page, with its area, its issues, and its outcomes by stack."""
+    """Yield each case that has a page, with its area, its issues, and its outcomes by stack."""
     for name, members in groupby(build.facts.latest, attrgetter("name")):
         if not build.is_listed(name):
             continue

@@ -1,4 +1,4 @@
-"""How many planted faults each area's cases see, over time."""
+"""Page of sensitivity: how many planted faults each area's cases see, over time."""
 
 from __future__ import annotations
 

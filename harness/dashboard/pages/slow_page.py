@@ -1,4 +1,4 @@
-"""Where the time goes, and what became slower."""
+"""Page of durations: where the time goes, and what became slower."""
 
 from __future__ import annotations
 
