@@ -73,7 +73,9 @@ def test_job(topology):
         assert os.environ["ABACUS_ROW"] == str(number)
         assert not {"TPU_WORKER_ID", "MEGASCALE_SLICE_ID", "TPU_PROCESS_PORT"} & {*os.environ}
         jax.distributed.initialize(os.environ["JAX_COORDINATOR_ADDRESS"], 2, number)
-        return jax.process_index(), len(jax.devices()), len(jax.local_devices())
+        place = jax.process_index(), len(jax.devices()), len(jax.local_devices())
+        jax.distributed.shutdown()  # which waits: JAX aborts those whose coordinator has ended
+        return place
     assert run_ranks(rank, topology) == [(0, 4, 2), (1, 4, 2)]
 
 @pytest.mark.lanes("virtual-abacus")
