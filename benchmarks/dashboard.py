@@ -23,11 +23,11 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import pyarrow as pa
-from harness.junit.names import VERSIONS
 
 from harness.history.format import FORMAT, SCHEMA, with_checksum
 from harness.history.names import RunFile, run_name
 from harness.history.storage import Folder
+from harness.junit.properties import VERSIONS
 
 ROOT = Path(__file__).parent.parent
 FIRST = date(2024, 1, 1)
