@@ -193,10 +193,9 @@ def _rows(nights: Nights, sql: str) -> list[tuple[Any, ...]]:
     """Query the branch's files without any of the project's own code."""
     work = nights.folder / "rows"
     if not work.exists():
-        command = ["git", "clone", "--quiet", "--branch=history", nights.branch, work]
-        subprocess.run(command, check=True)
+        _git(nights.folder, "clone", "--quiet", "--branch=history", str(nights.branch), "rows")
     files = f"read_parquet('{work}/**/*.parquet', hive_partitioning = true)"
-    return duckdb.sql(sql.replace("FILES", files)).fetchall()
+    return duckdb.execute(sql.replace("FILES", files)).fetchall()
 
 
 def test_each_night_is_a_run_of_each_stack_on_the_branch(nights: Nights) -> None:

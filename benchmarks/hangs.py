@@ -250,7 +250,7 @@ TOPOLOGIES = (
 
 def jobs(count: int, seed: int, *, hang: bool, forked: bool = False) -> list[Job]:
     """Return so many jobs, the same for the same seed, of ranks that can be forked if they are."""
-    chosen, made = random.Random(seed), []
+    chosen, made = random.Random(seed), list[Job]()
     while len(made) < count:
         framework, launcher = chosen.choice([*FRAMEWORKS, *list(FRAMEWORKS)[:3]])
         topology, each, processes = chosen.choice(TOPOLOGIES)
@@ -345,8 +345,8 @@ def judged(job: Job, lines: list[tuple[float, str]], code: int, seconds: float) 
         well = code == 0 and sum("ended well" in text for text in texts) == job.processes
         return Result("" if well else f"ended with {code}: {texts[-1:]}", seconds)
     if not starts:
-        made = any(_MISTAKE in text for text in texts)  # a busy machine may still be importing
-        when = "after" if made else "before"
+        # A busy machine may still be importing.
+        when = "after" if any(_MISTAKE in text for text in texts) else "before"
         return Result(f"no report {when} the mistake, exit code {code}: {texts[-1:]}", seconds)
     at, first = lines[starts[0]]
     report = 1 + next(

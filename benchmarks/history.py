@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from xml.sax.saxutils import quoteattr
 
 import duckdb
@@ -26,10 +26,10 @@ from junitparser.xunit2 import JUnitXml
 
 from harness.history.format import check_bytes, encoded
 from harness.history.names import RunFile
-from harness.history.run import VERSIONS, Run, read_run
+from harness.history.run import Run, read_run
 from harness.history.storage import Folder
 from harness.history.store import History
-from harness.junit.properties import FORMAT
+from harness.junit.properties import FORMAT, VERSIONS
 from harness.junit.result import Result
 from harness.model.outcome import Kind
 from harness.verdicts.nightly import judge
@@ -94,10 +94,11 @@ def _record(folder: Path, count: int) -> None:
 
 def _junitparser(path: Path) -> int:
     """Read what a reader based on junitparser needs: each case's outcome, time and properties."""
+    suites: Any = JUnitXml.fromfile(str(path))
     known = [
         (case.name, case.classname, case.time, [type(entry) for entry in case.result],
          {entry.name: entry.value for entry in case.properties()})
-        for suite in JUnitXml.fromfile(str(path))
+        for suite in suites
         for case in suite
     ]  # fmt: skip
     return len(known)
@@ -184,16 +185,14 @@ def _ask(history: History) -> None:
     places = history.files.listed().places
     newest = sorted({each.stack: each.run for each in sorted(places)}.values())
     print(f"{len(places)} runs; asked about the last of each of {len(newest)} stacks")
-    cursor = _timed("  views", lambda: ask_about(connection, newest, DAYS))
+    cursor = _timed("  views", ask_about, connection, newest, DAYS)
     for name in ("changed", "died", "missing", "slower", "causes"):
-        _timed(f"  {name}", lambda name=name: cursor.execute(statement(name)).fetchall())
-    _timed("  heat map", lambda: cursor.execute(HEAT_MAP).fetchall())
-    _timed("verdict on one run, with all of its stack's history",
-           lambda: judge(connection, newest[-1:]))  # fmt: skip
+        _timed(f"  {name}", _rows, cursor, statement(name))
+    _timed("  heat map", _rows, cursor, HEAT_MAP)
+    _timed("verdict on one run, with all of its stack's history", judge, connection, newest[-1:])
     case = cursor.execute('SELECT any_value("case") FROM cases').fetchone()
     sql = 'SELECT time, stack, outcome, duration FROM cases WHERE "case" = ? ORDER BY time'
-    _timed("one case over all nights and stacks",
-           lambda: connection.execute(sql, case).fetchall())  # fmt: skip
+    _timed("one case over all nights and stacks", _rows, connection, sql, case)
 
 
 def _checksums(history: History) -> None:
@@ -216,9 +215,13 @@ def _checksums(history: History) -> None:
     print(f"  ratio{second / first:>53.2f}")
 
 
-def _timed(name: str, question: Callable[[], Answer]) -> Answer:
+def _rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: object = None) -> list[Any]:
+    return connection.execute(sql, parameters).fetchall()
+
+
+def _timed(name: str, question: Callable[..., Answer], *arguments: object) -> Answer:
     start = time.perf_counter()
-    answer = question()
+    answer = question(*arguments)
     rows = f", {len(answer)} rows" if isinstance(answer, list) else ""
     print(f"{name:<52}{time.perf_counter() - start:>8.2f} s{rows}")
     return answer

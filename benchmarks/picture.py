@@ -20,7 +20,7 @@ from support.browser import ARGUMENTS, CHROMIUM, served  # noqa: E402
 
 def main() -> None:
     """Record the reports, make the site, and take its picture."""
-    target = Path(*sys.argv[1:2] or [ROOT / "docs" / "dashboard.png"]).absolute()
+    target = Path(*sys.argv[1:2] or [f"{ROOT}/docs/dashboard.png"]).absolute()
     reports = sorted(str(path) for path in ROOT.glob("fixtures/junit/*.xml"))
     with tempfile.TemporaryDirectory() as folder:
         harness("record", *reports, "--history", f"{folder}/history")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 from junitparser import JUnitXml, Properties
@@ -29,7 +29,7 @@ def main() -> None:
         subprocess.run([*command, f"--junitxml={report}"], check=False)
         wall = time.perf_counter() - start
         cases = [case for suite in JUnitXml.fromfile(str(report)) for case in suite]
-    durations: Counter[str] = Counter()
+    durations: defaultdict[str, float] = defaultdict(float)
     for case in cases:
         for prop in case.child(Properties) or ():
             if prop.name.startswith("duration_"):
