@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
-from harness.printable import escaped
+from harness.printable import escaped, folded
 from harness.verdicts.groups import Group
 
 WIDTH = 80
@@ -18,13 +17,8 @@ def title(text: str) -> str:
 
 def wrapped(text: str, indent: int = 0, first: str = "") -> Iterator[str]:
     """``text`` in lines that fit, its first one behind ``first``."""
-    yield from textwrap.wrap(
-        escaped(" ".join(text.split())),
-        WIDTH,
-        initial_indent=first or " " * indent,
-        subsequent_indent=" " * indent,
-        break_on_hyphens=False,  # a case's id must be copied whole
-    )
+    rest = " " * indent
+    yield from folded(escaped(" ".join(text.split())), WIDTH, first or rest, rest)
 
 
 def heading(members: Sequence[Group]) -> str:
