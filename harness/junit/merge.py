@@ -85,7 +85,7 @@ class Merged:
 def write(reports: Mapping[str, Path], out: Path, notes: Mapping[str, str]) -> Merged:
     """Merge the workers' ``reports``, those that exist and are whole, to ``out``.
 
-    ``told`` says by worker why it may have none. A case that a worker has no answer for, because it
+    ``notes`` say by worker why it may have none. A case that a worker has no answer for, because it
     has no report or died before it, or its answer can't be read, counts as crashed there.
 
     Raises BadInputError when no worker has a report that can be read.

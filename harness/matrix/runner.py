@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BadInputError
 from harness.junit.report import Report
 from harness.junit.result import Result
 from harness.matrix import pool
@@ -32,10 +31,7 @@ class Runner:
 
     def finish(self, cells: Sequence[Cell]) -> None:
         """Run the cells. Raises BadInputError, naming them, if some have no answer."""
-        if cells and (done := self.run(cells)).died:
-            raise BadInputError(
-                f"no answer from {', '.join(done.died)}: the same command continues"
-            )
+        self.run(cells).check()
 
     def has_answer(self, cell: Cell) -> bool:
         """Return whether the cell was run in full before."""
