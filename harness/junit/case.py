@@ -34,7 +34,6 @@ _BROKEN = frozenset(
     {"fail", "failed", "failure", "error", "errored", "timeout", "crashed", "broken"}
 )
 _TEARDOWN = "failed on teardown"
-_UNCOLLECTED = ("collection failure", "collection skipped")
 
 
 def is_of_harness(reported: Reported, *, ours: bool) -> bool:
@@ -76,6 +75,19 @@ def result_of(place: Result, reported: Reported, *, ours: bool) -> Result:
 def is_teardown(reported: Reported) -> bool:
     """Return whether the element is only about the teardown; pytest adds one to a failure."""
     return any((entry.message or "").startswith(_TEARDOWN) for entry in reported.case.result)
+
+
+def is_file(case: Any) -> bool:
+    """Return whether the element stands for a module whose cases were not collected."""
+    return not case.classname and any(
+        (entry.message or "") in ("collection failure", "collection skipped")
+        for entry in case.result
+    )
+
+
+def error_lines(text: str) -> list[str]:
+    """Return the lines of pytest's text of a failure that it marks as the error's own."""
+    return [line[1:].strip() for line in text.splitlines() if line.startswith("E  ")]
 
 
 def _refuse_twice(reported: Reported, names: frozenset[str]) -> None:
@@ -178,8 +190,7 @@ def _message(entry: Any) -> str:
     message, text = str(entry.message or ""), str(entry.text or "")
     # pytest says only where an error was; what it was stands in the text's marked lines.
     if message in ("", "collection failure") or message.startswith("failed on "):
-        errors = [line[1:].strip() for line in text.splitlines() if line.startswith("E  ")]
-        return "\n".join(errors) or text or message
+        return "\n".join(error_lines(text)) or text or message
     return message
 
 
@@ -187,7 +198,7 @@ def _pytest_id(case: Any, name: str) -> tuple[str, str]:
     """Return the file, if it is known, and the case's id on pytest's command line."""
     parts = str(case.classname or "").split(".") if case.classname else []
     file = case._elem.attrib.get("file", "")  # junitparser knows it of suites only
-    if not parts and any((entry.message or "") in _UNCOLLECTED for entry in case.result):
+    if is_file(case):
         file = file or f"{name.replace('.', '/')}.py"
         return file, file
     if file:

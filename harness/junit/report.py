@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
+from harness.junit.case import error_lines, is_file
 from harness.junit.properties import FORMAT, FORMAT_PROPERTY, LEFT_OUT, STACK_PROPERTY, VERSIONS
 from harness.junit.reader import Reader
 from harness.junit.result import Result, settled
@@ -48,7 +49,7 @@ def read(path: Path) -> Report:
     for element in reader.elements(some=False):
         if element.ours and not element.second:
             attempts[element.result.place].append(element.result)
-        elif not element.ours and _is_file(element.reported.case):
+        elif not element.ours and is_file(element.reported.case):
             uncollected.update([_uncollected(element.reported.case)])
     own = reader.head.properties
     if FORMAT_PROPERTY not in own:
@@ -87,17 +88,9 @@ def read_all(paths: Iterable[Path]) -> tuple[list[Report], list[str]]:
     return reports, faults
 
 
-def _is_file(case: Any) -> bool:
-    """Return whether the element stands for a module whose cases were not collected."""
-    return not case.classname and any(
-        (entry.message or "") in ("collection failure", "collection skipped")
-        for entry in case.result
-    )
-
-
 def _uncollected(case: Any) -> tuple[str, str]:
     text = str(case.result[0].text or "")
-    errors = [line[1:].strip() for line in text.splitlines() if line.startswith("E  ")]
+    errors = error_lines(text)
     skipped = re.search(r"Skipped: (.*?)[\"']?\)$", text, re.DOTALL)
     why = skipped[1] if skipped else errors[0] if errors else text.partition("\n")[0]
     return f"{case.name.replace('.', '/')}.py", f"can't be collected: {why.strip()}"
