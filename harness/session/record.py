@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -104,35 +105,23 @@ def settle(
     raw = reports.outcome_of(run.reports, run.death)
     raw, unproven = _with_evidence(item, case, run, raw)
     raw = _with_cause(item, run, raw)
+    raw = replace(raw, layer=layer_of(raw, run.reports))
     outcome = judge(raw, expectation)
-    layer = layer_of(raw, run.reports)
     other = None
     if outcome.kind == Kind.EXPECTED_FAILURE:
         other = _first_undeclared(run.reports, expectation)
     if other is not None:
-        raw = outcome = reports.outcome_of([other], None)
-        layer = layer_of(raw, [other])
+        raw = reports.outcome_of([other], None)
+        raw = outcome = replace(raw, layer=layer_of(raw, [other]))
     _rewrite(item, run.reports, raw, outcome, expectation)
     subtests.conclude(run.reports)
     known = sum(report.duration for report in run.reports)
     if run.death is not None:
         run.reports[-1].duration = max(run.wall - known, 0.0)
-    if not run.reports or run.reports[-1].when != "teardown":
+    if run.reports[-1].when != "teardown":
         run.reports.append(reports.passed_teardown(item, run.reports))
-    record = _record(case, run, outcome, expectation, isolation)
-    failure = raw.message if raw.kind in DECLARABLE else ""
-    failure = _NATIVE_TRACE.sub("", failure)[:_MOST_OF_A_FAILURE]
-    record = replace(
-        record,
-        actual=str(raw.kind),
-        expected_by=_expected_by(raw, expectation),
-        signal=raw.signal,
-        not_executed=_not_executed(record),
-        unproven=unproven,
-        failure=failure,
-        layer=layer,
-        signature=signature_of(case.id, failure) if raw.kind in DECLARABLE else "",
-    )
+    record = _record(case, run, raw, outcome, expectation)
+    record = replace(record, isolation=isolation, unproven=unproven)
     last = run.reports[-1]
     for report in run.reports:
         _join_name(report)
@@ -149,14 +138,14 @@ def _join_name(report: pytest.TestReport) -> None:
         crash.message = with_name_joined(crash.message)
 
 
-def _not_executed(record: Record) -> str:
+def _not_executed(kind: Kind, facts: Mapping[str, str]) -> str:
     """Return what a pass did instead of an execution on a lane that counts them, or ""."""
-    if record.kind not in WORKS or record.facts.get("executions") != "0":
+    if kind not in WORKS or facts.get("executions") != "0":
         return ""
-    compiled = int(record.facts["compilations"])
+    compiled = int(facts["compilations"])
     if compiled:
         return f"compiled {compiled} program{'s' * (compiled > 1)} for the lane"
-    if record.facts["clients"] != "0":
+    if facts["clients"] != "0":
         return "only created a client of the lane"
     return "did nothing on the lane; its process has a client of it"
 
@@ -276,8 +265,12 @@ def _expected_by(raw: Outcome, expectation: Expectation | None) -> str:
 
 
 def _record(
-    case: Case, run: ItemResult, outcome: Outcome, expectation: Expectation | None, isolation: str
+    case: Case, run: ItemResult, raw: Outcome, outcome: Outcome, expectation: Expectation | None
 ) -> Record:
+    """Return the record without what only the caller knows."""
+    failed = raw.kind in DECLARABLE
+    failure = _NATIVE_TRACE.sub("", raw.message)[:_MOST_OF_A_FAILURE] if failed else ""
+    facts = {k: v for k, v in LANES[case.target.lane].facts(run.events).items() if v}
     durations = {report.when: report.duration for report in run.reports}
     starts = run.runtime_start
     own = {when: max(durations.get(when, 0.0) - starts.get(when, 0.0), 0.0) for when in _OWN_PHASES}
@@ -287,24 +280,24 @@ def _record(
         lane=case.target.lane,
         topology=str(case.target.topology),
         framework=case.target.framework,
-        isolation=isolation,
+        isolation="",
         deadline=case.deadline,
         upstream=" ".join(case.upstream),
         expectation=expectation.cause if expectation else "",
         expected=str(expectation.outcome) if expectation else "",
-        expected_by="",
-        actual="",
+        expected_by=_expected_by(raw, expectation),
+        actual=str(raw.kind),
         outcome=str(outcome.kind),
         outcome_detail=outcome.detail,
-        failure="",
-        layer="",
-        signature="",
-        signal="",
-        not_executed="",
+        failure=failure,
+        layer=raw.layer,
+        signature=signature_of(case.id, failure) if failed else "",
+        signal=raw.signal,
+        not_executed=_not_executed(outcome.kind, facts),
         unproven="",
         duration_setup=own["setup"],
         duration_runtime_start=sum(starts.values()) if starts else None,
         duration_body=own["call"],
         duration_isolation=max(run.wall - sum(durations.values()), 0.0),
-        facts={k: v for k, v in LANES[case.target.lane].facts(run.events).items() if v},
+        facts=facts,
     )

@@ -82,7 +82,7 @@ def without_result(item: pytest.Item) -> pytest.TestReport:
 def passed_teardown(item: pytest.Item, before: Sequence[pytest.TestReport]) -> pytest.TestReport:
     """Return a teardown for a case whose teardown never ran, with the output of all its phases."""
     report = _report(item, "teardown", "passed", None)
-    report.sections += before[-1].sections if before else []
+    report.sections += before[-1].sections
     return report
 
 
@@ -144,17 +144,23 @@ def hung_in_discovery(item: pytest.Item, before: list[pytest.TestReport], stack:
     return Outcome(Kind.HUNG, message, layer=DiscoveryError.layer)
 
 
+def skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
+    """Make the report that of a skipped test."""
+    file, line, _ = item.location
+    vars(report).pop("wasxfail", None)
+    report.outcome, report.longrepr = "skipped", (file, (line or 0) + 1, f"Skipped: {reason}")
+
+
 def unproven(
     item: pytest.Item, before: Sequence[pytest.TestReport], kind: Kind, message: str
 ) -> Outcome:
     """Make a pass that is no evidence the failure, or the skip, that it is instead."""
     *_, call = (report for report in before if report.when == "call")  # after its subtests
-    vars(call).pop("wasxfail", None)
     if kind == Kind.FAILED:
+        vars(call).pop("wasxfail", None)
         call.outcome, call.longrepr = "failed", longrepr(item, message, f"{message}\n")
     else:
-        file, line, _ = item.location
-        call.outcome, call.longrepr = "skipped", (file, (line or 0) + 1, f"Skipped: {message}")
+        skip(item, call, message)
     return Outcome(kind, message)
 
 

@@ -9,7 +9,7 @@ import pytest
 from _pytest.subtests import failed_subtests_key
 
 from harness.isolation.pytest_child import is_phase
-from harness.session.reports import is_strict_pass, skip_reason
+from harness.session.reports import is_strict_pass, skip, skip_reason
 
 
 def absorb(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
@@ -28,10 +28,7 @@ def absorb(item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
     if expected:
         _expect(call, expected[0].wasxfail)
     elif all(part.skipped for part in leaves):
-        vars(call).pop("wasxfail", None)
-        file, line, _ = item.location
-        reasons = "; ".join(dict.fromkeys(map(skip_reason, leaves)))
-        call.outcome, call.longrepr = "skipped", (file, (line or 0) + 1, f"Skipped: {reasons}")
+        skip(item, call, "; ".join(dict.fromkeys(map(skip_reason, leaves))))
 
 
 def conclude(reports: Sequence[pytest.TestReport]) -> None:
