@@ -61,13 +61,13 @@ def load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(PLUGIN))
         library.virtual_tpu_version.restype = ctypes.c_char_p
-        classes = library.virtual_tpu_version().decode()
+        actual = library.virtual_tpu_version().decode()
     except (OSError, AttributeError) as error:
         raise BadInputError(f"lane virtual-tpu: {PLUGIN}: expected the plugin: {error}") from error
     expected = version("xla-harness")
-    if classes != expected:
+    if actual != expected:
         raise BadInputError(
-            f"lane virtual-tpu: {PLUGIN.name} is version {classes}, expected {expected}: "
+            f"lane virtual-tpu: {PLUGIN.name} is version {actual}, expected {expected}: "
             "install xla-harness again"
         )
     backend = backend_path()

@@ -63,7 +63,7 @@ class _Difference(Generic[Value]):
     """The first program since which ranks differ in something."""
 
     def __init__(self, kind: str) -> None:
-        self._what = kind
+        self._kind = kind
         self._since = self._last = 0
         self._values: Mapping[int, Value] = {}
 
@@ -84,7 +84,7 @@ class _Difference(Generic[Value]):
         described = {rank: describe(value) for rank, value in self._values.items()}
         groups = (f"{ranks_named(ranks)}: {text}" for text, ranks in grouped(described).items())
         since = f"  from program {self._since} of {self._last} on"
-        return f"{since} ranks {self._what}: {'; '.join(groups)}"
+        return f"{since} ranks {self._kind}: {'; '.join(groups)}"
 
 
 def _exchanges(program: RankProgram) -> tuple[object, ...]:

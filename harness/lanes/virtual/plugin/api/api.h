@@ -190,8 +190,9 @@ int wrong_answer_is(const char *name);
 int answers_wrongly(const char *name);
 
 // --- devices.c
-// Return the number that PJRT knows a device by.
+// Return the number that PJRT knows a device by, of the device or its description.
 int device_id(PJRT_Device *device);
+int description_id(PJRT_DeviceDescription *description);
 void devices_learn(PJRT_Client *client);
 void devices_forget(const PJRT_Client *client);
 void devices_forget_executable(const PJRT_LoadedExecutable *executable);

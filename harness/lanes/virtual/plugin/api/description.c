@@ -64,7 +64,7 @@ static void fill(char *out, size_t room, const char *pattern, size_t size, const
 
 // Return an attribute as one number, as several if commas are between, or else as text.
 static PJRT_NamedValue value_of(Attribute *attribute) {
-  PJRT_NamedValue value = {.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+  PJRT_NamedValue value = {SIZED(PJRT_NamedValue),
                            .name = attribute->name,
                            .name_size = strlen(attribute->name),
                            .type = PJRT_NamedValue_kString,

@@ -35,14 +35,14 @@ static PJRT_DeviceDescription *description(PJRT_Device *device) {
   return args.device_description;
 }
 
-static int id_of(PJRT_DeviceDescription *described) {
+int description_id(PJRT_DeviceDescription *description) {
   PJRT_DeviceDescription_Id_Args args = {SIZED(PJRT_DeviceDescription_Id_Args),
-                                         .device_description = described};
+                                         .device_description = description};
   backend->PJRT_DeviceDescription_Id(&args);
   return args.id;
 }
 
-int device_id(PJRT_Device *device) { return id_of(description(device)); }
+int device_id(PJRT_Device *device) { return description_id(description(device)); }
 
 static int is_whole(void) { return identity.processes == 1; }
 
@@ -164,7 +164,7 @@ static PJRT_Error *process_index(PJRT_Client_ProcessIndex_Args *args) {
 }
 
 static PJRT_Error *process_of(PJRT_DeviceDescription_ProcessIndex_Args *args) {
-  args->process_index = identity_process_of(id_of(args->device_description));
+  args->process_index = identity_process_of(description_id(args->device_description));
   return NULL;
 }
 

@@ -10,7 +10,7 @@ enum { MOST_DEVICES = 4096, MOST_GIB = 4096 };
 typedef struct {
   int at[3];  // of its chip
   int slice, core, process, own, local;
-  DeviceDescription said;
+  DeviceDescription description;
 } Device;
 
 Identity identity;
@@ -72,9 +72,9 @@ static PJRT_Error *read_slices(void) {
 }
 
 // So many numbers of devices, with `between` in between and nothing else.
-static int numbers(const char *text, char between, int count, int *found) {
+static int numbers(const char *text, char between, int count, int *out) {
   for (int i = 0; i < count; ++i) {
-    if (text == NULL || !number_read(&text, 1, MOST_DEVICES, &found[i])) return 0;
+    if (text == NULL || !number_read(&text, 1, MOST_DEVICES, &out[i])) return 0;
     if (*text++ != (i + 1 < count ? between : '\0')) return 0;
   }
   return 1;
@@ -213,7 +213,7 @@ PJRT_Error *identity_read(void) {
       const Device *at = &devices[id];
       const int numbers[DEVICE_NUMBERS] = {id,        at->process, at->slice, at->at[0],
                                            at->at[1], at->at[2],   at->core};
-      description_fill(&devices[id].said, numbers);
+      description_fill(&devices[id].description, numbers);
     }
   }
   pthread_mutex_unlock(&lock);
@@ -225,10 +225,7 @@ int identity_is_own(int id) { return devices[id].own; }
 int identity_local(int id) { return devices[id].local; }
 
 static const Device *device_of(PJRT_DeviceDescription *description) {
-  PJRT_DeviceDescription_Id_Args args = {.struct_size = PJRT_DeviceDescription_Id_Args_STRUCT_SIZE,
-                                         .device_description = description};
-  backend->PJRT_DeviceDescription_Id(&args);
-  return &devices[args.id];
+  return &devices[description_id(description)];
 }
 
 static PJRT_Error *platform_name(PJRT_Client_PlatformName_Args *args) {
@@ -256,9 +253,9 @@ static PJRT_Error *topology_version(PJRT_TopologyDescription_PlatformVersion_Arg
 }
 
 static PJRT_Error *attributes(PJRT_DeviceDescription_Attributes_Args *args) {
-  const DeviceDescription *said = &device_of(args->device_description)->said;
-  args->attributes = said->values;
-  args->num_attributes = said->count;
+  const DeviceDescription *description = &device_of(args->device_description)->description;
+  args->attributes = description->values;
+  args->num_attributes = description->count;
   return NULL;
 }
 
@@ -269,13 +266,13 @@ static PJRT_Error *kind(PJRT_DeviceDescription_Kind_Args *args) {
 }
 
 static PJRT_Error *debug_string(PJRT_DeviceDescription_DebugString_Args *args) {
-  args->debug_string = device_of(args->device_description)->said.text;
+  args->debug_string = device_of(args->device_description)->description.text;
   args->debug_string_size = strlen(args->debug_string);
   return NULL;
 }
 
 static PJRT_Error *to_string(PJRT_DeviceDescription_ToString_Args *args) {
-  args->to_string = device_of(args->device_description)->said.text;
+  args->to_string = device_of(args->device_description)->description.text;
   args->to_string_size = strlen(args->to_string);
   return NULL;
 }

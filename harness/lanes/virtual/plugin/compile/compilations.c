@@ -139,10 +139,8 @@ static int load(PJRT_Client_Compile_Args *args, const PJRT_Client_Compile_Args *
     const char *bytes =
         (const char *)table + entry->offset + entry->code_size + entry->options_size;
     PJRT_Executable_DeserializeAndLoad_Args load = {
-        .struct_size = PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE,
-        .client = args->client,
-        .serialized_executable = bytes,
-        .serialized_executable_size = entry->executable_size};
+        SIZED(PJRT_Executable_DeserializeAndLoad_Args), .client = args->client,
+        .serialized_executable = bytes, .serialized_executable_size = entry->executable_size};
     PJRT_Error *error = backend->PJRT_Executable_DeserializeAndLoad(&load);
     if (error == NULL) {
       args->executable = load.loaded_executable;
@@ -179,15 +177,14 @@ static void store_bytes(const PJRT_Client_Compile_Args *key, uint64_t hash, cons
 // Keep for the others what has been compiled.
 static void store(PJRT_LoadedExecutable *loaded, const PJRT_Client_Compile_Args *key,
                   uint64_t hash) {
-  PJRT_LoadedExecutable_GetExecutable_Args get = {
-      .struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE,
-      .loaded_executable = loaded};
+  PJRT_LoadedExecutable_GetExecutable_Args get = {SIZED(PJRT_LoadedExecutable_GetExecutable_Args),
+                                                  .loaded_executable = loaded};
   PJRT_Error *error = backend->PJRT_LoadedExecutable_GetExecutable(&get);
   if (error != NULL) {
     error_drop(error);
     return;
   }
-  PJRT_Executable_Serialize_Args bytes = {.struct_size = PJRT_Executable_Serialize_Args_STRUCT_SIZE,
+  PJRT_Executable_Serialize_Args bytes = {SIZED(PJRT_Executable_Serialize_Args),
                                           .executable = get.executable};
   if ((error = backend->PJRT_Executable_Serialize(&bytes)) == NULL) {
     store_bytes(key, hash, bytes.serialized_bytes, bytes.serialized_bytes_size);
@@ -195,7 +192,7 @@ static void store(PJRT_LoadedExecutable *loaded, const PJRT_Client_Compile_Args 
   } else {
     error_drop(error);
   }
-  PJRT_Executable_Destroy_Args destroy = {.struct_size = PJRT_Executable_Destroy_Args_STRUCT_SIZE,
+  PJRT_Executable_Destroy_Args destroy = {SIZED(PJRT_Executable_Destroy_Args),
                                           .executable = get.executable};
   backend->PJRT_Executable_Destroy(&destroy);
 }

@@ -68,17 +68,19 @@ void compilations_fill(PJRT_Api *api);
 // --- memories.c
 // Learn in which memories an executable's results are, from the program that it is compiled from or
 // its serialised form.
-void memories_learn(const PJRT_LoadedExecutable *loaded, const char *bytes, size_t size);
+void memories_learn(PJRT_LoadedExecutable *loaded, const char *bytes, size_t size);
 // Learn the memories of a loaded executable for the executable that PJRT describes it by.
 void memories_name(const PJRT_LoadedExecutable *loaded, const PJRT_Executable *executable);
 void memories_forget(const void *executable);
+// Learn whether a memory is of that kind.
+PJRT_Error *memory_is(PJRT_Memory *memory, const char *kind, int *is);
 // Move the results of an execution to where they belong.
 PJRT_Error *memories_place(const PJRT_LoadedExecutable_Execute_Args *args);
 void memories_fill(PJRT_Api *api);
 
 // --- layouts.c
-// Whether a buffer's last dimension comes first in memory, as is usual.
-PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *found);
+// Learn whether a buffer's last dimension comes first in memory, as is usual.
+PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *row_major);
 // Copy an array to another memory, with its layout if it can have that there.
 PJRT_Error *layouts_copy(PJRT_Buffer_CopyToMemory_Args *args);
 void layouts_fill(PJRT_Api *api);
@@ -99,6 +101,9 @@ int next_field(unsigned char **at, unsigned char *end, Field *field);
 // ends; NULL without one.
 unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned number,
                           unsigned char **value_end);
+// Find the text that the Python half has noted in a program, or in what was made of it, between
+// `name` and a semicolon; NULL without it.
+const char *find_note(const char *bytes, size_t size, const char *name, size_t *length);
 
 // --- options.c
 // A CompileOptionsProto that compiles fast, has what the Python half has noted in the program and

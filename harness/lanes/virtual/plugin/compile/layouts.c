@@ -23,21 +23,11 @@ static PJRT_Error *layout_of(PJRT_Buffer *buffer, PJRT_Buffer_MemoryLayout *layo
   return NULL;
 }
 
-PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *found) {
+PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *row_major) {
   PJRT_Buffer_MemoryLayout layout;
   PJRT_Error *error = layout_of(buffer, &layout);
-  *found = error == NULL && is_row_major(&layout);
+  *row_major = error == NULL && is_row_major(&layout);
   return error;
-}
-
-// Only a TPU's memory, and pinned memory, have other layouts than the usual one.
-static PJRT_Error *keeps_layouts(PJRT_Memory *memory, int *keeps) {
-  static const char USUAL_ONLY[] = "unpinned_host";
-  PJRT_Memory_Kind_Args kind = {SIZED(PJRT_Memory_Kind_Args), .memory = memory};
-  TRY(PJRT_Memory_Kind, kind);
-  *keeps =
-      kind.kind_size != sizeof USUAL_ONLY - 1 || memcmp(kind.kind, USUAL_ONLY, kind.kind_size) != 0;
-  return NULL;
 }
 
 // Read an array in its own layout.
@@ -71,8 +61,8 @@ static PJRT_Error *write_array(const void *data, size_t size, PJRT_Buffer_Memory
   TRY(PJRT_Buffer_Dimensions, shape);
   PJRT_Buffer_Device_Args of = {SIZED(PJRT_Buffer_Device_Args), .buffer = to->buffer};
   TRY(PJRT_Buffer_Device, of);
-  int keeps;
-  PJRT_Error *error = keeps_layouts(to->dst_memory, &keeps);
+  int is_usual;  // a TPU's memory, and pinned memory, have other layouts too
+  PJRT_Error *error = memory_is(to->dst_memory, "unpinned_host", &is_usual);
   if (error != NULL) return error;
   int64_t *strides = strides_of(&layout->tiled, shape.dims, size);
   PJRT_Client_BufferFromHostBuffer_Args args = {
@@ -84,14 +74,16 @@ static PJRT_Error *write_array(const void *data, size_t size, PJRT_Buffer_Memory
       .num_dims = shape.num_dims,
       .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall,
       .memory = to->dst_memory,
-      .byte_strides = keeps ? NULL : strides,
-      .num_byte_strides = keeps ? 0 : shape.num_dims,
-      .device_layout = keeps ? layout : NULL};
+      .byte_strides = is_usual ? strides : NULL,
+      .num_byte_strides = is_usual ? shape.num_dims : 0,
+      .device_layout = is_usual ? NULL : layout};
   error = backend->PJRT_Client_BufferFromHostBuffer(&args);
   free(strides);
-  if (error != NULL) return error;
-  to->dst_buffer = args.buffer;
-  return event_await(args.done_with_host_buffer);
+  if (error == NULL && (error = event_await(args.done_with_host_buffer)) != NULL) {
+    buffer_drop(args.buffer);
+  }
+  if (error == NULL) to->dst_buffer = args.buffer;
+  return error;
 }
 
 PJRT_Error *layouts_copy(PJRT_Buffer_CopyToMemory_Args *args) {

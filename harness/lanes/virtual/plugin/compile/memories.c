@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,6 @@
 // does not say so. Where a program has others, the Python half has noted it in the program, with a
 // letter for each result; then they are copied there after each execution.
 
-static const char NOTE[] = "xla_harness_results:";  // harness/lanes/virtual/host_memory.py
 enum { DEVICE, PINNED_HOST, UNPINNED_HOST };
 static const char LETTERS[] = "dpu";
 static const char *const KINDS[] = {"device", "pinned_host", "unpinned_host"};
@@ -50,17 +48,15 @@ void memories_forget(const void *executable) {
   free(results);
 }
 
-void memories_learn(const PJRT_LoadedExecutable *loaded, const char *bytes, size_t size) {
+void memories_learn(PJRT_LoadedExecutable *loaded, const char *bytes, size_t size) {
   memories_forget(loaded);  // that of another client, which had its address
-  const char *note = memmem(bytes, size, NOTE, sizeof NOTE - 1);
-  if (note == NULL) return;
-  note += sizeof NOTE - 1;
-  const char *end = memchr(note, ';', (size_t)(bytes + size - note));
-  if (end == NULL) return;
+  size_t count;             // see harness/lanes/virtual/host_memory.py
+  const char *note = find_note(bytes, size, "xla_harness_results:", &count);
+  if (note == NULL || count != parameters_results(loaded)) return;
   pthread_mutex_lock(&lock);
-  Results *results = add(loaded, (size_t)(end - note));
-  for (size_t i = 0; i < results->count; ++i) {
-    const char *letter = strchr(LETTERS, note[i]);
+  Results *results = add(loaded, count);
+  for (size_t i = 0; i < count; ++i) {
+    const char *letter = memchr(LETTERS, note[i], sizeof LETTERS - 1);
     results->kinds[i] = letter == NULL ? DEVICE : (unsigned char)(letter - LETTERS);
   }
   pthread_mutex_unlock(&lock);
@@ -98,8 +94,8 @@ static void make_of_device(size_t count) {
 }
 
 static PJRT_Error *output_memory_kinds(PJRT_Executable_OutputMemoryKinds_Args *args) {
-  PJRT_Executable_NumOutputs_Args outputs = {
-      .struct_size = PJRT_Executable_NumOutputs_Args_STRUCT_SIZE, .executable = args->executable};
+  PJRT_Executable_NumOutputs_Args outputs = {SIZED(PJRT_Executable_NumOutputs_Args),
+                                             .executable = args->executable};
   TRY(PJRT_Executable_NumOutputs, outputs);
   pthread_mutex_lock(&lock);
   const Results *results = known_find(executables, args->executable);
@@ -114,30 +110,31 @@ static PJRT_Error *output_memory_kinds(PJRT_Executable_OutputMemoryKinds_Args *a
   return NULL;
 }
 
+PJRT_Error *memory_is(PJRT_Memory *memory, const char *kind, int *is) {
+  PJRT_Memory_Kind_Args name = {SIZED(PJRT_Memory_Kind_Args), .memory = memory};
+  TRY(PJRT_Memory_Kind, name);
+  *is = name.kind_size == strlen(kind) && memcmp(name.kind, kind, name.kind_size) == 0;
+  return NULL;
+}
+
 // Find a device's memory of that kind.
 static PJRT_Error *memory_of(PJRT_Device *device, int kind, PJRT_Memory **memory) {
-  PJRT_Device_AddressableMemories_Args all = {
-      .struct_size = PJRT_Device_AddressableMemories_Args_STRUCT_SIZE, .device = device};
+  PJRT_Device_AddressableMemories_Args all = {SIZED(PJRT_Device_AddressableMemories_Args),
+                                              .device = device};
   TRY(PJRT_Device_AddressableMemories, all);
   for (size_t i = 0; i < all.num_memories; ++i) {
-    PJRT_Memory_Kind_Args name = {.struct_size = PJRT_Memory_Kind_Args_STRUCT_SIZE,
-                                  .memory = all.memories[i]};
-    TRY(PJRT_Memory_Kind, name);
-    if (name.kind_size == strlen(KINDS[kind]) &&
-        memcmp(name.kind, KINDS[kind], name.kind_size) == 0) {
-      *memory = all.memories[i];
-      return NULL;
-    }
+    int is;
+    *memory = all.memories[i];
+    PJRT_Error *error = memory_is(*memory, KINDS[kind], &is);
+    if (error != NULL || is) return error;
   }
   return error_new(PJRT_Error_Code_UNIMPLEMENTED, "a device has no memory %s", KINDS[kind]);
 }
 
 static PJRT_Error *move(PJRT_Buffer **buffer, int kind) {
-  PJRT_Buffer_Device_Args of = {.struct_size = PJRT_Buffer_Device_Args_STRUCT_SIZE,
-                                .buffer = *buffer};
+  PJRT_Buffer_Device_Args of = {SIZED(PJRT_Buffer_Device_Args), .buffer = *buffer};
   TRY(PJRT_Buffer_Device, of);
-  PJRT_Buffer_CopyToMemory_Args copy = {.struct_size = PJRT_Buffer_CopyToMemory_Args_STRUCT_SIZE,
-                                        .buffer = *buffer};
+  PJRT_Buffer_CopyToMemory_Args copy = {SIZED(PJRT_Buffer_CopyToMemory_Args), .buffer = *buffer};
   PJRT_Error *error = memory_of(of.device, kind, &copy.dst_memory);
   if (error != NULL) return error;
   if ((error = layouts_copy(&copy)) != NULL) return error;
@@ -150,12 +147,12 @@ PJRT_Error *memories_place(const PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&lock);
   const Results *results = known_find(executables, args->executable);
+  pthread_mutex_unlock(&lock);  // as long as the executable lives, they stay where they are
   for (size_t i = 0; results != NULL && i < args->num_devices; ++i) {
     for (size_t k = 0; k < results->count && error == NULL; ++k) {
       if (results->kinds[k] != DEVICE) error = move(&args->output_lists[i][k], results->kinds[k]);
     }
   }
-  pthread_mutex_unlock(&lock);
   return error;
 }
 

@@ -1,5 +1,3 @@
-#define _GNU_SOURCE
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,20 +146,9 @@ static size_t write_quick(char *to) {
   return written;
 }
 
-// Find the options that the Python half has noted in a program, in hexadecimal digits.
-static const char *find_noted(const PJRT_Program *program, size_t *digits) {
-  static const char NOTE[] = "xla_harness_options:";  // harness/lanes/virtual/noted_layouts.py
-  *digits = 0;
-  const char *note = memmem(program->code, program->code_size, NOTE, sizeof NOTE - 1);
-  if (note == NULL) return NULL;
-  note += sizeof NOTE - 1;
-  while (note + *digits < program->code + program->code_size && isxdigit(note[*digits])) ++*digits;
-  return note;
-}
-
 char *options_completed(const char *options, const PJRT_Program *program, size_t *size) {
-  size_t digits;
-  const char *noted = find_noted(program, &digits);
+  size_t digits = 0;  // hexadecimal ones, see harness/lanes/virtual/noted_layouts.py
+  const char *noted = find_note(program->code, program->code_size, "xla_harness_options:", &digits);
   char *completed = allocate(*size + QUICK_COUNT * QUICK_MOST + digits / 2, 1, "options");
   size_t written = write_quick(completed);
   written += copy_of_cpu(completed + written, options, *size);

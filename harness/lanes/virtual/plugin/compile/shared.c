@@ -68,8 +68,7 @@ static void remove_program(Shared *gone) {
 
 static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const void *caller) {
   // The bridge has not widened this struct, which may be an older caller's.
-  PJRT_Client_Compile_Args wide = {.struct_size = PJRT_Client_Compile_Args_STRUCT_SIZE,
-                                   .client = args->client,
+  PJRT_Client_Compile_Args wide = {SIZED(PJRT_Client_Compile_Args), .client = args->client,
                                    .program = args->program,
                                    .compile_options_size = args->compile_options_size};
   char *options =

@@ -1,3 +1,6 @@
+#define _GNU_SOURCE
+#include <string.h>
+
 #include "compile/compile.h"
 
 uint64_t read_varint(unsigned char **at, const unsigned char *end) {
@@ -33,4 +36,14 @@ unsigned char *find_field(unsigned char *at, unsigned char *end, unsigned number
     *value_end = field.end;
   }
   return value;
+}
+
+const char *find_note(const char *bytes, size_t size, const char *name, size_t *length) {
+  const char *note = memmem(bytes, size, name, strlen(name));
+  if (note == NULL) return NULL;
+  note += strlen(name);
+  const char *end = memchr(note, ';', (size_t)(bytes + size - note));
+  if (end == NULL) return NULL;
+  *length = (size_t)(end - note);
+  return note;
 }

@@ -157,7 +157,6 @@ static PJRT_Error *make_program(PJRT_LoadedExecutable *executable,
                                 Program **made) {
   Program *program = allocate(1, sizeof *program, "a program of several processes");
   program->number = ++programs_made;
-
   program->devices = devices_text(all->addressable_devices, all->num_addressable_devices);
   program->devices_count = all->num_addressable_devices;
   PJRT_Error *error = describe(program, executable);

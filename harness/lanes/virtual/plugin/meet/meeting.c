@@ -14,16 +14,14 @@ pthread_mutex_t meeting_lock = PTHREAD_MUTEX_INITIALIZER;
 
 PJRT_Error *promise_make(PJRT_Client *client, PJRT_Device *device, const Array *array,
                          PJRT_Buffer **buffer, PJRT_FulfillAliasBufferCallback **promise) {
-  PJRT_Device_DefaultMemory_Args memory = {
-      .struct_size = PJRT_Device_DefaultMemory_Args_STRUCT_SIZE, .device = device};
+  PJRT_Device_DefaultMemory_Args memory = {SIZED(PJRT_Device_DefaultMemory_Args), .device = device};
   TRY(PJRT_Device_DefaultMemory, memory);
-  PJRT_Client_CreateAliasBuffer_Args args = {
-      .struct_size = PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE,
-      .client = client,
-      .memory = memory.memory,
-      .shape_dims = array->dimensions,
-      .shape_num_dims = (size_t)array->dimensions_count,
-      .shape_element_type = (PJRT_Buffer_Type)array->type};
+  PJRT_Client_CreateAliasBuffer_Args args = {SIZED(PJRT_Client_CreateAliasBuffer_Args),
+                                             .client = client,
+                                             .memory = memory.memory,
+                                             .shape_dims = array->dimensions,
+                                             .shape_num_dims = (size_t)array->dimensions_count,
+                                             .shape_element_type = (PJRT_Buffer_Type)array->type};
   TRY(PJRT_Client_CreateAliasBuffer, args);
   *buffer = args.alias_buffer;
   *promise = args.fulfill_alias_buffer_cb;
@@ -42,8 +40,7 @@ static PJRT_Error *completion(Ticket *ticket, PJRT_Device *device, size_t index,
   PJRT_Buffer *buffer;
   PJRT_Error *error = promise(ticket, device, &scalar, index, &buffer);
   if (error != NULL) return error;
-  PJRT_Buffer_ReadyEvent_Args ready = {.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE,
-                                       .buffer = buffer};
+  PJRT_Buffer_ReadyEvent_Args ready = {SIZED(PJRT_Buffer_ReadyEvent_Args), .buffer = buffer};
   if (event != NULL && (error = backend->PJRT_Buffer_ReadyEvent(&ready)) == NULL) {
     *event = ready.event;
   }
@@ -61,10 +58,8 @@ static PJRT_Error *copy_argument(Ticket *ticket, PJRT_Buffer *buffer, const Arra
     error_drop(buffer_copy_here(buffer, to, array->size, &copied));
   }
   if (copied) return NULL;
-  PJRT_Buffer_ToHostBuffer_Args copy = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
-                                        .src = buffer,
-                                        .dst = to,
-                                        .dst_size = array->size};
+  PJRT_Buffer_ToHostBuffer_Args copy = {SIZED(PJRT_Buffer_ToHostBuffer_Args), .src = buffer,
+                                        .dst = to, .dst_size = array->size};
   TRY(PJRT_Buffer_ToHostBuffer, copy);
   ticket->copied[ticket->copied_count++] = copy.event;
   return NULL;
@@ -89,8 +84,7 @@ static PJRT_Error *hand_over(Ticket *ticket, const PJRT_LoadedExecutable_Execute
   PJRT_Error *error = copy_argument(ticket, buffer, array);
   if (error != NULL) return error;
   if (!is_donated(ticket->program, args->options, (int64_t)index)) return NULL;
-  PJRT_Buffer_Delete_Args delete = {.struct_size = PJRT_Buffer_Delete_Args_STRUCT_SIZE,
-                                    .buffer = buffer};
+  PJRT_Buffer_Delete_Args delete = {SIZED(PJRT_Buffer_Delete_Args), .buffer = buffer};
   return backend->PJRT_Buffer_Delete(&delete);
 }
 
@@ -250,8 +244,7 @@ static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
 
 PJRT_Error *meeting_execute(PJRT_LoadedExecutable_Execute_Args *args, int *met) {
   PJRT_LoadedExecutable_AddressableDevices_Args all = {
-      .struct_size = PJRT_LoadedExecutable_AddressableDevices_Args_STRUCT_SIZE,
-      .executable = args->executable};
+      SIZED(PJRT_LoadedExecutable_AddressableDevices_Args), .executable = args->executable};
   TRY(PJRT_LoadedExecutable_AddressableDevices, all);
   *met = 0;
   if (all.num_addressable_devices <= args->num_devices) return NULL;

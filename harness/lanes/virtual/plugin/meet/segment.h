@@ -50,7 +50,7 @@ static inline PJRT_Client_BufferFromHostBuffer_Args array_args(const Array *arra
                                                                PJRT_Client *client,
                                                                PJRT_Device *device) {
   return (PJRT_Client_BufferFromHostBuffer_Args){
-      .struct_size = PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE,
+      SIZED(PJRT_Client_BufferFromHostBuffer_Args),
       .client = client,
       .data = data,
       .type = (PJRT_Buffer_Type)array->type,

@@ -84,7 +84,13 @@ static PJRT_Error *hold(const Ticket *ticket, PJRT_Device *device, const Array *
   pthread_mutex_unlock(&meeting_lock);
   PJRT_Event_OnReady_Args when = {SIZED(PJRT_Event_OnReady_Args), .event = held->released,
                                   .callback = release, .user_arg = held};
-  return backend->PJRT_Event_OnReady(&when);
+  PJRT_Error *error = backend->PJRT_Event_OnReady(&when);
+  if (error != NULL) {  // nobody would give the loan back
+    buffer_drop(*buffer);
+    *buffer = NULL;
+    release(NULL, held);
+  }
+  return error;
 }
 
 static PJRT_Error *result_buffer(const Ticket *ticket, PJRT_Device *device, const Array *array,
