@@ -153,7 +153,7 @@ void destroy_buffer(PJRT_Buffer *buffer) {
   CALL(PJRT_Buffer_Destroy, &args);
 }
 
-PJRT_Buffer *buffer_of(PJRT_Client *client, const float *data, int64_t count) {
+PJRT_Buffer *buffer_on(PJRT_Client *client, PJRT_Device *device, const float *data, int64_t count) {
   PJRT_Client_BufferFromHostBuffer_Args args = {
       .client = client,
       .data = data,
@@ -161,10 +161,14 @@ PJRT_Buffer *buffer_of(PJRT_Client *client, const float *data, int64_t count) {
       .dims = &count,
       .num_dims = 1,
       .host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall,
-      .device = first_device(client)};
+      .device = device};
   CALL(PJRT_Client_BufferFromHostBuffer, &args);
   await(args.done_with_host_buffer);
   return args.buffer;
+}
+
+PJRT_Buffer *buffer_of(PJRT_Client *client, const float *data, int64_t count) {
+  return buffer_on(client, first_device(client), data, count);
 }
 
 PJRT_Buffer *execute(PJRT_LoadedExecutable *executable, PJRT_ExecuteOptions *options,

@@ -57,7 +57,8 @@ void destroy_executable(PJRT_LoadedExecutable *executable);
 void run(PJRT_Client *client, PJRT_LoadedExecutable *executable, size_t options_size,
          const float *in, float *out);
 PJRT_Device *first_device(PJRT_Client *client);
-// The same in steps: floats on the first device, the result of a program of one, its numbers.
+// The same in steps: floats on a device or the first, the result of a program of one, its numbers.
+PJRT_Buffer *buffer_on(PJRT_Client *client, PJRT_Device *device, const float *data, int64_t count);
 PJRT_Buffer *buffer_of(PJRT_Client *client, const float *data, int64_t count);
 PJRT_Buffer *execute(PJRT_LoadedExecutable *executable, PJRT_ExecuteOptions *options,
                      PJRT_Buffer *in);

@@ -194,3 +194,13 @@ TEST(every_result_is_in_the_memory_of_its_device) {
   destroy_executable(many);
   destroy_client(client);
 }
+
+TEST(a_note_of_more_results_than_a_program_has_moves_none) {
+  PJRT_Client *client = create_client();
+  PJRT_LoadedExecutable *executable = compile_program(client, DOUBLE " // xla_harness_results:pp;");
+  float out[4];
+  run(client, executable, PJRT_ExecuteOptions_STRUCT_SIZE, IN, out);
+  EXPECT(out[3] == 8);
+  destroy_executable(executable);
+  destroy_client(client);
+}
