@@ -138,7 +138,7 @@ class CaseReader:
             self._latest[row.name].append(row)
         self.changes: dict[str, list[Change]] = defaultdict(list)
         for change in build.changes:
-            self.changes[change.name].append(change)
+            self.changes[change.case].append(change)
         nights = build.facts.nights
         self._nights = plural(len(nights), "night")
         self._first, self._last = (day(nights[0]), day(nights[-1])) if nights else ("", "")

@@ -45,16 +45,6 @@ class Change(Finding):
     began: Began | None = None  # None for a flaky case: it has no first run
 
     @property
-    def name(self) -> str:
-        """The case, in the word of the site's rows."""
-        return self.case
-
-    @property
-    def text(self) -> str:
-        """The message, in one line."""
-        return self.message
-
-    @property
     def line(self) -> StackLine:
         """Configuration that the change is about: its stack, lane and topology."""
         return StackLine.of(self)
@@ -79,17 +69,17 @@ class ChangeGroup:
     @property
     def tells_apart(self) -> bool:
         """Return whether the messages of the changes differ."""
-        return len({change.text for change in self.changes}) > 1
+        return len({change.message for change in self.changes}) > 1
 
     @property
     def names(self) -> list[str]:
         """The cases, each once."""
-        return list(dict.fromkeys(change.name for change in self.changes))
+        return list(dict.fromkeys(change.case for change in self.changes))
 
     @property
     def stacks(self) -> list[str]:
         """The stacks, each once."""
-        return ordered([change.line.stack for change in self.changes])
+        return ordered([change.stack for change in self.changes])
 
     @property
     def outcomes(self) -> list[str]:
@@ -144,7 +134,7 @@ def clusters(changes: Iterable[Change]) -> list[ChangeGroup]:
         alike = change.cause or ("", "", change.area)
         together.setdefault((change.verdict, *alike), []).append(change)
     made = [ChangeGroup(tuple(members)) for members in together.values()]
-    return sorted(made, key=lambda cluster: (-len(cluster.changes), cluster.first.name))
+    return sorted(made, key=lambda cluster: (-len(cluster.changes), cluster.first.case))
 
 
 def of(changes: Sequence[Change], verdict: str) -> list[Change]:

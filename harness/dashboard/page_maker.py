@@ -100,13 +100,13 @@ class Build:
     @cached_property
     def news(self) -> set[str]:
         """The cases of which there is more to read than that they always pass or are skipped."""
-        return self.facts.eventful | {change.name for change in self.changes}
+        return self.facts.eventful | {change.case for change in self.changes}
 
     @cached_property
     def own_pages(self) -> set[str]:
         """The cases that have a page of their own: what changed tonight, then what is worst."""
-        red = {change.name for change in self.changes if change.verdict in NEWS}
-        changed = {change.name for change in self.changes}
+        red = {change.case for change in self.changes if change.verdict in NEWS}
+        changed = {change.case for change in self.changes}
         worst = dict.fromkeys(self.facts.areas, sys.maxsize)
         for row in self.facts.latest:
             worst[row.name] = min(units.urgency(row.outcome), worst[row.name])

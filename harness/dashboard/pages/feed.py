@@ -53,13 +53,13 @@ def badge(build: Build) -> Badge:
     """Red for a regression, a new failure or a missing case, grey before the first run."""
     if not build.facts.runs:
         return Badge("no runs", "lightgrey")
-    red = len({change.name for change in news(build)})
+    red = len({change.case for change in news(build)})
     return Badge(f"{red} tonight", "red") if red else Badge("none tonight", "brightgreen")
 
 
 def identity(change: Change) -> str:
     """Return an id that the same news has on every night, so that a reader shows it once."""
-    parts = (change.verdict, change.name, *change.line, change.since)
+    parts = (change.verdict, change.case, *change.line, change.since)
     return f"urn:sha256:{sha256(chr(0).join(parts).encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
@@ -83,19 +83,19 @@ def _night(build: Build) -> dict[str, object]:
         "changes": [
             {
                 "verdict": change.verdict,
-                "case": change.name,
+                "case": change.case,
                 "area": change.area,
-                "stack": change.line.stack,
-                "lane": change.line.lane,
-                "topology": change.line.topology,
+                "stack": change.stack,
+                "lane": change.lane,
+                "topology": change.topology,
                 "run": change.run,
                 "outcome": change.outcome,
                 "layer": change.layer,
                 "signature": change.signature,
-                "text": change.text,
+                "text": change.message,
                 "since": change.since,
                 "changed": list(change.began.changed) if change.began else [],
-                "page": build.case_page(change.name),
+                "page": build.case_page(change.case),
             }
             for change in build.changes
         ],

@@ -43,7 +43,7 @@ class Headline:
         """Numbers of cases that crashed and that hung; a case that did both counts in both."""
         changes = [change for group in self.clusters for change in group.changes]
         cases = {
-            state: {change.name for change in changes if change.outcome == state}
+            state: {change.case for change in changes if change.outcome == state}
             for state in ("crashed", "hung")
         }
         return [(state, len(names)) for state, names in cases.items() if names]
@@ -117,7 +117,7 @@ def headlines(build: Build) -> list[Headline]:
     for verdict, meaning in HEADLINES:
         changes = of(build.changes, verdict)
         if changes or verdict in ALWAYS:
-            cases = len({change.name for change in changes})
+            cases = len({change.case for change in changes})
             headings.append(Headline(verdict, meaning, cases, clusters(changes)))
     return headings
 
