@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from harness.dashboard.rows import Failure, ShownRun, StackLine, Start
+from harness.dashboard.rows import ShownRun, StackLine, Start
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import run_time
-from harness.diagnosis.cause import by_cause
 
 
 @dataclass(frozen=True)
@@ -49,37 +48,6 @@ class Began:
     def is_first(self) -> bool:
         """Return whether the run is its stack's first, compared with a run of another stack."""
         return self.before is not None and self.before.stack != self.stack
-
-
-@dataclass(frozen=True)
-class Distinct:
-    """A failure once, wherever it was seen."""
-
-    failures: Sequence[Failure]
-    began: Began
-
-    @property
-    def first(self) -> Failure:
-        """First occurrence of the failure."""
-        return self.failures[0]
-
-    @property
-    def lines(self) -> Sequence[StackLine]:
-        """Configurations on which the failure was seen."""
-        return [StackLine.of(f) for f in self.failures]
-
-    @property
-    def times(self) -> int:
-        """Number of times the failure was seen, on all configurations."""
-        return sum(failure.times for failure in self.failures)
-
-
-def distinct(facts: Facts, failures: Iterable[Failure]) -> list[Distinct]:
-    """Group the failures by cause, in the order in which they began, with what changed then."""
-    return [
-        Distinct(members, began(facts, members[0].start, facts.before_failures))
-        for members in sorted(by_cause(failures), key=lambda members: members[0].first_run)
-    ]
 
 
 def began(facts: Facts, start: Start, before: Mapping[Start, str]) -> Began:

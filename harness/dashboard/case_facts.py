@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -12,14 +12,17 @@ from itertools import groupby, takewhile
 from urllib.parse import quote
 
 from harness.dashboard import shapes
-from harness.dashboard.began import Distinct, distinct
+from harness.dashboard.began import began
 from harness.dashboard.changes import Change
 from harness.dashboard.page_maker import Build
-from harness.dashboard.rows import Latest, Moved, Number, Point, StackLine, cost
+from harness.dashboard.rows import Failure, Latest, Moved, Number, Point, StackLine, cost
 from harness.dashboard.site_facts import Facts
 from harness.dashboard.units import day, kind, number, plural, seconds, urgency
+from harness.diagnosis.cause import by_cause
 from harness.model.issues import ISSUE, page
 from harness.model.scriptable import becomes_script
+
+_SILENT = "It left no message."
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,10 @@ class Series:
 
 
 @dataclass(frozen=True)
-class SkipCause:
-    """Reason why a case is not measured now, and the configurations that skip it."""
+class LinesAlike:
+    """A reason or a value of a case, and the configurations that have it."""
 
-    cause: str
+    text: str
     lines: str
 
 
@@ -83,19 +86,11 @@ class SeenFailure:
 
 
 @dataclass(frozen=True)
-class SteadyNumber:
-    """A value that never moved, and where."""
-
-    value: str
-    lines: str
-
-
-@dataclass(frozen=True)
 class RecordedNumber:
     """A number that the harness recorded, on the lines where it is one."""
 
     property: str
-    steady: Sequence[SteadyNumber]
+    steady: Sequence[LinesAlike]  # values that never moved
     plots: Sequence[shapes.Plot]
 
 
@@ -120,7 +115,7 @@ class CaseFacts:
     verdicts: Sequence[CaseVerdict]
     issues: Sequence[CaseIssue]
     series: Sequence[Series]
-    skips: Sequence[SkipCause]
+    skips: Sequence[LinesAlike]  # why it is not measured now
     failures_title: str
     failures: Sequence[SeenFailure]
     commands: Sequence[RepeatCommand]
@@ -144,14 +139,12 @@ class CaseReader:
         self._first, self._last = (day(nights[0]), day(nights[-1])) if nights else ("", "")
         self._series = cache(self._uncached_series)  # quiet cases are alike
 
-    def read(self, name: str, lines: Sequence[Sequence[Point]]) -> CaseFacts:
+    def read(self, name: str, lines: Mapping[StackLine, Sequence[Point]]) -> CaseFacts:
         """Return what the page of a case says; ``lines`` are its points from ``by_line``."""
         facts = self._build.facts
         now = self._latest.get(name, [])
         area = now[0].area if now else ""
-        failures = [
-            _failure(self._build, each) for each in distinct(facts, facts.failures.get(name, []))
-        ]
+        failures = _failures(self._build, facts.failures.get(name, []))
         count = plural(len(failures), "distinct failure")
         return CaseFacts(
             name=name if name.strip() else "(no name)",
@@ -161,32 +154,31 @@ class CaseReader:
             first=self._first,
             last=self._last,
             verdicts=[
-                CaseVerdict(c.verdict, c.verdict.replace(" ", "-"), words(c.line))
+                CaseVerdict(c.verdict, c.verdict.replace(" ", "-"), str(c.line))
                 for c in self.changes.get(name, [])
             ],
             issues=_issues(now),
             series=[
-                self._series(place(points[0]), tuple([(p.run, p.outcome) for p in points]))
-                for points in lines
+                self._series(line, tuple([(p.run, p.outcome) for p in points]))
+                for line, points in lines.items()
             ],
-            skips=skips(now),
+            skips=_skips(now),
             failures_title=count if failures else "No failure on record",
             failures=failures,
             commands=commands(name, now, facts.stacks),
-            durations=[plot for points in lines if (plot := _durations(facts, points))],
+            durations=[plot for each in lines.items() if (plot := _durations(facts, *each))],
             numbers=recorded(facts, facts.numbers.get(name, []), facts.moved.get(name, [])),
         )
 
-    def _uncached_series(self, place: StackLine, outcomes: Sequence[tuple[str, str]]) -> Series:
+    def _uncached_series(self, line: StackLine, outcomes: Sequence[tuple[str, str]]) -> Series:
         facts = self._build.facts
-        line = words(place)
         last = outcomes[-1][1]
         alike = takewhile(lambda each: each[1] == last, reversed(outcomes))
         *_, (since, _) = alike
         by_night = {facts.run[run].night: outcome for run, outcome in outcomes}
         counts = Counter(outcome for _, outcome in outcomes)
         return Series(
-            line=line,
+            line=str(line),
             outcome=last or "not run",
             kind=kind(last),
             since=RunDay(day(facts.run[since].time), self._build.run_page(since)),
@@ -195,18 +187,17 @@ class CaseReader:
         )
 
 
-def skips(rows: Sequence[Latest]) -> list[SkipCause]:
+def _skips(rows: Sequence[Latest]) -> list[LinesAlike]:
     """Return why the case is not measured now, and on which lines."""
-    causes: dict[str, list[StackLine]] = {}
-    for row in rows:
-        if row.outcome == "skipped":
-            causes.setdefault(row.message or "It left no message.", []).append(row.line)
-    return [SkipCause(cause, _joined(lines)) for cause, lines in causes.items()]
+    skipped = (row for row in rows if row.outcome == "skipped")
+    return _alike((row.message or _SILENT, row.line) for row in skipped)
 
 
-def place(row: Point) -> StackLine:
-    """Return where it ran."""
-    return StackLine.of(row)
+def _alike(pairs: Iterable[tuple[str, StackLine]]) -> list[LinesAlike]:
+    by_text: dict[str, list[StackLine]] = {}
+    for text, line in pairs:
+        by_text.setdefault(text, []).append(line)
+    return [LinesAlike(text, _joined(lines)) for text, lines in by_text.items()]
 
 
 def recorded(
@@ -218,19 +209,17 @@ def recorded(
         values.setdefault((m.property, StackLine.of(m)), {})[m.night] = m.value
     result = []
     for name, members in groupby(sorted(numbers, key=lambda n: n.property), lambda n: n.property):
-        steady: dict[str, list[StackLine]] = {}
+        steady = []
         plots = []
         for n in members:
             line = StackLine.of(n)
-            where = words(line)
             nights = values.get((name, line), {})
-            plot = shapes.plot(facts.nights, nights, number, f"{name} on {where}", where)
+            plot = shapes.plot(facts.nights, nights, number, f"{name} on {line}", str(line))
             if plot:
                 plots.append(plot)
             else:
-                steady.setdefault(f"{n.last:g}", []).append(line)
-        always = [SteadyNumber(value, _joined(lines)) for value, lines in steady.items()]
-        result.append(RecordedNumber(name, always, plots))
+                steady.append((f"{n.last:g}", line))
+        result.append(RecordedNumber(name, _alike(steady), plots))
     return result
 
 
@@ -257,39 +246,42 @@ def commands(name: str, rows: Sequence[Latest], stacks: Sequence[str]) -> list[R
     return result
 
 
-def words(line: StackLine) -> str:
-    """Return a line's stack, lane and topology, as far as it has them."""
-    return " ".join(filter(None, line))
+def _joined(lines: Iterable[StackLine]) -> str:
+    return "; ".join(map(str, lines))
 
 
-def _joined(lines: Sequence[StackLine]) -> str:
-    return "; ".join(map(words, lines))
-
-
-def by_line(facts: Facts, points: Sequence[Point]) -> list[list[Point]]:
+def by_line(facts: Facts, points: Sequence[Point]) -> dict[StackLine, list[Point]]:
     """Return the points of each line, the newest stack first."""
-    by_line = [list(each) for _, each in groupby(points, lambda p: p[1:4])]
+    groups = {StackLine(*key): list(each) for key, each in groupby(points, lambda p: p[1:4])}
     order = {stack: -at for at, stack in enumerate(facts.stacks)}
-    return sorted(by_line, key=lambda ps: (order[ps[0].stack], cost(ps[0].lane), ps[0].topology))
+    lines = sorted(groups, key=lambda line: (order[line.stack], cost(line.lane), line.topology))
+    return {line: groups[line] for line in lines}
 
 
-def _durations(facts: Facts, points: Sequence[Point]) -> shapes.Plot | None:
-    where = words(place(points[0]))
+def _durations(facts: Facts, line: StackLine, points: Sequence[Point]) -> shapes.Plot | None:
     ran = {p.night: p.duration for p in points if p.outcome != "skipped"}
-    return shapes.plot(facts.nights, ran, seconds, f"Duration on {where}", where)
+    return shapes.plot(facts.nights, ran, seconds, f"Duration on {line}", str(line))
 
 
-def _failure(build: Build, each: Distinct) -> SeenFailure:
-    layer = f", at {each.first.layer}" if each.first.layer else ""
-    last = max(failure.last for failure in each.failures)
-    began = each.began
+def _failures(build: Build, failures: Sequence[Failure]) -> list[SeenFailure]:
+    """Return the failures, each cause once, in the order in which they began."""
+    causes = sorted(by_cause(failures), key=lambda members: members[0].first_run)
+    return [_failure(build, members) for members in causes]
+
+
+def _failure(build: Build, members: Sequence[Failure]) -> SeenFailure:
+    first = members[0]
+    since = began(build.facts, first.start, build.facts.before_failures)
+    layer = f", at {first.layer}" if first.layer else ""
+    times = plural(sum(failure.times for failure in members), "time")
+    last = max(failure.last for failure in members)
     return SeenFailure(
-        outcome=each.first.outcome,
-        kind=kind(each.first.outcome),
-        times=f"{plural(each.times, 'time')}{layer}, last seen {day(last)}",
-        message=each.first.message or "It left no message.",
-        began=RunDay(day(began.time), build.run_page(began.run), began.words, began.steps),
-        lines=_joined(each.lines),
+        outcome=first.outcome,
+        kind=kind(first.outcome),
+        times=f"{times}{layer}, last seen {day(last)}",
+        message=first.message or _SILENT,
+        began=RunDay(day(since.time), build.run_page(since.run), since.words, since.steps),
+        lines=_joined(map(StackLine.of, members)),
     )
 
 

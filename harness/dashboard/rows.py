@@ -37,6 +37,9 @@ class StackLine(NamedTuple):
     lane: str
     topology: str
 
+    def __str__(self) -> str:
+        return " ".join(filter(None, self))
+
     @classmethod
     def of(cls, placed: Placed) -> StackLine:
         """Return the configuration on which something ran."""

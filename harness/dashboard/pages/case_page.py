@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.dashboard.case_facts import CaseReader, by_line, place
+from harness.dashboard.case_facts import CaseReader, by_line
 from harness.dashboard.page_maker import Build
 from harness.dashboard.pages.flaky_page import Flaky, listed
 from harness.dashboard.pages.shared_page import SharedPages
@@ -18,7 +18,7 @@ def publish(build: Build) -> list[Flaky]:
     for name, points in facts.points():
         lines = by_line(facts, points)
         tonight = {c.line: c for c in cases.changes.get(name, []) if c.verdict == "flaky"}
-        rows = (listed(facts, line, tonight.get(place(line[0]))) for line in lines)
+        rows = (listed(facts, name, *each, tonight.get(each[0])) for each in lines.items())
         flaky += [row for row in rows if row]
         case = cases.read(name, lines)
         if name in build.own_pages:

@@ -41,17 +41,18 @@ def _same(facts: Facts, run: str, other: str) -> bool:
     return facts.run[run].versions == facts.run[other].versions
 
 
-def listed(facts: Facts, points: Sequence[Point], tonight: Change | None) -> Flaky | None:
+def listed(
+    facts: Facts, name: str, line: StackLine, points: Sequence[Point], tonight: Change | None
+) -> Flaky | None:
     """Return the line for the list, if the case is flaky on it."""
-    first = points[0]
-    if not tonight and (first.name, *StackLine.of(first)) not in facts.flaky:
+    if not tonight and (name, *line) not in facts.flaky:
         return None
     ran = [point for point in points if point.outcome != "skipped"]
     failed = sum(point.outcome not in WORKS for point in ran)
     outcomes = {p.night: p.outcome for p in points}
     return Flaky(
-        first.name,
-        StackLine.of(first),
+        name,
+        line,
         turns(facts, points),
         failed,
         len(ran),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.dashboard import shapes
-from harness.dashboard.case_facts import recorded, words
+from harness.dashboard.case_facts import recorded
 from harness.dashboard.page_maker import Build
 from harness.dashboard.rows import StackLine
 from harness.dashboard.site_facts import Facts
@@ -54,7 +54,7 @@ def _rows(facts: Facts) -> Iterator[Sensitivity]:
                 counts.get((line, SEEN), 0),
                 counts.get((line, UNSEEN), 0),
                 _missed({name: n for (of, name), n in counts.items() if of == line}),
-                trends.get(words(line)),
+                trends.get(str(line)),
             )
 
 
