@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from support.browser import ARGUMENTS, CHROMIUM, LOADED, served
+from support.browser import LOADED, served
 from support.site_nights import example, moving
 
 from harness import cli
 
-if not CHROMIUM.exists():
-    pytest.skip(f"no browser: {CHROMIUM}: run .ci/browser", allow_module_level=True)
 if TYPE_CHECKING:
-    from playwright import sync_api as playwright
-else:
-    playwright = pytest.importorskip("playwright.sync_api", reason="no browser: playwright")
+    from playwright.sync_api import Browser, Page
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core")
 
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
@@ -35,51 +30,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-@pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
-    with served(site) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[playwright.BrowserContext]:
-    with playwright.sync_playwright() as driver:
-        context = driver.chromium.launch_persistent_context(
-            str(tmp_path_factory.mktemp("profile")),
-            executable_path=str(CHROMIUM),
-            args=ARGUMENTS,
-        )
-        context.set_default_timeout(20_000)
-        yield context
-        context.close()
-
-
-@pytest.fixture
-def page(browser: playwright.BrowserContext) -> Iterator[playwright.Page]:
-    """A page that fails the test for anything on its console and any request that goes outside."""
-    page = browser.new_page()
-    messages: list[str] = []
-    page.on("console", lambda message: messages.append(message.text))
-    page.on("pageerror", lambda error: messages.append(str(error)))
-    page.on(
-        "request",
-        lambda request: messages.append(request.url) if "127.0.0.1" not in request.url else None,
-    )
-    yield page
-    page.close()
-    assert messages == []
-
-
-@pytest.fixture
-def silent(browser: playwright.BrowserContext) -> Iterator[playwright.Page]:
-    """A page of a browser without JavaScript."""
-    owner = browser.browser
-    assert owner is not None
-    context = owner.new_context(java_script_enabled=False)
-    yield context.new_page()
-    context.close()
-
-
 def kinds(site: Path) -> list[str]:
     """One page of each kind; the case is the hostile one."""
     single = sorted(path.name for path in site.glob("[!4]*.html"))
@@ -91,7 +41,7 @@ def kinds(site: Path) -> list[str]:
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
 def test_every_kind_of_page_meets_wcag_aa(
-    site: Path, address: str, page: playwright.Page, width: int, scheme: Literal["light", "dark"]
+    site: Path, address: str, page: Page, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)
@@ -109,7 +59,7 @@ def test_every_kind_of_page_meets_wcag_aa(
     assert violations_by_path == {}
 
 
-def test_axe_sees_what_is_wrong(site: Path, address: str, page: playwright.Page) -> None:
+def test_axe_sees_what_is_wrong(site: Path, address: str, page: Page) -> None:
     page.goto(address)
     page.evaluate("document.querySelector('#search').labels[0].remove()")
     page.evaluate("document.querySelector('#search').placeholder = ''")
@@ -117,16 +67,14 @@ def test_axe_sees_what_is_wrong(site: Path, address: str, page: playwright.Page)
     assert [violation["id"] for violation in answer["violations"]] == ["label"]
 
 
-def test_hostile_names_do_nothing(site: Path, address: str, page: playwright.Page) -> None:
+def test_hostile_names_do_nothing(site: Path, address: str, page: Page) -> None:
     for path in kinds(site):
         page.goto(address + path)
         assert "owned" not in page.title().split("·")[-1]
         assert page.evaluate("document.scripts.length") == (3 if path == "compare.html" else 1)
 
 
-def test_the_policy_refuses_inline_script(
-    site: Path, address: str, browser: playwright.BrowserContext
-) -> None:
+def test_the_policy_refuses_inline_script(site: Path, address: str, browser: Browser) -> None:
     page = browser.new_page()
     refused: list[str] = []
     page.on("console", lambda message: refused.append(message.text))
@@ -140,7 +88,7 @@ def test_the_policy_refuses_inline_script(
     page.close()
 
 
-def test_the_first_page_is_small_and_soon_there(address: str, page: playwright.Page) -> None:
+def test_the_first_page_is_small_and_soon_there(address: str, page: Page) -> None:
     start = time.monotonic()
     page.goto(address, wait_until="load")
     page.get_by_role("link", name="Failures").focus()
@@ -148,13 +96,13 @@ def test_the_first_page_is_small_and_soon_there(address: str, page: playwright.P
     assert 20_000 < page.evaluate(LOADED) < FIRST_PAGE
 
 
-def test_a_cell_leads_to_its_cases_in_one_click(address: str, page: playwright.Page) -> None:
+def test_a_cell_leads_to_its_cases_in_one_click(address: str, page: Page) -> None:
     page.goto(address)
     page.locator(".heat a", has_text="92.9 %").first.click()
     assert page.locator("tbody th").first.inner_text().endswith("test_regressed[cpu-4]")
 
 
-def test_reading_needs_no_script(address: str, silent: playwright.Page) -> None:
+def test_reading_needs_no_script(address: str, silent: Page) -> None:
     silent.goto(address)
     assert silent.get_by_text("Since the night before").is_visible()
     silent.locator(".tile a", has_text="regressed").click()
@@ -170,7 +118,7 @@ def test_reading_needs_no_script(address: str, silent: playwright.Page) -> None:
     assert silent.locator("tbody tr:visible").count() == 30
 
 
-def test_filters_make_an_address_that_can_be_shared(address: str, page: playwright.Page) -> None:
+def test_filters_make_an_address_that_can_be_shared(address: str, page: Page) -> None:
     page.goto(address + "cases.html")
     page.get_by_label("Search").fill("test_sum[")
     page.get_by_text("12 of 30 shown").wait_for()
@@ -192,7 +140,7 @@ def test_filters_make_an_address_that_can_be_shared(address: str, page: playwrig
     assert "area" not in page.url
 
 
-def test_numbers_sort_as_numbers(address: str, page: playwright.Page) -> None:
+def test_numbers_sort_as_numbers(address: str, page: Page) -> None:
     page.goto(address + "slow.html")
     header = page.locator("#cases th", has_text="Duration")
     header.get_by_role("button").click()
@@ -204,17 +152,13 @@ def test_numbers_sort_as_numbers(address: str, page: playwright.Page) -> None:
     assert values[0] == 1.5
 
 
-def test_runs_are_compared_on_pages_opened_from_a_disk(
-    site: Path, browser: playwright.BrowserContext
-) -> None:
-    page = browser.new_page()
+def test_runs_are_compared_on_pages_opened_from_a_disk(site: Path, page: Page) -> None:
     page.goto((site / "compare.html").as_uri())
     page.get_by_role("button", name="Compare").click()
     page.get_by_text(" differ").wait_for()
-    page.close()
 
 
-def test_any_two_runs_are_compared(address: str, page: playwright.Page) -> None:
+def test_any_two_runs_are_compared(address: str, page: Page) -> None:
     page.goto(address + "compare.html")
     options = page.locator("[name=one] option").all_inner_texts()
     ours = [text for text in options if " 2.9.0 " in text]
@@ -239,9 +183,7 @@ def test_any_two_runs_are_compared(address: str, page: playwright.Page) -> None:
     page.get_by_text(" outcomes are the same.").wait_for()
 
 
-def test_runs_of_two_frameworks_show_what_moving_does(
-    page: playwright.Page, tmp_path: Path
-) -> None:
+def test_runs_of_two_frameworks_show_what_moving_does(page: Page, tmp_path: Path) -> None:
     """The script pairs the cases as the pages made in Python do."""
     moving(tmp_path / "history")
     arguments = ["--history", str(tmp_path / "history"), "--out", str(tmp_path / "site")]
@@ -266,7 +208,7 @@ def test_runs_of_two_frameworks_show_what_moving_does(
     ]
 
 
-def test_the_keyboard_reaches_everything(address: str, page: playwright.Page) -> None:
+def test_the_keyboard_reaches_everything(address: str, page: Page) -> None:
     page.goto(address)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.browser import ARGUMENTS, CHROMIUM, served
 from support.pages import Page
 from support.site_nights import HOSTILE, Told, example, fails, write
 
 from harness import cli
 
-if not CHROMIUM.exists():
-    pytest.skip(f"no browser: {CHROMIUM}: run .ci/browser", allow_module_level=True)
 if TYPE_CHECKING:
-    from playwright import sync_api as playwright
-else:
-    playwright = pytest.importorskip("playwright.sync_api", reason="no browser: playwright")
+    from playwright.sync_api import Page as Tab
 
 SIGNATURE = "ValueError: N of N ranks"  # of a failure that says 3 of 8
 
@@ -35,29 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def page(browser: playwright.Browser) -> Iterator[playwright.Page]:
-    page = browser.new_page()
-    page.set_default_timeout(20_000)
-    yield page
-    page.close()
-
-
-@pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
-    with served(site) as url:
-        yield url
-
-
-def search(page: playwright.Page, text: str) -> list[tuple[str, str]]:
+def search(page: Tab, text: str) -> list[tuple[str, str]]:
     """Kind and name of each row that is found for a text typed into the box in a page's head."""
     page.get_by_label("Find a case, an issue, a stack or a signature").fill(text)
     page.keyboard.press("Enter")
@@ -90,14 +62,12 @@ ABOUT_8854 = [
         ("nothing-has-this-name", []),
     ],
 )
-def test_search_finds(
-    address: str, page: playwright.Page, text: str, matches: list[tuple[str, str]]
-) -> None:
+def test_search_finds(address: str, page: Tab, text: str, matches: list[tuple[str, str]]) -> None:
     page.goto(address + "runs.html")
     assert search(page, text) == matches
 
 
-def test_the_example_in_the_box_finds_something(address: str, page: playwright.Page) -> None:
+def test_the_example_in_the_box_finds_something(address: str, page: Tab) -> None:
     page.goto(address)
     example = page.locator("#search").get_attribute("placeholder")
     assert example == "pytorch/xla#8812"
@@ -115,7 +85,7 @@ def test_the_example_in_the_box_finds_something(address: str, page: playwright.P
     ],
 )
 def test_what_is_found_leads_to_its_page(
-    address: str, page: playwright.Page, text: str, leads: str, says: str
+    address: str, page: Tab, text: str, leads: str, says: str
 ) -> None:
     page.goto(address)
     search(page, text)
@@ -124,20 +94,17 @@ def test_what_is_found_leads_to_its_page(
     assert page.get_by_text(says).first.is_visible()
 
 
-def test_the_search_works_on_pages_opened_from_a_disk(site: Path, page: playwright.Page) -> None:
+def test_the_search_works_on_pages_opened_from_a_disk(site: Path, page: Tab) -> None:
     page.goto((site / "index.html").as_uri())
     assert search(page, "test_regressed") == [("case", f"{CASES}test_regressed[cpu-4]")]
 
 
-def test_without_script_everything_is_listed(address: str, browser: playwright.Browser) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(address + "search.html?q=8854")
-    assert page.get_by_text("Without JavaScript everything").is_visible()
-    rows = page.locator("#results tbody tr:visible")
+def test_without_script_everything_is_listed(address: str, silent: Tab) -> None:
+    silent.goto(address + "search.html?q=8854")
+    assert silent.get_by_text("Without JavaScript everything").is_visible()
+    rows = silent.locator("#results tbody tr:visible")
     kinds = [row.get_attribute("data-kind") for row in rows.all()]
     assert [kinds.count(kind) for kind in ("stack", "issue", "case")] == [3, 4, 31]
-    context.close()
 
 
 def test_every_hostile_name_can_be_found_as_text(site: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from support.browser import ARGUMENTS, CHROMIUM, served
+from support.browser import served
 from support.pages import Page
 from support.site_nights import Told, example, fails, write
 
@@ -16,12 +15,9 @@ from harness import cli
 from harness.dashboard import page_maker
 from harness.render import page_names
 
-if not CHROMIUM.exists():
-    pytest.skip(f"no browser: {CHROMIUM}: run .ci/browser", allow_module_level=True)
 if TYPE_CHECKING:
-    from playwright import sync_api as playwright
-else:
-    playwright = pytest.importorskip("playwright.sync_api", reason="no browser: playwright")
+    from playwright.sync_api import Browser
+    from playwright.sync_api import Page as Tab
 
 LONG = f"suites/spmd/test_specs.py::test_{'very_long_' * 30}{'x' * 300}[cpu-4]"
 
@@ -41,36 +37,13 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "own", folder / "shared"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: playwright.Browser) -> Iterator[playwright.Page]:
-    """A page that fails the test for anything on its console."""
-    page = browser.new_page()
-    page.set_default_timeout(20_000)
-    faults: list[str] = []
-    page.on("console", lambda message: faults.append(message.text))
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    yield page
-    page.close()
-    assert faults == []
-
-
 def shared_address(site: Path, own: Path) -> str:
     """Where a site has the case whose page of its own on another site is ``own``."""
     page = page_names.shared_page(own.stem)
     return f"{(site / page).as_uri()}#{own.stem}"
 
 
-def test_the_script_shows_what_a_page_of_its_own_shows(
-    sites: tuple[Path, Path], page: playwright.Page
-) -> None:
+def test_the_script_shows_what_a_page_of_its_own_shows(sites: tuple[Path, Path], page: Tab) -> None:
     own_pages = sorted((sites[0] / "case").iterdir())
     assert len(own_pages) == 31
     for own in own_pages:
@@ -83,10 +56,8 @@ def test_the_script_shows_what_a_page_of_its_own_shows(
 
 
 def test_a_shared_page_shows_what_is_broken_without_script(
-    sites: tuple[Path, Path], browser: playwright.Browser
+    sites: tuple[Path, Path], silent: Tab
 ) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    silent = context.new_page()
     own = next((sites[0] / "case").glob("test_regressed-*"))
     silent.goto(shared_address(sites[1], own))
     summary = silent.locator(f"#{own.stem}")
@@ -94,7 +65,6 @@ def test_a_shared_page_shows_what_is_broken_without_script(
     assert "AssertionError: numbers: 3 of 8 differ" in summary.inner_text()
     assert "First seen 2026-01-05; no version, commit or machine changed." in summary.inner_text()
     assert silent.get_by_text("JavaScript shows the others too").is_visible()
-    context.close()
 
 
 def test_what_a_shared_page_has_without_script(sites: tuple[Path, Path]) -> None:
@@ -115,7 +85,7 @@ def test_what_a_shared_page_has_without_script(sites: tuple[Path, Path]) -> None
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_very_long_name_fits_a_phone(
-    sites: tuple[Path, Path], page: playwright.Page, scheme: Literal["light", "dark"]
+    sites: tuple[Path, Path], page: Tab, scheme: Literal["light", "dark"]
 ) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.emulate_media(color_scheme=scheme)
@@ -134,7 +104,7 @@ def test_a_very_long_name_fits_a_phone(
         assert wider <= 0, f"{address} is {wider} pixels wider than the screen"
 
 
-def test_a_case_that_moved_is_led_to(sites: tuple[Path, Path], browser: playwright.Browser) -> None:
+def test_a_case_that_moved_is_led_to(sites: tuple[Path, Path], browser: Browser) -> None:
     """A server shows 404.html for a page that is gone, as GitHub Pages does."""
     page = browser.new_page()
     own = next((sites[0] / "case").glob("test_flaky-*"))
