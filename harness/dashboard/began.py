@@ -8,7 +8,8 @@ from datetime import datetime
 
 from harness.dashboard.rows import ShownRun, StackLine, Start
 from harness.dashboard.site_facts import Facts
-from harness.dashboard.units import run_time
+from harness.dashboard.units import day, run_time
+from harness.render.page_names import run_page
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,16 @@ class Began:
     changed: Sequence[str]  # such as ``jax 0.7.1 -> 0.8.0``
     unchanged: str  # if nothing changed: what is known to be the same, in words
     is_shown: bool  # whether the run is among the nights that the site shows
+
+    @property
+    def day(self) -> str:
+        """Date of the run; "" for one whose name does not say it."""
+        return day(self.time)
+
+    @property
+    def page(self) -> str:
+        """Address of the run from the site's root; "" for one that has no page."""
+        return run_page(self.run) if self.is_shown else ""
 
     @property
     def words(self) -> str:

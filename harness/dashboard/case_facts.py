@@ -280,7 +280,7 @@ def _failure(build: Build, members: Sequence[Failure]) -> SeenFailure:
         kind=kind(first.outcome),
         times=f"{times}{layer}, last seen {day(last)}",
         message=first.message or _SILENT,
-        began=RunDay(day(since.time), build.run_page(since.run), since.words, since.steps),
+        began=RunDay(since.day, since.page, since.words, since.steps),
         lines=_joined(map(StackLine.of, members)),
     )
 

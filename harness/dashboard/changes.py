@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.dashboard.began import Began, began
 from harness.dashboard.rows import BROKEN, StackLine, Start
 from harness.dashboard.site_facts import Facts
-from harness.dashboard.units import day, number, seconds
+from harness.dashboard.units import number, seconds
 from harness.diagnosis.signature import headline
 from harness.render.page_names import ordered
 from harness.verdicts.finding import Finding
@@ -93,7 +93,7 @@ class ChangeGroup:
         for change in self.changes:
             if change.began:
                 began = change.began
-                key = (day(began.time), began.is_first, began.before is None, *began.changed)
+                key = (began.day, began.is_first, began.before is None, *began.changed)
                 stacks_by_run.setdefault(key, (began, []))[1].append(began.stack)
         by_time = sorted(stacks_by_run.values(), key=lambda each: each[0].run)
         return [(began, ordered(stacks)) for began, stacks in by_time]

@@ -12,7 +12,7 @@ import re
 import sys
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
@@ -73,11 +73,11 @@ class Build:
     def render(self) -> Renderer:
         """The templates."""
         return Renderer(
-            runs=self.facts.run,
             example=self.example,
             menu=[entry for entry in _MENU if entry[0] not in self._empty],
             placed=self.facts.is_placed,
             case_page=self.case_page,
+            run_page=self.run_page,
         )
 
     @cached_property
@@ -151,13 +151,13 @@ class Renderer:
     def __init__(
         self,
         *,
-        runs: Container[str],
         example: str,
         menu: Sequence[tuple[str, str]],
         placed: bool,
         case_page: Callable[[str], str],
+        run_page: Callable[[str], str],
     ) -> None:
-        """Make pages: ``runs`` have one at ``case_page``; ``example`` stands in the search box.
+        """Make pages: ``example`` stands in the search box.
 
         ``placed`` is whether any case names a lane or a topology: without one, tables have no
         column for it.
@@ -176,7 +176,6 @@ class Renderer:
         self._environment.globals.update(
             policy=POLICY,
             menu=menu,
-            shown_runs=runs,
             example=example,
             placed=placed,
             seconds=units.seconds,
@@ -185,7 +184,7 @@ class Renderer:
         )
         self._environment.filters.update(
             case_page=case_page,
-            run_page=page_names.run_page,
+            run_page=run_page,
             run_time=units.run_time,
             issue_page=page,
             kind=units.kind,

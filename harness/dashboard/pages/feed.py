@@ -38,7 +38,6 @@ def publish(build: Build) -> None:
         "regressions.atom",
         entries=entries,
         updated=updated,
-        runs=facts.run,
         address=build.address,
     )
     build.site.write("regressions.atom", text)
