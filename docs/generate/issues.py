@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from harness.expectations import Expectations
+from harness.render.github_markup import link
 from harness.verdicts import upstream_file
 
 _ROOT = Path(__file__).parents[2]
@@ -34,12 +35,6 @@ def page() -> str:
             "",
         ]
     )
-
-
-def link(issue: str) -> str:
-    """``owner/repo#number`` as a link."""
-    repository, _, number = issue.partition("#")
-    return f"[{issue}](https://github.com/{repository}/issues/{number})"
 
 
 def _issues() -> list[str]:

@@ -144,7 +144,7 @@ class CaseReader:
         facts = self._build.facts
         now = self._latest.get(name, [])
         area = now[0].area if now else ""
-        failures = _failures(self._build, facts.failures.get(name, []))
+        failures = _failures(facts, facts.failures.get(name, []))
         count = plural(len(failures), "distinct failure")
         return CaseFacts(
             name=name if name.strip() else "(no name)",
@@ -214,7 +214,7 @@ def recorded(
         for n in members:
             line = StackLine.of(n)
             nights = values.get((name, line), {})
-            plot = shapes.plot(facts.nights, nights, number, f"{name} on {line}", str(line))
+            plot = shapes.plot(facts.nights, nights, number, name, str(line))
             if plot:
                 plots.append(plot)
             else:
@@ -260,18 +260,18 @@ def by_line(facts: Facts, points: Sequence[Point]) -> dict[StackLine, list[Point
 
 def _durations(facts: Facts, line: StackLine, points: Sequence[Point]) -> shapes.Plot | None:
     ran = {p.night: p.duration for p in points if p.outcome != "skipped"}
-    return shapes.plot(facts.nights, ran, seconds, f"Duration on {line}", str(line))
+    return shapes.plot(facts.nights, ran, seconds, "Duration", str(line))
 
 
-def _failures(build: Build, failures: Sequence[Failure]) -> list[SeenFailure]:
+def _failures(facts: Facts, failures: Sequence[Failure]) -> list[SeenFailure]:
     """Return the failures, each cause once, in the order in which they began."""
     causes = sorted(by_cause(failures), key=lambda members: members[0].first_run)
-    return [_failure(build, members) for members in causes]
+    return [_failure(facts, members) for members in causes]
 
 
-def _failure(build: Build, members: Sequence[Failure]) -> SeenFailure:
+def _failure(facts: Facts, members: Sequence[Failure]) -> SeenFailure:
     first = members[0]
-    since = began(build.facts, first.start, build.facts.before_failures)
+    since = began(facts, first.start, facts.before_failures)
     layer = f", at {first.layer}" if first.layer else ""
     times = plural(sum(failure.times for failure in members), "time")
     last = max(failure.last for failure in members)

@@ -73,8 +73,8 @@ def plot(
     nights: Sequence[date],
     values: dict[date, float],
     show: Callable[[float], str],
-    about: str,
-    place: str = "",
+    name: str,
+    place: str,
 ) -> Plot | None:
     """Return a line through the values on a scale from 0 to the highest; None without a value."""
     if not values:
@@ -97,7 +97,7 @@ def plot(
         path.append("M" + "L".join(f"{x:g} {y:g}" for x, y in at))
     return Plot(
         place,
-        f"{about} between {show(low)} and {show(high)}",
+        f"{name} on {place} between {show(low)} and {show(high)}",
         "".join(path),
         "".join(dots),
         show(high),

@@ -509,7 +509,7 @@ def test_durations_are_short(value: float | None, text: str) -> None:
 
 def test_a_plot_of_one_night_is_a_dot() -> None:
     nights = [date(2026, 1, n) for n in (1, 2, 3)]
-    plot = shapes.plot(nights, {nights[1]: 4.0}, units.number, "It")
+    plot = shapes.plot(nights, {nights[1]: 4.0}, units.number, "It", "cpu")
     assert plot is not None
     assert plot.dots == "M150 0h0"
-    assert shapes.plot(nights, {}, units.number, "It") is None
+    assert shapes.plot(nights, {}, units.number, "It", "cpu") is None
