@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
 
@@ -12,6 +11,7 @@ from harness.commands import project, topologies
 from harness.commands.output import answer, say, show
 from harness.commands.parsers import add_folder, add_json
 from harness.errors import BadInputError
+from harness.printable import folded
 from harness.stacks import constraints, doctor, wheels
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
@@ -58,11 +58,8 @@ def _list(options: argparse.Namespace) -> int:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     if others := [stack.name for stack in catalogue.every if stack not in stacks]:
-        lines += textwrap.wrap(
-            f"Those that came with xla-harness can be named and extended too: {', '.join(others)}",
-            80,
-            break_on_hyphens=False,
-        )
+        came = "Those that came with xla-harness can be named and extended too"
+        lines += folded(f"{came}: {', '.join(others)}", 80)
     answer(options, data, "\n".join(lines))
     return 0
 
@@ -76,7 +73,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _described(stack: Stack, environments: Environments) -> Iterable[str]:
     yield stack.name
-    yield from textwrap.wrap(stack.note, 78, initial_indent="  ", subsequent_indent="  ")
+    yield from folded(stack.note, 78, "  ", "  ")
     yield f"  {'python':<12}{stack.python}"
     for name, pin in stack.pins.items():
         yield f"  {name:<12}{pin}"
@@ -158,6 +155,4 @@ def _line(check: doctor.Check, indent: str = "") -> Iterable[str]:
     yield f"{indent}  {mark} {check.subject:<18}{check.value}"
     if check.remedy:
         space = f"{indent}{'':28}"
-        yield from textwrap.wrap(
-            check.remedy, 80, initial_indent=space, subsequent_indent=space, break_on_hyphens=False
-        )
+        yield from folded(check.remedy, 80, space, space)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import textwrap
 
 from harness.commands.output import answer, columns
 from harness.commands.parsers import add_json
@@ -13,6 +12,7 @@ from harness.model.topology import Topology
 from harness.model.versions import installed
 from harness.platforms.description import Generation
 from harness.platforms.tpu import TPU
+from harness.printable import folded
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +32,7 @@ def _run(options: argparse.Namespace) -> int:
     lines = [f"libtpu {installed('libtpu')} compiles for these slices, and for several of each:"]
     for generation, taken in tables:
         lines.append(f"{generation.name}, {generation.device_kind}")
-        lines += textwrap.wrap(
-            " ".join(taken) or "none", columns(), initial_indent="  ", subsequent_indent="  "
-        )
+        lines += folded(" ".join(taken) or "none", columns(), "  ", "  ")
     lines += [*refused, "pytest --lane tpu-aot --topology v6e:2x2; two slices of it: 2xv6e:2x2"]
     data = {
         "libtpu": installed("libtpu"),

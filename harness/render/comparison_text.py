@@ -1,4 +1,4 @@
-"""A comparison for the terminal, in lines of at most 80 columns."""
+"""A comparison for the terminal, in lines of 80 columns."""
 
 from __future__ import annotations
 

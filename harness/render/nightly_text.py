@@ -1,4 +1,4 @@
-"""The verdicts on a night in words, and for the terminal in lines of at most 80 columns."""
+"""The verdicts on a night in words, and for the terminal in lines of 80 columns."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class OverviewLine:
 
 
 def text(columns: Columns, rows: Sequence[Row] = ()) -> Iterator[str]:
-    """Yield the overview for the terminal, in lines of at most 80 columns."""
+    """Yield the overview for the terminal, in lines of 80 columns."""
     names = [name for name, _ in columns]
     sides = [side(reports) for _, reports in columns]
     yield title("what each stack gets right")

@@ -9,7 +9,7 @@ from harness.verdicts.since import Timeline
 
 
 def lines(timelines: Sequence[Timeline]) -> Iterator[str]:
-    """Yield the timelines for the terminal, in lines of at most 80 columns."""
+    """Yield the timelines for the terminal, in lines of 80 columns."""
     for timeline in timelines:
         yield title(timeline.title)
         width = max((len(stack.name) for stack in timeline.stacks), default=0)

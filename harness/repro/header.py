@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
@@ -15,6 +14,7 @@ from harness.lanes import LANES
 from harness.model.case import Case
 from harness.model.provenance import Modified
 from harness.model.versions import ABSENT, installed
+from harness.printable import folded
 from harness.repro.edits import WIDTH
 from harness.repro.values import quoted
 
@@ -70,17 +70,10 @@ def comment(about: About) -> str:
     }
     lines = ["#"]
     for name, value in fields.items():
-        first = f"# {name + ':':<10}"
+        first, rest = f"# {name + ':':<10}", f"#{'':<11}"
         for line in value.splitlines():
-            lines += textwrap.wrap(
-                line,
-                WIDTH,
-                initial_indent=first,
-                subsequent_indent=f"#{'':<11}",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            first = f"#{'':<11}"
+            lines += folded(line, WIDTH, first, rest)
+            first = rest
     return "\n".join([*lines, ""])
 
 

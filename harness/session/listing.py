@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.model.case import Case
+from harness.printable import folded
 from harness.session.markers import case_of, parametrized_target
 
 
@@ -89,14 +89,9 @@ def table(cases: Sequence[Case], titles: Mapping[str, str], width: int) -> str:
         topologies = sorted({case.target.topology for case in members})
         lines += [
             f"{area}: {len(members)} cases",
-            *textwrap.wrap(titles[area], width, initial_indent="  ", subsequent_indent="  "),
+            *folded(titles[area], width, "  ", "  "),
             f"  lanes       {' '.join(lanes)}",
             f"  topologies  {' '.join(map(str, topologies))}",
-            *textwrap.wrap(
-                " ".join(issues),
-                width,
-                initial_indent="  upstream    ",
-                subsequent_indent=" " * 14,
-            ),
+            *folded(" ".join(issues), width, "  upstream    ", " " * 14),
         ]
     return "\n".join([*lines, f"{len(cases)} cases in all"])
