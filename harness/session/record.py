@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytest
@@ -83,7 +83,7 @@ class Record(Message):
         """Flat JUnit properties, the stack's versions included; empty ones are left out."""
         own = {
             name: f"{value:.6f}" if isinstance(value, float) else value
-            for name, value in asdict(self).items()
+            for name, value in vars(self).items()
             if name != "facts"
         }
         stack = {**stack_versions(), **modified_property()}
