@@ -63,10 +63,10 @@ static Address split(const char *text) {
 
 static struct addrinfo *resolve(const Address *address) {
   const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-  struct addrinfo *found = NULL;
+  struct addrinfo *addresses = NULL;
   int port;
   if (!number_whole(address->port, 1, 0xFFFF, &port)) return NULL;
-  return getaddrinfo(address->host, address->port, &hints, &found) == 0 ? found : NULL;
+  return getaddrinfo(address->host, address->port, &hints, &addresses) == 0 ? addresses : NULL;
 }
 
 // Slice 0 serves for as long as its process lives, so that a late joiner finds somebody.
@@ -76,15 +76,16 @@ static PJRT_Error *coordinate(const Address *address, const char *token) {
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&lock);
   if (!served) {
-    struct addrinfo *found = resolve(address);
-    const int wrong = found == NULL ? 0 : coordinator_serve(found, token, identity.processes);
-    served = found != NULL && wrong == 0;
+    struct addrinfo *addresses = resolve(address);
+    const int wrong =
+        addresses == NULL ? 0 : coordinator_serve(addresses, token, identity.processes);
+    served = addresses != NULL && wrong == 0;
     if (!served) {
       error = error_new(PJRT_Error_Code_UNAVAILABLE, "%s 0 can't listen on %s=%s:%s: %s", member(),
                         launch_name(LAUNCH_COORDINATOR), address->host, address->port,
-                        found == NULL ? "no such address" : strerror(wrong));
+                        addresses == NULL ? "no such address" : strerror(wrong));
     }
-    if (found != NULL) freeaddrinfo(found);
+    if (addresses != NULL) freeaddrinfo(addresses);
   }
   pthread_mutex_unlock(&lock);
   return error;
@@ -99,15 +100,15 @@ int64_t milliseconds(void) {
 // A connection to the coordinator, tried until `end`; -1 without one.
 static int connect_by(const Address *address, int64_t end) {
   do {
-    struct addrinfo *found = resolve(address);
-    if (found != NULL) {
-      const int joined = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct addrinfo *addresses = resolve(address);
+    if (addresses != NULL) {
+      const int joined = socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
       // Bounds connect() too: a host that never answers would hold it for minutes.
       const int64_t rest = end - milliseconds();
       const struct timeval most = {.tv_sec = rest / 1000, .tv_usec = rest % 1000 * 1000 + 1};
       setsockopt(joined, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
-      const int failed = rest <= 0 || connect(joined, found->ai_addr, found->ai_addrlen);
-      freeaddrinfo(found);
+      const int failed = rest <= 0 || connect(joined, addresses->ai_addr, addresses->ai_addrlen);
+      freeaddrinfo(addresses);
       if (failed == 0) return joined;
       close(joined);
     }
@@ -136,18 +137,19 @@ static const char *absent(const char *seen, char *out, size_t size) {
   return out;
 }
 
-static PJRT_Error *late(const Discovery *found) {
+static PJRT_Error *late(const Discovery *discovery) {
   char text[512];
-  if (found->again) {
+  if (discovery->again) {
     return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
                      "%s %d hung in a second discovery: the others have come "
                      "already and never come again (%d s); the client was created without "
                      "%s=true",
-                     member(), identity.process, found->seconds, launch_name(LAUNCH_NO_DISCOVERY));
+                     member(), identity.process, discovery->seconds,
+                     launch_name(LAUNCH_NO_DISCOVERY));
   }
   return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
                    "%s %d waited %d s in its discovery for %s %s of %d", member(), identity.process,
-                   found->seconds, member(), absent(found->seen, text, sizeof text),
+                   discovery->seconds, member(), absent(discovery->seen, text, sizeof text),
                    identity.processes);
 }
 
@@ -158,24 +160,24 @@ static PJRT_Error *died(int slice) {
 }
 
 // Learn from one line; 0 for one that no coordinator sends. An error ends the discovery.
-static int learn(Discovery *found, const char *line, PJRT_Error **error) {
+static int learn(Discovery *discovery, const char *line, PJRT_Error **error) {
   int slice;
   const int last = identity.processes - 1;
   if (strcmp(line, "welcome") == 0) {
-    found->welcome = 1;
+    discovery->welcome = 1;
   } else if (strcmp(line, "refused") == 0) {
     *error = error_new(PJRT_Error_Code_PERMISSION_DENIED,
                        "%s %d was refused by %s 0: expected the same " TOKEN_VARIABLE
                        " in all processes of the job",
                        member(), identity.process, member());
   } else if (number_whole(line_after(line, "came"), 0, last, &slice)) {
-    found->seen[slice] = 1;
+    discovery->seen[slice] = 1;
   } else if (number_whole(line_after(line, "again"), 0, last, &slice)) {
-    found->again = 1;
+    discovery->again = 1;
   } else if (number_whole(line_after(line, "lost"), 0, last, &slice)) {
     *error = died(slice);
   } else if (number_whole(line_after(line, "go"), identity.processes, identity.processes, &slice)) {
-    found->complete = 1;
+    discovery->complete = 1;
   } else {
     return 0;
   }
@@ -184,29 +186,30 @@ static int learn(Discovery *found, const char *line, PJRT_Error **error) {
 
 // Whether there is more time than the deadline: where all processes of the job are on this machine,
 // its executor sees whether those that have not come yet compute, and fails the job if they don't.
-static int has_more_time(Discovery *found) {
+static int has_more_time(Discovery *discovery) {
   const JobState state = job_state();
-  if (found->again || found->all_are_here || state == JOB_NONE || state == JOB_FAILED) return 0;
-  found->all_are_here = state == JOB_COMPLETE;
-  const int seconds = found->all_are_here ? LAST_SECONDS : LOOK_SECONDS;
-  found->end = milliseconds() + (int64_t)seconds * 1000;
+  if (discovery->again || discovery->all_are_here || state == JOB_NONE || state == JOB_FAILED)
+    return 0;
+  discovery->all_are_here = state == JOB_COMPLETE;
+  const int seconds = discovery->all_are_here ? LAST_SECONDS : LOOK_SECONDS;
+  discovery->end = milliseconds() + (int64_t)seconds * 1000;
   return 1;
 }
 
 // Read until all have come, an error, or the end of the connection, after which 0 is returned.
-static int follow(Discovery *found, int joined, PJRT_Error **error) {
+static int follow(Discovery *discovery, int joined, PJRT_Error **error) {
   Lines lines = {.socket = joined};
   for (;;) {
     for (const char *line; (line = lines_next(&lines)) != NULL;) {
-      if (!learn(found, line, error)) return 0;
-      if (found->complete || *error != NULL) return 1;
+      if (!learn(discovery, line, error)) return 0;
+      if (discovery->complete || *error != NULL) return 1;
     }
-    const int64_t rest = found->end - milliseconds();
+    const int64_t rest = discovery->end - milliseconds();
     struct pollfd polled = {.fd = joined, .events = POLLIN};
     if (rest <= 0 || poll(&polled, 1, (int)rest) == 0) {
-      if (has_more_time(found)) continue;
+      if (has_more_time(discovery)) continue;
       lines_send(joined, "leave\n");
-      *error = late(found);
+      *error = late(discovery);
       return 1;
     }
     if (!lines_receive(&lines)) return 0;
@@ -215,23 +218,23 @@ static int follow(Discovery *found, int joined, PJRT_Error **error) {
 
 // A connection that ends before it was welcome is tried again: a coordinator in a crowd of
 // strangers drops those who have not shown the token yet.
-static PJRT_Error *discover(Discovery *found, const Address *address, const char *token) {
+static PJRT_Error *discover(Discovery *discovery, const Address *address, const char *token) {
   for (;;) {
-    const int joined = connect_by(address, found->end);
+    const int joined = connect_by(address, discovery->end);
     if (joined < 0) {
-      if (has_more_time(found)) continue;
+      if (has_more_time(discovery)) continue;
       return error_new(PJRT_Error_Code_DEADLINE_EXCEEDED,
                        "%s %d found no coordinator at %s=%s in %d s: %s 0 has not "
                        "started",
                        member(), identity.process, launch_name(LAUNCH_COORDINATOR),
-                       launch_value(LAUNCH_COORDINATOR), found->seconds, member());
+                       launch_value(LAUNCH_COORDINATOR), discovery->seconds, member());
     }
     lines_send(joined, "token %s\njoin %d\n", token, identity.process);
     PJRT_Error *error = NULL;
-    const int answered = follow(found, joined, &error);
+    const int answered = follow(discovery, joined, &error);
     close(joined);
     if (answered) return error;
-    if (found->welcome) return died(0);
+    if (discovery->welcome) return died(0);
     usleep(RETRY_MS * 1000);
   }
 }
@@ -256,10 +259,10 @@ PJRT_Error *megascale_discover(void) {
                      "same in all processes of the job; run_slices sets it",
                      LEAST_TOKEN, MOST_TOKEN);
   }
-  Discovery found = {.seconds = DEFAULT_SECONDS};
+  Discovery discovery = {.seconds = DEFAULT_SECONDS};
   const char *deadline = getenv(DEADLINE_VARIABLE);
   if (deadline != NULL && *deadline != '\0' &&
-      !number_whole(deadline, 1, MOST_SECONDS, &found.seconds)) {
+      !number_whole(deadline, 1, MOST_SECONDS, &discovery.seconds)) {
     return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
                      DEADLINE_VARIABLE "=%s: expected seconds from 1 to %d", deadline,
                      MOST_SECONDS);
@@ -268,11 +271,11 @@ PJRT_Error *megascale_discover(void) {
     PJRT_Error *error = job_join();
     if (error != NULL) return error;
   }
-  found.end = milliseconds() + (int64_t)found.seconds * 1000;
+  discovery.end = milliseconds() + (int64_t)discovery.seconds * 1000;
   const Address address = split(text);
   if (identity.process == 0) {
     PJRT_Error *error = coordinate(&address, token);
     if (error != NULL) return error;
   }
-  return discover(&found, &address, token);
+  return discover(&discovery, &address, token);
 }
