@@ -165,7 +165,7 @@ void event_write(const char *event, const void *caller, const char *stack, const
       "\"guard\": %s, \"stack\": %s%s}\n",
       event, (int)getpid(), syscall(SYS_gettid), (long long)now.tv_sec, now.tv_nsec,
       event_quote(by, sizeof by, library_of(caller)),
-      event_quote(guard, sizeof guard, launch_value(LAUNCH_NO_DISCOVERY)),
+      event_quote(guard, sizeof guard, getenv(launch_name(LAUNCH_NO_DISCOVERY))),  // also empty
       event_quote(quoted, room, stack), members);
   free(large);
   if (size < 0) return;
