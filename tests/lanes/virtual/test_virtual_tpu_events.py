@@ -90,7 +90,7 @@ def test_equal_programs_have_equal_fingerprints(tpu_events: EventLog) -> None:
     assert first.fingerprint == second.fingerprint != third.fingerprint
 
 
-@pytest.mark.parametrize("guard", [None, "true", "false", "1"])
+@pytest.mark.parametrize("guard", [None, "", "true", "false", "1"])
 def test_a_client_says_the_guards_value(
     tpu_events: EventLog, monkeypatch: pytest.MonkeyPatch, guard: str | None
 ) -> None:
