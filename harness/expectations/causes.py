@@ -23,12 +23,12 @@ def read_findings(path: Path | None) -> frozenset[str] | None:
     """
     if path is None:
         return None
-    issues = frozenset(_SECTION.findall(read_text(path)))
-    if not issues:
+    findings = frozenset(_SECTION.findall(read_text(path)))
+    if not findings:
         raise BadInputError(
             f"{path}: expected findings, as sections with the heading '## some-name'"
         )
-    return issues
+    return findings
 
 
 def cause_of(

@@ -105,8 +105,8 @@ def _narrowed(change: Narrowed) -> Iterator[str]:
     entry = change.entry
     yield from _wrapped(f"{entry.where} ({entry.cause}: {entry.reason})")
     if change.gone:
-        cause = "without cases" if not change.parts else "goes from these cases"
-        yield from _wrapped(f"passes wherever it applies: {cause}", 2)
+        remainder = "without cases" if not change.parts else "goes from these cases"
+        yield from _wrapped(f"passes wherever it applies: {remainder}", 2)
         yield from _ids(change.gone)
     for ranges, ids in change.narrowed.items():
         yield from _wrapped(f"needed on {text_of(dict(ranges))} only:", 2)

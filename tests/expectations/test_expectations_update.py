@@ -231,8 +231,8 @@ def test_condition_is_narrowed(
         bench.ran(version, {ids("a")[0]: FAILURE})
     for version in passes:
         bench.ran(version, {ids("a")[0]: "passed"})
-    stacks = bench.entries(entry(ids("a"), f'torch_xla = "{before}"' if before else ""))
-    assert [item["stack"] for item in stacks] == ([] if after is None else [{"torch_xla": after}])
+    entries = bench.entries(entry(ids("a"), f'torch_xla = "{before}"' if before else ""))
+    assert [item["stack"] for item in entries] == ([] if after is None else [{"torch_xla": after}])
 
 
 def test_cases_with_other_versions_get_their_own_entries(bench: Bench) -> None:

@@ -140,12 +140,12 @@ def test_killing_pytest_ends_what_its_cases_have_started(
 
 def watchdogs(project: Project) -> list[int]:
     """The processes that run pytest, or watch over one, in the project's folder."""
-    pids_ = []
+    watching = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if (process / "cwd").readlink() == project.path:
-                pids_.append(int(process.name))
-    return pids_
+                watching.append(int(process.name))
+    return watching
 
 
 def test_what_was_killed_with_its_watchdog_ends_at_the_next_start(project: Project) -> None:

@@ -44,8 +44,8 @@ class IssueRow:
 
 def publish(build: Build) -> list[IssueRow]:
     """Write the page, and the same as data. Return its rows."""
-    rows_ = lines(build.facts, build.rows)
-    build.page("issues.html", "issues.html", lines=rows_, stacks=build.facts.stacks)
+    issue_rows = lines(build.facts, build.rows)
+    build.page("issues.html", "issues.html", lines=issue_rows, stacks=build.facts.stacks)
     data = [
         {
             "title": line.history.title,
@@ -57,10 +57,10 @@ def publish(build: Build) -> list[IssueRow]:
                 for stack in line.history.stacks
             },
         }
-        for line in rows_
+        for line in issue_rows
     ]
     build.site.write("data/issues.json", as_json({"format": 1, "issues": data}))
-    return rows_
+    return issue_rows
 
 
 def lines(facts: Facts, rows: Sequence[Row]) -> list[IssueRow]:

@@ -123,10 +123,10 @@ def stack(frames: Sequence[_Frame], thread: int) -> str:
 
     Frames between JAX and its compilation are left out.
     """
-    frames_left = _summaries(frames, thread)
-    frames_left = [frame for frame in frames_left if frame.filename != async_collectives.__file__]
-    own = [n for n, frame in enumerate(frames_left) if frame.filename.startswith(_RUNNERS)]
-    return "".join(traceback.format_list(frames_left[max(own, default=-1) + 1 :]))
+    summaries = _summaries(frames, thread)
+    summaries = [frame for frame in summaries if frame.filename != async_collectives.__file__]
+    own = [n for n, frame in enumerate(summaries) if frame.filename.startswith(_RUNNERS)]
+    return "".join(traceback.format_list(summaries[max(own, default=-1) + 1 :]))
 
 
 def _summaries(frames: Sequence[_Frame], thread: int) -> list[traceback.FrameSummary]:

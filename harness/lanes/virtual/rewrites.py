@@ -116,10 +116,10 @@ def rewrite(form: str, program: bytes) -> tuple[bytes, list[str]]:
         shapes = {i.id: i.shape for i in computation.instructions}
         for instruction in computation.instructions:
             operands = [shapes[operand] for operand in instruction.operand_ids]
-            rewrite_ = _rewrite_of(instruction, operands, computations)
-            if rewrite_ is not None:
-                make_call(instruction, _insert(rewrite_, instruction, operands, inserted))
-                names.append(rewrite_.name)
+            replacement = _rewrite_of(instruction, operands, computations)
+            if replacement is not None:
+                make_call(instruction, _insert(replacement, instruction, operands, inserted))
+                names.append(replacement.name)
     inserted.finish()
     return module.SerializeToString(), names
 
@@ -148,19 +148,19 @@ def _insert(
         reducers = [inserted.add(_reducer(rewrite.reducer), "reducer")[-1].id]
     shapes = [_struct(shape) for shape in operands]
     added = inserted.add(lower_for_cpu(rewrite.meaning, shapes, x64=True), "rewritten")
-    for instruction_ in (i for c in added for i in c.instructions):
-        if instruction_.opcode == "custom-call" and instruction_.custom_call_target == _PLACE:
+    for call in (i for c in added for i in c.instructions):
+        if call.opcode == "custom-call" and call.custom_call_target == _PLACE:
             assert rewrite.collective is not None
             own = Instruction()
             own.CopyFrom(rewrite.collective)
-            own.name, own.id = instruction_.name, instruction_.id
-            own.shape.CopyFrom(instruction_.shape)
-            own.operand_ids[:] = instruction_.operand_ids
+            own.name, own.id = call.name, call.id
+            own.shape.CopyFrom(call.shape)
+            own.operand_ids[:] = call.operand_ids
             own.control_predecessor_ids[:] = []
             own.called_computation_ids[:] = reducers
-            if instruction.HasField("sharding") and instruction_.shape.tuple_shapes:
+            if instruction.HasField("sharding") and call.shape.tuple_shapes:
                 own.ClearField("sharding")  # that of one array, or of another tuple
-            instruction_.CopyFrom(own)
+            call.CopyFrom(own)
     return added[-1]
 
 
