@@ -48,7 +48,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes",
         metavar="EACH",
-        help="start it once for each chip, host or slice (default: once, with all devices)",
+        help="start it once for each chip, host or slice, of GPUs device or node (default: once)",
     )
     add_stack(parser)
     parser.add_argument("--deadline", metavar="SECONDS", help="after which all processes end")

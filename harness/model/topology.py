@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from harness.errors import BadInputError
 from harness.platforms import Platform, generation_named
@@ -16,6 +17,7 @@ _SPELLING = re.compile(
 )
 
 PROCESSES = ("chip", "host", "slice")
+_UNITS = {**dict(zip(PROCESSES, PROCESSES, strict=True)), "device": "chip", "node": "host"}
 ONE = "one"  # as options and markers write a job of one process
 
 
@@ -47,14 +49,13 @@ class Topology:
             raise BadInputError(
                 f"topology {text!r}: expected DEVICES or SLICESxDEVICES, as 4 or 2x4, or "
                 "[SLICESx]GENERATION:CHIPS, as v6e:4, v6e:2x2 or 2xv4:2x2x1; a job of several "
-                "processes has @chip, @host or @slice after it"
+                "processes has @chip, @host or @slice after it, of GPUs @device or @node"
             )
-        slices, processes = int(match["slices"] or 1), match["processes"] or ""
-        if processes and processes not in PROCESSES:
-            raise BadInputError(
-                f"topology {text!r}: {processes!r}: expected a process for each of: "
-                f"{', '.join(PROCESSES)}"
-            )
+        slices = int(match["slices"] or 1)
+        try:
+            processes = unit(match["processes"]) if match["processes"] else ""
+        except BadInputError as error:
+            raise BadInputError(f"topology {text!r}: {error}") from None
         if not match["generation"]:
             return cls(slices, size[0], processes=processes)
         generation = generation_named(match["generation"])
@@ -78,13 +79,10 @@ class Topology:
 
         Raises BadInputError for another word, and for a topology that names another one itself.
         """
-        if processes not in (ONE, *PROCESSES):
-            raise BadInputError(
-                f"processes {processes!r}: expected one of {', '.join((ONE, *PROCESSES))}"
-            )
-        if self.processes not in ("", processes):
+        named = ONE if processes == ONE else unit(processes)
+        if self.processes not in ("", named):
             raise BadInputError(f"topology {self}: expected no {processes!r} beside it")
-        return replace(self, processes="" if processes == ONE else processes)
+        return replace(self, processes="" if named == ONE else named)
 
     @property
     def total(self) -> int:
@@ -114,7 +112,11 @@ class Topology:
         if self.processes == "chip":
             return 1, 1, 1
         x, y, z = self.bounds
-        return (min(x, 2), min(y, 2), 1) if self.processes == "host" else (x, y, z)
+        return (
+            (x, y, z)
+            if self.processes == "slice"
+            else generation_named(self.generation).host_bounds((x, y, z))
+        )
 
     @property
     def process_grid(self) -> tuple[int, int, int]:
@@ -134,7 +136,23 @@ class Topology:
 
     def __str__(self) -> str:
         text = self.slice if self.slices == 1 else f"{self.slices}x{self.slice}"
-        return f"{text}@{self.processes}" if self.processes else text
+        words = generation_named(self.generation).words if self.generation else {}
+        return f"{text}@{words.get(self.processes, self.processes)}" if self.processes else text
+
+
+def unit(word: str) -> str:
+    """Return what has a process of its own, ``chip``, ``host`` or ``slice``, by any of its names.
+
+    Raises BadInputError for another word.
+    """
+    if word not in _UNITS:
+        near = get_close_matches(word, _UNITS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise BadInputError(
+            f"processes {word!r}: expected a process for each {', '.join(PROCESSES)}, of GPUs "
+            f"device or node, or {ONE}{hint}"
+        )
+    return _UNITS[word]
 
 
 def check_slice(topology: Topology, platform: Platform) -> None:

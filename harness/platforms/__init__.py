@@ -24,7 +24,9 @@ VARIABLE = "XLA_HARNESS_PLATFORM"  # the platform whose variables a lane has set
 _DEFAULT = "tpu"
 
 PLATFORMS: Registry[Platform] = Registry(
-    "platform", Platform, {_DEFAULT: "harness.platforms.tpu:TPU"}
+    "platform",
+    Platform,
+    {_DEFAULT: "harness.platforms.tpu:TPU", "gpu": "harness.platforms.gpu:GPU"},
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import isqrt
 from typing import Any, Protocol
@@ -57,6 +57,8 @@ class Generation:
     memory: int = 1  # GiB of a chip
     pci: int = 0  # the device id of a chip, by which frameworks find it
     other_names: tuple[str, ...] = ()
+    capability: str = ""  # the vendor's number for what its chips can do, as CUDA's ``9.0``
+    words: Mapping[str, str] = field(default_factory=dict)  # of its users for chip, host, slice
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,6 +100,12 @@ class Generation:
             return 2, 2, chips // 4
         x = next(side for side in range(isqrt(chips), 0, -1) if chips % side == 0)
         return x, chips // x, 1
+
+    def host_bounds(self, bounds: Bounds) -> Bounds:
+        """Return the chips of a host in a slice of these bounds: a square on a grid, as 2x2."""
+        if self.torus == 1:
+            return min(bounds[0], self.host_chips), 1, 1
+        return min(bounds[0], 2), min(bounds[1], 2), 1
 
     def grid(self, size: tuple[int, ...]) -> tuple[int, ...]:
         """Return a slice's grid; ``size`` is its number of chips, ``(4,)``, or a grid, ``(2, 2)``.

@@ -19,7 +19,7 @@ from harness.isolation.isolator import Limits
 from harness.job import job
 from harness.lanes import LANES, Lane, check_named_platforms, lane_can, lane_named
 from harness.left_out import LeftOut
-from harness.model.topology import PROCESSES, Target, Topology
+from harness.model.topology import Target, Topology, unit
 from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, read_durations
 from harness.session.xdist_workers import workers
 
@@ -46,7 +46,7 @@ def add_options(parser: pytest.Parser) -> None:
     where.addoption(
         "--processes",
         metavar="EACH",
-        help="run jobs with a process for each chip, host or slice of the topologies",
+        help="run jobs with a process for each chip, host or slice, of GPUs device or node",
     )
     which = parser.getgroup("xla-harness: which cases run")
     which.addoption(
@@ -267,9 +267,11 @@ def _divided(
     """Return the chosen topologies as jobs of several processes; BadInputError names the option."""
     if not lanes:
         raise BadInputError("--processes: expected a --lane to run jobs on")
-    if processes not in PROCESSES:
-        raise BadInputError(f"--processes {processes!r}: expected one of {', '.join(PROCESSES)}")
-    return tuple(size.divided(processes) for size in topologies)
+    try:
+        word = unit(processes)
+    except BadInputError as error:
+        raise BadInputError(f"--{error}") from None
+    return tuple(size.divided(word) for size in topologies)
 
 
 def _why_in_process(config: pytest.Config) -> str:

@@ -358,7 +358,7 @@ def test_a_platform_that_the_user_has_named(run: Run, monkeypatch: pytest.Monkey
         ),
         (
             ("--processes=core", "--", "true"),
-            "processes 'core': expected one of one, chip, host, slice",
+            "processes 'core': expected a process for each chip, host, slice, of GPUs device",
         ),
         (("--deadline=0", "--", "true"), "--deadline '0': expected seconds above 0"),
     ],

@@ -20,9 +20,12 @@ xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
         ("--topology=0", "topology '0': expected DEVICES or SLICESxDEVICES, as 4 or 2x4"),
         ("--topology=4,x", "topology 'x': expected"),
         ("--topology=2x", "topology '2x': expected"),
-        ("--topology=4@core", "topology '4@core': 'core': expected a process for each of: chip,"),
+        ("--topology=4@core", "topology '4@core': processes 'core': expected a process for each"),
         ("--processes=chip", "--processes: expected a --lane to run jobs on"),
-        ("--lane=cpu --processes=core", "--processes 'core': expected one of chip, host, slice"),
+        (
+            "--lane=cpu --processes=core",
+            "--processes 'core': expected a process for each chip, host, slice",
+        ),
         (
             "--lane=virtual-tpu --topology=4@chip --processes=host",
             "topology 4@chip: expected no 'host' beside it",
@@ -66,7 +69,7 @@ BAD_MARKERS = {
     "topologies(4)": "topologies(...) needs lanes(...)",
     "processes('chip')": "processes(...) needs lanes(...)",
     "lanes('virtual-tpu')\n@pytest.mark.processes()": "processes(): expected words, as processes(",
-    "lanes('virtual-tpu')\n@pytest.mark.processes('core')": "processes 'core': expected one of",
+    "lanes('virtual-tpu')\n@pytest.mark.processes('core')": "processes 'core': expected a process",
     "lanes('cpu')\n@pytest.mark.processes('chip')": "topology 4@chip: lane cpu has all devices in",
     "lanes('cpu')\n@pytest.mark.deadline()": "deadline(...): expected one argument",
     "lanes('cpu')\n@pytest.mark.deadline('long')": "deadline('long'): expected seconds above 0",

@@ -42,7 +42,7 @@ class VirtualLane(Lane):
         if not whole.is_divisible:
             x, y, z = whole.bounds
             raise BadInputError(
-                f"topology {topology}: a slice of {x}x{y}x{z} chips has no whole hosts of 2x2"
+                f"topology {topology}: a slice of {x}x{y}x{z} chips has no whole hosts"
             )
 
     def missing(self) -> str:

@@ -1,0 +1,52 @@
+"""The platform ``gpu``: NVIDIA's GPUs, which JAX and torch_xla reach by XLA's CUDA plugin.
+
+A slice is what NVLink connects: a node, or a rack of them.
+"""
+
+from __future__ import annotations
+
+from harness.platforms.description import Generation, LaunchVariables, Platform
+from harness.platforms.gpu import on_import
+from harness.platforms.gpu.generations import GENERATIONS
+
+# No launcher of GPU jobs says these: the harness's own jobs do. Others, such as Slurm's, are read
+# by JAX, which hands the plugin the number of its process.
+LAUNCH = LaunchVariables(
+    slices="VIRTUAL_GPU_SLICES",
+    slice="VIRTUAL_GPU_SLICE",
+    coordinator="VIRTUAL_GPU_COORDINATOR",
+    no_discovery="VIRTUAL_GPU_NO_DISCOVERY",
+    process_bounds="VIRTUAL_GPU_PROCESSES",
+    chips_per_process="VIRTUAL_GPU_DEVICES",
+    process="VIRTUAL_GPU_PROCESS",
+    visible_chips="CUDA_VISIBLE_DEVICES",
+    arguments="VIRTUAL_GPU_ARGUMENTS",
+    worker="VIRTUAL_GPU_WORKER",
+    hostnames="VIRTUAL_GPU_HOSTS",
+)
+
+
+def _attributes(generation: Generation, slices: int) -> dict[str, str]:
+    """Return what the CUDA plugin says of a device; it numbers slices also where there is one."""
+    del slices
+    return {
+        "compute_capability": generation.capability,
+        "device_vendor": "NVIDIA Corporation",
+        "slice_index": "{slice}",
+    }
+
+
+GPU = Platform(
+    name="gpu",
+    title="GPU",
+    default="h100",
+    generations=GENERATIONS,
+    pjrt_name="cuda",
+    device="CudaDevice(id={id})",
+    attributes=_attributes,
+    frameworks={"jax": "cuda,cpu", "torch_xla": "CUDA"},
+    loading={"PJRT_NAMES_AND_LIBRARY_PATHS": "cuda:{plugin}"},
+    launch=LAUNCH,
+    version=lambda *_: "cuda 12090",
+    on_import={"jax._src.hardware_utils": on_import.show_gpu},
+)

@@ -1,0 +1,40 @@
+"""Frameworks take the devices of lane ``virtual-gpu`` for NVIDIA's GPUs."""
+
+from __future__ import annotations
+
+from support.project import Project
+
+CASES = """
+import numpy as np
+
+@pytest.mark.lanes("virtual-gpu")
+@pytest.mark.topologies(4, "2xh200:4", "gb200:8")
+def test_jax(topology):
+    import jax, jax.numpy as jnp
+    from jax.sharding import Mesh, PartitionSpec
+    devices = jax.devices()
+    kind = {"": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "gb200": "NVIDIA GB200"}
+    assert jax.default_backend() == "gpu"
+    assert [*map(str, devices)] == [f"CudaDevice(id={n})" for n in range(topology.total)]
+    assert {device.device_kind for device in devices} == {kind[topology.generation]}
+    assert {device.platform for device in devices} == {"gpu"}
+    assert [device.slice_index for device in devices] == [
+        n // topology.devices for n in range(topology.total)
+    ]
+    capability = "10.0" if topology.generation == "gb200" else "9.0"
+    assert {device.compute_capability for device in devices} == {capability}
+    mesh = Mesh(np.array(devices), "x")
+    total = jax.jit(jax.shard_map(
+        lambda a: jax.lax.psum(a, "x"), mesh=mesh, in_specs=PartitionSpec("x"),
+        out_specs=PartitionSpec(),
+    ))
+    assert total(jnp.arange(float(topology.total))) == sum(range(topology.total))
+"""
+
+
+def test_jax_in_one_process(project: Project) -> None:
+    project.write("test_inner.py", CASES)
+    ran = project.run("--lane", "virtual-gpu")
+    assert ran.outcomes == {
+        f"test_jax[virtual-gpu-{topology}]": "passed" for topology in ("4", "2xh200:4", "gb200:8")
+    }, ran.stdout
