@@ -1,7 +1,7 @@
 """The lanes a case can run on. A new lane is one module here and one entry in ``LANES``.
 
 An installed package adds one with an entry point in the group ``xla_harness.lanes``. Each platform
-has a lane of virtual devices.
+has a lane of virtual devices, and maybe one of real ones.
 """
 
 from __future__ import annotations
@@ -22,13 +22,20 @@ __all__ = ["DEFAULT_LANE", "LANES", "Lane", "check_named_platforms", "lane_can",
 DEFAULT_LANE = "cpu"  # needs nothing but the frameworks themselves
 
 
-def _virtual_lanes() -> Mapping[str, Callable[[], Lane]]:
-    return {f"virtual-{name}": partial(_virtual_lane, name) for name in PLATFORMS}
+def _of_platforms() -> Mapping[str, Callable[[], Lane]]:
+    virtual = {f"virtual-{name}": partial(_virtual_lane, name) for name in PLATFORMS}
+    real = [name for name, platform in PLATFORMS.items() if platform.hardware]
+    return virtual | {name: partial(_hardware_lane, name) for name in real}
 
 
+# By their names, as the others below: what only names lanes imports none of them.
 def _virtual_lane(platform: str) -> Lane:
-    # By its name, as the others below: what only names lanes imports none of them.
     lane: Lane = import_module("harness.lanes.virtual.lane").VirtualLane(PLATFORMS[platform])
+    return lane
+
+
+def _hardware_lane(platform: str) -> Lane:
+    lane: Lane = import_module("harness.lanes.hardware.lane").HardwareLane(PLATFORMS[platform])
     return lane
 
 
@@ -40,9 +47,9 @@ LANES: Registry[Lane] = Registry(
         DEFAULT_LANE: "harness.lanes.cpu:CpuLane",
         "virtual-tpu": "harness.lanes.virtual.lane:VirtualLane",
         "tpu-aot": "harness.lanes.aot.lane:TpuAotLane",
-        "tpu": "harness.lanes.hardware.lane:TpuLane",
+        "tpu": "harness.lanes.hardware.lane:HardwareLane",
     },
-    _virtual_lanes,
+    _of_platforms,
 )
 
 

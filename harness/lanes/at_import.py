@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from harness.errors import BadInputError
-from harness.lanes.hardware import lane as tpu
-from harness.lanes.hardware import machine
+from harness.lanes.hardware.lane import FORWARD
 from harness.lanes.virtual import library
+from harness.platforms.tpu import TPU, machine
 
 
 def environment(lanes: Sequence[str]) -> Mapping[str, str]:
@@ -24,8 +24,8 @@ def environment(lanes: Sequence[str]) -> Mapping[str, str]:
     if find_spec("torch_tpu") is None or (not lanes and machine.chips()):
         return {}
     try:
-        if tpu.TpuLane.name in lanes:
-            behind = {tpu.FORWARD: tpu.libtpu()}
+        if TPU.name in lanes:
+            behind = {FORWARD: machine.libtpu()}
         else:
             behind = {"VIRTUAL_TPU_BACKEND": str(library.backend_path())}
     except BadInputError:  # said of the lane, by who asks for it

@@ -156,6 +156,32 @@ class LaunchVariables:
     hostnames: str
 
 
+@dataclass(frozen=True)
+class Hardware:
+    """How a machine's real devices of a platform are found, and what frameworks reach them by.
+
+    Attributes:
+        topology: return what is here as a topology is written, ``v6e:2x2``; raises BadInputError,
+            with what was expected, where nothing is.
+        library: return the path of the vendor's PJRT plugin; raises BadInputError without it.
+        needs: the packages without which a stack can use it.
+        environment: what a process reads besides, given the path of the plugin that counts, and how
+            many devices it has; None unsets.
+        facts: return what a record says of the devices and of what drives them.
+        divides: whether a process may have fewer devices than there are here.
+        on_import: what makes frameworks load that plugin, by the module that it is called with once
+            that is imported.
+    """
+
+    topology: Callable[[], str]
+    library: Callable[[], str]
+    needs: tuple[str, ...]
+    environment: Callable[[str, int], Mapping[str, str | None]]
+    facts: Callable[[], Mapping[str, str]] = dict
+    divides: bool = False
+    on_import: Mapping[str, Callable[[Any], None]] = field(default_factory=dict)
+
+
 def _nothing(*_: object) -> Mapping[str, Any]:
     return {}
 
@@ -183,6 +209,7 @@ class Platform:
             each process.
         on_import: what makes frameworks find the devices, by the module that it is called with once
             that is imported.
+        hardware: real devices, if there is a lane for them.
     """
 
     name: str
@@ -199,6 +226,7 @@ class Platform:
     environment: Callable[[Generation, JobLayout], Mapping[str, str | None]] = _nothing
     process_environment: Callable[[JobLayout, int, Sequence[str]], Mapping[str, str]] = _nothing
     on_import: Mapping[str, Callable[[Any], None]] | None = None
+    hardware: Hardware | None = None
 
     def generation(self, name: str) -> Generation:
         """Return the generation of that name, or the default one for ""; raises BadInputError."""

@@ -11,7 +11,7 @@ import pytest
 from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.lanes import LANES
-from harness.lanes.hardware import machine
+from harness.lanes.hardware.fit import why_not
 from harness.model.fit import unfit_here
 from harness.model.topology import Target
 from harness.session.fixtures import CASE, EXPECTATION
@@ -128,9 +128,9 @@ class Collection:
         """Skip a case that needs other hardware than there is."""
         if self._settings.hardware is None:
             return
-        reason = machine.why_not(target.topology, self._settings.hardware)
+        reason = why_not(target, self._settings.hardware)
         if item.get_closest_marker("emulated"):
-            reason = "about the virtual TPU itself"
+            reason = f"about lane {LANES[target.lane].runs_cases_of} itself"
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason), append=False)
 

@@ -51,13 +51,13 @@ def test_list(suites: Path) -> None:
     assert "collecting suites" in done.stderr
 
 
-@pytest.mark.parametrize("body", ["1 / 0", "@pytest.mark.lanes('gpu')\ndef test_x(): pass"])
+@pytest.mark.parametrize("body", ["1 / 0", "@pytest.mark.lanes('npu')\ndef test_x(): pass"])
 def test_list_of_what_cannot_be_collected(suites: Path, body: str) -> None:
     (suites / "suites" / "test_bad.py").write_text(f"import pytest\n{body}\n")
     done = command(suites, "ci", "list", "suites/test_bad.py")
     assert done.returncode == 2
     assert "suites/test_bad.py can't be collected" in done.stderr
-    assert ("ZeroDivisionError" in done.stderr) != ("lane 'gpu'" in done.stderr)
+    assert ("ZeroDivisionError" in done.stderr) != ("lane 'npu'" in done.stderr)
     assert "Traceback" not in done.stderr
 
 

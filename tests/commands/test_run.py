@@ -346,7 +346,7 @@ def test_a_platform_that_the_user_has_named(run: Run, monkeypatch: pytest.Monkey
         (("--topology=4",), "run: expected a command behind --"),
         (("--topology=4", "--", "./nothing-here"), "./nothing-here: expected a program"),
         (("--topology=4x", "--", "true"), "topology '4x': expected DEVICES"),
-        (("--lane=gpu", "--", "true"), "lane 'gpu': expected one of"),
+        (("--lane=npu", "--", "true"), "lane 'npu': expected one of"),
         (("--lane=tpu-aot", "--", "true"), "lane tpu-aot: expected one of cpu, virtual-tpu"),
         (
             ("--lane=cpu", "--topology=4@chip", "--", "true"),

@@ -181,7 +181,7 @@ def test_a_cell_that_dies_does_not_stop_the_others(shared_drift: Drift) -> None:
     ("arguments", "message"),
     [
         (("matrix", "--stacks", "1,11"), "stack '11': did you mean 1"),
-        (("matrix", "--stacks", "1", "--lanes", "gpu"), "lane 'gpu': expected one of cpu"),
+        (("matrix", "--stacks", "1", "--lanes", "npu"), "lane 'npu': expected one of cpu"),
         (("matrix", "--stacks", "1", "--shard", "3/2"), "--shard '3/2': expected NUMBER/COUNT"),
         (("qualify", "1", "nowhere.xml"), "nowhere.xml: expected a JUnit report"),
         (("qualify", "1", "suites"), "suites: expected reports of xla-harness"),

@@ -14,8 +14,8 @@ xdist = pytest.mark.parametrize("xdist", [(), ("-n2",)], ids=["alone", "xdist"])
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--lane=gpu", "lane 'gpu': expected one of cpu, virtual-tpu"),
-        ("--lane=cpu,gpu", "lane 'gpu': expected one of cpu, virtual-tpu"),
+        ("--lane=npu", "lane 'npu': expected one of cpu, virtual-tpu"),
+        ("--lane=cpu,npu", "lane 'npu': expected one of cpu, virtual-tpu"),
         ("--lane=cpu,", "lane '': expected one of cpu, virtual-tpu"),
         ("--topology=0", "topology '0': expected DEVICES or SLICESxDEVICES, as 4 or 2x4"),
         ("--topology=4,x", "topology 'x': expected"),
@@ -57,13 +57,13 @@ def test_bad_option(project: Project, option: str, message: str) -> None:
 
 
 BAD_MARKERS = {
-    "lanes('gpu')": "lane 'gpu': expected one of cpu, virtual-tpu",
+    "lanes('npu')": "lane 'npu': expected one of cpu, virtual-tpu",
     "lanes()": "lanes(): expected names, as lanes('cpu', 'tpu')",
     "lanes(['cpu'])": "lanes(['cpu']): expected names, as lanes('cpu', 'tpu')",
     "lanes(('cpu', 'tpu'))": "lanes(('cpu', 'tpu')): expected names, as lanes('cpu', 'tpu')",
     "lanes(None)": "lanes(None): expected names, as lanes('cpu', 'tpu')",
     "lanes(name='cpu')": "lanes(name=...): expected no keyword",
-    "lanes('gpu')\n@pytest.mark.topologies(4)": "lane 'gpu': expected one of cpu, virtual-tpu",
+    "lanes('npu')\n@pytest.mark.topologies(4)": "lane 'npu': expected one of cpu, virtual-tpu",
     "lanes('cpu')\n@pytest.mark.topologies('4x')": "topology '4x': expected DEVICES or",
     "lanes('cpu')\n@pytest.mark.topologies(0)": "topology '0': expected DEVICES or",
     "topologies(4)": "topologies(...) needs lanes(...)",
@@ -96,11 +96,11 @@ def test_bad_marker(project: Project, marker: str) -> None:
 
 @xdist
 def test_bad_marker_of_a_unittest_class(project: Project, xdist: tuple[str, ...]) -> None:
-    body = "@pytest.mark.lanes('gpu')\nclass TestX(unittest.TestCase):\n    def test_x(self): pass"
+    body = "@pytest.mark.lanes('npu')\nclass TestX(unittest.TestCase):\n    def test_x(self): pass"
     project.write("test_inner.py", body)
     ran = project.run(*xdist)
     assert ran.code == 2
-    assert ran.shows("TestX::test_x: lane 'gpu': expected one of cpu, virtual-tpu")
+    assert ran.shows("TestX::test_x: lane 'npu': expected one of cpu, virtual-tpu")
 
 
 def test_two_lanes_are_no_place_for_a_plain_test(project: Project) -> None:

@@ -1,1 +1,1 @@
-"""Lane ``tpu``, and which devices this machine has."""
+"""Lanes of real devices."""

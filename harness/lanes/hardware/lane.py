@@ -1,4 +1,4 @@
-"""Lane ``tpu``: real chips. The plugin forwards every call to libtpu and counts those it needs."""
+"""Lanes ``tpu`` and ``gpu``: real devices, whose plugin counts each call and hands it on."""
 
 from __future__ import annotations
 
@@ -6,43 +6,49 @@ import ctypes
 import os
 from collections.abc import Mapping
 from dataclasses import astuple
+from functools import cached_property
+
+import wrapt
 
 from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes.events import Events
-from harness.lanes.hardware import machine
 from harness.lanes.lane_protocol import Lane
 from harness.lanes.virtual import library
 from harness.lanes.virtual.lane import unless_client
 from harness.model.topology import Topology
-from harness.platforms.tpu import TPU, libtpu_file
+from harness.platforms.description import Hardware, Platform
+from harness.platforms.tpu import TPU
 
 FORWARD = "VIRTUAL_TPU_FORWARD"  # the library that the plugin forwards to, and emulates nothing
 
 
-class TpuLane(Lane):
-    """Runs the cases of lane ``virtual-tpu`` on the hardware of this machine."""
+class HardwareLane(Lane):
+    """Runs the cases of a platform's virtual lane on this machine's devices."""
 
-    name = "tpu"
     counts_events = True
     compiles_only = False
-    runs_cases_of = "virtual-tpu"
-    needs = ("libtpu",)
+
+    def __init__(self, platform: Platform = TPU) -> None:
+        self.platform, self.name = platform, platform.name
+        self.runs_cases_of = f"virtual-{platform.name}"
+        self.needs = self._hardware.needs
 
     @property
     def default_topology(self) -> Topology:
-        """The hardware's; without any, where no case runs anyway, the virtual TPU's."""
+        """The hardware's; without any, where no case runs anyway, that of the virtual lane."""
         try:
-            return machine.topology()
+            return Topology.parse(self._hardware.topology())
         except BadInputError:
             return Topology(1, 4)
 
     def check(self, topology: Topology) -> None:
-        TPU.generation(topology.generation)  # whether it is this hardware's is asked later
+        self.platform.generation(topology.generation)  # whether it is this one is asked later
 
     def missing(self) -> str:
         try:
-            machine.topology()
+            Topology.parse(self._hardware.topology())
+            self.library()
         except BadInputError as error:
             return str(error)
         return ""
@@ -50,47 +56,52 @@ class TpuLane(Lane):
     def preload(self) -> None:
         """Map both libraries once for all processes forked later; loading starts no thread."""
         library.load()
-        path = libtpu()
+        path = self.library()
         try:
             ctypes.CDLL(path)
         except OSError as error:
-            raise BadInputError(f"lane tpu: {path}: expected libtpu: {error}") from error
+            raise BadInputError(
+                f"lane {self.name}: {path}: expected a PJRT plugin: {error}"
+            ) from error
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
         return {  # the machine's own variables say the topology
-            **frameworks.environment(TPU.name, topology.total),
-            "TPU_LIBRARY_PATH": str(library.PLUGIN),
-            FORWARD: libtpu(),
-            "VIRTUAL_TPU_LAUNCH": ",".join(astuple(TPU.launch)),
-            TPU.launch.no_discovery: None,
+            **frameworks.environment(self.platform.name, topology.total),
+            FORWARD: self.library(),
+            "VIRTUAL_TPU_PLUGIN": str(library.PLUGIN),
+            "VIRTUAL_TPU_LAUNCH": ",".join(astuple(self.platform.launch)),
+            **self._hardware.environment(str(library.PLUGIN), topology.total),
         }
 
     def prepare(self, topology: Topology) -> None:
-        frameworks.prepare(TPU.name, topology.total)
+        for name, hook in self._hardware.on_import.items():
+            wrapt.register_post_import_hook(hook, name)
+        frameworks.prepare(self.platform.name, topology.total)
 
     def unproven(self, process: Events, case: Events) -> str:
         del case
         return unless_client(self.name, process)
 
     def facts(self, events: Events) -> Mapping[str, str]:
-        """Return counts of this worker's requests to libtpu."""
+        """Return counts of this worker's requests to the library, and what the devices are."""
         return {
             "clients": str(len(events.of("client"))),
             "discoveries": str(len(events.discoveries)),
             "compilations": str(len(events.of("compile"))),
             "executions": str(len(events.of("execute"))),
+            **self._described,
         }
 
+    def library(self) -> str:
+        """Return the path of the vendor's PJRT plugin; raise BadInputError without any."""
+        # An earlier case of a process without isolation has put the plugin in its place.
+        return os.environ.get(FORWARD) or self._hardware.library()
 
-def libtpu() -> str:
-    """Return the path of the user's libtpu, or the stack's; raise BadInputError without any."""
-    named = os.environ.get("TPU_LIBRARY_PATH", "")
-    if named == str(library.PLUGIN):  # of an earlier case, in a process without isolation
-        named = os.environ.get(FORWARD, "")
-    if not named and (own := libtpu_file.library()):
-        named = str(own)
-    if not named:
-        raise BadInputError(
-            "lane tpu: libtpu is not installed: expected its package, or TPU_LIBRARY_PATH"
-        )
-    return named
+    @property
+    def _hardware(self) -> Hardware:
+        assert self.platform.hardware is not None, "only such a platform has this lane"
+        return self.platform.hardware
+
+    @cached_property
+    def _described(self) -> Mapping[str, str]:
+        return self._hardware.facts()

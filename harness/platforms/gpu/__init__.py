@@ -5,8 +5,8 @@ A slice is what NVLink connects: a node, or a rack of them.
 
 from __future__ import annotations
 
-from harness.platforms.description import Generation, LaunchVariables, Platform
-from harness.platforms.gpu import on_import
+from harness.platforms.description import Generation, Hardware, LaunchVariables, Platform
+from harness.platforms.gpu import machine, on_import
 from harness.platforms.gpu.generations import GENERATIONS
 
 # No launcher of GPU jobs says these: the harness's own jobs do. Others, such as Slurm's, are read
@@ -49,4 +49,15 @@ GPU = Platform(
     launch=LAUNCH,
     version=lambda *_: "cuda 12090",
     on_import={"jax._src.hardware_utils": on_import.show_gpu},
+    hardware=Hardware(
+        topology=machine.topology,
+        library=machine.library,
+        needs=("jax",),
+        environment=machine.environment,
+        facts=machine.facts,
+        divides=True,
+        on_import={
+            f"jax_plugins.xla_{cuda}": on_import.name_plugin for cuda in machine.CUDA_PLUGINS
+        },
+    ),
 )

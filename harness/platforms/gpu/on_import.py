@@ -1,10 +1,17 @@
-"""Makes frameworks find the devices of a virtual GPU, where there is no device file of one."""
+"""Makes frameworks find a virtual GPU, and the plugin that counts in front of a real one."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 
 def show_gpu(hardware: Any) -> None:
     """Tell JAX that there is an NVIDIA GPU, for which it looks among the device files."""
     hardware.has_visible_nvidia_gpu = lambda: True
+
+
+def name_plugin(package: Any) -> None:
+    """Let JAX's package for CUDA load the plugin that counts, which hands on to its own."""
+    package._get_library_path = lambda: Path(os.environ["VIRTUAL_TPU_PLUGIN"])

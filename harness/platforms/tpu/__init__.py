@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.platforms.description import Generation, Platform
-from harness.platforms.tpu import libtpu_file, on_import, variables
+from harness.platforms.description import Generation, Hardware, Platform
+from harness.platforms.tpu import libtpu_file, machine, on_import, variables
 from harness.platforms.tpu.generations import GENERATIONS
 
 # For stacks without a libtpu: JAX refuses to lower kernels for one that is older than it asks for.
@@ -54,4 +54,13 @@ TPU = Platform(
         "jax._src.clusters.cloud_tpu_cluster": on_import.count_slices,
         **dict.fromkeys(_IS_MACHINE, on_import.is_tpu_machine),
     },
+    hardware=Hardware(
+        topology=machine.topology,
+        library=machine.libtpu,
+        needs=("libtpu",),
+        environment=lambda plugin, _: {
+            "TPU_LIBRARY_PATH": plugin,
+            variables.LAUNCH.no_discovery: None,
+        },
+    ),
 )

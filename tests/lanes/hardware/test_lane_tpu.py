@@ -13,17 +13,18 @@ from support.project import Project, Ran
 
 from harness.errors import BadInputError
 from harness.junit import report
-from harness.lanes.hardware import machine as hardware
+from harness.lanes.hardware.fit import why_not
 from harness.lanes.virtual import library
 from harness.lanes.virtual.plugin import build
 from harness.left_out import LeftOut
-from harness.model.topology import Topology
+from harness.model.topology import Target, Topology
 from harness.platforms.tpu import TPU
+from harness.platforms.tpu import machine as hardware
 
 V6E = {"TPU_ACCELERATOR_TYPE": "v6e-4", "TPU_TOPOLOGY": "2x2"}
 CHIPS = """
 from pathlib import Path
-from harness.lanes.hardware import machine
+from harness.platforms.tpu import machine
 machine.chips = lambda *_: [Path("/dev/vfio/0")]
 """
 
@@ -42,7 +43,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def found(machine: Path, **environment: str) -> str:
-    return str(hardware.topology(environment, machine / "dev", machine / "pci"))
+    return str(Topology.parse(hardware.topology(environment, machine / "dev", machine / "pci")))
 
 
 SAID = [
@@ -111,7 +112,7 @@ FITS = [
 
 @pytest.mark.parametrize(("needed", "here", "fits"), FITS)
 def test_a_case_needs_its_topology(needed: str, here: str, fits: bool) -> None:  # noqa: FBT001
-    why = hardware.why_not(Topology.parse(needed), Topology.parse(here))
+    why = why_not(Target("tpu", Topology.parse(needed)), Topology.parse(here))
     assert why == ("" if fits else f"needs {Topology.parse(needed)}, here {here}")
 
 
@@ -178,7 +179,7 @@ def test_what_is_skipped_says_why(on_hardware: Ran) -> None:
     why = {r.id.partition("::")[2]: r.properties.get("outcome_detail") for r in results}
     assert why["test_sum[virtual-tpu-2x2-x]"] == "needs 2x2, here v6e:2x2"
     assert why["test_sum[virtual-tpu-v5e:2x2-x]"] == "needs v5e:2x2, here v6e:2x2"
-    ids = [id_ for id_ in why if why[id_] == "about the virtual TPU itself"]
+    ids = [id_ for id_ in why if why[id_] == "about lane virtual-tpu itself"]
     assert ids == ["test_emulation[virtual-tpu-4]"]
 
 
