@@ -55,7 +55,7 @@ class HardwareLane(Lane):
 
     def preload(self) -> None:
         """Map both libraries once for all processes forked later; loading starts no thread."""
-        library.load()
+        library.load_plugin()
         path = self.library()
         try:
             ctypes.CDLL(path)

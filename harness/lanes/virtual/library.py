@@ -53,6 +53,19 @@ def load() -> ctypes.CDLL:
         BadInputError: the plugin was not compiled, is another version's, or its backend is missing
             or can't be loaded.
     """
+    library, backend = load_plugin(), backend_path()
+    library.virtual_tpu_why_missing.restype = ctypes.c_char_p
+    if library.virtual_tpu_preload(str(backend).encode()):
+        raise BadInputError(f"lane virtual-tpu: {library.virtual_tpu_why_missing().decode()}")
+    return library
+
+
+@cache
+def load_plugin() -> ctypes.CDLL:
+    """Load the plugin alone, which needs no backend in front of a vendor's library.
+
+    Raises BadInputError when it was not compiled, or is another version's.
+    """
     if not PLUGIN.exists():
         raise BadInputError(
             f"lane virtual-tpu: {PLUGIN.name} is missing: it is compiled when xla-harness is "
@@ -70,10 +83,6 @@ def load() -> ctypes.CDLL:
             f"lane virtual-tpu: {PLUGIN.name} is version {actual}, expected {expected}: "
             "install xla-harness again"
         )
-    backend = backend_path()
-    library.virtual_tpu_why_missing.restype = ctypes.c_char_p
-    if library.virtual_tpu_preload(str(backend).encode()):
-        raise BadInputError(f"lane virtual-tpu: {library.virtual_tpu_why_missing().decode()}")
     return library
 
 
