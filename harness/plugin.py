@@ -19,8 +19,8 @@ from harness.session.fixtures import (
     host_work,
     start_runtime,
     topology,
-    tpu_compiler,
     tpu_events,
+    xla_compiler,
     xla_target,
 )
 from harness.session.imports import Imports
@@ -34,8 +34,8 @@ __all__ = [
     "host_work",
     "start_runtime",
     "topology",
-    "tpu_compiler",
     "tpu_events",
+    "xla_compiler",
     "xla_target",
 ]  # fixtures, found here by pytest
 _TERMINAL = pytest.StashKey[Terminal]()

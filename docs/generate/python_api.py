@@ -10,7 +10,7 @@ _SECTIONS = {
         "harness.lanes.events.Event",
         "harness.job.slices",
     ],
-    "The TPU compiler": ["harness.lanes.aot.tpu_compiler.TpuCompiler"],
+    "The TPU compiler": ["harness.lanes.aot.case_compiler.CaseCompiler"],
     "Programs as facts": ["harness.ir"],
     "Oracles": [
         "harness.oracles.collectives",

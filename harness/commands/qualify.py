@@ -16,7 +16,7 @@ from harness.commands.query import name_set_aside
 from harness.errors import INTERRUPTED
 from harness.files import write
 from harness.junit.report import Report, read_all
-from harness.lanes import lane_named
+from harness.lanes import has_needed, lane_named
 from harness.matrix.qualify import Effort, Qualification, comparisons, folder_of
 from harness.matrix.quick import divided
 from harness.matrix.runner import Runner
@@ -191,7 +191,7 @@ def _qualification(options: argparse.Namespace) -> tuple[Qualification, list[str
     ran = [stack for stack in stacks if stack]
     cells = cells_of(ran, options, options.reports, once=once)
     compiler = lane_named(COMPILED)
-    has_it = all(stack.pins.keys() >= set(compiler.needs) for stack in ran)
+    has_it = all(has_needed(stack.pins, compiler) for stack in ran)
     if once and has_it and can_have(options.arguments, compiler):
         options.lanes = COMPILED
         cells += cells_of(ran, options, options.reports)

@@ -1,12 +1,12 @@
 """The lanes a case can run on. A new lane is one module here and one entry in ``LANES``.
 
 An installed package adds one with an entry point in the group ``xla_harness.lanes``. Each platform
-has a lane of virtual devices, and maybe one of real ones.
+has a lane of virtual devices, and maybe one of real ones and one of its vendor's compiler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from importlib import import_module
 
@@ -17,20 +17,38 @@ from harness.model.topology import Topology
 from harness.platforms import PLATFORMS
 from harness.registry import Registry
 
-__all__ = ["DEFAULT_LANE", "LANES", "Lane", "check_named_platforms", "lane_can", "lane_named"]
+__all__ = [
+    "DEFAULT_LANE",
+    "LANES",
+    "Lane",
+    "check_named_platforms",
+    "has_needed",
+    "lane_can",
+    "lane_named",
+]
 
 DEFAULT_LANE = "cpu"  # needs nothing but the frameworks themselves
 
 
 def _of_platforms() -> Mapping[str, Callable[[], Lane]]:
     virtual = {f"virtual-{name}": partial(_virtual_lane, name) for name in PLATFORMS}
+    compiling = [name for name, platform in PLATFORMS.items() if platform.compiler]
     real = [name for name, platform in PLATFORMS.items() if platform.hardware]
-    return virtual | {name: partial(_hardware_lane, name) for name in real}
+    return {
+        **virtual,
+        **{f"{name}-aot": partial(_aot_lane, name) for name in compiling},
+        **{name: partial(_hardware_lane, name) for name in real},
+    }
 
 
 # By their names, as the others below: what only names lanes imports none of them.
 def _virtual_lane(platform: str) -> Lane:
     lane: Lane = import_module("harness.lanes.virtual.lane").VirtualLane(PLATFORMS[platform])
+    return lane
+
+
+def _aot_lane(platform: str) -> Lane:
+    lane: Lane = import_module("harness.lanes.aot.lane").AotLane(PLATFORMS[platform])
     return lane
 
 
@@ -46,7 +64,7 @@ LANES: Registry[Lane] = Registry(
     {
         DEFAULT_LANE: "harness.lanes.cpu:CpuLane",
         "virtual-tpu": "harness.lanes.virtual.lane:VirtualLane",
-        "tpu-aot": "harness.lanes.aot.lane:TpuAotLane",
+        "tpu-aot": "harness.lanes.aot.lane:AotLane",
         "tpu": "harness.lanes.hardware.lane:HardwareLane",
     },
     _of_platforms,
@@ -65,6 +83,11 @@ def lane_can(lane: Lane, topology: Topology) -> Topology:
     """``topology``, if the lane can have it; raises BadInputError otherwise."""
     lane.check(topology)
     return topology
+
+
+def has_needed(packages: Collection[str], lane: Lane) -> bool:
+    """Return whether the packages are all that the lane needs."""
+    return all(any(name in packages for name in need.split("|")) for need in lane.needs)
 
 
 def check_named_platforms(

@@ -20,7 +20,7 @@ class Lane(Protocol):
     runs_cases_of: str
     """The lane whose cases it runs on real hardware, by their ids; "" if cases name it itself."""
     needs: tuple[str, ...]
-    """The packages without which a stack can run no case of it."""
+    """The packages without which a stack can run no case of it; ``a|b`` is either."""
 
     @property
     def default_topology(self) -> Topology:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from harness.lanes import lane_named
+from harness.lanes import has_needed, lane_named
 from harness.session.selection import Shard
 from harness.stacks.stack import Stack
 
@@ -46,4 +46,4 @@ def cells(stack: Stack, lanes: Iterable[str], count: int) -> list[Planned]:
 
 def _possible(stack: Stack, lanes: Sequence[str]) -> list[str]:
     """Without those that nothing of the stack could run: a stack may lack what a lane needs."""
-    return [lane for lane in lanes if stack.pins.keys() >= set(lane_named(lane).needs)]
+    return [lane for lane in lanes if has_needed(stack.pins, lane_named(lane))]

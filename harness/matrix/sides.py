@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.junit.report import Report
-from harness.lanes import LANES
+from harness.lanes import LANES, has_needed
 from harness.stacks.stack import Stack
 from harness.verdicts.compare import compare, without_runs_on_base
 from harness.verdicts.comparison import Comparison
@@ -57,5 +57,5 @@ def not_asked(compared: Comparison) -> tuple[str, ...]:
     return tuple(
         lane.name
         for lane in LANES.own()
-        if lane.name not in compared.lanes and packages >= set(lane.needs)
+        if lane.name not in compared.lanes and has_needed(packages, lane)
     )

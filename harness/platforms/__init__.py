@@ -18,6 +18,7 @@ __all__ = [
     "Platform",
     "generation_named",
     "platform_here",
+    "platform_with",
 ]
 
 VARIABLE = "XLA_HARNESS_PLATFORM"  # the platform whose variables a lane has set in this process
@@ -35,14 +36,19 @@ def generation_named(name: str) -> Generation:
 
     Without a name it is the default one of the first platform.
     """
-    if not name:
-        return PLATFORMS[_DEFAULT].generation("")
-    generations: list[Generation] = []
-    for platform in PLATFORMS.values():  # the harness's own first
-        generations += platform.generations
-        if any(name in generation.names for generation in platform.generations):
-            break
-    return generation_among(generations, name)
+    return platform_with(name).generation(name)
+
+
+def platform_with(generation: str) -> Platform:
+    """Return the platform that has the generation; raises BadInputError if none has it."""
+    if not generation:
+        return PLATFORMS[_DEFAULT]
+    platforms = PLATFORMS.values()  # the harness's own first
+    for platform in platforms:
+        if any(generation in each.names for each in platform.generations):
+            return platform
+    generation_among([each for platform in platforms for each in platform.generations], generation)
+    raise AssertionError
 
 
 def platform_here(environment: Mapping[str, str] = os.environ) -> Platform:

@@ -204,6 +204,7 @@ class Platform:
         loading: the variables that make frameworks load the plugin, with its path as ``{plugin}``.
         launch: the names of its launchers' variables.
         version: what the runtime says of itself, on a generation and so many slices.
+        compiler: the module with its vendor's compiler, for lane ``NAME-aot``; "" if there is none.
         environment: what a process reads besides, on a generation with a layout; None unsets.
         process_environment: what process ``number`` of a layout reads besides, given an address for
             each process.
@@ -223,6 +224,7 @@ class Platform:
     loading: Mapping[str, str]
     launch: LaunchVariables
     version: Callable[[Generation, int], str]
+    compiler: str = ""
     environment: Callable[[Generation, JobLayout], Mapping[str, str | None]] = _nothing
     process_environment: Callable[[JobLayout, int, Sequence[str]], Mapping[str, str]] = _nothing
     on_import: Mapping[str, Callable[[Any], None]] | None = None

@@ -21,8 +21,8 @@ from harness.model.host_work import HostWork
 from harness.model.topology import Target, Topology
 
 if TYPE_CHECKING:
+    from harness.lanes.aot.case_compiler import CaseCompiler
     from harness.lanes.aot.golden import Golden
-    from harness.lanes.aot.tpu_compiler import TpuCompiler
 
 CASE = pytest.StashKey[Case]()
 EXPECTATION = pytest.StashKey[Expectation | None]()
@@ -92,10 +92,10 @@ def host_work(request: pytest.FixtureRequest) -> HostWork:
 
 
 @pytest.fixture
-def tpu_compiler(request: pytest.FixtureRequest, xla_target: Target) -> TpuCompiler:
-    """Return libtpu's compiler for the topology that the case runs on."""
+def xla_compiler(request: pytest.FixtureRequest, xla_target: Target) -> CaseCompiler:
+    """Return the compiler for the topology that the case is compiled for."""
     if not LANES[xla_target.lane].compiles_only:
-        pytest.fail(f"tpu_compiler: lane {xla_target.lane} compiles for no TPU", pytrace=False)
-    from harness.lanes.aot.tpu_compiler import TpuCompiler
+        pytest.fail(f"xla_compiler: lane {xla_target.lane} compiles for no device", pytrace=False)
+    from harness.lanes.aot.case_compiler import CaseCompiler
 
-    return TpuCompiler(request.node.stash[CASE], request.config.stash[GOLDEN])
+    return CaseCompiler(request.node.stash[CASE], request.config.stash[GOLDEN])

@@ -51,11 +51,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         lane.settle()
         item.stash[_HAS_SETTLED] = True
         return None
-    from harness.lanes.aot.tpu_compiler import TpuCompiler, compiling_what_is_submitted
+    from harness.lanes.aot.case_compiler import CaseCompiler, compiling_what_is_submitted
 
-    compiler = getattr(item, "funcargs", {}).get("tpu_compiler")
-    if not isinstance(compiler, TpuCompiler):
-        with compiling_what_is_submitted(TpuCompiler(case, None)):
+    compiler = getattr(item, "funcargs", {}).get("xla_compiler")
+    if not isinstance(compiler, CaseCompiler):
+        with compiling_what_is_submitted(CaseCompiler(case, None)):
             return (yield)
     yield
     compiler.compare()

@@ -109,7 +109,7 @@ def add_options(parser: pytest.Parser) -> None:
     known.addoption(
         "--update-golden",
         action="store_true",
-        help="write what lane tpu-aot compiles to ini xla_golden, instead of comparing with it",
+        help="write what a lane that only compiles does to ini xla_golden; compare nothing",
     )
     parser.addini("xla_golden", "folder of golden compilations, from the root", default="")
     parser.addini("xla_expectations", "folder of expectation files, from the root", default="")

@@ -171,7 +171,7 @@ def _compiled(records: Sequence[Record], width: int) -> Iterator[Line]:
     compiled = [r.facts for r in records if "aot_programs" in r.facts]
     if not compiled:
         return
-    yield _title("compiled by libtpu, not executed", width)
+    yield _title("compiled, not executed", width)
     topologies = len({r.topology for r in records if "aot_programs" in r.facts})
     programs = sum(int(facts["aot_programs"]) for facts in compiled)
     yield from _counted(

@@ -21,9 +21,9 @@ _EXCHANGES = {
 }
 # Any change of these is told, in either direction.
 EXACT: Mapping[str, str] = {
-    "aot_programs": "programs compiled by libtpu",
-    "aot_kernels": "Pallas kernels compiled by libtpu",
-    "aot_changed": "changed before libtpu took it",
+    "aot_programs": "programs compiled for devices",
+    "aot_kernels": "Pallas kernels compiled for devices",
+    "aot_changed": "changed before the compiler took it",
     _PROGRAMS: "what is exchanged, and how often",
     "discoveries": "discoveries",
     "pallas_kernels": "Pallas kernels",

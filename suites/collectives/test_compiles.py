@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch_xla.core import xla_model as xm
 
-from harness.lanes.aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.collectives.compiled import BYTES, SHAPE, check_exchange, must_send
@@ -57,20 +57,20 @@ each_operation = pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("groups", ["within", "mixed", "all"])
 @each_operation
 def test_groups(
-    topology: Topology, x: torch.Tensor, tpu_compiler: TpuCompiler, operation: str, groups: str
+    topology: Topology, x: torch.Tensor, xla_compiler: CaseCompiler, operation: str, groups: str
 ) -> None:
-    check(tpu_compiler, x, operation, slice_groups(groups, topology))
+    check(xla_compiler, x, operation, slice_groups(groups, topology))
 
 
 @pytest.mark.topologies(*TWO_SLICES)
 @each_operation
 def test_groups_across(
-    topology: Topology, x: torch.Tensor, tpu_compiler: TpuCompiler, operation: str
+    topology: Topology, x: torch.Tensor, xla_compiler: CaseCompiler, operation: str
 ) -> None:
-    check(tpu_compiler, x, operation, slice_groups("across", topology))
+    check(xla_compiler, x, operation, slice_groups("across", topology))
 
 
-def check(compiler: TpuCompiler, x: torch.Tensor, operation: str, groups: Groups) -> None:
+def check(compiler: CaseCompiler, x: torch.Tensor, operation: str, groups: Groups) -> None:
     program = compiler.step(OPERATIONS[operation](x, groups)).program
     sent = must_send(operation, groups, compiler.topology)
     check_exchange(program, groups, compiler.topology, sent, TOKEN)
@@ -86,10 +86,12 @@ PERMUTATIONS: dict[str, Callable[[int, Topology], int]] = {
 
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x4", "v4:2x2x2")
 @pytest.mark.parametrize("name", PERMUTATIONS)
-def test_permute(topology: Topology, x: torch.Tensor, tpu_compiler: TpuCompiler, name: str) -> None:
+def test_permute(
+    topology: Topology, x: torch.Tensor, xla_compiler: CaseCompiler, name: str
+) -> None:
     """A pair of one slice stays an HLO permutation, one of two slices goes over the hosts."""
     pairs = [(i, PERMUTATIONS[name](i, topology)) for i in range(topology.total)]
-    compiled = tpu_compiler.step(xm.collective_permute(x, [list(pair) for pair in pairs]))
+    compiled = xla_compiler.step(xm.collective_permute(x, [list(pair) for pair in pairs]))
     place = [(a % topology.devices, b % topology.devices) for a, b in pairs if same(a, b, topology)]
     left = [pair for c in compiled.program.collectives for pair in c.groups]
     moved = {pair for pair in place if pair[0] != pair[1]}
@@ -109,7 +111,7 @@ def same(a: int, b: int, topology: Topology) -> bool:
 def test_exported_reduction(
     topology: Topology,
     start_runtime: StartRuntime,
-    tpu_compiler: TpuCompiler,
+    xla_compiler: CaseCompiler,
     reducer: str,
     dtype: str,
 ) -> None:
@@ -121,7 +123,7 @@ def test_exported_reduction(
             Model(lambda v: functional.wait_tensor(functional.all_reduce(v, reducer, group))),
             [values(dtype, (16, 128), 0, reducer)],
         )
-    program = tpu_compiler.program(module.get_stablehlo_bytecode()).program
+    program = xla_compiler.program(module.get_stablehlo_bytecode()).program
     if topology.slices == 1:
         assert program.kinds["all-reduce"] == 1
     else:

@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.lanes.aot.compiler import Compilation
-from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Target
 from suites.collectives.compiled import SHAPE, check_exchange, must_send
 from suites.shared.compiling import Step, compile_steps
@@ -58,19 +58,21 @@ def in_groups(groups: Groups) -> Callable[[torch.device], Mapping[str, Step]]:
 @pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
 @pytest.mark.parametrize("groups", ["within", "mixed", "all"])
 def test_groups(
-    xla_target: Target, tpu_compiler: TpuCompiler, subtests: pytest.Subtests, groups: str
+    xla_target: Target, xla_compiler: CaseCompiler, subtests: pytest.Subtests, groups: str
 ) -> None:
-    check(xla_target, tpu_compiler, subtests, slice_groups(groups, xla_target.topology))
+    check(xla_target, xla_compiler, subtests, slice_groups(groups, xla_target.topology))
 
 
 @pytest.mark.topologies(*TWO_SLICES)
 def test_groups_across(
-    xla_target: Target, tpu_compiler: TpuCompiler, subtests: pytest.Subtests
+    xla_target: Target, xla_compiler: CaseCompiler, subtests: pytest.Subtests
 ) -> None:
-    check(xla_target, tpu_compiler, subtests, slice_groups("across", xla_target.topology))
+    check(xla_target, xla_compiler, subtests, slice_groups("across", xla_target.topology))
 
 
-def check(target: Target, compiler: TpuCompiler, subtests: pytest.Subtests, groups: Groups) -> None:
+def check(
+    target: Target, compiler: CaseCompiler, subtests: pytest.Subtests, groups: Groups
+) -> None:
     """Inside a slice only over its part of the groups; to others what must go."""
     for name, programs in compile_steps(compiler, target, in_groups(groups)).items():
         with subtests.test(name):
@@ -106,12 +108,12 @@ EXECUTABLE = [pair for pair in REDUCTIONS if executable(*pair)]
 @pytest.mark.topologies("2xv6e:2x2", "v5p:2x2x1")
 @pytest.mark.upstream("pytorch/xla#8854")
 def test_reduction(
-    xla_target: Target, tpu_compiler: TpuCompiler, subtests: pytest.Subtests
+    xla_target: Target, xla_compiler: CaseCompiler, subtests: pytest.Subtests
 ) -> None:
     """Every reducer of every dtype is accepted and still reduces."""
     pairs = [(reducer, dtype) for reducer, dtype in EXECUTABLE if dtype != "int64"]
     pairs.append(("sum", "int64"))
-    for name, programs in compile_steps(tpu_compiler, xla_target, reductions(pairs)).items():
+    for name, programs in compile_steps(xla_compiler, xla_target, reductions(pairs)).items():
         with subtests.test(name):
             check_reduction(one(programs))
 
@@ -119,9 +121,9 @@ def test_reduction(
 @pytest.mark.topologies("v5p:2x2x1")
 @pytest.mark.upstream("pytorch/xla#8854")
 @pytest.mark.parametrize("reducer", ["mul", "min", "max"])
-def test_reduction_of_int64(xla_target: Target, tpu_compiler: TpuCompiler, reducer: str) -> None:
+def test_reduction_of_int64(xla_target: Target, xla_compiler: CaseCompiler, reducer: str) -> None:
     step = reductions([(reducer, "int64")])
-    for programs in compile_steps(tpu_compiler, xla_target, step).values():
+    for programs in compile_steps(xla_compiler, xla_target, step).values():
         check_reduction(one(programs))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from harness.lanes.aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.model.topology import Topology
 from harness.oracles.torch_dtensor import Placement
 from harness.session.fixtures import StartRuntime
@@ -45,7 +45,7 @@ PLACEMENTS = [(S0, S1), (S1, S0), (R, S0), (S0, R), (R, R), (S0, S0)]
 def test_elementwise_exchanges_nothing(
     topology: Topology,
     start_runtime: StartRuntime,
-    tpu_compiler: TpuCompiler,
+    xla_compiler: CaseCompiler,
     placements: Sequence[Placement],
 ) -> None:
     """However a tensor is placed, twice the tensor is each device's own work."""
@@ -53,7 +53,7 @@ def test_elementwise_exchanges_nothing(
     mesh = mesh_of(topology)
     x = annotate(torch.ones(ROWS, COLUMNS), mesh, placements)
     result = annotated(x * 2, mesh, placements)
-    program = tpu_compiler.step(result).program
+    program = xla_compiler.step(result).program
     assert (program.collectives, program.transfers) == ((), ())
 
 
@@ -61,14 +61,14 @@ def test_elementwise_exchanges_nothing(
 def test_gathering(
     topology: Topology,
     start_runtime: StartRuntime,
-    tpu_compiler: TpuCompiler,
+    xla_compiler: CaseCompiler,
     placements: Sequence[Placement],
 ) -> None:
     """To Replicate: what is sharded over slices crosses once, what is not does not."""
     start_runtime(spmd=True)
     mesh = mesh_of(topology)
     x = annotate(torch.ones(ROWS, COLUMNS), mesh, placements)
-    program = tpu_compiler.step(annotated(x * 2, mesh, (R, R))).program
+    program = xla_compiler.step(annotated(x * 2, mesh, (R, R))).program
     if placements[0] == R:
         assert program.transfers == ()
         assert set(program.kinds) == {"all-gather"}
@@ -79,7 +79,7 @@ def test_gathering(
 
 @pytest.mark.parametrize("hidden", [32, 512])
 def test_forward(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, hidden: int
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler, hidden: int
 ) -> None:
     """The two-layer model, tensor parallel inside slices: the sum over chips does not cross."""
     start_runtime(spmd=True)
@@ -87,14 +87,14 @@ def test_forward(
     model = seeded_model(hidden).to("xla")
     distribute_parameters(model, mesh, annotated)
     x = annotate(torch.ones(8 * topology.slices, 10), mesh, (S0, R))
-    program = tpu_compiler.step(annotated(model(x), mesh, (S0, R))).program
+    program = xla_compiler.step(annotated(model(x), mesh, (S0, R))).program
     assert program.transfers == ()
     assert "all-reduce" in program.kinds
 
 
 @pytest.mark.parametrize("hidden", [32, 512])
 def test_training_step(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, hidden: int
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler, hidden: int
 ) -> None:
     """Gradients cross the slices, each chip sending its own shard; activations do not."""
     start_runtime(spmd=True)
@@ -104,7 +104,7 @@ def test_training_step(
     x = annotate(torch.ones(512 * topology.slices, 10), mesh, (S0, R))
     model(x).square().mean().backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
-    program = tpu_compiler.step(*model.parameters()).program
+    program = xla_compiler.step(*model.parameters()).program
     assert set(program.kinds_across) == {"ALL_REDUCE"}
     gradients = 4 * sum(parameter.numel() for parameter in model.parameters())
     assert program.bytes_across <= 1.25 * gradients + 16 * 1024

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from harness.lanes.aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.model.topology import Target, Topology
 from harness.oracles.torch_dtensor import Placement
 from suites.dtensor.layouts import S0, S1, R, placements_id, ranks
@@ -57,23 +57,23 @@ def placed(
 
 
 def test_elementwise_exchanges_nothing(
-    xla_target: Target, tpu_compiler: TpuCompiler, subtests: pytest.Subtests
+    xla_target: Target, xla_compiler: CaseCompiler, subtests: pytest.Subtests
 ) -> None:
     """However a tensor is placed, twice the tensor is each device's own work."""
     prepare = placed(xla_target.topology, lambda x: x * 2, PLACEMENTS)
-    for name, programs in compile_steps(tpu_compiler, xla_target, prepare).items():
+    for name, programs in compile_steps(xla_compiler, xla_target, prepare).items():
         with subtests.test(name):
             together = as_one(programs)
             assert (together.collectives, together.transfers) == ((), ())
 
 
 def test_gathering(
-    xla_target: Target, tpu_compiler: TpuCompiler, subtests: pytest.Subtests
+    xla_target: Target, xla_compiler: CaseCompiler, subtests: pytest.Subtests
 ) -> None:
     """To Replicate: what is sharded over slices crosses once, what is not does not."""
     topology = xla_target.topology
     prepare = placed(topology, lambda x: x.full_tensor(), [(S0, R), (R, S0), (S0, S1)])
-    compiled = compile_steps(tpu_compiler, xla_target, prepare)
+    compiled = compile_steps(xla_compiler, xla_target, prepare)
     for name, programs in compiled.items():
         with subtests.test(name):
             together = as_one(programs)
@@ -110,9 +110,9 @@ def training(topology: Topology, hidden: int) -> Callable[[torch.device], Mappin
 
 
 @pytest.mark.parametrize("hidden", [32, 512])
-def test_training_step(xla_target: Target, tpu_compiler: TpuCompiler, hidden: int) -> None:
+def test_training_step(xla_target: Target, xla_compiler: CaseCompiler, hidden: int) -> None:
     """The sum over chips does not cross, and of the gradients each chip sends its own shard."""
-    steps = compile_steps(tpu_compiler, xla_target, training(xla_target.topology, hidden))
+    steps = compile_steps(xla_compiler, xla_target, training(xla_target.topology, hidden))
     forward, backward = as_one(steps["forward"]), as_one(steps["backward"])
     assert forward.transfers == ()
     assert "all-reduce" in forward.kinds

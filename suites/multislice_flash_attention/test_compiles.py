@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.lanes.aot.compiler import Compilation, RefusedError
-from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention import training
@@ -42,43 +42,45 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_flash_attention(start_runtime: StartRuntime, tpu_compiler: TpuCompiler, name: str) -> None:
+def test_flash_attention(
+    start_runtime: StartRuntime, xla_compiler: CaseCompiler, name: str
+) -> None:
     """The forward pass alone is one kernel."""
     start_runtime(spmd=False)
     leaves = {key: leaf.detach() for key, leaf in leaves_on_tpu(PROBLEMS[name]).items()}
-    assert tpu_compiler.step(flash(PROBLEMS[name], leaves)).program.kernels == 1
+    assert xla_compiler.step(flash(PROBLEMS[name], leaves)).program.kernels == 1
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "segments", "bf16"])
 def test_flash_attention_backward(
-    start_runtime: StartRuntime, tpu_compiler: TpuCompiler, name: str
+    start_runtime: StartRuntime, xla_compiler: CaseCompiler, name: str
 ) -> None:
     """Both passes: one kernel forward, and one each for the gradients of keys and queries."""
     start_runtime(spmd=False)
     leaves = leaves_on_tpu(PROBLEMS[name])
     result = flash(PROBLEMS[name], leaves)
     result.backward(leaves["do"])
-    compiled = tpu_compiler.step(result, *(leaves[key].grad for key in "qkv"))
+    compiled = xla_compiler.step(result, *(leaves[key].grad for key in "qkv"))
     assert compiled.program.kernels == 3
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 8])
 def test_paged_attention(
-    start_runtime: StartRuntime, tpu_compiler: TpuCompiler, kv_heads: int
+    start_runtime: StartRuntime, xla_compiler: CaseCompiler, kv_heads: int
 ) -> None:
     start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import paged_attention
 
     tensors = [t.to("xla") for t in paged_inputs(Cache(kv_heads=kv_heads))]
     result = paged_attention(*tensors, pages_per_compute_block=2)
-    assert tpu_compiler.step(result).program.kernels == 1
+    assert xla_compiler.step(result).program.kernels == 1
 
 
 def ints(*values: int | list[int]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32).to("xla")
 
 
-def test_ragged_paged_attention(start_runtime: StartRuntime, tpu_compiler: TpuCompiler) -> None:
+def test_ragged_paged_attention(start_runtime: StartRuntime, xla_compiler: CaseCompiler) -> None:
     """The kernel of vLLM on TPU, which no interpreter of JAX can run."""
     start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import ragged_paged_attention
@@ -95,11 +97,11 @@ def test_ragged_paged_attention(start_runtime: StartRuntime, tpu_compiler: TpuCo
         num_kv_pages_per_block=2,
         num_queries_per_block=8,
     )
-    assert tpu_compiler.step(result).program.kernels == 1
+    assert xla_compiler.step(result).program.kernels == 1
 
 
 def test_multi_query_paged_attention(
-    start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+    start_runtime: StartRuntime, xla_compiler: CaseCompiler
 ) -> None:
     start_runtime(spmd=False)
     from torch_xla.experimental.custom_kernel import multi_queries_paged_attention
@@ -115,24 +117,24 @@ def test_multi_query_paged_attention(
         num_kv_pages_per_compute_block=4,
         num_queries_per_compute_block=8,
     )
-    assert tpu_compiler.step(result).program.kernels == 1
+    assert xla_compiler.step(result).program.kernels == 1
 
 
 @pytest.mark.upstream("pytorch/xla#8334")
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
 def test_grouped_matmul(
-    start_runtime: StartRuntime, tpu_compiler: TpuCompiler, groups: Sequence[int]
+    start_runtime: StartRuntime, xla_compiler: CaseCompiler, groups: Sequence[int]
 ) -> None:
     start_runtime(spmd=False)
     import_torchax()
     from torch_xla.experimental.custom_kernel import gmm
 
     result = gmm(*(t.to("xla") for t in matrices(groups)), tiling=TILING)
-    assert tpu_compiler.step(result).program.kernels == 1
+    assert xla_compiler.step(result).program.kernels == 1
 
 
 @pytest.mark.upstream("pytorch/xla#8334")
-def test_grouped_matmul_backward(start_runtime: StartRuntime, tpu_compiler: TpuCompiler) -> None:
+def test_grouped_matmul_backward(start_runtime: StartRuntime, xla_compiler: CaseCompiler) -> None:
     start_runtime(spmd=False)
     import_torchax()
     from torch_xla.experimental.custom_kernel import GMM
@@ -141,13 +143,13 @@ def test_grouped_matmul_backward(start_runtime: StartRuntime, tpu_compiler: TpuC
     leaves = lhs.requires_grad_(), rhs.requires_grad_()
     result = GMM.apply(*leaves, sizes, TILING)
     result.sum().backward()
-    assert tpu_compiler.step(result, *(leaf.grad for leaf in leaves)).program.kernels == 3
+    assert xla_compiler.step(result, *(leaf.grad for leaf in leaves)).program.kernels == 3
 
 
 @pytest.mark.upstream("pytorch/xla#8954")
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2")
 def test_splash_attention(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler
 ) -> None:
     """Sharded over both slices: three kernels with the backward pass, and nothing crosses."""
     start_runtime(spmd=True)
@@ -163,7 +165,7 @@ def test_splash_attention(
     result = splash.splash_attention(
         leaves["q"], leaves["k"], leaves["v"], config.to_json(), causal=True
     )
-    compiled = tpu_compiler.step(result)
+    compiled = xla_compiler.step(result)
     assert compiled.program.kernels == 1
     assert compiled.program.bytes_across == 0
 
@@ -180,7 +182,7 @@ def hybrid(topology: Topology, names: tuple[str, ...]) -> xs.Mesh:
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x4", "2xv4:2x2x1")
 @pytest.mark.parametrize("name", ["plain", "causal", "bf16"])
 def test_sharded_flash_attention(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, name: str
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler, name: str
 ) -> None:
     """The batch over all chips of all slices: the kernel stays one, nothing is exchanged."""
     start_runtime(spmd=True)
@@ -195,13 +197,13 @@ def test_sharded_flash_attention(
         xs.mark_sharding(leaf, mesh, spec)
     result = flash(problem, leaves, partition_spec=spec, mesh=mesh)
     xs.mark_sharding(result, mesh, spec)
-    program = tpu_compiler.step(result).program
+    program = xla_compiler.step(result).program
     assert (program.kernels, program.collectives, program.transfers) == (1, (), ())
 
 
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2", "2xv4:2x2x1", "v6e:2x4")
 def test_training_step(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler
 ) -> None:
     """Data parallel over slices and chips: between slices go the gradients, once, and no more.
 
@@ -227,7 +229,7 @@ def test_training_step(
     loss.backward()
     torch.optim.SGD(model.parameters(), lr=training.RATE).step()
     gradients = sum(4 * parameter.numel() for parameter in model.parameters())
-    program = tpu_compiler.step(loss, *model.parameters()).program
+    program = xla_compiler.step(loss, *model.parameters()).program
     assert program.kernels == 3
     if topology.slices == 1:
         assert program.bytes_across == 0
@@ -243,7 +245,7 @@ def line(topology: Topology) -> xs.Mesh:
 
 
 def test_unsupported_block_is_refused(
-    start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+    start_runtime: StartRuntime, xla_compiler: CaseCompiler
 ) -> None:
     """A block that is not a multiple of the TPU's tiles is refused; one that is compiles."""
     start_runtime(spmd=False)
@@ -268,7 +270,7 @@ def test_unsupported_block_is_refused(
             )(x)
 
         kernel = make_kernel_from_pallas(call, lambda x: [(x.shape, x.dtype)])
-        return tpu_compiler.step(kernel(torch.randn(8, 2 * columns).to("xla")))
+        return xla_compiler.step(kernel(torch.randn(8, 2 * columns).to("xla")))
 
     assert compiled(128).program.kernels == 1
     with pytest.raises((ValueError, RefusedError), match=r"divisible by 8 and 128"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.lanes.aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.case_compiler import CaseCompiler
 from suites.multislice_flash_attention.abstract import Shapes
 
 pytestmark = pytest.mark.lanes("tpu-aot")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lanes("tpu-aot")
 
 @pytest.mark.topologies("v5e:2x2")
 @pytest.mark.upstream("keras-team/keras-io#2284")
-def test_rows_by_columns_in_one_step_each(tpu_compiler: TpuCompiler, abstract: Shapes) -> None:
+def test_rows_by_columns_in_one_step_each(xla_compiler: CaseCompiler, abstract: Shapes) -> None:
     """A product of 8192 × 8192, 128 whole rows by 128 whole columns in each step: 4 MiB each.
 
     Once each, and the result, they take half of the 16 MiB of VMEM that a kernel gets on a v5e;
@@ -41,13 +41,13 @@ def test_rows_by_columns_in_one_step_each(tpu_compiler: TpuCompiler, abstract: S
         )(x, y)
 
     x = abstract(8192, 8192, dtype="float32")
-    compiled = tpu_compiler.jax(multiply, x, x)
+    compiled = xla_compiler.jax(multiply, x, x)
     assert 2 * 128 * 8192 * 4 <= compiled.program.vmem <= 16 << 20
 
 
 @pytest.mark.topologies("v6e:2x2")
 @pytest.mark.upstream("pytorch/helion#3117")
-def test_scratch_memory_by_its_first_name(tpu_compiler: TpuCompiler, abstract: Shapes) -> None:
+def test_scratch_memory_by_its_first_name(xla_compiler: CaseCompiler, abstract: Shapes) -> None:
     """``pl.kernel`` called its memory ``scratch_shapes``, as ``pallas_call`` still does."""
     import jax
     from jax.experimental import pallas as pl
@@ -68,14 +68,16 @@ def test_scratch_memory_by_its_first_name(tpu_compiler: TpuCompiler, abstract: S
         mesh=pltpu.create_tensorcore_mesh("core", num_cores=1),
         scratch_shapes=[pltpu.VMEM(size, "float32")],
     )
-    compiled = tpu_compiler.jax(kernel, abstract(*size, dtype="float32"))
+    compiled = xla_compiler.jax(kernel, abstract(*size, dtype="float32"))
     assert compiled.program.kernels == 1
 
 
 @pytest.mark.topologies("v5p:2x2x1", "v6e:2x2")
 @pytest.mark.upstream("jax-ml/jax#30104")
 @pytest.mark.parametrize("operator", ["compare", "round"])
-def test_arithmetic_in_bfloat16(tpu_compiler: TpuCompiler, abstract: Shapes, operator: str) -> None:
+def test_arithmetic_in_bfloat16(
+    xla_compiler: CaseCompiler, abstract: Shapes, operator: str
+) -> None:
     """What a quantized kernel does: a v5p has no such instructions, a v6e only compares."""
     import jax
     import jax.numpy as jnp
@@ -88,5 +90,5 @@ def test_arithmetic_in_bfloat16(tpu_compiler: TpuCompiler, abstract: Shapes, ope
 
     shape = (256, 256)
     kernel = pl.pallas_call(apply, jax.ShapeDtypeStruct(shape, jnp.bfloat16))
-    compiled = tpu_compiler.jax(kernel, abstract(*shape, dtype="bfloat16"))
+    compiled = xla_compiler.jax(kernel, abstract(*shape, dtype="bfloat16"))
     assert compiled.program.kernels == 1

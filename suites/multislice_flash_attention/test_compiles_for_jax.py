@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.lanes.aot.compiler import RefusedError
-from harness.lanes.aot.tpu_compiler import TpuCompiler
 from suites.multislice_flash_attention.abstract import Shapes, summed
 
 pytestmark = [
@@ -23,24 +23,24 @@ pytestmark = [
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("length", [1024, 8192])
 def test_flash_attention(
-    tpu_compiler: TpuCompiler, abstract: Shapes, length: int, width: int
+    xla_compiler: CaseCompiler, abstract: Shapes, length: int, width: int
 ) -> None:
     """Forward, causal, for 8 heads: one kernel."""
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 
     x = abstract(1, 8, length, width)
-    compiled = tpu_compiler.jax(lambda q, k, v: flash_attention(q, k, v, causal=True), x, x, x)
+    compiled = xla_compiler.jax(lambda q, k, v: flash_attention(q, k, v, causal=True), x, x, x)
     assert compiled.program.kernels == 1
 
 
 @pytest.mark.parametrize("width", [64, 128, 256])
-def test_flash_attention_backward(tpu_compiler: TpuCompiler, abstract: Shapes, width: int) -> None:
+def test_flash_attention_backward(xla_compiler: CaseCompiler, abstract: Shapes, width: int) -> None:
     """One kernel forward, and one each for the gradients of keys and queries."""
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 
     x = abstract(1, 8, 1024, width)
     gradients = summed(lambda q, k, v: flash_attention(q, k, v, causal=True))
-    assert tpu_compiler.jax(gradients, x, x, x).program.kernels == 3
+    assert xla_compiler.jax(gradients, x, x, x).program.kernels == 3
 
 
 def splash(heads: int, length: int) -> Callable[..., Any]:
@@ -57,21 +57,21 @@ def splash(heads: int, length: int) -> Callable[..., Any]:
 @pytest.mark.parametrize("kv_heads", [1, 8])
 @pytest.mark.parametrize("length", [1024, 8192])
 def test_splash_attention(
-    tpu_compiler: TpuCompiler, abstract: Shapes, length: int, kv_heads: int
+    xla_compiler: CaseCompiler, abstract: Shapes, length: int, kv_heads: int
 ) -> None:
     """Grouped queries: four query heads for each head of keys and values; one kernel."""
     q, k = abstract(kv_heads, 4, length, 128), abstract(kv_heads, length, 128)
-    assert tpu_compiler.jax(splash(4, length), q, k, k).program.kernels == 1
+    assert xla_compiler.jax(splash(4, length), q, k, k).program.kernels == 1
 
 
 @pytest.mark.upstream("pytorch/xla#8954")
-def test_splash_attention_backward(tpu_compiler: TpuCompiler, abstract: Shapes) -> None:
+def test_splash_attention_backward(xla_compiler: CaseCompiler, abstract: Shapes) -> None:
     q, k = abstract(8, 4, 1024, 128), abstract(8, 1024, 128)
-    assert tpu_compiler.jax(summed(splash(4, 1024)), q, k, k).program.kernels == 3
+    assert xla_compiler.jax(summed(splash(4, 1024)), q, k, k).program.kernels == 3
 
 
 @pytest.mark.parametrize("kv_heads", [1, 8])
-def test_paged_attention(tpu_compiler: TpuCompiler, abstract: Shapes, kv_heads: int) -> None:
+def test_paged_attention(xla_compiler: CaseCompiler, abstract: Shapes, kv_heads: int) -> None:
     """Decoding 8 sequences of up to 2048 tokens in pages of 16, with 32 query heads."""
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 
@@ -79,7 +79,7 @@ def test_paged_attention(tpu_compiler: TpuCompiler, abstract: Shapes, kv_heads: 
         return paged_attention(*arrays, pages_per_compute_block=8)
 
     pages = abstract(kv_heads, 1024, 16, 128)
-    compiled = tpu_compiler.jax(
+    compiled = xla_compiler.jax(
         attention,
         abstract(8, 32, 128),
         pages,
@@ -92,7 +92,7 @@ def test_paged_attention(tpu_compiler: TpuCompiler, abstract: Shapes, kv_heads: 
 
 @pytest.mark.upstream("pytorch/xla#8334")
 @pytest.mark.parametrize("rows", [512, 4096])
-def test_grouped_matmul(tpu_compiler: TpuCompiler, abstract: Shapes, rows: int) -> None:
+def test_grouped_matmul(xla_compiler: CaseCompiler, abstract: Shapes, rows: int) -> None:
     """Eight experts of 1024 × 2048."""
     from jax.experimental.pallas.ops.tpu.megablox import gmm
 
@@ -100,11 +100,11 @@ def test_grouped_matmul(tpu_compiler: TpuCompiler, abstract: Shapes, rows: int) 
         return gmm(*arrays, preferred_element_type="bfloat16", tiling=(512, 512, 512))
 
     sizes = abstract(8, dtype="int32")
-    compiled = tpu_compiler.jax(product, abstract(rows, 1024), abstract(8, 1024, 2048), sizes)
+    compiled = xla_compiler.jax(product, abstract(rows, 1024), abstract(8, 1024, 2048), sizes)
     assert compiled.program.kernels == 1
 
 
-def test_kernel_that_does_not_fit_is_refused(tpu_compiler: TpuCompiler, abstract: Shapes) -> None:
+def test_kernel_that_does_not_fit_is_refused(xla_compiler: CaseCompiler, abstract: Shapes) -> None:
     """A copy of 256 MiB in one block, which no generation's VMEM holds; one of 1 MiB compiles."""
     import jax
     from jax.experimental import pallas as pl
@@ -115,7 +115,7 @@ def test_kernel_that_does_not_fit_is_refused(tpu_compiler: TpuCompiler, abstract
     def call(x: Any) -> Any:
         return pl.pallas_call(copy, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
-    assert tpu_compiler.jax(call, abstract(512, 1024)).program.kernels == 1
+    assert xla_compiler.jax(call, abstract(512, 1024)).program.kernels == 1
     with pytest.raises(RefusedError) as refused:
-        tpu_compiler.jax(call, abstract(16384, 8192))
+        xla_compiler.jax(call, abstract(16384, 8192))
     assert str(refused.value).startswith("RESOURCE_EXHAUSTED")  # the status, not libtpu's words

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.lanes.aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.model.topology import Target
 from suites.shared.compiling import Step, as_one, compile_steps
 
@@ -60,7 +60,7 @@ ATTENTIONS = {
 
 @pytest.mark.topologies("v6e:1x1", "v5e:1x1")
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_attention(xla_target: Target, tpu_compiler: TpuCompiler, name: str) -> None:
+def test_attention(xla_target: Target, xla_compiler: CaseCompiler, name: str) -> None:
     """The forward pass is one kernel; the backward pass is one, or one each for q and for k, v."""
     attention = ATTENTIONS[name]
 
@@ -76,7 +76,7 @@ def test_attention(xla_target: Target, tpu_compiler: TpuCompiler, name: str) -> 
 
         return {"forward": forward, "backward": backward}
 
-    steps = compile_steps(tpu_compiler, xla_target, prepare)
+    steps = compile_steps(xla_compiler, xla_target, prepare)
     assert as_one(steps["forward"]).kernels == 1
     assert as_one(steps["backward"]).kernels == (2 if "two" in name else 1)
 
@@ -96,7 +96,7 @@ class Block(torch.nn.Module):
 
 
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2", "v6e:2x4")
-def test_training_step(xla_target: Target, tpu_compiler: TpuCompiler) -> None:
+def test_training_step(xla_target: Target, xla_compiler: CaseCompiler) -> None:
     """Data parallel over slices and chips: between slices go the gradients, once, and no more.
 
     A slice reduces and scatters them first, so that each device sends its part of each gradient.
@@ -115,7 +115,7 @@ def test_training_step(xla_target: Target, tpu_compiler: TpuCompiler) -> None:
 
         return {"step": step}
 
-    program = as_one(compile_steps(tpu_compiler, xla_target, prepare)["step"])
+    program = as_one(compile_steps(xla_compiler, xla_target, prepare)["step"])
     gradients = sum(4 * parameter.numel() for parameter in Block().parameters())
     assert program.kernels == 2
     if topology.slices == 1:

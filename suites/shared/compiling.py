@@ -8,9 +8,9 @@ from functools import cache, partial
 import torch
 
 from harness.job.ranks import run_ranks
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.lanes.aot.compiler import Compilation
 from harness.lanes.aot.optimized import Optimized
-from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.lanes.virtual.submitted import Submitted, recording
 from harness.model.topology import Target
 from suites.shared.backends import BACKENDS
@@ -20,7 +20,7 @@ Prepare = Callable[[torch.device], Mapping[str, Step]]
 
 
 def compile_steps(
-    compiler: TpuCompiler, target: Target, prepare: Prepare, deadline: float = 100
+    compiler: CaseCompiler, target: Target, prepare: Prepare, deadline: float = 100
 ) -> dict[str, list[Compilation]]:
     """Of each step, the programs that the first rank runs in it, compiled.
 

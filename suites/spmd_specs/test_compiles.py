@@ -17,8 +17,8 @@ from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
     SpmdFullyShardedDataParallel as FSDPv2,
 )
 
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.lanes.aot.optimized import Optimized
-from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.model.topology import Topology
 from harness.oracles.sharding import Spec
 from harness.session.fixtures import StartRuntime
@@ -68,36 +68,36 @@ def two_layers(mesh: xs.Mesh) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
 
 @pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
 def test_sum_over_chips_stays_inside(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler
 ) -> None:
     """Tensor parallel in each slice: the sum of activations is the chips' alone."""
     start_runtime(spmd=True)
     _, result = two_layers(mesh_over(topology))
-    program = tpu_compiler.step(result).program
+    program = xla_compiler.step(result).program
     assert program.bytes_across == 0, program.transfers
     assert program.collectives, "the sum over the chips is gone"
 
 
 @pytest.mark.topologies(*TWO_SLICES)
 def test_sum_over_slices_crosses(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler
 ) -> None:
     """The same on a transposed mesh: now each device sends its activations to the other slice."""
     start_runtime(spmd=True)
     _, result = two_layers(mesh_over(topology, transposed=True))
-    program = tpu_compiler.step(result).program
+    program = xla_compiler.step(result).program
     assert program.bytes_across >= 4 * ROWS // topology.devices * WIDTH // topology.slices
 
 
 @pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
 def test_gradients_cross_once(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler
 ) -> None:
     """Data parallel over slices: each chip sends its shard of the gradients, and nothing else."""
     start_runtime(spmd=True)
     weights, result = two_layers(mesh_over(topology))
     result.square().mean().backward()
-    program = tpu_compiler.step(*(weight.grad for weight in weights)).program
+    program = xla_compiler.step(*(weight.grad for weight in weights)).program
     shards = 2 * 4 * WIDTH * WIDTH // topology.devices
     if topology.slices == 1:
         assert program.bytes_across == 0
@@ -128,7 +128,7 @@ MOVES: dict[str, tuple[Spec, Spec]] = {
 @pytest.mark.topologies(*TWO_SLICES)
 @pytest.mark.parametrize("move", MOVES)
 def test_moves_what_jax_moves(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, move: str
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler, move: str
 ) -> None:
     """From one spec to another, the exchanges are those of JAX with the same partitioner."""
     start_runtime(spmd=True)
@@ -138,12 +138,12 @@ def test_moves_what_jax_moves(
     jax.config.update("jax_use_shardy_partitioner", False)
     before, after = MOVES[move]
     mesh = mesh_over(topology)
-    ours = tpu_compiler.step(moved(placed((ROWS, WIDTH), mesh, before), mesh, after)).program
-    devices = np.array(tpu_compiler.devices)[list(mesh.device_ids)].reshape(mesh.mesh_shape)
+    ours = xla_compiler.step(moved(placed((ROWS, WIDTH), mesh, before), mesh, after)).program
+    devices = np.array(xla_compiler.devices)[list(mesh.device_ids)].reshape(mesh.mesh_shape)
     over = Mesh(devices, NAMES)
     shardings = [NamedSharding(over, PartitionSpec(*spec)) for spec in (before, after)]
     argument = jax.ShapeDtypeStruct((ROWS, WIDTH), np.float32, sharding=shardings[0])
-    theirs = tpu_compiler.jax(
+    theirs = xla_compiler.jax(
         lambda x: jax.lax.with_sharding_constraint(x * 2, shardings[1]), argument
     ).program
     assert exchanges(ours) == exchanges(theirs)
@@ -161,7 +161,7 @@ def exchanges(program: Optimized) -> tuple[list[Any], list[Any]]:
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # FSDPv2's own hook
 @pytest.mark.parametrize("across", ["data", "fsdp"])
 def test_fsdp_with_scalars(
-    topology: Topology, start_runtime: StartRuntime, tpu_compiler: TpuCompiler, across: str
+    topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler, across: str
 ) -> None:
     """A training step of FSDPv2 around 0-d parameters, over slices as data or as shards.
 
@@ -177,7 +177,7 @@ def test_fsdp_with_scalars(
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     parameters = list(model.parameters())
     assert any(parameter.dim() == 0 for parameter in parameters)
-    program = tpu_compiler.step(loss, *parameters).program
+    program = xla_compiler.step(loss, *parameters).program
     if topology.slices == 1:
         assert program.bytes_across == 0
     elif across == "data":
@@ -202,13 +202,13 @@ def fsdp_mesh(topology: Topology, across: str) -> xs.Mesh:
 def test_small_tensors_shard(
     topology: Topology,
     start_runtime: StartRuntime,
-    tpu_compiler: TpuCompiler,
+    xla_compiler: CaseCompiler,
     shape: tuple[int, ...],
 ) -> None:
     """A 0-d tensor has the empty spec; what does not divide is padded. The compiler takes both."""
     start_runtime(spmd=True)
     mesh = mesh_over(topology)
     spec = (NAMES, *(None,) * (len(shape) - 1)) if shape else ()
-    compiled = tpu_compiler.step(placed(shape, mesh, spec) * 3)
+    compiled = xla_compiler.step(placed(shape, mesh, spec) * 3)
     padded = math.ceil(shape[0] / topology.total) * math.prod(shape[1:]) if shape else 1
     assert compiled.memory.outputs >= 4 * padded

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from harness.lanes.aot.tpu_compiler import TpuCompiler
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.model.topology import Target, Topology
 from harness.oracles.torch_dtensor import Placement, Replicate, Shard, distribute_tensor
 from suites.shared.compiling import Step, as_one, compile_steps
@@ -77,10 +77,10 @@ def steps_of(
 
 
 @pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
-def test_tensor_parallel(xla_target: Target, tpu_compiler: TpuCompiler) -> None:
+def test_tensor_parallel(xla_target: Target, xla_compiler: CaseCompiler) -> None:
     """In each slice: the sum of activations is its chips' alone, and gradients cross once."""
     topology = xla_target.topology
-    steps = compile_steps(tpu_compiler, xla_target, lambda device: steps_of(topology, device))
+    steps = compile_steps(xla_compiler, xla_target, lambda device: steps_of(topology, device))
     forward, gradients = as_one(steps["forward"]), as_one(steps["gradients"])
     assert forward.bytes_across == 0, forward.transfers
     assert forward.collectives, "the sum over the chips is gone"
@@ -92,11 +92,11 @@ def test_tensor_parallel(xla_target: Target, tpu_compiler: TpuCompiler) -> None:
 
 
 @pytest.mark.topologies(*TWO_SLICES)
-def test_sum_over_slices_crosses(xla_target: Target, tpu_compiler: TpuCompiler) -> None:
+def test_sum_over_slices_crosses(xla_target: Target, xla_compiler: CaseCompiler) -> None:
     """The same on a transposed mesh: now each device sends its activations to the other slice."""
     topology = xla_target.topology
     steps = compile_steps(
-        tpu_compiler, xla_target, lambda device: steps_of(topology, device, transposed=True)
+        xla_compiler, xla_target, lambda device: steps_of(topology, device, transposed=True)
     )
     sent = as_one(steps["forward"]).bytes_across
     assert sent >= 4 * ROWS // topology.devices * WIDTH // topology.slices
@@ -105,7 +105,7 @@ def test_sum_over_slices_crosses(xla_target: Target, tpu_compiler: TpuCompiler) 
 @pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
 @pytest.mark.upstream("pytorch/xla#8522")
 @pytest.mark.parametrize("across", ["data", "fsdp"])
-def test_fully_shard(xla_target: Target, tpu_compiler: TpuCompiler, across: str) -> None:
+def test_fully_shard(xla_target: Target, xla_compiler: CaseCompiler, across: str) -> None:
     """A training step of FSDP2, over slices as data or as shards.
 
     Slices that hold replicas exchange gradients only; shards over slices must be gathered, too.
@@ -131,7 +131,7 @@ def test_fully_shard(xla_target: Target, tpu_compiler: TpuCompiler, across: str)
 
         return {"step": step}
 
-    program = as_one(compile_steps(tpu_compiler, xla_target, prepare)["step"])
+    program = as_one(compile_steps(xla_compiler, xla_target, prepare)["step"])
     assert "all-gather" in program.kinds
     if topology.slices == 1:
         assert program.bytes_across == 0

@@ -11,8 +11,8 @@ from support.project import Project
 
 from harness.diagnosis.frames import frames
 from harness.diagnosis.layers import LAYERS, classify, layer_of
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.lanes.aot.golden import Golden
-from harness.lanes.aot.tpu_compiler import TpuCompiler
 from harness.lanes.events import EventLog
 from harness.model import mismatch
 from harness.model.case import Case
@@ -173,7 +173,7 @@ def test_lanes_say_the_layer(tmp_path: Path) -> None:
     with pytest.raises(mismatch.DiscoveryError, match=r"^0 discoveries, expected 1"):
         EventLog(tmp_path / "none").expect_discoveries(1)
     case = Case("suites/sums/test_sums.py::test_sum", Target("tpu-aot", Topology(1, 4)))
-    compiler = TpuCompiler(case, Golden(tmp_path))
+    compiler = CaseCompiler(case, Golden(tmp_path))
     compiler._programs.append({})
     with pytest.raises(mismatch.CompilationError, match="has no golden compilation of test_sum"):
         compiler.compare()

@@ -1,25 +1,24 @@
-"""Compiles programs with libtpu."""
+"""Compiles programs with the compiler of a platform's vendor."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import chain
 from typing import Any
 
-from harness.lanes.aot import dump, libtpu
 from harness.lanes.aot.dump import OnChip
-from harness.lanes.aot.optimized import Optimized, read
+from harness.lanes.aot.optimized import Optimized
+from harness.lanes.aot.vendor import vendor_for
 from harness.lanes.hlo import DeviceAssignment, Module
 from harness.lanes.virtual.submitted import Submitted, sorted_options
 from harness.model.topology import Topology
-from harness.platforms.tpu import libtpu_file
 
 
 class RefusedError(Exception):
-    """libtpu does not compile the program; the message is its own."""
+    """The vendor's compiler refuses the program; the message is its own."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ class Compilation:
     """Result of compiling one program for one topology.
 
     ``flops`` are those of one device as XLA counts them in the optimized program, without what
-    kernels do; ``changed`` says what libtpu did not take as torch_xla had written it; ``on_chip``
-    is None where libtpu does not say it.
+    kernels do; ``changed`` says what the compiler did not take as torch_xla had written it;
+    ``on_chip`` is None where the compiler does not say it.
     """
 
     topology: Topology
@@ -60,11 +59,13 @@ def compile_stablehlo(module: bytes, topology: Topology, *, partitions: bool) ->
             shardings; or else a replica's.
 
     Raises:
-        RefusedError: libtpu does not compile it.
-        BadInputError: libtpu is missing or does not know the topology.
+        RefusedError: the compiler refuses it.
+        BadInputError: the compiler is missing or does not know the topology.
     """
-    devices = libtpu.devices(topology)
+    vendor = vendor_for(topology)
+    devices = vendor.devices(topology)
     options = _options(devices, partitions=partitions)
+    options.env_option_overrides = [*vendor.OPTIONS.items()]
     start = time.perf_counter()
     changed: tuple[str, ...] = ()
     try:
@@ -84,13 +85,15 @@ def compile_submitted(program: Submitted, topology: Topology) -> Compilation:
     slice from 0, in the order of the program's device assignment.
 
     Raises:
-        RefusedError: libtpu does not compile it; the first line ends with the program's name.
-        BadInputError: libtpu is missing or does not know the topology.
+        RefusedError: the compiler refuses it; the first line ends with the program's name.
+        BadInputError: the compiler is missing or does not know the topology.
     """
     from jaxlib import xla_client
 
-    every = libtpu.devices(topology)
+    vendor = vendor_for(topology)
+    every = vendor.devices(topology)
     options = xla_client.CompileOptions.ParseFromString(program.options)
+    options.env_option_overrides = [*options.env_option_overrides, *vendor.OPTIONS.items()]
     assignment = DeviceAssignment.FromString(options.device_assignment.serialize())
     parts = [[every[n] for n in part.replica_device_ids] for part in assignment.partitions]
     devices = [*zip(*parts, strict=True)]
@@ -105,16 +108,18 @@ def compile_submitted(program: Submitted, topology: Topology) -> Compilation:
 
 
 def compile_jax(lowered: Any, topology: Topology) -> Compilation:
-    """Compile what ``jax.jit(...).lower(...)`` returned for ``libtpu.devices(topology)``.
+    """Compile what ``jax.jit(...).lower(...)`` returned for the compiler's devices.
 
-    Raises RefusedError when libtpu does not compile it. Its first line ends with the versions if
-    this jax asks for another libtpu.
+    Raises RefusedError if it refuses the program. Its first line ends with the versions if this
+    jax asks for another compiler.
     """
+    vendor = vendor_for(topology)
     start = time.perf_counter()
     try:
-        executable = lowered.compile().runtime_executable()
+        compiled = lowered.compile(compiler_options=dict(vendor.OPTIONS))
+        executable = compiled.runtime_executable()
     except Exception as error:  # XlaRuntimeError's place changed with jaxlib
-        raise RefusedError(_noted(error, libtpu_file.not_asked_for())) from error
+        raise RefusedError(_noted(error, vendor.misfit())) from error
     return _compilation(topology, executable, time.perf_counter() - start)
 
 
@@ -132,7 +137,7 @@ def program_name(program: Submitted) -> str:
 
 
 def identity(program: Submitted) -> tuple[bytes | str, bytes]:
-    """Return what is equal for programs that are the same to libtpu.
+    """Return what is equal for programs that are the same to the compiler.
 
     They may come from other lines, and run on another chip where they run on one.
     """
@@ -178,7 +183,7 @@ def _compile(module: bytes, devices: Sequence[Any], options: Any) -> Any:
 
     client = devices[0].client
     try:
-        # Since jaxlib 0.8 a module, which it serialises for libtpu itself.
+        # Since jaxlib 0.8 a module, which it serialises itself.
         given = read_artifact(module) if __version_info__ >= (0, 8) else module
         if hasattr(xla_client._xla, "DeviceList"):
             try:
@@ -223,25 +228,33 @@ def _compilation(
 ) -> Compilation:
     (module, *_) = executable.hlo_modules()
     stats = executable.get_compiled_memory_stats()
-    program = read(module.as_serialized_hlo_module_proto(), topology.devices)
+    vendor = vendor_for(topology)
+    program = vendor.read(module.as_serialized_hlo_module_proto(), topology)
+    memory = Memory(
+        arguments=stats.argument_size_in_bytes,
+        outputs=stats.output_size_in_bytes - stats.alias_size_in_bytes,
+        temporaries=stats.temp_size_in_bytes,
+        code=stats.generated_code_size_in_bytes,
+    )
+    if 0 < (limit := vendor.memory(topology)) < sum(astuple(memory)):
+        raise RefusedError(
+            f"RESOURCE_EXHAUSTED: out of memory: {sum(astuple(memory))} bytes on a device, which "
+            f"has {limit}: arguments {memory.arguments}, outputs {memory.outputs}, temporaries "
+            f"{memory.temporaries} ({module.name})"
+        )
     return Compilation(
         topology=topology,
         program=program,
-        memory=Memory(
-            arguments=stats.argument_size_in_bytes,
-            outputs=stats.output_size_in_bytes - stats.alias_size_in_bytes,
-            temporaries=stats.temp_size_in_bytes,
-            code=stats.generated_code_size_in_bytes,
-        ),
+        memory=memory,
         flops=_flops(module, program.custom_calls),
         seconds=seconds,
-        on_chip=dump.read(program.kernel_names),
+        on_chip=vendor.on_chip(program),
         changed=changed,
     )
 
 
 def _flops(module: Any, custom_calls: int) -> int:
-    # libtpu's own answer, the executable's cost_analysis(), aborts the process without a TPU.
+    # libtpu's own count, the executable's cost_analysis(), aborts the process without a TPU.
     from jaxlib import xla_client
 
     counted = xla_client._xla.hlo_module_cost_analysis(_counter(), module).get("flops", 0)

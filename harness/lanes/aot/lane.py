@@ -1,56 +1,62 @@
-"""Lane ``tpu-aot``: programs that frameworks make on a virtual TPU, compiled by libtpu."""
+"""Lanes ``tpu-aot``, ``gpu-aot``: programs that frameworks make on virtual devices, compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from harness.lanes.aot import libtpu
+from harness.errors import BadInputError
 from harness.lanes.aot.compilation_record import EVENT, LEFT, REFUSED, facts
+from harness.lanes.aot.vendor import vendor_of
 from harness.lanes.events import Events
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual.kept_programs import VARIABLE as KEPT_VARIABLE
 from harness.lanes.virtual.lane import VirtualLane
 from harness.model.topology import Topology
-from harness.platforms.tpu.libtpu_file import library
+from harness.platforms import Platform
+from harness.platforms.tpu import TPU
 
 
-class TpuAotLane(VirtualLane):
-    """A virtual TPU that frameworks trace or run on, and libtpu's compiler for its topology."""
+class AotLane(VirtualLane):
+    """Virtual devices that frameworks trace or run on, and the vendor's compiler for them."""
 
     compiles_only = True
-    needs = ("libtpu", "jaxlib")
-    default_topology = Topology.parse("2xv6e:2x2")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.name = "tpu-aot"
+    def __init__(self, platform: Platform = TPU) -> None:
+        super().__init__(platform)
+        self.name = f"{platform.name}-aot"
+        self.vendor = vendor_of(platform)
+        self.needs = self.vendor.NEEDS
+        self.default_topology = Topology.parse(self.vendor.DEFAULT)
 
     def check(self, topology: Topology) -> None:
-        libtpu.check(topology)
+        if not topology.generation:
+            raise BadInputError(
+                f"topology {topology}: lane {self.name} compiles for a generation: expected it in "
+                f"front of the size, as {self.default_topology.slice} or {self.default_topology}"
+            )
         super().check(topology)
+        self.vendor.check(topology)
 
     def missing(self) -> str:
-        if not library():
-            return "libtpu is not installed"
-        return "" if find_spec("jaxlib") else "jaxlib is not installed, which hands libtpu programs"
+        return self.vendor.missing()
 
     def preload(self) -> None:
-        from harness.lanes.aot import tpu_compiler  # noqa: F401 - once for all cases
+        from harness.lanes.aot import case_compiler  # noqa: F401 - once for all cases
 
         super().preload()
-        libtpu.preload()
+        self.vendor.preload()
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
         own = {STAND_IN_VARIABLE: "1", KEPT_VARIABLE: None}
-        return {**libtpu.ENVIRONMENT, **super().environment(topology), **own}
+        return {**self.vendor.ENVIRONMENT, **super().environment(topology), **own}
 
     def unproven(self, process: Events, case: Events) -> str:
         if left := {process for e in case.of(LEFT) for process in e.facts["processes"]}:
-            return f"what {len(left)} of its processes submitted was not compiled with libtpu"
+            submitted = f"what {len(left)} of its processes submitted"
+            return f"{submitted} was not compiled with {self.vendor.NAME}"
         # A test may run what an earlier one of its process has submitted.
         compiled = process.of(EVENT) or case.of(EVENT) or case.of(REFUSED)
-        return "" if compiled else "it compiled nothing with libtpu"
+        return "" if compiled else f"it compiled nothing with {self.vendor.NAME}"
 
     def facts(self, events: Events) -> Mapping[str, str]:
         return facts(events)

@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
-from harness.lanes.aot import dump
-from harness.model.topology import Topology, check_slice
+from harness.lanes.aot import dump, optimized
+from harness.lanes.aot.optimized import Optimized
+from harness.model.topology import Topology
 from harness.model.versions import installed
-from harness.platforms.tpu import TPU
+from harness.platforms.tpu import libtpu_file
 from harness.platforms.tpu.libtpu_file import library
 
-_NAME = "libtpu_aot"  # under which jaxlib keeps it: "tpu" is the virtual TPU
+NAME = "libtpu"
+NEEDS = ("libtpu", "jaxlib")
+DEFAULT = "2xv6e:2x2"
+OPTIONS: Mapping[str, str] = {}
+_REGISTERED = "libtpu_aot"  # under which jaxlib keeps it: "tpu" is the virtual TPU
 # Read when libtpu is initialised. It would take a lock file that only one process of the machine
 # can have, ask the metadata server of a TPU machine who it is, and write logs to /tmp.
 ENVIRONMENT: Mapping[str, str] = {
@@ -29,6 +34,13 @@ ENVIRONMENT: Mapping[str, str] = {
     "TPU_WORKER_ID": "0",
     "TPU_ACCELERATOR_TYPE": "v6e-4",
 }
+
+
+def missing() -> str:
+    """Return which package is missing; "" if none is."""
+    if not library():
+        return "libtpu is not installed"
+    return "" if find_spec("jaxlib") else "jaxlib is not installed, which hands libtpu programs"
 
 
 def library_path() -> Path:
@@ -69,9 +81,9 @@ def _plugin() -> Any:
     from jaxlib import xla_client
 
     with dump.dumping():
-        plugin = xla_client.load_pjrt_plugin_dynamically(_NAME, str(library_path()))
-        if not xla_client.pjrt_plugin_initialized(_NAME):
-            xla_client.initialize_pjrt_plugin(_NAME)
+        plugin = xla_client.load_pjrt_plugin_dynamically(_REGISTERED, str(library_path()))
+        if not xla_client.pjrt_plugin_initialized(_REGISTERED):
+            xla_client.initialize_pjrt_plugin(_REGISTERED)
     return plugin
 
 
@@ -108,10 +120,26 @@ def devices(topology: Topology) -> Sequence[Any]:
 
 
 def check(topology: Topology) -> None:
-    """Raise BadInputError, with near matches, for a slice that no libtpu knows. Loads nothing."""
-    if not topology.generation:
-        raise BadInputError(
-            f"topology {topology}: lane tpu-aot compiles for a generation: expected it in front "
-            f"of the chips, as v6e:{topology.chips} or 2xv6e:2x2"
-        )
-    check_slice(topology, TPU)
+    """Accept every slice that exists: what libtpu knows it says when it is loaded."""
+    del topology
+
+
+def memory(topology: Topology) -> int:
+    """Return 0: libtpu itself refuses a program that needs more than a chip has."""
+    del topology
+    return 0
+
+
+def read(module: bytes, topology: Topology) -> Optimized:
+    """Return the facts of an optimized program, of which libtpu makes one for each slice."""
+    return optimized.read(module, topology.devices)
+
+
+def on_chip(program: Optimized) -> dump.OnChip | None:
+    """Return what the kernels of the program compiled last use; None if libtpu does not say it."""
+    return dump.read(program.kernel_names)
+
+
+def misfit() -> str:
+    """Return jax's requirement if it asks for another libtpu, or ""."""
+    return libtpu_file.not_asked_for()

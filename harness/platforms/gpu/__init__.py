@@ -5,10 +5,14 @@ A slice is what NVLink connects: a node, or a rack of them.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from harness.platforms.description import Generation, Hardware, LaunchVariables, Platform
 from harness.platforms.gpu import machine, on_import
 from harness.platforms.gpu.generations import GENERATIONS
 
+# What XLA's compiler is told of each generation's GPU; where it was read is said in each file.
+TARGETS = Path(__file__).with_name("targets")
 # No launcher of GPU jobs says these: the harness's own jobs do. Others, such as Slurm's, are read
 # by JAX, which hands the plugin the number of its process.
 LAUNCH = LaunchVariables(
@@ -48,6 +52,7 @@ GPU = Platform(
     loading={"PJRT_NAMES_AND_LIBRARY_PATHS": "cuda:{plugin}"},
     launch=LAUNCH,
     version=lambda *_: "cuda 12090",
+    compiler="harness.lanes.aot.cuda",
     on_import={"jax._src.hardware_utils": on_import.show_gpu},
     hardware=Hardware(
         topology=machine.topology,

@@ -46,6 +46,7 @@ TPU = Platform(
     loading={"TPU_LIBRARY_PATH": "{plugin}"},
     launch=variables.LAUNCH,
     version=_version,
+    compiler="harness.lanes.aot.libtpu",
     environment=variables.environment,
     process_environment=variables.process_environment,
     on_import={

@@ -32,18 +32,18 @@ def replicated(dtype=None):
     return torch.ones(64, 128, dtype=dtype).to(devices[0])
 """
 SUM = """
-def test_{name}(start_runtime, tpu_compiler):
+def test_{name}(start_runtime, xla_compiler):
     start_runtime(spmd=True)
-    program = tpu_compiler.step(sharded_sum()).program
+    program = xla_compiler.step(sharded_sum()).program
     assert program.kinds_across == {{"ALL_REDUCE": 1}}
 """
 COLLECTIVE = """
-def test_{name}(start_runtime, tpu_compiler):
+def test_{name}(start_runtime, xla_compiler):
     start_runtime(spmd=False)
     import torch, torch_xla.core.xla_model as xm
     x = replicated()
     result = {expression}
-    tpu_compiler.step(*(result if isinstance(result, list) else [result]))
+    xla_compiler.step(*(result if isinstance(result, list) else [result]))
 """
 # The right program and the planted fault.
 FAULTS = {
@@ -57,11 +57,11 @@ FAULTS = {
     ),
 }
 REFUSED = """
-def test_refused(start_runtime, tpu_compiler):
+def test_refused(start_runtime, xla_compiler):
     start_runtime(spmd=False)
     import torch, torch_xla.core.xla_model as xm
     x = replicated(torch.int64)
-    tpu_compiler.step(xm.all_reduce("max", x, groups=[list(range(8))]))
+    xla_compiler.step(xm.all_reduce("max", x, groups=[list(range(8))]))
 """
 # What is written into the golden file of a case, and what the run says of it then.
 EDITS = {
@@ -298,8 +298,8 @@ def test_libtpu_writes_no_log() -> None:
 
 
 def test_a_virtual_tpus_fixture_wants_its_lane(project: Project) -> None:
-    project.write("test_inner.py", "@pytest.mark.lanes('cpu')\ndef test_it(tpu_compiler): pass")
-    assert project.run().shows("tpu_compiler: lane cpu compiles for no TPU")
+    project.write("test_inner.py", "@pytest.mark.lanes('cpu')\ndef test_it(xla_compiler): pass")
+    assert project.run().shows("xla_compiler: lane cpu compiles for no TPU")
 
 
 def test_every_golden_compilation_has_its_case() -> None:
@@ -331,9 +331,9 @@ FRAMEWORK = """
 @pytest.mark.lanes("tpu-aot")
 @pytest.mark.frameworks("jax")
 @pytest.mark.topologies("v6e:1x1")
-def test_{name}(tpu_compiler):
+def test_{name}(xla_compiler):
     import jax
-    tpu_compiler.jax(lambda x: x + 1, jax.ShapeDtypeStruct((8, 128), "float32"))
+    xla_compiler.jax(lambda x: x + 1, jax.ShapeDtypeStruct((8, 128), "float32"))
 """
 
 

@@ -33,17 +33,17 @@ def summed_over_pairs(devices):
     pytest.param([0, 2, 1, 3, 4, 6, 5, 7], id="inside"),
     pytest.param([0, 1, 2, 3, 4, 5, 6, 7], id="neighbours"),
 ])
-def test_assignment(tpu_compiler, order):
+def test_assignment(xla_compiler, order):
     import jax
     total, sharding = summed_over_pairs([jax.devices()[number] for number in order])
     x = jax.block_until_ready(jax.device_put(np.ones((8, 256), np.float32), sharding))
     with recording() as ran:
         (submitted,) = ran(lambda: jax.block_until_ready(total(x)))
-    found = tpu_compiler.submitted(submitted).program
+    found = xla_compiler.submitted(submitted).program
     # JAX's own way to libtpu, for devices in the same order.
-    total, sharding = summed_over_pairs([tpu_compiler.devices[number] for number in order])
+    total, sharding = summed_over_pairs([xla_compiler.devices[number] for number in order])
     abstract = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-    assert found == tpu_compiler.jax(total, abstract).program
+    assert found == xla_compiler.jax(total, abstract).program
     pairs = {tuple(sorted(pair)) for pair in zip(order[::2], order[1::2])}
     if 4 in order[:2]:
         assert not found.collectives
@@ -75,7 +75,7 @@ def test_compiled_before():
 
 @aot
 @both_slices
-def test_refused_by_the_cpu(tpu_compiler):
+def test_refused_by_the_cpu(xla_compiler):
     import jax
     def attempt():
         with pytest.raises(Exception, match="xla_no_such"):
@@ -83,14 +83,14 @@ def test_refused_by_the_cpu(tpu_compiler):
     with recording() as ran:
         (submitted,) = ran(attempt)
     with pytest.raises(RefusedError, match="xla_no_such"):
-        tpu_compiler.submitted(submitted)
+        xla_compiler.submitted(submitted)
 
 @aot
 @pytest.mark.deadline(150)
 @pytest.mark.topologies("v6e:2x2@chip")
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("asked", ["pairs", "all"])
-def test_ranks(tpu_compiler, asked):
+def test_ranks(xla_compiler, asked):
     import torch, torch_xla, torch_xla.core.xla_model as xm
     from harness.job.ranks import run_ranks
 
@@ -106,9 +106,9 @@ def test_ranks(tpu_compiler, asked):
         with recording() as ran:
             return ran(step)
 
-    ranks = run_ranks(rank, tpu_compiler.topology, deadline=100)
+    ranks = run_ranks(rank, xla_compiler.topology, deadline=100)
     assert [len(programs) for programs in ranks] == [1] * 4
-    compiled = tpu_compiler.submitted(ranks[0][0])
+    compiled = xla_compiler.submitted(ranks[0][0])
     assert {c.groups for c in compiled.program.collectives} == {((0, 1), (2, 3))}
 """
 

@@ -1,4 +1,4 @@
-"""The fixture ``tpu_compiler``, with which cases of lane ``tpu-aot`` compile programs."""
+"""The fixture ``xla_compiler``, with which cases of lanes that only compile do so."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.lanes import events
-from harness.lanes.aot import compiler, libtpu
+from harness.lanes.aot import compiler
 from harness.lanes.aot.compilation_record import EVENT, LEFT, REFUSED, Summary, summary
 from harness.lanes.aot.compiler import Compilation, identity
 from harness.lanes.aot.golden import Golden
 from harness.lanes.aot.results import check_results, is_comparable
+from harness.lanes.aot.vendor import vendor_for
 from harness.lanes.events import EventLog
 from harness.lanes.virtual.kept_programs import keeping, kept_in, not_kept
 from harness.lanes.virtual.stand_in import NOT_RUN
@@ -23,8 +24,8 @@ from harness.model.mismatch import CompilationError
 from harness.model.topology import Topology
 
 
-class TpuCompiler:
-    """libtpu's compiler for the case's topology; everything that it compiles is recorded."""
+class CaseCompiler:
+    """Compiler for the case's topology; everything that it compiles is recorded."""
 
     def __init__(self, case: Case, golden: Golden | None) -> None:
         self._case, self._golden = case, golden
@@ -38,7 +39,7 @@ class TpuCompiler:
     @property
     def devices(self) -> Sequence[Any]:
         """The topology's devices, for a JAX mesh; nothing can be put on them."""
-        return libtpu.devices(self.topology)
+        return vendor_for(self.topology).devices(self.topology)
 
     def step(self, *outputs: Any) -> Compilation:
         """Compile the program that torch_xla would run now to compute lazy tensors; don't run it.
@@ -57,9 +58,9 @@ class TpuCompiler:
         return self._record(compiled)
 
     def submitted(self, program: Submitted) -> Compilation:
-        """Compile a program as a process submitted it on the virtual TPU; RefusedError.
+        """Compile a program as a process submitted it on the virtual devices; RefusedError.
 
-        Call it only after the last process is forked: libtpu starts threads here.
+        Call it only after the last process is forked: the compiler starts threads here.
         """
         with _refusals_recorded():
             compiled = compiler.compile_submitted(program, self.topology)
@@ -90,12 +91,12 @@ class TpuCompiler:
 
 
 @contextmanager
-def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
+def compiling_what_is_submitted(compiler: CaseCompiler) -> Iterator[None]:
     """Compile each program that the test submits within it, at the end if nothing failed.
 
-    That is this process, and those that it starts. What is the same to libtpu is compiled once: a
-    test of gradients by differences traces one function hundreds of times. What the virtual TPU
-    can't run is compiled as well. Raises RefusedError at the first that libtpu does not compile,
+    That is this process, and those that it starts. What is the same to the compiler is compiled
+    once: a test of gradients by differences traces one function hundreds of times. What the virtual
+    devices can't run is compiled as well. Raises RefusedError at the first that is refused,
     CompilationError at the first whose results have other dimensions than here. Processes of which
     programs are missing are noted.
     """
@@ -122,15 +123,15 @@ def compiling_what_is_submitted(compiler: TpuCompiler) -> Iterator[None]:
         compile_all()
 
 
-def _compile_each(compiler: TpuCompiler, programs: Sequence[tuple[Submitted, bytes]]) -> None:
+def _compile_each(compiler: CaseCompiler, programs: Sequence[tuple[Submitted, bytes]]) -> None:
     for program, compiled_here in programs:
-        by_libtpu = compiler.submitted(program).program
+        compiled = compiler.submitted(program).program
         if compiled_here:
-            check_results(program, by_libtpu.results, compiled_here)
+            check_results(program, compiled.results, compiled_here)
 
 
 def _distinct(programs: Sequence[tuple[Submitted, bytes]]) -> list[tuple[Submitted, bytes]]:
-    """Return the programs without those that are the same to libtpu as an earlier one."""
+    """Return the programs without those that are the same to the compiler as an earlier one."""
     first: dict[object, tuple[Submitted, bytes]] = {}
     for program, compiled_here in programs:
         first.setdefault(identity(program), (program, compiled_here))
@@ -142,6 +143,6 @@ def _refusals_recorded() -> Iterator[None]:
     """Record that a program was not compiled: a case may expect that, and it is evidence too."""
     try:
         yield
-    except Exception as refused:  # JAX, too, refuses what no TPU could run, when it lowers it
+    except Exception as refused:  # JAX, too, refuses what no device could run, when it lowers it
         events.write(REFUSED, {"error": type(refused).__name__})
         raise

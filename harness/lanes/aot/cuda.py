@@ -1,0 +1,168 @@
+"""Loads JAX's CUDA plugin beside the virtual GPUs of this process; it needs no GPU and no driver.
+
+What it compiles for is a target configuration, as
+https://github.com/openxla/xla/blob/main/xla/stream_executor/device_description.proto describes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadInputError
+from harness.lanes.aot import optimized
+from harness.lanes.aot.optimized import Optimized
+from harness.model.topology import Topology
+from harness.model.versions import ABSENT, installed
+from harness.platforms import generation_named
+from harness.platforms.gpu import TARGETS
+
+NAME = "the CUDA plugin"
+NEEDS = ("jaxlib", "jax-cuda12-plugin|jax-cuda13-plugin", "jax-cuda12-pjrt|jax-cuda13-pjrt")
+DEFAULT = "2xh100:4"
+# Not JAX_SKIP_CUDA_CONSTRAINTS_CHECK: JAX would register the plugin in the virtual GPUs' place.
+ENVIRONMENT: Mapping[str, str] = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+# Without a card nothing can be measured, and with one other kernels win on each.
+OPTIONS: Mapping[str, str] = {"xla_gpu_autotune_level": "0"}
+_REGISTERED = "cuda_aot"  # under which jaxlib keeps it: "cuda" are the virtual GPUs
+_GENERATIONS = ("12", "13")
+_FIELD = re.compile(r"^  \w+(?:: .*\n| \{\n(?:    .*\n)*  \}\n)", re.MULTILINE)
+_MEMORY = re.compile(r"^  device_memory_size: (\d+)$", re.MULTILINE)
+
+
+def missing() -> str:
+    """Return that no CUDA plugin is installed; "" if there is one."""
+    if not _plugins():
+        return "no CUDA plugin is installed: expected jax-cuda12-plugin or jax-cuda13-plugin"
+    return "" if find_spec("jaxlib") else "jaxlib is not installed, which hands the plugin programs"
+
+
+def check(topology: Topology) -> None:
+    """Raise BadInputError for a GPU without a target configuration."""
+    _target(topology)
+
+
+@cache
+def preload() -> None:
+    """Check that the plugin, its library and jaxlib are of one version.
+
+    The library starts threads when it is mapped, so that this is left to each case.
+    """
+    if why := missing():
+        raise BadInputError(f"lane gpu-aot: {why}")
+    if len(plugins := _plugins()) > 1:
+        both = " and ".join(f"{name} {installed(name)}" for name in plugins)
+        raise BadInputError(f"lane gpu-aot: {both} are installed: expected one of them")
+    (plugin,) = plugins
+    pjrt, jaxlib = plugin.replace("plugin", "pjrt"), installed("jaxlib")
+    for name in (plugin, pjrt):
+        if installed(name) != jaxlib:
+            raise BadInputError(
+                f"lane gpu-aot: {name} is {installed(name)}, expected {jaxlib}, as jaxlib is"
+            )
+    _library()
+
+
+def _plugins() -> list[str]:
+    names = [f"jax-cuda{generation}-plugin" for generation in _GENERATIONS]
+    return [name for name in names if installed(name) != ABSENT]
+
+
+def _library() -> Path:
+    spec = find_spec("jax_plugins")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for library in sorted(Path(folder).glob("xla_cuda*/xla_cuda_plugin.so")):
+            return library
+    raise BadInputError("lane gpu-aot: jax_plugins/xla_cuda*/xla_cuda_plugin.so is missing")
+
+
+@cache
+def _plugin() -> Any:
+    """Return the plugin's PJRT API, initialised in this process, which has threads from then on."""
+    from jaxlib import xla_client
+
+    plugin = xla_client.load_pjrt_plugin_dynamically(_REGISTERED, str(_library()))
+    if not xla_client.pjrt_plugin_initialized(_REGISTERED):
+        xla_client.initialize_pjrt_plugin(_REGISTERED)
+    return plugin
+
+
+@cache
+def devices(topology: Topology) -> Sequence[Any]:
+    """Return the devices of a topology to compile for, node by node; BadInputError."""
+    preload()
+    target, shape = _target(topology), _shape(topology)
+    try:
+        try:
+            description = _described(shape, target)
+        except Exception:  # an older version does not know all of the fields
+            description = _described(shape, _readable(target))
+        compile_only = description._make_compile_only_devices()
+    except Exception as error:
+        raise BadInputError(f"topology {topology}: {NAME} refuses it: {error}") from error
+    return sorted(compile_only, key=lambda device: device.id)
+
+
+def _shape(topology: Topology) -> str:
+    """Return the topology as XLA writes it: NVLink domains, nodes of each, GPUs of a node."""
+    nodes = generation_named(topology.generation).hosts(topology.devices)
+    return f"{topology.slices}x{nodes}x{topology.devices // nodes}"
+
+
+def _described(shape: str, target: str) -> Any:
+    from jaxlib import xla_client
+
+    options = {"topology": shape, "target_config": target}
+    return xla_client.make_c_api_device_topology(_plugin(), "", **options)
+
+
+def _readable(target: str) -> str:
+    """Return the configuration with those fields only that the installed version knows."""
+
+    def is_known(field: re.Match[str]) -> str:
+        try:
+            _described("1x1x1", f"gpu_device_info {{\n{field[0]}}}\n")
+        except Exception:  # XlaRuntimeError's place changed with jaxlib
+            return ""
+        return field[0]
+
+    info, end, rest = target.partition("\n}\n")
+    return _FIELD.sub(is_known, f"{info}\n") + end.removeprefix("\n") + rest
+
+
+@cache
+def _target(topology: Topology) -> str:
+    path = TARGETS / f"{topology.generation}.txtpb"
+    try:
+        return path.read_text()
+    except OSError as error:
+        known = ", ".join(sorted(file.stem for file in TARGETS.glob("*.txtpb")))
+        raise BadInputError(
+            f"topology {topology}: no target configuration for {topology.generation}: expected "
+            f"{path}; there is one for {known}"
+        ) from error
+
+
+def memory(topology: Topology) -> int:
+    """Return the bytes of a GPU."""
+    size = _MEMORY.search(_target(topology))
+    return int(size[1]) if size else 0
+
+
+def read(module: bytes, topology: Topology) -> Optimized:
+    """Return the facts of an optimized program, which is one for all devices."""
+    return optimized.read(module, topology.devices)
+
+
+def on_chip(program: Optimized) -> None:
+    """Return nothing: the plugin does not say what a kernel uses."""
+    del program
+
+
+def misfit() -> str:
+    """Return nothing: :func:`preload` has compared the versions."""
+    return ""
