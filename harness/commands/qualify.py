@@ -191,7 +191,7 @@ def _qualification(options: argparse.Namespace) -> tuple[Qualification, list[str
     ran = [stack for stack in stacks if stack]
     cells = cells_of(ran, options, options.reports, once=once)
     compiler = lane_named(COMPILED)
-    has_it = all(has_needed(stack.pins, compiler) for stack in ran)
+    has_it = all(has_needed(stack.packages, compiler) for stack in ran)
     if once and has_it and can_have(options.arguments, compiler):
         options.lanes = COMPILED
         cells += cells_of(ran, options, options.reports)

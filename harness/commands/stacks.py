@@ -13,6 +13,7 @@ from harness.commands.parsers import add_folder, add_json
 from harness.errors import BadInputError
 from harness.printable import folded
 from harness.stacks import constraints, doctor, wheels
+from harness.stacks.check import Check
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
@@ -53,7 +54,7 @@ def _list(options: argparse.Namespace) -> int:
         pins = (stack.pins.get(name, "-").removeprefix("==") for name in _SHOWN)
         installed = environments.existing(stack) is not None
         rows.append((stack.name, stack.python, *pins, "yes" if installed else "-"))
-        own = {"name": stack.name, "python": stack.python, "pins": dict(stack.pins)}
+        own = {"name": stack.name, "python": stack.python, "pins": dict(stack.packages)}
         data.append({**own, "installed": installed})
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -75,8 +76,8 @@ def _described(stack: Stack, environments: Environments) -> Iterable[str]:
     yield stack.name
     yield from folded(stack.note, 78, "  ", "  ")
     yield f"  {'python':<12}{stack.python}"
-    for name, pin in stack.pins.items():
-        yield f"  {name:<12}{pin}"
+    for name, pin in stack.packages.items():
+        yield f"  {name:<12} {pin}" if len(name) > 11 else f"  {name:<12}{pin}"
     wheels = [*map(str, stack.folders), *([] if stack.index is False else ["the index"])]
     yield f"  {'wheels':<12}{', '.join(wheels)}"
     path = constraints.path_of(stack, environments.cache)
@@ -150,7 +151,7 @@ def _doctor(options: argparse.Namespace) -> int:
     return int(any(check["remedy"] and check["needed"] for check in data))
 
 
-def _line(check: doctor.Check, indent: str = "") -> Iterable[str]:
+def _line(check: Check, indent: str = "") -> Iterable[str]:
     mark = "ok     " if not check.remedy else "MISSING" if check.needed else "note   "
     yield f"{indent}  {mark} {check.subject:<18}{check.value}"
     if check.remedy:

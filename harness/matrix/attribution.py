@@ -19,6 +19,7 @@ class Component:
 
 
 PYTHON = Component("python", ())
+CUDA = Component("cuda", ())
 
 
 class Swap(StrEnum):
@@ -42,13 +43,16 @@ def differing(base: Stack, candidate: Stack) -> list[Component]:
         for group in groups
         if any(base.pins.get(pin) != candidate.pins.get(pin) for pin in group.pins)
     ]
-    return [*components, PYTHON] if base.python != candidate.python else components
+    components += [PYTHON] if base.python != candidate.python else []
+    return [*components, CUDA] if base.cuda != candidate.cuda else components
 
 
 def swapped(stack: Stack, other: Stack, component: Component) -> Stack:
     """``stack`` with the other's component."""
     if component == PYTHON:
         return stack.swap({}, python=other.python)
+    if component == CUDA:  # the plugin's version stays that of jaxlib
+        return stack.swap({}, cuda=other.cuda)
     return stack.swap({pin: other.pins.get(pin) for pin in component.pins})
 
 

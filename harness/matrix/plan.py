@@ -46,4 +46,4 @@ def cells(stack: Stack, lanes: Iterable[str], count: int) -> list[Planned]:
 
 def _possible(stack: Stack, lanes: Sequence[str]) -> list[str]:
     """Without those that nothing of the stack could run: a stack may lack what a lane needs."""
-    return [lane for lane in lanes if has_needed(stack.pins, lane_named(lane))]
+    return [lane for lane in lanes if has_needed(stack.packages, lane_named(lane))]

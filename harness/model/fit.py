@@ -1,4 +1,4 @@
-"""Check, without importing anything, that TorchTPU can be loaded and can start a job here.
+"""Check, without importing anything, that frameworks and plugins can be loaded here.
 
 torch_xla and JAX are left out: nightly wheels of theirs name other versions than they run with.
 """
@@ -17,13 +17,16 @@ from packaging.utils import canonicalize_name
 
 from harness.model.topology import Topology
 from harness.model.versions import ABSENT, COMPONENTS, stack_versions
+from harness.platforms.gpu import packages
 from harness.platforms.tpu import TPU
 
 LAUNCHER = "set_tpu_launch_env"
 
 
 def unfit_here() -> str:
-    """Return what the installed torch_tpu lacks, as a sentence, or "" if nothing."""
+    """Return what torch_tpu lacks, or which CUDA plugin is the wrong one, or "" if nothing."""
+    if unfit := packages.unfit({n: v for n, v in stack_versions().items() if v != ABSENT}):
+        return unfit
     try:
         own = distribution("torch_tpu")
     except PackageNotFoundError:

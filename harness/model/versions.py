@@ -8,15 +8,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from harness.frameworks import FRAMEWORKS
+from harness.platforms import PLATFORMS
 
 ABSENT = "not installed"
-# libtpu is no framework's: torch_xla and JAX both load it.
-_SHARED = ("libtpu",)
 # What every history has a column for, and so the same on every machine. The versions of a framework
 # that another package adds are properties of each case.
 COMPONENTS = (
     *dict.fromkeys(package for own in FRAMEWORKS.own() for package in own.packages),
-    *_SHARED,
+    *(package for own in PLATFORMS.own() for package in own.packages),
 )
 
 

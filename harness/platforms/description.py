@@ -211,6 +211,8 @@ class Platform:
         on_import: what makes frameworks find the devices, by the module that it is called with once
             that is imported.
         hardware: real devices, if there is a lane for them.
+        packages: the distributions of the vendor's plugin, which belong to no framework:
+            torch_xla and JAX both load it.
     """
 
     name: str
@@ -229,6 +231,7 @@ class Platform:
     process_environment: Callable[[JobLayout, int, Sequence[str]], Mapping[str, str]] = _nothing
     on_import: Mapping[str, Callable[[Any], None]] | None = None
     hardware: Hardware | None = None
+    packages: tuple[str, ...] = ()
 
     def generation(self, name: str) -> Generation:
         """Return the generation of that name, or the default one for ""; raises BadInputError."""

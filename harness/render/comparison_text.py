@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from harness.diagnosis.signature import headline
+from harness.model.versions import ABSENT
 from harness.printable import printable
 from harness.render.terminal_lines import WIDTH, heading, title, wrapped
 from harness.verdicts.allow import Allowed
@@ -102,9 +103,11 @@ def _cells(area: str, cells: Sequence[str], widths: Sequence[int]) -> str:
 def _versions(comparison: Comparison) -> Iterator[str]:
     yield title("stacks, * where they differ")
     rows = [("", comparison.base.name, comparison.candidate.name), *versions(comparison)]
+    first = max(15, *(len(name) + 1 for name, _, _ in rows))
+    other = (WIDTH - 3 - first) // 2
     for name, was, is_ in rows:
         mark = "*" if name and was != is_ else " "
-        yield f"{mark} {name[:14]:<15}{was[:30]:<31}{is_[:30]}".rstrip()
+        yield f"{mark} {name:<{first}}{was[: other - 1]:<{other}}{is_[: other - 1]}".rstrip()
 
 
 def counts(comparison: Comparison) -> str:
@@ -150,11 +153,13 @@ def rested(comparison: Comparison) -> str:
 
 
 def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Yield each component with its version and wheel on the base and on the candidate."""
+    """Yield each component that either has, with both versions and wheels."""
     base, candidate = comparison.base, comparison.candidate
     names = (*base.versions, *candidate.versions, *base.wheels, *candidate.wheels)
     for name in dict.fromkeys(names):
-        yield name, _version(base, name), _version(candidate, name)
+        was, is_ = _version(base, name), _version(candidate, name)
+        if {was, is_} != {ABSENT}:
+            yield name, was, is_
 
 
 def _version(side: Side, name: str) -> str:

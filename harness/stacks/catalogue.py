@@ -66,8 +66,9 @@ class Catalogue:
         swaps = dict(_SWAP.findall(text[len(name) :]))
         if not swaps:
             return stack
-        python = swaps.pop("python", None)
-        swapped = stack.swap(_swapped(stack, swaps), python)
+        python, cuda = swaps.pop("python", None), swaps.pop("cuda", None)
+        cuda = "" if cuda == "none" else cuda
+        swapped = stack.swap(_swapped(stack, swaps), python, cuda)
         swapped.check()  # a bad pin is said now
         return swapped
 
@@ -76,11 +77,12 @@ class Catalogue:
 
         Stacks that extend another one, and those of a framework that one of the ends does not have,
         are only included as ends. If the ends differ in torch alone, which torch_tpu allows, so do
-        the stacks between them. Between two stacks of JAX are all other JAX stacks.
+        the stacks between them. Between two stacks of JAX are all other JAX stacks of the same CUDA
+        as the later one.
         """
         low, high = sorted([self.find(name), self.find(other)], key=lambda s: s.order)
         if low.framework == high.framework == "jax":
-            known = [stack for stack in self.every if stack.framework == "jax"]
+            known = [s for s in self.every if s.framework == "jax" and s.cuda == high.cuda]
             return [low, *(s for s in known if low.version < s.version < high.version), high]
         if low.framework == high.framework == "torch_tpu" and _but_torch(low) == _but_torch(high):
             known = [stack for stack in self.every if _but_torch(stack) == _but_torch(low)]
@@ -177,7 +179,7 @@ def versions_of(stack: Stack) -> dict[str, str]:
     path = stack.where.with_suffix(".txt") if stack.where else None
     resolved = constraints.read(path) if path and path.exists() else {}
     versions = {name: resolved.get(canonicalize_name(name), "") for name in COMPONENTS}
-    pinned = {name: stack.pins.get(name, ABSENT) for name in COMPONENTS}
+    pinned = {name: stack.packages.get(name, ABSENT) for name in COMPONENTS}
     return {"python": stack.python} | {name: versions[name] or pinned[name] for name in COMPONENTS}
 
 
@@ -187,7 +189,7 @@ def _but_torch(stack: Stack) -> tuple[str, dict[str, str]]:
 
 def _swapped(stack: Stack, swaps: Mapping[str, str]) -> dict[str, str | None]:
     """Return the pins to set, including those that go together."""
-    known = {canonicalize_name(pin): pin for pin in (*stack.pins, *sum(TOGETHER, ()))}
+    known = {canonicalize_name(pin): pin for pin in (*stack.packages, *sum(TOGETHER, ()))}
     pins: dict[str, str | None] = {}
     groups = together(stack)
     for name, text in swaps.items():

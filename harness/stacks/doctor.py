@@ -8,7 +8,6 @@ import platform
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
@@ -22,22 +21,13 @@ from harness.errors import BadInputError
 from harness.lanes.virtual import library
 from harness.model.fit import unmet
 from harness.platforms.tpu import libtpu_file
-from harness.stacks import uv
+from harness.stacks import gpu_checks, uv
+from harness.stacks.check import Check
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
 _GB = 1e9
 _UNSURE = timedelta(days=7)  # after the day from which jax takes libtpu to be new enough
-
-
-@dataclass(frozen=True)
-class Check:
-    """Result of one check; ``remedy`` is how to get what is missing, "" if nothing is."""
-
-    subject: str
-    value: str
-    remedy: str = ""
-    needed: bool = True  # False: only some lanes or stacks want it
 
 
 def machine(stacks: Sequence[Stack], environments: Environments) -> Iterator[Check]:
@@ -48,6 +38,7 @@ def machine(stacks: Sequence[Stack], environments: Environments) -> Iterator[Che
     yield _disk(stacks, environments.cache)
     yield from _pythons(stacks)
     yield _tpu()
+    yield from gpu_checks.machine()
 
 
 def _system() -> Check:
@@ -114,6 +105,7 @@ def packages_fit(folder: Path) -> Iterator[Check]:
     yield from _torch_tpu(packages, folder)
     yield from _jaxlib(packages)
     yield from _mosaic(packages, folder)
+    yield from gpu_checks.plugin(packages)
 
 
 def _torch(packages: Mapping[str, Distribution]) -> Iterator[Check]:

@@ -11,8 +11,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from harness.errors import BadInputError
+from harness.errors import BadInputError, nearest
 from harness.model.versions import LEADING, leading
+from harness.platforms.gpu import packages
 
 # What is swapped together, because it only fits together: torch_xla is built for one torch, and
 # jax and jaxlib are released as a pair.
@@ -29,6 +30,7 @@ class Stack:
     name: str
     python: str  # 3.11 or 3.11.7
     pins: Mapping[str, str]
+    cuda: str = ""  # CUDA's version, 12 or 13, for which the plugin of the pinned jaxlib is added
     note: str = ""
     folder: Path | None = None  # wheels besides those of the index
     index: bool | str = True  # False: only the folder; a text: this index instead of uv's own
@@ -43,13 +45,28 @@ class Stack:
         return re.sub(r"[^\w.+=-]+", "_", self.name)
 
     @property
+    def packages(self) -> Mapping[str, str]:
+        """Return the pins, and those of the CUDA plugin."""
+        jaxlib = self.pins.get("jaxlib", "")
+        if self.cuda and not jaxlib:
+            raise BadInputError(
+                f"{self.where or f'stack {self.name}'}: key 'pins.jaxlib' is missing: expected a "
+                f"version, which key 'cuda' needs"
+            )
+        return dict.fromkeys(packages.plugin(self.cuda), _version_in(jaxlib)) | dict(self.pins)
+
+    @property
     def requirements(self) -> list[str]:
-        """Return the pins as PEP 508 requirements; for a wheel, its version."""
-        return [_requirement(self, name, pin) for name, pin in self.pins.items()]
+        """Return the packages as PEP 508 requirements; for a wheel, its version."""
+        return [_requirement(self, name, pin) for name, pin in self.packages.items()]
 
     def check(self) -> None:
         """Raise BadInputError for pins that no package index could ever fulfil."""
         _ = self.requirements
+        versions = {name.replace("-", "_"): _version_in(pin) for name, pin in self.packages.items()}
+        exact = {name: text for name, text in versions.items() if text[0].isdigit()}
+        if unfit := packages.unfit(exact):
+            raise BadInputError(f"{self.where or f'stack {self.name}'}: {unfit}")
         if "torch_tpu" not in self.pins:
             return
         where = self.where or f"stack {self.name}"
@@ -100,11 +117,17 @@ class Stack:
     def _version_of(self, name: str) -> Version | None:
         return _parsed(self.pins.get(name, ""))
 
-    def swap(self, pins: Mapping[str, str | None], python: str | None = None) -> Stack:
+    def swap(
+        self, pins: Mapping[str, str | None], python: str | None = None, cuda: str | None = None
+    ) -> Stack:
         """Return the same stack with other pins and a name that says so; None removes a pin.
 
-        Raises BadInputError for a Python that is no version.
+        Raises BadInputError for a Python that is no version, and for an unknown CUDA.
         """
+        if cuda and cuda not in packages.CUDAS:
+            raise BadInputError(
+                f"stack {self.name}: cuda={cuda!r}: {nearest(cuda, [*packages.CUDAS, 'none'])}"
+            )
         if python is not None and not PYTHON.fullmatch(python):
             raise BadInputError(
                 f"stack {self.name}: python={python!r}: expected a version, as 3.11"
@@ -116,8 +139,11 @@ class Stack:
         texts = [f"+{name}={_short(changed[name])}" for name in shown]
         if python and python != self.python:
             texts.append(f"+python={python}")
+        if cuda is not None and cuda != self.cuda:
+            texts.append(f"+cuda={cuda or 'none'}")
         return replace(
             self,
+            cuda=self.cuda if cuda is None else cuda,
             name="".join([self.name, *texts]),
             python=python or self.python,
             pins={name: pin for name, pin in merged.items() if pin is not None},

@@ -29,6 +29,9 @@ class _File(Table):
         {}, description="a version, a specifier, the path of a wheel, or false for none, by name"
     )
     wheels: _Wheels = Field(_Wheels(), description="'folder', a text, and 'index', false or a text")
+    cuda: Literal["12", "13", False] | None = Field(
+        None, description="'12' or '13', or false for none"
+    )
     disk: float | None = Field(None, description="a number of GB, as 8", ge=0, allow_inf_nan=False)
 
 
@@ -53,6 +56,7 @@ def read(path: Path, base_of: Callable[[str], Stack | None], *, shipped: bool = 
         name=path.stem,
         python=python,
         pins={name: pin for name, pin in pins.items() if isinstance(pin, str)},
+        cuda=file.cuda or "" if file.cuda is not None else base.cuda if base else "",
         note=file.note,
         folder=path.parent / folder if folder else base.folder if base else None,
         index=index if index is not None else base.index if base else True,

@@ -47,7 +47,7 @@ def catalogue(folder: Path, **files: str) -> Catalogue:
         ("python = '3.11'\n[pins]\njax = 1", "key 'pins.jax': 1: expected a version"),
         ("python = '3.11'\n[pins]\njax = ''", "key 'pins.jax': '': expected a version"),
         ("python = '3.11'\n[pins]\njax = 'new'", "key 'pins.jax': 'new': expected a version"),
-        ("pyton = '3.11'", "unknown key 'pyton': expected disk, extends, note"),
+        ("pyton = '3.11'", "unknown key 'pyton': expected cuda, disk, extends, note"),
         (
             "python = '3.11'\n[wheels]\nurl = 'x'",
             "unknown key 'wheels.url': expected 'folder', a",

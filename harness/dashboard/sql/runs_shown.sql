@@ -13,6 +13,10 @@ SELECT
     max(jaxlib) AS jaxlib,
     max(torch_tpu) AS torch_tpu,
     max(libtpu) AS libtpu,
+    max(jax_cuda12_plugin) AS jax_cuda12_plugin,
+    max(jax_cuda12_pjrt) AS jax_cuda12_pjrt,
+    max(jax_cuda13_plugin) AS jax_cuda13_plugin,
+    max(jax_cuda13_pjrt) AS jax_cuda13_pjrt,
     count(*) AS size
 FROM cases
 WHERE CAST(date AS DATE) > $start

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.platforms.description import Generation, Hardware, LaunchVariables, Platform
-from harness.platforms.gpu import machine, on_import
+from harness.platforms.gpu import machine, on_import, packages
 from harness.platforms.gpu.generations import GENERATIONS
 
 # What XLA's compiler is told of each generation's GPU; where it was read is said in each file.
@@ -53,7 +53,10 @@ GPU = Platform(
     launch=LAUNCH,
     version=lambda *_: "cuda 12090",
     compiler="harness.lanes.aot.cuda",
-    on_import={"jax._src.hardware_utils": on_import.show_gpu},
+    on_import={
+        "jax._src.hardware_utils": on_import.show_gpu,
+        **{f"jax_plugins.xla_cuda{cuda}": on_import.leave_out for cuda in packages.CUDAS},
+    },
     hardware=Hardware(
         topology=machine.topology,
         library=machine.library,
@@ -61,8 +64,7 @@ GPU = Platform(
         environment=machine.environment,
         facts=machine.facts,
         divides=True,
-        on_import={
-            f"jax_plugins.xla_{cuda}": on_import.name_plugin for cuda in machine.CUDA_PLUGINS
-        },
+        on_import={f"jax_plugins.xla_cuda{cuda}": on_import.name_plugin for cuda in packages.CUDAS},
     ),
+    packages=packages.PACKAGES,
 )

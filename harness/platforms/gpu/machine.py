@@ -12,10 +12,10 @@ from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.platforms.gpu.generations import GENERATIONS
+from harness.platforms.gpu.packages import CUDAS, PACKAGES
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DEVICES = Path("/dev")
-CUDA_PLUGINS = ("cuda13", "cuda12")
 
 
 def cards(devices: Path = _DEVICES) -> list[Path]:
@@ -78,8 +78,8 @@ def _queried() -> list[tuple[str, str]]:
 def library() -> str:
     """Return the path of XLA's CUDA plugin; raise BadInputError without it, or with two."""
     paths = []
-    for cuda in CUDA_PLUGINS:
-        spec = find_spec(f"jax_plugins.xla_{cuda}") if find_spec("jax_plugins") else None
+    for cuda in CUDAS:
+        spec = find_spec(f"jax_plugins.xla_cuda{cuda}") if find_spec("jax_plugins") else None
         for folder in spec.submodule_search_locations or [] if spec else []:
             paths += [path for path in [Path(folder) / "xla_cuda_plugin.so"] if path.exists()]
     if not paths:
@@ -102,7 +102,7 @@ def facts() -> Mapping[str, str]:
     """Return the kind of GPU, its driver and the versions of XLA's plugin for it."""
     (name, driver), *_ = _queried() or [("", "")]
     plugins = {}
-    for package in (f"jax-{cuda}-{part}" for cuda in CUDA_PLUGINS for part in ("plugin", "pjrt")):
+    for package in PACKAGES:
         try:
             plugins[package] = version(package)
         except PackageNotFoundError:

@@ -15,3 +15,8 @@ def show_gpu(hardware: Any) -> None:
 def name_plugin(package: Any) -> None:
     """Let JAX's package for CUDA load the plugin that counts, which hands on to its own."""
     package._get_library_path = lambda: Path(os.environ["VIRTUAL_TPU_PLUGIN"])
+
+
+def leave_out(plugin: Any) -> None:
+    """Keep JAX's own plugin from taking the platform, for which it looks for NVIDIA's libraries."""
+    plugin.initialize = lambda: None

@@ -64,4 +64,5 @@ TPU = Platform(
             variables.LAUNCH.no_discovery: None,
         },
     ),
+    packages=("libtpu",),
 )

@@ -25,7 +25,8 @@ FROM (
         SELECT
             c.run, c.time, c.stack, c.lane, c.topology, c.case, c.outcome,
             CONCAT(
-                c.python, ' ', c.torch, ' ', c.torch_xla, ' ', c.jax, ' ', c.jaxlib, ' ', c.libtpu, ' ', c.torch_tpu
+                c.python, ' ', c.torch, ' ', c.torch_xla, ' ', c.jax, ' ', c.jaxlib, ' ', c.libtpu, ' ', c.torch_tpu,
+                ' ', c.jax_cuda12_plugin, ' ', c.jax_cuda12_pjrt, ' ', c.jax_cuda13_plugin, ' ', c.jax_cuda13_pjrt
             ) AS versions,
             CASE WHEN t.run IS NULL THEN 0 ELSE 1 END AS disagrees,
             o.answer
