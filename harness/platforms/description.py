@@ -213,6 +213,9 @@ class Platform:
         hardware: real devices, if there is a lane for them.
         packages: the distributions of the vendor's plugin, which belong to no framework:
             torch_xla and JAX both load it.
+        calls_libraries: modules of JAX whose primitives are lowered to calls of the vendor's
+            libraries, each with the option without which they are not, or "". A virtual device has
+            no such libraries: they are lowered as for a CPU.
     """
 
     name: str
@@ -232,6 +235,7 @@ class Platform:
     on_import: Mapping[str, Callable[[Any], None]] | None = None
     hardware: Hardware | None = None
     packages: tuple[str, ...] = ()
+    calls_libraries: Mapping[str, str] = field(default_factory=dict)
 
     def generation(self, name: str) -> Generation:
         """Return the generation of that name, or the default one for ""; raises BadInputError."""

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,10 +25,12 @@ from harness.lanes.virtual import (
     async_collectives,
     callbacks,
     kept_programs,
+    lapack,
     library,
     own_frames,
     pallas,
     raised,
+    vendor_libraries,
 )
 from harness.lanes.virtual.sites import NEAR, RUNNERS, is_runners, is_users
 from harness.platforms import platform_here
@@ -56,6 +58,7 @@ def _start() -> str:
     callbacks.attach(plugin)
     own_frames.attach(plugin)
     pallas.record_kernels()
+    wrapt.register_post_import_hook(partial(lapack.register, plugin), "jaxlib.lapack")
     kept_programs.keep_here()
     prepare_frameworks()
     return ""
@@ -64,8 +67,10 @@ def _start() -> str:
 @cache
 def prepare_frameworks() -> None:
     """Let frameworks find the platform's devices when they are imported."""
-    for name, hook in (platform_here().on_import or {}).items():
+    platform = platform_here()
+    for name, hook in (platform.on_import or {}).items():
         wrapt.register_post_import_hook(hook, name)
+    vendor_libraries.replace(platform)
     wrapt.register_post_import_hook(_end_without_gil, "torch_xla")
     raised.note_in_pools()
     wrapt.register_post_import_hook(async_collectives.accept, "jax._src.compiler")

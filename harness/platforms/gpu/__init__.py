@@ -40,6 +40,11 @@ def _attributes(generation: Generation, slices: int) -> dict[str, str]:
     }
 
 
+_RANDOM = ("jax._src.prng", "jax._src.random.threefry2x32")  # the second since JAX 0.10
+_SPARSE = tuple(
+    f"jax.experimental.sparse.{name}" for name in ("_lowerings", "bcsr", "coo", "csr", "linalg")
+)
+
 GPU = Platform(
     name="gpu",
     title="GPU",
@@ -67,4 +72,9 @@ GPU = Platform(
         on_import={f"jax_plugins.xla_cuda{cuda}": on_import.name_plugin for cuda in packages.CUDAS},
     ),
     packages=packages.PACKAGES,
+    calls_libraries={
+        "jax._src.lax.linalg": "",
+        **dict.fromkeys(_RANDOM, "jax_threefry_gpu_kernel_lowering"),
+        **dict.fromkeys(_SPARSE, ""),
+    },
 )

@@ -6,6 +6,8 @@ import ctypes
 import os
 from collections.abc import Sequence
 
+from harness.lanes.virtual import lapack
+
 WAITS, RUNS, ENDED = range(3)
 _TEXT = 4096
 
@@ -51,6 +53,7 @@ class Native:
 
     def load(self, content: bytes) -> int:
         """Return the loaded executable's address; raise ValueError if XLA refuses it."""
+        lapack.register_for(self._library, content)
         why = ctypes.create_string_buffer(_TEXT)
         size = ctypes.c_size_t(len(content))
         address = self._library.virtual_tpu_executor_load(

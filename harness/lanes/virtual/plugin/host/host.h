@@ -31,8 +31,8 @@ char *host_transfers_send(HostTransfers *transfers, size_t index, int64_t channe
                           size_t size);
 char *host_transfers_receive(HostTransfers *transfers, size_t index, int64_t channel, void *data,
                              size_t size);
-// Have an execution's handlers find its host side. A context that is made for that is the caller's
-// to destroy when the execution has ended.
+// Have an execution's handlers find its host side, in a context that the caller is to destroy when
+// the execution has ended. jaxlib gives one of its own on a GPU, and destroys it before that.
 PJRT_Error *host_side_attach(HostSide *side, PJRT_ExecuteOptions *options,
                              PJRT_ExecuteContext **made);
 void host_transfers_register(void);

@@ -18,7 +18,7 @@ struct HostTransfers {
   pthread_mutex_t lock;
   size_t users;                  // devices that may still call, and calls of another process
   pthread_cond_t ended;          // a call of another process
-  PJRT_ExecuteContext *context;  // NULL when it is the caller's
+  PJRT_ExecuteContext *context;  // NULL until it is made
   PJRT_Client *client;
   size_t sends, receives;
   PJRT_Device **device;
@@ -269,11 +269,9 @@ HostTransfers *host_transfers_new(const PJRT_ExecuteOptions *options, PJRT_Devic
 
 PJRT_Error *host_side_attach(HostSide *side, PJRT_ExecuteOptions *options,
                              PJRT_ExecuteContext **made) {
-  if (options->context == NULL) {
-    PJRT_ExecuteContext_Create_Args create = {SIZED(PJRT_ExecuteContext_Create_Args)};
-    TRY(PJRT_ExecuteContext_Create, create);
-    options->context = *made = create.context;
-  }
+  PJRT_ExecuteContext_Create_Args create = {SIZED(PJRT_ExecuteContext_Create_Args)};
+  TRY(PJRT_ExecuteContext_Create, create);
+  options->context = *made = create.context;
   return ffi_add_user_data(options->context, side);
 }
 

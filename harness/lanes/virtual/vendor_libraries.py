@@ -1,0 +1,98 @@
+"""Lower as for a CPU what JAX has a vendor's library compute, such as cuSOLVER."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import wrapt
+
+from harness.lanes import events
+from harness.lanes.virtual import in_own_words
+from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
+from harness.platforms import Platform
+
+_EMIT = "emit_python_callback"
+_PARTITIONED = (
+    "a callback on each part of an array (partitioned=True) can't be called here. Call it in"
+    " jax.shard_map, or on the whole array"
+)
+
+
+def replace(platform: Platform) -> None:
+    """Replace the platform's lowering rules that call its libraries, once JAX has registered them.
+
+    Where the vendor's compiler is asked as well, it is given the calls.
+    """
+    if STAND_IN_VARIABLE in os.environ:
+        return
+    for module, option in platform.calls_libraries.items():
+        hook = partial(_lower_as_cpu, platform.pjrt_name, option)
+        wrapt.register_post_import_hook(hook, module)
+    for module in ("jax._src.callback", "jax._src.interpreters.mlir"):  # the second before JAX 0.5
+        wrapt.register_post_import_hook(_call_as_a_tpu, module)
+
+
+def _lower_as_cpu(platform: str, option: str, module: Any) -> None:
+    """Lower the module's primitives by the CPU's rule, or else by the rule for any platform.
+
+    Args:
+        platform: whose rules are replaced.
+        option: of JAX's; if it is off, the platform's rule calls no library. "" for none.
+        module: of JAX.
+    """
+    from jax._src.interpreters import mlir
+
+    for_platform, for_cpu = (mlir._platform_specific_lowerings[name] for name in (platform, "cpu"))
+    own = [p for p in vars(module).values() if isinstance(p, mlir.core.Primitive)]
+    for primitive in own:
+        rule = for_cpu.get(primitive, mlir._lowerings.get(primitive))
+        if primitive in for_platform and rule is not None:
+            theirs = _function(for_platform[primitive])
+            chosen = _chosen(primitive.name, option, theirs, _function(rule))
+            mlir.register_lowering(primitive, chosen, platform=platform)
+
+
+def _function(rule: Any) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(rule, "rule", rule)  # an entry, since JAX 0.6
+    return function
+
+
+def _chosen(
+    name: str, option: str, theirs: Callable[..., Any], of_cpu: Callable[..., Any]
+) -> Callable[..., Any]:
+    def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
+        import jax
+
+        if option and not getattr(jax.config, option):
+            return theirs(context, *operands, **parameters)
+        events.count_rewrite(f"{name} as on a CPU")
+        return of_cpu(context, *operands, **parameters)
+
+    return rule
+
+
+def _call_as_a_tpu(module: Any) -> None:
+    """Have programs call Python by sending to the host and receiving, which the plugin answers."""
+    if hasattr(module, _EMIT):
+        wrapt.wrap_function_wrapper(module, _EMIT, _emit_callback)
+
+
+def _emit_callback(
+    emit: Callable[..., Any], _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    context, *others = args
+    whole = context.module_context
+    if len(whole.platforms) > 1 or whole.platforms[0] in ("cpu", "tpu"):
+        return emit(*args, **kwargs)
+    if kwargs.get("partitioned"):
+        raise NotImplementedError(in_own_words(_PARTITIONED))
+    return emit(context.replace(module_context=_ForTpu(whole)), *others, **kwargs)
+
+
+class _ForTpu(wrapt.ObjectProxy[Any]):
+    """Context of a module whose callbacks are lowered for a TPU, which alone has no handler."""
+
+    platforms = ("tpu",)

@@ -1,0 +1,108 @@
+"""Programs that JAX lowers for NVIDIA's libraries, on a virtual GPU, with NumPy as oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.job.ranks import run_ranks
+from harness.lanes.events import EventLog
+from harness.model.topology import Topology
+
+pytestmark = [pytest.mark.lanes("virtual-gpu"), pytest.mark.topologies(2)]
+
+MATRICES = np.random.default_rng(0).normal(size=(2, 5, 5)).astype(np.float32)
+
+
+def close(got: Any, want: Any) -> None:
+    np.testing.assert_allclose(np.asarray(got), want, atol=1e-4)
+
+
+def replaced(log: EventLog) -> set[str]:
+    return {event.rewrite for event in log.read().of("rewrite")}
+
+
+def test_linear_algebra_is_computed_by_lapack(tpu_events: EventLog) -> None:
+    import jax
+    from jax import numpy as jnp
+
+    def run(function: Callable[..., Any], *given: Any) -> Any:
+        return jax.tree.map(np.asarray, jax.jit(function)(*given))
+
+    a = MATRICES
+    symmetric = a + a.transpose(0, 2, 1)
+    q, r = run(jnp.linalg.qr, a)
+    close(q @ r, a)
+    close(run(jnp.linalg.solve, a, a[..., :1]), np.linalg.solve(a, a[..., :1]))
+    close(run(jnp.linalg.eigvalsh, symmetric), np.linalg.eigvalsh(symmetric))
+    close(run(jnp.linalg.svd, a).S, np.linalg.svd(a).S)
+    close(np.sort_complex(run(jnp.linalg.eigvals, a)), np.sort_complex(np.linalg.eigvals(a)))
+    lower = np.linalg.cholesky(a @ a.transpose(0, 2, 1))
+    close(run(jnp.linalg.cholesky, lower @ lower.transpose(0, 2, 1)), lower)
+    names = {"geqrf", "householder_product", "lu", "eigh", "svd", "eig"}
+    assert {f"{name} as on a CPU" for name in names} <= replaced(tpu_events)
+
+
+@pytest.mark.topologies("2@device")
+def test_linear_algebra_in_a_program_of_several_processes(topology: Topology) -> None:
+    """It runs in a process of its own, which has not lowered it."""
+
+    def work(_: int) -> Any:
+        import jax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        mesh, spec = Mesh(np.array(jax.devices()), ("d",)), PartitionSpec("d")
+        x = jax.make_array_from_callback(
+            MATRICES.shape, NamedSharding(mesh, spec), lambda at: MATRICES[at]
+        )
+        total = jax.shard_map(
+            lambda x: jax.lax.psum(jax.numpy.linalg.inv(x), "d"),
+            mesh=mesh,
+            in_specs=spec,
+            out_specs=PartitionSpec(),
+        )
+        return np.asarray(jax.jit(total)(x).addressable_shards[0].data)[0]
+
+    for got in run_ranks(work, topology):
+        close(got, np.linalg.inv(MATRICES).sum(0))
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+def test_random_numbers_are_those_of_a_cpu(tpu_events: EventLog, *, kernel: bool) -> None:
+    import jax
+
+    jax.config.update("jax_threefry_gpu_kernel_lowering", kernel)
+    got = np.asarray(jax.random.bits(jax.random.key(7), (5,)))
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        want = np.asarray(jax.random.bits(jax.random.key(7), (5,)))
+    np.testing.assert_array_equal(got, want)
+    assert replaced(tpu_events) == ({"threefry2x32 as on a CPU"} if kernel else set())
+
+
+def test_callbacks_are_called_with_whole_arrays(tpu_events: EventLog) -> None:
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    seen: list[Any] = []
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+    x = jax.device_put(np.arange(4.0), NamedSharding(mesh, PartitionSpec("d")))
+
+    def step(x: Any) -> Any:
+        jax.debug.callback(lambda v: seen.append(np.array(v)), x)
+        return jax.pure_callback(lambda v: np.array(v) * 2, x, x)
+
+    close(jax.jit(step)(x), np.arange(4) * 2)
+    jax.effects_barrier()
+    np.testing.assert_array_equal(seen, [np.arange(4)])
+    assert replaced(tpu_events) == {"send to the host", "receive from the host"}
+
+
+def test_a_callback_on_each_part_is_refused() -> None:
+    import jax
+
+    why = r"^virtual GPU: a callback on each part of an array .* Call it in jax\.shard_map"
+    with pytest.raises(NotImplementedError, match=why):
+        jax.jit(lambda x: jax.debug.callback(print, x, partitioned=True)).lower(np.ones(2))
