@@ -57,5 +57,9 @@ class JobEnvironment:
             "XLA_HARNESS_JOB": self._job,
             "XLA_HARNESS_JOB_RANKS": str(count),  # all of them are processes of this machine
             "XLA_HARNESS_JOB_TOKEN": self._token,
-            **({launch.coordinator: f"{HOST}:{self._coordinator}"} if count > of_slice else {}),
+            **(
+                {launch.coordinator: f"{HOST}:{self._coordinator}"}
+                if launch.coordinator and count > of_slice
+                else {}
+            ),
         }

@@ -7,6 +7,7 @@ has a lane of virtual devices, and maybe one of real ones and one of its vendor'
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 
@@ -32,8 +33,12 @@ DEFAULT_LANE = "cpu"  # needs nothing but the frameworks themselves
 
 def _of_platforms() -> Mapping[str, Callable[[], Lane]]:
     virtual = {f"virtual-{name}": partial(_virtual_lane, name) for name in PLATFORMS}
-    compiling = [name for name, platform in PLATFORMS.items() if platform.compiler]
-    real = [name for name, platform in PLATFORMS.items() if platform.hardware]
+    usable = {}
+    for name in PLATFORMS:
+        with suppress(BadInputError):  # the lane of its virtual devices says why
+            usable[name] = PLATFORMS[name]
+    compiling = [name for name, platform in usable.items() if platform.compiler]
+    real = [name for name, platform in usable.items() if platform.hardware]
     return {
         **virtual,
         **{f"{name}-aot": partial(_aot_lane, name) for name in compiling},

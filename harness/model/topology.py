@@ -107,16 +107,16 @@ class Topology:
         return x, y, z
 
     @property
+    def host_bounds(self) -> tuple[int, int, int]:
+        """Chips of one host along x, y and z, within a slice."""
+        return generation_named(self.generation).host_bounds(self.bounds)
+
+    @property
     def process_bounds(self) -> tuple[int, int, int]:
         """Chips of one process along x, y and z, within a slice."""
         if self.processes == "chip":
             return 1, 1, 1
-        x, y, z = self.bounds
-        return (
-            (x, y, z)
-            if self.processes == "slice"
-            else generation_named(self.generation).host_bounds((x, y, z))
-        )
+        return self.host_bounds if self.processes == "host" else self.bounds
 
     @property
     def process_grid(self) -> tuple[int, int, int]:

@@ -32,6 +32,11 @@ class JobLayout(Protocol):
         ...
 
     @property
+    def host_bounds(self) -> Bounds:
+        """The chips of one host in a slice."""
+        ...
+
+    @property
     def process_count(self) -> int:
         """The processes of the whole job."""
         ...
@@ -126,7 +131,8 @@ class Generation:
 class LaunchVariables:
     """Names of the variables in which launchers tell a process its place in a job.
 
-    The plugin is told them in this order, up to ``arguments``.
+    The plugin is told them in this order, up to ``arguments``. "" is a variable that no launcher of
+    the platform has.
 
     Attributes:
         slices: how many slices the job has.
@@ -143,17 +149,17 @@ class LaunchVariables:
         hostnames: the hosts of the slice.
     """
 
-    slices: str
-    slice: str
-    coordinator: str
-    no_discovery: str
-    process_bounds: str
-    chips_per_process: str
-    process: str
-    visible_chips: str
-    arguments: str
-    worker: str
-    hostnames: str
+    slices: str = ""
+    slice: str = ""
+    coordinator: str = ""
+    no_discovery: str = ""
+    process_bounds: str = ""
+    chips_per_process: str = ""
+    process: str = ""
+    visible_chips: str = ""
+    arguments: str = ""
+    worker: str = ""
+    hostnames: str = ""
 
 
 @dataclass(frozen=True)
@@ -203,6 +209,8 @@ class Platform:
             not know every platform.
         loading: the variables that make frameworks load the plugin, with its path as ``{plugin}``.
         launch: the names of its launchers' variables.
+        clients_say_place: whether a framework itself tells each client the place of its process in
+            a job, which is on one host; the variables of ``launch`` do not.
         version: what the runtime says of itself, on a generation and so many slices.
         compiler: the module with its vendor's compiler, for lane ``NAME-aot``; "" if there is none.
         environment: what a process reads besides, on a generation with a layout; None unsets.
@@ -233,6 +241,7 @@ class Platform:
     environment: Callable[[Generation, JobLayout], Mapping[str, str | None]] = _nothing
     process_environment: Callable[[JobLayout, int, Sequence[str]], Mapping[str, str]] = _nothing
     on_import: Mapping[str, Callable[[Any], None]] | None = None
+    clients_say_place: bool = False
     hardware: Hardware | None = None
     packages: tuple[str, ...] = ()
     calls_libraries: Mapping[str, str] = field(default_factory=dict)

@@ -25,10 +25,6 @@ from harness.platforms import Platform
 PLUGIN = Path(__file__).with_name("libvirtual_tpu.so")
 _STARTUP = Path(__file__).with_name("startup")
 MOST_DEVICES = 4096
-# Each makes JAX look for another cluster than the TPU's, or listen at another address.
-_JAX_ELSEWHERE = dict.fromkeys(
-    ("SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri", "JAX_COORDINATOR_BIND_ADDRESS")
-)
 _LEAST_THREADS = 16
 
 
@@ -109,7 +105,8 @@ def environment(topology: Topology, platform: Platform) -> dict[str, str | None]
     generation, launch = platform.generation(topology.generation), platform.launch
     topology = topology.on(platform)
     attributes = platform.attributes(generation, topology.slices)
-    return {
+    node = str(math.prod(topology.host_bounds) * generation.devices)
+    variables = {
         **frameworks.environment(platform.name, topology.total),
         **{name: text.format(plugin=PLUGIN) for name, text in platform.loading.items()},
         "VIRTUAL_TPU_PLUGIN": str(PLUGIN),
@@ -117,6 +114,7 @@ def environment(topology: Topology, platform: Platform) -> dict[str, str | None]
         "VIRTUAL_TPU_PYTHON": sys.executable,
         "VIRTUAL_TPU_TOPOLOGY": f"{topology.slices}x{topology.devices}",
         "VIRTUAL_TPU_BOUNDS": _written(topology.bounds),
+        "VIRTUAL_TPU_NODE": node if platform.clients_say_place else None,
         "VIRTUAL_TPU_TITLE": platform.title,
         "VIRTUAL_TPU_NAME": platform.pjrt_name,
         "VIRTUAL_TPU_DEVICE": platform.device,
@@ -138,7 +136,6 @@ def environment(topology: Topology, platform: Platform) -> dict[str, str | None]
         launch.worker: "0",
         launch.hostnames: "localhost",
         **platform.environment(generation, topology),
-        **_JAX_ELSEWHERE,
         # JAX's own port is the same for all jobs of a machine.
         "JAX_COORDINATOR_ADDRESS": f"{HOST}:{free_port()}",
         "PYTHONPATH": _python_path(),  # of all that the process starts
@@ -149,20 +146,23 @@ def environment(topology: Topology, platform: Platform) -> dict[str, str | None]
         # A thread for each replica: with as many as cores, fewer than all reach a collective.
         "XLA_THREAD_POOL_SIZE": str(max(_LEAST_THREADS, topology.total)),
     }
+    return {name: value for name, value in variables.items() if name}
 
 
 def process_environment(topology: Topology, platform: Platform, number: int) -> dict[str, str]:
-    """Return what makes a process number ``number`` of the topology's job, from 0.
+    """Return what makes a process number ``number`` of the topology's job, unless clients do.
 
     A TPU's is as libtpu reads it, and as torch_xla's configure_topology sets it:
     https://github.com/pytorch/xla/blob/v2.9.0/torch_xla/_internal/tpu.py
     """
+    if platform.clients_say_place:
+        return {}
     topology, launch = topology.on(platform), platform.launch
     of_slice = topology.process_count // topology.slices
     slice_number, task = divmod(number, of_slice)
     chips = math.prod(topology.process_bounds)
     first = task * chips
-    return {
+    variables = {
         launch.process_bounds: _written(topology.process_grid),
         launch.chips_per_process: _written(topology.process_bounds),
         launch.visible_chips: ",".join(map(str, range(first, first + chips))),
@@ -173,6 +173,7 @@ def process_environment(topology: Topology, platform: Platform, number: int) -> 
         "VIRTUAL_TPU_CHIPS": str(chips),
         **({launch.slice: str(slice_number)} if topology.slices > 1 else {}),
     }
+    return {name: value for name, value in variables.items() if name}
 
 
 def _python_path() -> str:

@@ -7,27 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.platforms.description import Generation, Hardware, LaunchVariables, Platform
-from harness.platforms.gpu import machine, on_import, packages
+from harness.platforms.description import Generation, Hardware, Platform
+from harness.platforms.gpu import machine, on_import, packages, variables
 from harness.platforms.gpu.generations import GENERATIONS
 
 # What XLA's compiler is told of each generation's GPU; where it was read is said in each file.
 TARGETS = Path(__file__).with_name("targets")
-# No launcher of GPU jobs says these: the harness's own jobs do. Others, such as Slurm's, are read
-# by JAX, which hands the plugin the number of its process.
-LAUNCH = LaunchVariables(
-    slices="VIRTUAL_GPU_SLICES",
-    slice="VIRTUAL_GPU_SLICE",
-    coordinator="VIRTUAL_GPU_COORDINATOR",
-    no_discovery="VIRTUAL_GPU_NO_DISCOVERY",
-    process_bounds="VIRTUAL_GPU_PROCESSES",
-    chips_per_process="VIRTUAL_GPU_DEVICES",
-    process="VIRTUAL_GPU_PROCESS",
-    visible_chips="CUDA_VISIBLE_DEVICES",
-    arguments="VIRTUAL_GPU_ARGUMENTS",
-    worker="VIRTUAL_GPU_WORKER",
-    hostnames="VIRTUAL_GPU_HOSTS",
-)
 
 
 def _attributes(generation: Generation, slices: int) -> dict[str, str]:
@@ -55,11 +40,15 @@ GPU = Platform(
     attributes=_attributes,
     frameworks={"jax": "cuda,cpu", "torch_xla": "CUDA"},
     loading={"PJRT_NAMES_AND_LIBRARY_PATHS": "cuda:{plugin}"},
-    launch=LAUNCH,
+    launch=variables.LAUNCH,
+    clients_say_place=True,
     version=lambda *_: "cuda 12090",
     compiler="harness.lanes.aot.cuda",
+    environment=variables.environment,
+    process_environment=variables.process_environment,
     on_import={
         "jax._src.hardware_utils": on_import.show_gpu,
+        "jax._src.xla_bridge": on_import.hand_options,
         **{f"jax_plugins.xla_cuda{cuda}": on_import.leave_out for cuda in packages.CUDAS},
     },
     hardware=Hardware(

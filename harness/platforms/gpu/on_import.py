@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,21 @@ from typing import Any
 def show_gpu(hardware: Any) -> None:
     """Tell JAX that there is an NVIDIA GPU, for which it looks among the device files."""
     hardware.has_visible_nvidia_gpu = lambda: True
+
+
+def hand_options(bridge: Any) -> None:
+    """Have JAX hand each client of a job its options, such as the devices that it may use.
+
+    It forgets them in a job, if the plugin was registered without options of its own, as those that
+    a variable names are.
+    """
+    register = bridge.register_plugin
+
+    @wraps(register)
+    def with_options(name: str, *, options: Any = None, **keywords: Any) -> Any:
+        return register(name, options=options or {}, **keywords)
+
+    bridge.register_plugin = with_options
 
 
 def name_plugin(package: Any) -> None:

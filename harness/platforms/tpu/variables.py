@@ -33,6 +33,10 @@ def environment(generation: Generation, layout: JobLayout) -> Mapping[str, str |
         # Lists of processes that JAX reads instead, of a job that this one is not part of.
         "TPU_PROCESS_ADDRESSES": None,
         "TPU_PROCESS_ADDRESSES_PATH": None,
+        # Each makes JAX look for another cluster than the TPU's, or listen at another address.
+        "SLURM_JOB_ID": None,
+        "OMPI_MCA_orte_hnp_uri": None,
+        "JAX_COORDINATOR_BIND_ADDRESS": None,
         **(
             {"TPU_HOST_BOUNDS": "1,1,1", "TPU_CHIPS_PER_HOST_BOUNDS": bounds}
             if layout.processes

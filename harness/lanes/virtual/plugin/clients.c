@@ -25,7 +25,7 @@ static void write_init_args(const void *caller) {
 
 // Create a client. It is an event before it discovers, so that one that hangs there has been seen.
 static PJRT_Error *create(PJRT_Client_Create_Args *args) {
-  PJRT_Error *error = identity_read();
+  PJRT_Error *error = identity_read(args);
   if (error != NULL) return error;
   const void *caller = __builtin_return_address(0);
   static atomic_int clients;

@@ -12,6 +12,7 @@
 //   numbers.c    decimal numbers in text, within bounds
 //   description.c  what a platform says of its devices, in variables that its lane sets
 //   identity.c   what makes a CPU device a TPU: kind, coordinates, slice
+//   place.c      a process's place in its job, where clients say it
 //   devices.c    which devices a process may address, in a job of several processes
 //   stablehlo.c  which StableHLO programs may be written in, and which the backend can't read
 //   extensions.c host memory and the number of chips, which TorchTPU asks libtpu for

@@ -148,15 +148,21 @@ typedef struct {
   char name[32], kind[64], version[512];
 } Identity;
 extern Identity identity;
-// Read the environment; NULL, or what is wrong with it.
-PJRT_Error *identity_read(void);
+// Read the environment, and what a client is created with; NULL, or what is wrong with it.
+PJRT_Error *identity_read(const PJRT_Client_Create_Args *args);
 int identity_total(void);
 // Return the process that a device belongs to, by its id, and whether that is this one.
 int identity_process_of(int id);
 int identity_is_own(int id);
-// Return a device's index among those of this process, by its id, or -1.
+// Return a device's number among those that this process sees, by its id, or -1.
 int identity_local(int id);
 void identity_fill(PJRT_Api *api);
+
+// --- place.c
+// Return whether clients, and not variables, say which place a process has in its job.
+int place_is_given(void);
+// Read that place into `identity`, and the numbers of this process's devices into `hardware`.
+PJRT_Error *place_read(const PJRT_Client_Create_Args *args, int *hardware);
 
 // --- numbers.c
 // Read a decimal number from `low` to `high` at `*text` and move `*text` behind it; 0, and nothing

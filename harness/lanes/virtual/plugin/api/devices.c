@@ -175,12 +175,13 @@ static PJRT_Error *local_id(PJRT_Device_LocalHardwareId_Args *args) {
 
 static PJRT_Error *lookup(PJRT_Client_LookupAddressableDevice_Args *args) {
   const Client *client = find(args->client);
-  if (args->local_hardware_id < 0 || (size_t)args->local_hardware_id >= client->own_count) {
-    return error_new(PJRT_Error_Code_INVALID_ARGUMENT, "local device %d: this process has %zu",
-                     args->local_hardware_id, client->own_count);
+  for (size_t i = 0; i < client->own_count; ++i) {
+    if (identity_local(device_id(client->own[i])) != args->local_hardware_id) continue;
+    args->addressable_device = client->own[i];
+    return NULL;
   }
-  args->addressable_device = client->own[args->local_hardware_id];
-  return NULL;
+  return error_new(PJRT_Error_Code_INVALID_ARGUMENT, "local device %d: this process has %zu",
+                   args->local_hardware_id, client->own_count);
 }
 
 static OwnDevices *keep(const PJRT_LoadedExecutable_AddressableDevices_Args *all) {

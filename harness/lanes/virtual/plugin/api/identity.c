@@ -15,6 +15,7 @@ typedef struct {
 
 Identity identity;
 static Device *devices;
+static int hardware[MOST_DEVICES];  // numbers of the own devices
 
 static PJRT_Error *wrong(const char *name, const char *value, const char *expected) {
   return error_new(PJRT_Error_Code_INVALID_ARGUMENT, "%s=%s: expected %s", name,
@@ -96,7 +97,6 @@ static PJRT_Error *read_processes(void) {
   const char *chips = launch_value(LAUNCH_CHIPS_PER_PROCESS);
   int *bounds = identity.bounds, block[3];
   const int of_slices = identity.slices_here < identity.slices;
-  for (int i = 0; i < 3; ++i) identity.grid[i] = 1;
   identity.process = 0;
   identity.processes = of_slices ? identity.slices : 1;
   if (grid != NULL) {
@@ -136,7 +136,7 @@ static PJRT_Error *read_processes(void) {
   return NULL;
 }
 
-static PJRT_Error *read_environment(void) {
+static PJRT_Error *read_environment(const PJRT_Client_Create_Args *args) {
   const char *topology = variable("VIRTUAL_TPU_TOPOLOGY");
   int sizes[2];
   int *bounds = identity.bounds;
@@ -167,6 +167,9 @@ static PJRT_Error *read_environment(void) {
   snprintf(identity.name, sizeof identity.name, "%s", name);
   snprintf(identity.kind, sizeof identity.kind, "%s", kind);
   snprintf(identity.version, sizeof identity.version, "%s", version);
+  for (int i = 0; i < MOST_DEVICES; ++i) hardware[i] = i;
+  for (int i = 0; i < 3; ++i) identity.grid[i] = 1;
+  if (place_is_given()) return place_read(args, hardware);
   PJRT_Error *error = read_slices();
   return error != NULL ? error : read_processes();
 }
@@ -196,16 +199,16 @@ static void change_slices(void) {
 }
 
 // Once: a second client of this process must have the devices of the first.
-PJRT_Error *identity_read(void) {
+PJRT_Error *identity_read(const PJRT_Client_Create_Args *args) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&lock);
-  PJRT_Error *error = devices == NULL ? read_environment() : NULL;
+  PJRT_Error *error = devices == NULL ? read_environment(args) : NULL;
   if (error == NULL && devices == NULL) {
     devices = allocate((size_t)identity_total(), sizeof *devices, "the devices");
     int own = 0;
     for (int id = 0; id < identity_total(); ++id) {
       locate(&devices[id], id);
-      devices[id].local = devices[id].own ? own++ : -1;
+      devices[id].local = devices[id].own ? hardware[own++] : -1;
     }
     change_coordinates();
     change_slices();

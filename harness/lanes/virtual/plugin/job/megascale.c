@@ -46,7 +46,8 @@ typedef struct {
 
 int megascale_discovers(void) {
   const char *guard = launch_value(LAUNCH_NO_DISCOVERY);
-  return identity.slices > 1 && (guard == NULL || strcmp(guard, "true") != 0);
+  return identity.slices > 1 && *launch_name(LAUNCH_COORDINATOR) != '\0' &&
+         (guard == NULL || strcmp(guard, "true") != 0);
 }
 
 static Address split(const char *text) {

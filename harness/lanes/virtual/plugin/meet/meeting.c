@@ -218,7 +218,8 @@ static PJRT_Error *run_on_each(const PJRT_LoadedExecutable_Execute_Args *args,
 // worker that is done early would become a second rank too: pools hand out what is left to who is
 // free.
 PJRT_Error *meeting_await_all(void) {
-  if (identity.processes == 1 || identity.slices > 1 || !job_is_given()) return NULL;
+  const int discovers = identity.slices > 1 && *launch_name(LAUNCH_COORDINATOR) != '\0';
+  if (identity.processes == 1 || discovers || !job_is_given()) return NULL;
   PJRT_Error *error = job_join();
   return error == NULL ? job_await() : error;
 }

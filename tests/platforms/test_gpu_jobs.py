@@ -1,0 +1,181 @@
+"""JAX's processes find their jobs of virtual GPUs as on a cluster of real ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.project import Project
+
+from harness.messages.ports import free_port
+
+RUN_RANKS = """
+@pytest.mark.lanes("virtual-gpu")
+@pytest.mark.topologies("2xh100:2@device", "2xh100:4@node", "gb200:8@device", "gb200:8@node")
+def test_job(topology):
+    from harness.job.ranks import run_ranks
+    import jax, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    total, count = topology.total, topology.process_count
+    of_node = 2 if topology.slices == 2 and topology.devices == 2 else 4
+    def rank(number):
+        jax.distributed.initialize()
+        parts = NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec("x"))
+        full = np.arange(total, dtype=np.float32)
+        values = jax.make_array_from_callback(full.shape, parts, lambda index: full[index])
+        local = jax.local_devices()
+        who = {
+            "process": (jax.process_index(), jax.process_count(), {d.process_index for d in local}),
+            "ids": [device.id for device in local],
+            "hardware": [device.local_hardware_id for device in local],
+            "slices": [device.slice_index for device in jax.devices()],
+            "sum": float(jax.jit(lambda v: v.sum())(values)),
+        }
+        jax.distributed.shutdown()
+        return who
+    each = total // count
+    for number, who in enumerate(run_ranks(rank, topology)):
+        ids = list(range(number * each, (number + 1) * each))
+        assert who == {
+            "process": (number, count, {number}),
+            "ids": ids,
+            "hardware": [id % of_node for id in ids],
+            "slices": [id // topology.devices for id in range(total)],
+            "sum": total * (total - 1) / 2,
+        }
+"""
+# What each launcher tells process PROCESS of COUNT, LOCAL of OF_NODE on its node.
+LAUNCHERS = {
+    "slurm": """
+        "SLURM_JOB_ID": str(PORT), "SLURM_STEP_NODELIST": "localhost,node[7-9]",
+        "SLURM_NTASKS": str(COUNT), "SLURM_PROCID": str(PROCESS), "SLURM_LOCALID": str(LOCAL),
+    """,
+    "openmpi": """
+        "OMPI_MCA_orte_hnp_uri": f"{PORT << 12}.0;tcp://127.0.0.1,10.148.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": str(COUNT), "OMPI_COMM_WORLD_RANK": str(PROCESS),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(LOCAL),
+    """,
+    "address": """
+        "ARGUMENTS": f'"localhost:{PORT}", {COUNT}, {PROCESS}, local_device_ids={LOCAL}',
+    """,
+    "visible": """
+        "ARGUMENTS": f'"localhost:{PORT}", {COUNT}, {PROCESS}',
+        "CUDA_VISIBLE_DEVICES": str(OF_NODE - 1 - LOCAL),
+    """,
+    "undivided": '"ARGUMENTS": f\'"localhost:{PORT}", {COUNT}, {PROCESS}\',',
+}
+LAUNCH = """
+import os, subprocess, sys
+COUNT, OF_NODE, PORT = {count}, 2, {port}
+for name in [*os.environ]:
+    if name.startswith(("SLURM", "OMPI", "JAX_COORDINATOR")):
+        del os.environ[name]
+started = []
+for PROCESS in range(COUNT):
+    LOCAL = PROCESS % OF_NODE
+    variables = {{{variables}}}
+    started.append(subprocess.Popen([sys.executable, "train.py"], env=os.environ | variables))
+sys.exit(max(each.wait() for each in started))
+"""
+TRAIN = """
+import os, sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+if sys.argv[1:]:
+    place = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    jax.distributed.initialize(sys.argv[1], *place, int(os.environ["LOCAL_RANK"]))
+else:
+    eval(f"jax.distributed.initialize({os.environ.get('ARGUMENTS', '')})")
+parts = NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec("x"))
+full = np.arange(jax.device_count(), dtype=np.float32)
+values = jax.make_array_from_callback(full.shape, parts, lambda index: full[index])
+total = float(jax.jit(lambda v: v.sum())(values))
+(device,) = jax.local_devices()
+place = f"process {jax.process_index()} of {jax.process_count()}, {device.local_hardware_id}"
+os.write(1, f"{place}, {device.slice_index}: {device}, {total}\\n".encode())
+"""
+
+
+def run(folder: Path, *words: str, topology: str = "2xh100:2") -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(TRAIN, encoding="utf-8")
+    command = ("run", "--lane=virtual-gpu", f"--topology={topology}", *words)
+    return subprocess.run(
+        (sys.executable, "-m", "harness", *command),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def launched(folder: Path, variables: str, count: int = 4) -> subprocess.CompletedProcess[str]:
+    script = LAUNCH.format(count=count, port=free_port(), variables=variables)
+    (folder / "launch.py").write_text(script, encoding="utf-8")
+    return run(folder, "--", sys.executable, "launch.py")
+
+
+def lines(hardware: str = "0101") -> list[str]:
+    """What the four processes print, each with the number of its device on its node."""
+    return [
+        f"process {process} of 4, {number}, {process // 2}: CudaDevice(id={process}), 6.0"
+        for process, number in enumerate(hardware)
+    ]
+
+
+def test_run_ranks(project: Project) -> None:
+    project.write("test_inner.py", RUN_RANKS)
+    ran = project.run("--lane=virtual-gpu")
+    assert list(ran.outcomes.values()) == ["passed"] * 4, ran.stdout
+
+
+def test_initialize_without_arguments_in_each_process(tmp_path: Path) -> None:
+    ran = run(tmp_path, "--processes=device", "--", sys.executable, "train.py")
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(line.rpartition("| ")[2] for line in ran.stdout.splitlines()) == lines()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_processes_of_a_launcher(tmp_path: Path, launcher: str) -> None:
+    ran = launched(tmp_path, LAUNCHERS[launcher])
+    assert ran.returncode == 0, ran.stderr
+    hardware = {"visible": "0000"}.get(launcher, "0101")
+    assert sorted(ran.stdout.splitlines()) == lines(hardware)
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=4", f"--master-port={free_port()}")
+    address = f"localhost:{free_port()}"
+    ran = run(tmp_path, "--", sys.executable, *torchrun, "train.py", address, topology="h100:4")
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == [
+        f"process {n} of 4, {n}, 0: CudaDevice(id={n}), 6.0" for n in range(4)
+    ]
+
+
+# Arguments for JAX, other variables, and what the error says.
+IMPOSSIBLE = {
+    "processes": ("", "", "process 2 of a job of 3: expected as many processes on each of 2 nodes"),
+    "devices": (
+        "local_device_ids=[0, 1]",
+        "",
+        "this one takes 2 of the node's 2 devices: expected 1",
+    ),
+    "device": ("local_device_ids=7", "", "expected numbers of the 2 devices that the process sees"),
+    "visible": ("", '"CUDA_VISIBLE_DEVICES": "2"', "CUDA_VISIBLE_DEVICES=2: expected numbers of a"),
+}
+
+
+@pytest.mark.parametrize("place", IMPOSSIBLE)
+def test_a_place_that_the_topology_has_not(tmp_path: Path, place: str) -> None:
+    arguments, variables, message = IMPOSSIBLE[place]
+    given = (
+        f"""{LAUNCHERS["undivided"].replace("PROCESS}", f"PROCESS}}, {arguments}")}{variables}"""
+    )
+    ran = launched(tmp_path, given, 3 if place == "processes" else 4)
+    assert ran.returncode == 1
+    assert "virtual GPU: " in ran.stderr
+    assert message in ran.stderr
