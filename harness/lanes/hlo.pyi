@@ -153,6 +153,146 @@ class DeviceList(_message.Message):
 Global___DeviceList: _TypeAlias = DeviceList  # noqa: Y015
 
 @_typing.final
+class MeshAxis(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: _builtins.int
+    size: _builtins.int
+    def __init__(
+        self,
+        *,
+        size: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["size", b"size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeshAxis: _TypeAlias = MeshAxis  # noqa: Y015
+
+@_typing.final
+class IotaTransform(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESHAPE_DIMS_FIELD_NUMBER: _builtins.int
+    TRANSPOSE_PERM_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reshape_dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def transpose_perm(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        reshape_dims: _abc.Iterable[_builtins.int] | None = ...,
+        transpose_perm: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reshape_dims", b"reshape_dims", "transpose_perm", b"transpose_perm"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IotaTransform: _TypeAlias = IotaTransform  # noqa: Y015
+
+@_typing.final
+class DeviceMesh(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AXES_FIELD_NUMBER: _builtins.int
+    DEVICE_IDS_FIELD_NUMBER: _builtins.int
+    IOTA_TRANSFORM_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def axes(self) -> _containers.RepeatedCompositeFieldContainer[Global___MeshAxis]: ...
+    @_builtins.property
+    def device_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def iota_transform(self) -> Global___IotaTransform: ...
+    def __init__(
+        self,
+        *,
+        axes: _abc.Iterable[Global___MeshAxis] | None = ...,
+        device_ids: _abc.Iterable[_builtins.int] | None = ...,
+        iota_transform: Global___IotaTransform | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["iota_transform", b"iota_transform"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["axes", b"axes", "device_ids", b"device_ids", "iota_transform", b"iota_transform"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceMesh: _TypeAlias = DeviceMesh  # noqa: Y015
+
+@_typing.final
+class SubAxis(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRE_SIZE_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    pre_size: _builtins.int
+    size: _builtins.int
+    def __init__(
+        self,
+        *,
+        pre_size: _builtins.int | None = ...,
+        size: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pre_size", b"pre_size", "size", b"size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pre_size", b"pre_size", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubAxis: _TypeAlias = SubAxis  # noqa: Y015
+
+@_typing.final
+class AxisReference(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESH_AXIS_INDEX_FIELD_NUMBER: _builtins.int
+    SUB_AXIS_FIELD_NUMBER: _builtins.int
+    mesh_axis_index: _builtins.int
+    @_builtins.property
+    def sub_axis(self) -> Global___SubAxis: ...
+    def __init__(
+        self,
+        *,
+        mesh_axis_index: _builtins.int | None = ...,
+        sub_axis: Global___SubAxis | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mesh_axis_index", b"mesh_axis_index", "sub_axis", b"sub_axis"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mesh_axis_index", b"mesh_axis_index", "sub_axis", b"sub_axis"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AxisReference: _TypeAlias = AxisReference  # noqa: Y015
+
+@_typing.final
+class MeshGroups(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESH_FIELD_NUMBER: _builtins.int
+    AXES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def mesh(self) -> Global___DeviceMesh: ...
+    @_builtins.property
+    def axes(self) -> _containers.RepeatedCompositeFieldContainer[Global___AxisReference]: ...
+    def __init__(
+        self,
+        *,
+        mesh: Global___DeviceMesh | None = ...,
+        axes: _abc.Iterable[Global___AxisReference] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mesh", b"mesh"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["axes", b"axes", "mesh", b"mesh"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeshGroups: _TypeAlias = MeshGroups  # noqa: Y015
+
+@_typing.final
 class SourceTarget(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -393,6 +533,7 @@ class Instruction(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     LITERAL_FIELD_NUMBER: _builtins.int
     PARAMETER_NUMBER_FIELD_NUMBER: _builtins.int
+    FUSION_KIND_FIELD_NUMBER: _builtins.int
     TUPLE_INDEX_FIELD_NUMBER: _builtins.int
     DIMENSIONS_FIELD_NUMBER: _builtins.int
     SLICE_DIMENSIONS_FIELD_NUMBER: _builtins.int
@@ -417,10 +558,13 @@ class Instruction(_message.Message):
     CUSTOM_CALL_API_VERSION_FIELD_NUMBER: _builtins.int
     DEVICE_LIST_FIELD_NUMBER: _builtins.int
     RAGGED_DOT_DIMENSIONS_FIELD_NUMBER: _builtins.int
+    IOTA_DEVICE_LIST_FIELD_NUMBER: _builtins.int
+    MESH_GROUPS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     opcode: _builtins.str
     metadata: _builtins.bytes
     parameter_number: _builtins.int
+    fusion_kind: _builtins.str
     tuple_index: _builtins.int
     channel_id: _builtins.int
     custom_call_target: _builtins.str
@@ -461,6 +605,10 @@ class Instruction(_message.Message):
     def device_list(self) -> Global___DeviceList: ...
     @_builtins.property
     def ragged_dot_dimensions(self) -> Global___RaggedDotDimensions: ...
+    @_builtins.property
+    def iota_device_list(self) -> Global___IotaReplicaGroups: ...
+    @_builtins.property
+    def mesh_groups(self) -> Global___MeshGroups: ...
     def __init__(
         self,
         *,
@@ -470,6 +618,7 @@ class Instruction(_message.Message):
         metadata: _builtins.bytes | None = ...,
         literal: Global___Literal | None = ...,
         parameter_number: _builtins.int | None = ...,
+        fusion_kind: _builtins.str | None = ...,
         tuple_index: _builtins.int | None = ...,
         dimensions: _abc.Iterable[_builtins.int] | None = ...,
         slice_dimensions: _abc.Iterable[Global___SliceDimension] | None = ...,
@@ -494,10 +643,12 @@ class Instruction(_message.Message):
         custom_call_api_version: _builtins.int | None = ...,
         device_list: Global___DeviceList | None = ...,
         ragged_dot_dimensions: Global___RaggedDotDimensions | None = ...,
+        iota_device_list: Global___IotaReplicaGroups | None = ...,
+        mesh_groups: Global___MeshGroups | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index", "use_global_device_ids", b"use_global_device_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "fusion_kind", b"fusion_kind", "id", b"id", "iota_device_list", b"iota_device_list", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "mesh_groups", b"mesh_groups", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "shape", b"shape", "sharding", b"sharding", "tuple_index", b"tuple_index", "use_global_device_ids", b"use_global_device_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "id", b"id", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "operand_shapes_with_layout", b"operand_shapes_with_layout", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index", "use_global_device_ids", b"use_global_device_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_config", b"backend_config", "called_computation_ids", b"called_computation_ids", "channel_id", b"channel_id", "comparison_direction", b"comparison_direction", "constrain_layout", b"constrain_layout", "control_predecessor_ids", b"control_predecessor_ids", "custom_call_api_version", b"custom_call_api_version", "custom_call_has_side_effect", b"custom_call_has_side_effect", "custom_call_target", b"custom_call_target", "device_list", b"device_list", "dimensions", b"dimensions", "dot_dimensions", b"dot_dimensions", "frontend_attributes", b"frontend_attributes", "fusion_kind", b"fusion_kind", "id", b"id", "iota_device_list", b"iota_device_list", "is_host_transfer", b"is_host_transfer", "literal", b"literal", "mesh_groups", b"mesh_groups", "metadata", b"metadata", "name", b"name", "opcode", b"opcode", "operand_ids", b"operand_ids", "operand_shapes_with_layout", b"operand_shapes_with_layout", "parameter_number", b"parameter_number", "ragged_dot_dimensions", b"ragged_dot_dimensions", "replica_groups", b"replica_groups", "shape", b"shape", "sharding", b"sharding", "slice_dimensions", b"slice_dimensions", "source_target_pairs", b"source_target_pairs", "tuple_index", b"tuple_index", "use_global_device_ids", b"use_global_device_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

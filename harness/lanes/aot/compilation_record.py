@@ -22,12 +22,12 @@ PROPERTY = "aot_programs_compiled"  # the summaries of a case's programs, as JSO
 Summary = dict[str, Any]
 # A summary's keys: lists of texts, sums over a step, bytes on one device, and of the kernels the
 # bytes of the largest on its TensorCore and the spills of all. Those are left out if not known.
-TEXTS = ("inside", "across", "changed")
+TEXTS = ("inside", "across", "operations", "options", "changed")
 SUMS = ("kernels", "bytes_inside", "bytes_across", "flops")
 MEMORY = ("arguments", "outputs", "temporaries", "code")
 ON_CHIP = ("vmem", "smem")
 SPILLS = ("vector_spills", "scalar_spills")
-NUMBERS = (*SUMS, *MEMORY, *ON_CHIP, *SPILLS)
+NUMBERS = (*SUMS, "communicators", *MEMORY, *ON_CHIP, *SPILLS)
 
 
 def summary(compilation: Compilation) -> Summary:
@@ -36,6 +36,7 @@ def summary(compilation: Compilation) -> Summary:
     return {
         "inside": list(_counted(map(_collective, program.collectives))),
         "across": list(_counted(map(_transfer, program.transfers))),
+        **_of_gpus(compilation),
         "kernels": program.kernels,
         "bytes_inside": program.bytes_inside,
         "bytes_across": program.bytes_across,
@@ -48,6 +49,17 @@ def summary(compilation: Compilation) -> Summary:
         **(asdict(compilation.on_chip) if compilation.on_chip else {}),
         "changed": list(compilation.changed),
     }
+
+
+def _of_gpus(compilation: Compilation) -> Summary:
+    """Return what XLA's GPU compiler says besides, and the options that it was given."""
+    program = compilation.program
+    facts = {
+        "operations": list(_counted(iter(program.operations))),
+        "communicators": len(program.communicators),
+        "options": [f"{name}={value}" for name, value in compilation.options.items()],
+    }
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def summaries(events: Events) -> list[Summary]:
@@ -63,10 +75,12 @@ def facts(events: Events) -> Mapping[str, str]:
         "aot_collectives": sum(_count(text) for p in programs for text in p["inside"]),
         "aot_transfers": sum(_count(text) for p in programs for text in p["across"]),
         **{f"aot_{name}": sum(p[name] for p in programs) for name in SUMS},
+        "aot_communicators": max((p.get("communicators", 0) for p in programs), default=0),
         "aot_peak_bytes": max((sum(p[name] for name in MEMORY) for p in programs), default=0),
     }
     texts = {
         "aot_changed": "; ".join(sorted({text for p in programs for text in p["changed"]})),
+        "aot_options": "; ".join(sorted({t for p in programs for t in p.get("options", ())})),
         PROPERTY: json.dumps(programs, separators=(",", ":")),
     }
     properties = {
@@ -100,13 +114,18 @@ def _count(text: str) -> int:
 
 def _collective(collective: CompiledCollective) -> str:
     groups = _groups(collective.groups, pairs=collective.kind == "collective-permute")
-    return f"{collective.kind} of {collective.bytes} B over {groups}{_times(collective.count)}"
+    text = f"{collective.kind} of {collective.bytes} B over {groups}"
+    return f"{text}{_times(collective.count)}{_overlapped(collective)}"
 
 
 def _transfer(transfer: Transfer) -> str:
     text = f"{transfer.kind} of {transfer.sent} B to {transfer.received} B"
     groups = _groups(transfer.groups, pairs=transfer.kind == "ONE_TO_ONE")
-    return f"{text} over {groups}{_times(transfer.count)}"
+    return f"{text} over {groups}{_times(transfer.count)}{_overlapped(transfer)}"
+
+
+def _overlapped(exchange: CompiledCollective | Transfer) -> str:
+    return ", asynchronous" if exchange.asynchronous else ""
 
 
 def _times(count: int | None) -> str:
@@ -120,7 +139,10 @@ def _groups(groups: Groups, *, pairs: bool) -> str:
 
 
 def _ranks(group: tuple[int, ...]) -> str:
-    """``0-3`` where the ranks are consecutive, or else one by one."""
-    if len(group) > 2 and all(b == a + 1 for a, b in pairwise(group)):
+    """``0-3`` for consecutive ranks, ``0-1016:8`` for many that are as far apart, or one by one."""
+    steps = {b - a for a, b in pairwise(group)}
+    if len(group) > 2 and steps == {1}:
         return f"{group[0]}-{group[-1]}"
+    if len(group) > 4 and len(steps) == 1 and min(steps) > 1:
+        return f"{group[0]}-{group[-1]}:{steps.pop()}"
     return ",".join(map(str, group))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -37,7 +37,7 @@ class Compilation:
 
     ``flops`` are those of one device as XLA counts them in the optimized program, without what
     kernels do; ``changed`` says what the compiler did not take as torch_xla had written it;
-    ``on_chip`` is None where the compiler does not say it.
+    ``on_chip`` is None where the compiler does not say it; ``options`` are the lane's own.
     """
 
     topology: Topology
@@ -47,6 +47,7 @@ class Compilation:
     seconds: float
     on_chip: OnChip | None
     changed: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def compile_stablehlo(module: bytes, topology: Topology, *, partitions: bool) -> Compilation:
@@ -250,6 +251,7 @@ def _compilation(
         seconds=seconds,
         on_chip=vendor.on_chip(program),
         changed=changed,
+        options=vendor.OPTIONS,
     )
 
 

@@ -155,7 +155,7 @@ def memory(topology: Topology) -> int:
 
 def read(module: bytes, topology: Topology) -> Optimized:
     """Return the facts of an optimized program, which is one for all devices."""
-    return optimized.read(module, topology.devices)
+    return optimized.read(module, topology.devices, whole=True)
 
 
 def on_chip(program: Optimized) -> None:

@@ -1,9 +1,10 @@
-"""Facts about a program that libtpu has optimized: collectives, exchanges between slices, kernels.
+"""Facts about an optimized program: collectives, exchanges between slices, kernels.
 
 Read from the optimized HloModuleProto, of which libtpu makes one for each slice; all slices' are
 equal. A collective inside a slice stays an HLO collective over positions in the slice. One between
 slices becomes a ``send`` and a ``recv`` to the host, whose frontend attributes say what MegaScale
 does with the data: https://github.com/openxla/xla/blob/main/xla/service/hlo.proto has both.
+XLA's GPU compiler makes one for all slices, in which both are collectives over all devices.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,7 +34,7 @@ _COLLECTIVES = (
 )
 _MEGASCALE = "_xla_megascale_"
 _RENDEZVOUS = "_xla_host_transfer_rendezvous"
-_KERNEL = "tpu_custom_call"
+_KERNELS = ("tpu_custom_call", "__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2")
 _VMEM = "1"
 # Bits of an element, by the numbers of PrimitiveType in xla/xla_data.proto. A token has none.
 _BITS = {1: 8, 2: 8, 3: 16, 4: 32, 5: 64, 6: 8, 7: 16, 8: 32, 9: 64, 10: 16, 11: 32, 12: 64}
@@ -51,17 +53,19 @@ class CompiledCollective:
     (source, target) pairs; ``()`` means all in one group.
     ``bytes`` are those of its buffer on one device, the larger of what it takes and gives.
     ``count`` is how often a step executes it, ``None`` in a loop whose trip count is not known.
+    ``asynchronous`` says that other work runs meanwhile; of a TPU's it is not read.
     """
 
     kind: str
     groups: Groups
     bytes: int
     count: int | None = 1
+    asynchronous: bool = False
 
 
 @dataclass(frozen=True, order=True)
 class Transfer:
-    """Exchange between slices, through the hosts.
+    """Exchange between slices: of TPUs through the hosts, of GPUs over their network.
 
     ``kind`` is MegaScale's (``ALL_REDUCE``). ``groups`` are devices, counted slice by slice; of a
     ``ONE_TO_ONE`` its (source, target) pairs. ``sent`` and ``received`` are bytes of one device,
@@ -73,6 +77,7 @@ class Transfer:
     sent: int
     received: int
     count: int | None = 1
+    asynchronous: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,9 @@ class Optimized:
 
     ``vmem`` is what the largest kernel allocates of VMEM. ``custom_calls``, which kernels are too,
     is how many there are in the program, wherever they stand. ``results`` are the dimensions of
-    what the program returns on a device, result by result.
+    what the program returns on a device, result by result. Of GPUs, ``communicators`` are the sets
+    of devices that exchange something, each of which needs a communicator of NCCL, and
+    ``operations`` the fusions by their kind, and the custom calls by their target.
     """
 
     collectives: tuple[CompiledCollective, ...]
@@ -90,6 +97,8 @@ class Optimized:
     vmem: int = 0
     custom_calls: int = 0
     results: tuple[tuple[int, ...], ...] = ()
+    communicators: Groups = ()
+    operations: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> int:
@@ -117,13 +126,20 @@ class Optimized:
         return Counter(t.kind for t in self.transfers)
 
 
-def read(module: bytes, devices: int) -> Optimized:
-    """Return the facts of a serialised, optimized HloModuleProto for slices of ``devices``."""
+def read(module: bytes, devices: int, *, whole: bool = False) -> Optimized:
+    """Return the facts of a serialised, optimized HloModuleProto for slices of ``devices``.
+
+    ``whole`` says that the module is one for all slices.
+    """
     program = Module.FromString(module)
     computations = {c.id: c for c in program.computations}
     counts = _executions(program.entry_computation_id, computations)
     places = _places(program)
-    collectives, kernels, vmem, custom_calls = [], [], 0, 0
+    everyone, wrappers = _sorted(places), _wrappers(program)
+    collectives: list[CompiledCollective] = []
+    transfers: list[Transfer] = []
+    communicators: set[tuple[int, ...]] = set()
+    kernels, operations, vmem, custom_calls = [], [], 0, 0
     halves: dict[str, dict[str, Any]] = defaultdict(dict)
     for number, count in counts.items():
         computation = computations[number]
@@ -131,7 +147,21 @@ def read(module: bytes, devices: int) -> Optimized:
         for instruction in computation.instructions:
             kind = instruction.opcode.removesuffix("-start")
             if kind in _COLLECTIVES:
-                collectives.append(_collective(kind, instruction, shapes, count, places))
+                groups = _groups(instruction, places)
+                exchange = Transfer(kind, groups, *_amounts(kind, instruction, shapes), count)
+                if whole:
+                    exchange = replace(
+                        exchange,
+                        groups=groups or (everyone,),
+                        asynchronous=_is_asynchronous(wrappers.get(number, instruction)),
+                    )
+                    pairs = kind == "collective-permute"
+                    communicators |= {everyone} if pairs else {*map(_sorted, exchange.groups)}
+                part = _inside_or_across(exchange, devices if whole else None)
+                if isinstance(part, Transfer):
+                    transfers.append(part)
+                else:
+                    collectives.append(part)
             elif instruction.opcode in ("send", "recv") and instruction.is_host_transfer:
                 attributes = _attributes(instruction)
                 half = halves[attributes.get(_RENDEZVOUS, instruction.name)]
@@ -139,10 +169,13 @@ def read(module: bytes, devices: int) -> Optimized:
                 half[instruction.opcode] = _bytes(instruction.shape.tuple_shapes[0])
             elif instruction.opcode == "custom-call":
                 custom_calls += 1
-                if instruction.custom_call_target == _KERNEL:
+                operations.append(instruction.custom_call_target)
+                if instruction.custom_call_target in _KERNELS:
                     kernels.append(instruction.name)
                     vmem = max(vmem, _vmem(instruction))
-    transfers = [_transfer(half, devices) for half in halves.values()]
+            elif instruction.opcode == "fusion":
+                operations.append(f"fusion {_fusion_kind(instruction)}")
+    transfers += [_transfer(half, devices) for half in halves.values()]
     return Optimized(
         tuple(sorted(collectives, key=str)),
         tuple(sorted(transfers, key=str)),
@@ -150,6 +183,8 @@ def read(module: bytes, devices: int) -> Optimized:
         vmem,
         custom_calls,
         results(program),
+        tuple(sorted(communicators)),
+        tuple(sorted(operations)) if whole else (),
     )
 
 
@@ -201,23 +236,67 @@ def _places(program: Any) -> list[int]:
     return [device for partition in partitions for device in partition.replica_device_ids]
 
 
-def _collective(
-    kind: str, instruction: Any, shapes: dict[int, Any], count: int | None, places: list[int]
-) -> CompiledCollective:
+def _sorted(group: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(group))
+
+
+def _wrappers(program: Any) -> dict[int, Any]:
+    """Return the instruction that starts each computation which runs asynchronously, by its id."""
+    instructions = (i for computation in program.computations for i in computation.instructions)
+    starts = (i for i in instructions if i.opcode == "async-start")
+    return {called: start for start in starts for called in start.called_computation_ids}
+
+
+def _is_asynchronous(start: Any) -> bool:
+    """Return whether XLA's GPU compiler has left a collective that starts one asynchronous."""
+    config = _config(start).get("collective_backend_config", {})
+    return start.opcode.endswith("-start") and not config.get("is_sync", False)
+
+
+def _fusion_kind(fusion: Any) -> str:
+    """Return XLA's kind of a fusion, or how the GPU compiler implements a custom one."""
+    kind: str = _config(fusion).get("fusion_backend_config", {}).get("kind", "")
+    return kind or fusion.fusion_kind
+
+
+def _config(instruction: Any) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads(instruction.backend_config)
+    except ValueError:
+        return {}
+    return config
+
+
+def _inside_or_across(exchange: Transfer, devices: int | None) -> CompiledCollective | Transfer:
+    """Return an exchange as one inside a slice of ``devices`` if none of its groups leaves it."""
+    kind, groups = exchange.kind, exchange.groups
+    if devices:
+        if any(len({member // devices for member in group}) > 1 for group in groups):
+            named = "ONE_TO_ONE" if kind == "collective-permute" else kind.upper().replace("-", "_")
+            return replace(exchange, kind=named)
+        groups = tuple(
+            dict.fromkeys(tuple(member % devices for member in group) for group in groups)
+        )
+    larger = max(exchange.sent, exchange.received)
+    return CompiledCollective(kind, groups, larger, exchange.count, exchange.asynchronous)
+
+
+def _amounts(kind: str, instruction: Any, shapes: dict[int, Any]) -> tuple[int, int]:
+    """Return the bytes that a collective takes and gives on one device."""
     taken = sum(_bytes(shapes[operand]) for operand in instruction.operand_ids)
-    given = _bytes(instruction.shape)
-    if instruction.opcode.endswith("-start"):  # its shape holds operands and results
-        given = _bytes(instruction.shape.tuple_shapes[1]) if kind != "all-reduce" else taken
-    groups = _groups(instruction)
-    if places:
-        groups = tuple(tuple(places[member] for member in group) for group in groups)
-    return CompiledCollective(kind, groups, max(taken, given), count)
+    if not instruction.opcode.endswith("-start"):
+        return taken, _bytes(instruction.shape)
+    if kind == "all-reduce":
+        return taken, taken
+    return taken, _bytes(instruction.shape.tuple_shapes[1])  # after the operands
 
 
-def _groups(instruction: Any) -> Groups:
-    if instruction.source_target_pairs:
-        return tuple((pair.source, pair.target) for pair in instruction.source_target_pairs)
-    return tuple(map(tuple, replica_groups(instruction)))
+def _groups(instruction: Any, places: list[int]) -> Groups:
+    pairs = [[pair.source, pair.target] for pair in instruction.source_target_pairs]
+    groups = pairs or replica_groups(instruction)
+    return tuple(
+        tuple(places[member] if places else member for member in group) for group in groups
+    )
 
 
 def _transfer(half: dict[str, Any], devices: int) -> Transfer:

@@ -22,11 +22,12 @@ from harness.lanes.virtual.lowering import operations
 from harness.lanes.virtual.submitted import written_as
 
 _COMPILE = "backend_compile_and_load"
+_CROSS = "_get_cross_compile_backend"
 _TOO_NEW = "Failed to serialize StableHLO"
 _REFUSAL = (
     "JAX writes programs in the StableHLO that XLA's CPU compiler reads, which has no"
     " such operation. Collectives that are done in the function that starts them run on lane"
-    " virtual-tpu; lane tpu-aot asks libtpu's compiler"
+    " virtual-tpu; lanes tpu-aot and gpu-aot ask the vendor's compiler"
 )
 _START, _DONE = "stablehlo.async_start", "stablehlo.async_done"
 
@@ -35,6 +36,9 @@ def accept(compiler: Any) -> None:
     """Let ``jax._src.compiler`` submit programs with what XLA's CPU compiler lacks."""
     if hasattr(compiler, _COMPILE):  # before JAX 0.7 there are none
         wrapt.wrap_function_wrapper(compiler, _COMPILE, _compile)
+    if hasattr(compiler, _CROSS) and STAND_IN_VARIABLE in os.environ:
+        # For a vendor's compiler JAX would start the virtual devices, to measure kernels on them.
+        setattr(compiler, _CROSS, lambda _: None)
 
 
 def _compile(

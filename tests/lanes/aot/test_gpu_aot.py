@@ -15,18 +15,82 @@ PROGRAMS = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
+def mesh_of(devices):
+    return Mesh(np.array(devices).reshape(-1, 4), ("node", "gpu"))
+
 def test_sum():
-    mesh = Mesh(np.array(jax.devices()).reshape(-1, 4), ("node", "gpu"))
-    x = jax.device_put(np.ones((64, 128), np.float32), NamedSharding(mesh, P("node", "gpu")))
+    sharding = NamedSharding(mesh_of(jax.devices()), P("node", "gpu"))
+    x = jax.device_put(np.ones((64, 128), np.float32), sharding)
     assert (np.asarray(jax.jit(lambda x: x.sum(1))(x)) == 128).all()
+
+def test_collectives():
+    def body(x):
+        x = jax.lax.psum_scatter(x, "node", tiled=True)
+        x = jax.lax.all_gather(x, "gpu", tiled=True)
+        x = jax.lax.ppermute(x, "gpu", [(n, (n + 1) % 4) for n in range(4)])
+        return jax.lax.fori_loop(0, 5, lambda _, x: jnp.sin(jax.lax.psum(x, "gpu")) + x, x)
+
+    spec = P(("node", "gpu"))
+    mesh = mesh_of(jax.devices())
+    fn = jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    jax.jit(fn).lower(jax.ShapeDtypeStruct((512, 256), "float32")).compile()
+
+def test_too_large():
+    rows = jax.ShapeDtypeStruct((110_000, 100_000), "float32")
+    jax.jit(lambda x: x * 2).lower(rows).compile()
+
+def test_no_step():
+    pass
+"""
+CASES = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+@pytest.mark.lanes("gpu-aot")
+@pytest.mark.topologies("2xh100:4", "a100:8", "h200:8", "b200:8", "gb200:8", "l4:2")
+@pytest.mark.frameworks("jax")
+def test_generations(xla_compiler):
+    rows = NamedSharding(Mesh(np.array(xla_compiler.devices), ("gpu",)), P("gpu"))
+    x = jax.ShapeDtypeStruct((1024, 256), "bfloat16", sharding=rows)
+    compiled = xla_compiler.jax(lambda x: (x @ x.T).sum(), x)
+    assert compiled.flops > 0
+    assert compiled.memory.arguments == 1024 * 512 // xla_compiler.topology.total
+    assert [*compiled.options] == ["xla_gpu_autotune_level"]
+    assert len(compiled.program.communicators) == 1
+
+@pytest.mark.lanes("gpu-aot")
+@pytest.mark.topologies("128xh100:8")
+@pytest.mark.frameworks("jax")
+def test_1024(xla_compiler):
+    mesh = Mesh(np.array(xla_compiler.devices).reshape(-1, 8), ("dp", "tp"))
+    def of(shape, *spec):
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, P(*spec)))
+    def step(w1, w2, x):
+        def loss(w1, w2):
+            return ((jax.nn.gelu(x @ w1) @ w2).astype(jnp.float32) ** 2).mean()
+        value, (g1, g2) = jax.value_and_grad(loss, (0, 1))(w1, w2)
+        return value, (w1 - 0.1 * g1, w2 - 0.1 * g2)
+    weights = of((4096, 16384), None, "tp"), of((16384, 4096), "tp")
+    compiled = xla_compiler.jax(step, *weights, of((512 * 1024, 4096), "dp"))
+    assert compiled.seconds < 15
+    assert compiled.program.bytes_across == 2 * 4096 * 16384 // 8 * 2 + 4  # the gradients, the loss
+    assert compiled.program.kinds == {"all-reduce": 1}
+    assert len(compiled.program.communicators) == 128 + 8
 """
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    project = Project(tmp_path_factory.mktemp("gpu-aot"))
+    project = Project(tmp_path_factory.mktemp("plain"))
     project.write("test_programs.py", PROGRAMS)
     return project.run("--lane=gpu-aot", "--topology=2xh100:4")
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    project = Project(tmp_path_factory.mktemp("cases"))
+    project.write("test_cases.py", CASES)
+    return project.run("--lane=gpu-aot")
 
 
 def programs(ran: Ran, name: str) -> list[dict[str, Any]]:
@@ -60,5 +124,44 @@ def test_without_a_plugin_the_lane_says_which_to_install(project: Project) -> No
 @needs_plugin
 def test_a_plain_test_is_compiled_without_running_elsewhere(ran: Ran) -> None:
     assert ran.outcomes["test_sum"] == "passed", ran.stdout
-    (program,) = (p for p in programs(ran, "test_sum") if p["inside"])
+    (program,) = programs(ran, "test_sum")
     assert program["inside"] == ["all-reduce of 128 B over {0-3}"]
+
+
+@needs_plugin
+def test_collectives_are_inside_a_node_or_between_nodes(ran: Ran) -> None:
+    assert ran.outcomes["test_collectives"] == "passed", ran.stdout
+    (program,) = programs(ran, "test_collectives")
+    bare = [text.removesuffix(", asynchronous") for text in program["inside"]]
+    assert bare == [
+        "all-gather of 131072 B over {0-3}",
+        "all-reduce of 131072 B over {0-3}, 5 times a step",
+        "collective-permute of 131072 B over 0->1 1->2 2->3 3->0",
+    ]
+    assert program["across"][0].startswith("REDUCE_SCATTER of 65536 B to 32768 B over {0,4} {1,5}")
+    assert program["bytes_across"] == 65536
+    assert program["communicators"] == 2 + 4 + 1  # for each node, each pair, and all
+    assert program["options"] == ["xla_gpu_autotune_level=0"]
+    assert any(text.endswith("fusion kLoop") for text in program["operations"])
+
+
+@needs_plugin
+def test_what_a_gpu_has_no_memory_for_fails(ran: Ran) -> None:
+    assert ran.outcomes["test_too_large"] == "failed"
+    message = ran.cases["test_too_large"].result[0].message
+    assert "88000000000 bytes on a device, which has 85017493504" in message
+    assert ran.properties("test_too_large")["layer"] == "compile"
+
+
+@needs_plugin
+def test_a_test_that_compiles_nothing_is_no_evidence(ran: Ran) -> None:
+    assert ran.properties("test_no_step")["unproven"] == "it compiled nothing with the CUDA plugin"
+
+
+@needs_plugin
+@pytest.mark.parametrize(
+    "topology", ["2xh100:4", "a100:8", "h200:8", "b200:8", "gb200:8", "l4:2", "128xh100:8"]
+)
+def test_every_generation_compiles(cases: Ran, topology: str) -> None:
+    name = "test_1024" if topology == "128xh100:8" else "test_generations"
+    assert cases.outcomes[f"{name}[gpu-aot-{topology}-jax]"] == "passed", cases.stdout
