@@ -26,6 +26,7 @@ __all__ = [
     "has_needed",
     "lane_can",
     "lane_named",
+    "lane_refuses",
 ]
 
 DEFAULT_LANE = "cpu"  # needs nothing but the frameworks themselves
@@ -88,6 +89,15 @@ def lane_can(lane: Lane, topology: Topology) -> Topology:
     """``topology``, if the lane can have it; raises BadInputError otherwise."""
     lane.check(topology)
     return topology
+
+
+def lane_refuses(lane: Lane, topology: Topology) -> str:
+    """Return why the lane can't have that topology, or ""."""
+    try:
+        lane.check(topology)
+    except BadInputError as error:
+        return str(error)
+    return ""
 
 
 def has_needed(packages: Collection[str], lane: Lane) -> bool:

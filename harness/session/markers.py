@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import pytest
 
 from harness.errors import BadInputError
 from harness.frameworks import FRAMEWORKS
-from harness.lanes import lane_can, lane_named
+from harness.lanes import LANES, Lane, lane_can, lane_named, lane_refuses
 from harness.model.case import Case
 from harness.model.topology import Target, Topology
+from harness.platforms import PLATFORMS
 
 MARKERS = (
-    "lanes(*names): the lanes the case can run on",
+    "lanes(*names): the lanes the case can run on, or a pattern of them, as 'virtual-*'",
     "topologies(*sizes): the topologies it can run on, as 4 or '2x4'; needs lanes(...)",
     "processes(*each): a process for each 'chip', 'host' or 'slice', or 'one'; needs lanes(...)",
     "frameworks(*names): the frameworks that are asked the same; each has a case of its own",
@@ -53,15 +56,47 @@ def declared_targets(item: pytest.Item) -> list[Target]:
     try:
         sizes = [Topology.parse(str(size)) for size in (topologies.args if topologies else ())]
         targets = [
-            Target(lane.name, lane_can(lane, placed), framework)
-            for lane in map(lane_named, lanes.args)
+            Target(lane.name, placed, framework)
+            for lane, is_able in _named(lanes.args)
             for size in sizes or [lane.default_topology]
             for divided in _divided(size, processes)
             for framework, placed in _asked(divided, frameworks)
+            if is_able(placed)
         ]
     except BadInputError as error:
         raise BadInputError(f"{item.nodeid}: {error}") from None
     return list(dict.fromkeys(targets))
+
+
+def _named(words: Sequence[str]) -> Iterator[tuple[Lane, Callable[[Topology], bool]]]:
+    """Yield each lane, and a function that says whether it can have a topology.
+
+    Of the lanes that a pattern names, some may not be able to; each other one must.
+    """
+    for word in words:
+        if "*" not in word:
+            yield lane_named(word), partial(_must, lane_named(word))
+            continue
+        names = [name for name in LANES if fnmatchcase(name, word)]
+        if not names:
+            raise BadInputError(f"lanes({word!r}): expected a pattern of {', '.join(LANES)}")
+        for lane in map(lane_named, names):
+            yield lane, partial(_may, lane)
+
+
+def _must(lane: Lane, size: Topology) -> bool:
+    return bool(lane_can(lane, size))
+
+
+def _may(lane: Lane, size: Topology) -> bool:
+    """Return whether the lane can have that topology, and its job has as many processes there.
+
+    A host of ``8@host`` has four chips of a TPU, but all eight GPUs.
+    """
+    if lane_refuses(lane, size):
+        return False
+    platform = PLATFORMS.get(lane.name.removeprefix("virtual-"))
+    return platform is None or size.on(platform).process_count == size.process_count
 
 
 def _divided(size: Topology, processes: pytest.Mark | None) -> list[Topology]:

@@ -28,7 +28,7 @@ from suites.shared.jax_releases import unreadable_before_0_4_30
 from suites.shared.values import ranks_of
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),
+    pytest.mark.lanes("cpu", "virtual-*", "tpu"),
     pytest.mark.topologies("8"),
     pytest.mark.upstream("jax-ml/jax#40830"),
     unreadable_before_0_4_30,
@@ -140,6 +140,7 @@ def test_exported(topology: Topology, name: str) -> None:
 
 
 @written
+@pytest.mark.lanes("cpu", "virtual-tpu", "tpu")  # the platforms that they were exported for
 @pytest.mark.parametrize("version", versions())
 def test_exported_by_another_version(
     xla_target: Target, topology: Topology, subtests: pytest.Subtests, version: str
@@ -175,7 +176,7 @@ def test_axis_index(topology: Topology) -> None:
         check_numbers(_ranks(program(whole)), numbers)
 
 
-@pytest.mark.lanes("virtual-tpu", "tpu")  # XLA's CPU client has no ragged all-to-all
+@pytest.mark.lanes("virtual-*", "tpu")  # XLA's CPU client has no ragged all-to-all
 @pytest.mark.skipif(
     not hasattr(lax, "ragged_all_to_all")
     or "axis_name" not in signature(lax.ragged_all_to_all).parameters,

@@ -26,7 +26,7 @@ from suites.shared.global_arrays import (
 from suites.shared.jax_collectives import AXES, COLLECTIVES, Axes, groups_of, over
 from suites.shared.values import ranks_of
 
-pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("jax-ml/jax#40830")]
+pytestmark = [pytest.mark.lanes("virtual-*"), pytest.mark.upstream("jax-ml/jax#40830")]
 
 # Without pmean, which has no meaning for the integers among the dtypes.
 NAMES = tuple(name for name in COLLECTIVES if name != "pmean")
@@ -152,6 +152,7 @@ def _split(value: np.ndarray, spec: Spec, devices: int) -> list[np.ndarray]:
     return np.split(value, devices, list(spec).index("x"))
 
 
+@pytest.mark.lanes("virtual-tpu")
 @pytest.mark.topologies("4@chip", "2x4@slice")
 def test_pallas_kernel(topology: Topology) -> None:
     """A Pallas kernel on each device's part, and a collective on what it makes."""

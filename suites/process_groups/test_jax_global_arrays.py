@@ -24,7 +24,7 @@ from suites.shared.global_arrays import (
     spread,
 )
 
-pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("jax-ml/jax#16816")]
+pytestmark = [pytest.mark.lanes("virtual-*"), pytest.mark.upstream("jax-ml/jax#16816")]
 
 
 def _value(rows: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from harness.messages.ports import HOST, free_port
 from harness.model.topology import Topology
 from suites.shared.global_arrays import Spec, mesh_of, spread
 
-pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("jax-ml/jax#25783")]
+pytestmark = [pytest.mark.lanes("virtual-*"), pytest.mark.upstream("jax-ml/jax#25783")]
 
 
 def _own(number: int) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from suites.shared.jax_releases import explicit, needs_explicit_axes
 from suites.spmd_specs.jax_layouts import Entry, check, mesh_of_two_rows, name_of, sharding, specs
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),
+    pytest.mark.lanes("cpu", "virtual-*", "tpu"),
     pytest.mark.topologies("8"),
     pytest.mark.upstream("marin-community/marin#8715"),
     needs_explicit_axes,

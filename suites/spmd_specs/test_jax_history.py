@@ -25,7 +25,7 @@ from suites.shared.jax_releases import (
 )
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),
+    pytest.mark.lanes("cpu", "virtual-*", "tpu"),
     pytest.mark.topologies("4"),
     pytest.mark.deadline(60),
     unreadable_before_0_4_30,

@@ -20,7 +20,7 @@ from suites.shared.jax_releases import checked, unreadable_before_0_4_30
 from suites.spmd_specs.shapes import all_mesh_shapes
 
 pytestmark = [
-    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.lanes("virtual-*"),
     pytest.mark.topologies("2x2", "2x4", "4x2", "2xv4:2x2x2"),
     pytest.mark.upstream("pytorch/xla#7102"),
     unreadable_before_0_4_30,

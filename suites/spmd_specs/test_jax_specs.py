@@ -24,7 +24,7 @@ from suites.spmd_specs.jax_layouts import (
 )
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu", "tpu"),
+    pytest.mark.lanes("cpu", "virtual-*", "tpu"),
     pytest.mark.topologies("8"),
     pytest.mark.upstream("jax-ml/jax#26946"),
     unreadable_before_0_4_30,

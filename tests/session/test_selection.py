@@ -82,6 +82,39 @@ def test_chosen_cases(project: Project) -> None:
     assert list(ran.cases) == ["test_long[cpu-1]"]
 
 
+PATTERN = """
+@pytest.mark.lanes("virtual-*")
+@pytest.mark.topologies("2", "2xv6e:2x2", "gb200:8@host", "8@host", "2x4@chip")
+def test_case(topology): pass
+
+@pytest.mark.lanes("virtual-*")
+def test_plain(topology): pass
+"""
+
+
+def test_a_pattern_names_lanes_that_can_have_the_topology(project: Project) -> None:
+    project.write("test_inner.py", PATTERN)
+    ran = project.run("--lane", "virtual-tpu,virtual-gpu", "--collect-only", "-q")
+    names = {line.partition("::")[2] for line in ran.stdout.splitlines() if "::" in line}
+    assert names == {
+        *(f"test_case[virtual-tpu-{size}]" for size in ("2", "2xv6e:2x2", "8@host", "2x4@chip")),
+        # A node of GPUs has eight of them, and so one process.
+        *(f"test_case[virtual-gpu-{size}]" for size in ("2", "gb200:8@node", "2x4@chip")),
+        *("test_plain[virtual-tpu-4]", "test_plain[virtual-gpu-4]"),
+    }
+    assert set(project.run().outcomes) == {
+        *(f"test_case[virtual-tpu-{size}]" for size in ("2", "2xv6e:2x2", "8@host", "2x4@chip")),
+        "test_plain[virtual-tpu-4]",
+    }
+
+
+def test_a_pattern_that_names_no_lane(project: Project) -> None:
+    project.write("test_inner.py", PATTERN.replace("virtual-*", "virtul-*"))
+    ran = project.run()
+    assert ran.code == 2
+    assert ran.shows("lanes('virtul-*'): expected a pattern of cpu, virtual-tpu, tpu-aot")
+
+
 def test_cases_left_out_by_their_ids(project: Project) -> None:
     project.write("test_inner.py", BODY)
     ids = project.path / "ids"

@@ -59,8 +59,12 @@ def test_stacks_between_have_the_cuda_of_the_later() -> None:
 
 
 def test_lanes_for_libtpu_are_not_planned() -> None:
-    planned = cells(SHIPPED.find("jax-0.10.2-cuda12"), ["virtual-gpu", "tpu-aot"], 1)
-    assert [cell.lane for cell in planned] == ["virtual-gpu"]
+    lanes = ["virtual-gpu", "gpu-aot", "tpu-aot"]
+    planned = cells(SHIPPED.find("jax-0.10.2-cuda12"), lanes, 1)
+    assert [cell.lane for cell in planned] == ["virtual-gpu", "gpu-aot"]
+    assert [cell.lane for cell in cells(SHIPPED.find("jax-0.10.2"), lanes, 1)] == [
+        *("virtual-gpu", "tpu-aot")
+    ]
 
 
 @pytest.mark.parametrize(

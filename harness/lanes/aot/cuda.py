@@ -19,24 +19,23 @@ from harness.lanes.aot.optimized import Optimized
 from harness.model.topology import Topology
 from harness.model.versions import ABSENT, installed
 from harness.platforms import generation_named
-from harness.platforms.gpu import TARGETS
+from harness.platforms.gpu import TARGETS, packages
 
 NAME = "the CUDA plugin"
-NEEDS = ("jaxlib", "jax-cuda12-plugin|jax-cuda13-plugin", "jax-cuda12-pjrt|jax-cuda13-pjrt")
+NEEDS = ("jaxlib", *map("|".join, zip(*map(packages.plugin, packages.CUDAS), strict=True)))
 DEFAULT = "2xh100:4"
 # Not JAX_SKIP_CUDA_CONSTRAINTS_CHECK: JAX would register the plugin in the virtual GPUs' place.
 ENVIRONMENT: Mapping[str, str] = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 # Without a card nothing can be measured, and with one other kernels win on each.
 OPTIONS: Mapping[str, str] = {"xla_gpu_autotune_level": "0"}
 _REGISTERED = "cuda_aot"  # under which jaxlib keeps it: "cuda" are the virtual GPUs
-_GENERATIONS = ("12", "13")
 _FIELD = re.compile(r"^  \w+(?:: .*\n| \{\n(?:    .*\n)*  \}\n)", re.MULTILINE)
 _MEMORY = re.compile(r"^  device_memory_size: (\d+)$", re.MULTILINE)
 
 
 def missing() -> str:
     """Return that no CUDA plugin is installed; "" if there is one."""
-    if not _plugins():
+    if all(installed(name) == ABSENT for name in packages.PACKAGES):
         return "no CUDA plugin is installed: expected jax-cuda12-plugin or jax-cuda13-plugin"
     return "" if find_spec("jaxlib") else "jaxlib is not installed, which hands the plugin programs"
 
@@ -54,22 +53,11 @@ def preload() -> None:
     """
     if why := missing():
         raise BadInputError(f"lane gpu-aot: {why}")
-    if len(plugins := _plugins()) > 1:
-        both = " and ".join(f"{name} {installed(name)}" for name in plugins)
-        raise BadInputError(f"lane gpu-aot: {both} are installed: expected one of them")
-    (plugin,) = plugins
-    pjrt, jaxlib = plugin.replace("plugin", "pjrt"), installed("jaxlib")
-    for name in (plugin, pjrt):
-        if installed(name) != jaxlib:
-            raise BadInputError(
-                f"lane gpu-aot: {name} is {installed(name)}, expected {jaxlib}, as jaxlib is"
-            )
+    names = ("jaxlib", *packages.PACKAGES)
+    versions = {name: version for name in names if (version := installed(name)) != ABSENT}
+    if why := packages.unfit(versions):
+        raise BadInputError(f"lane gpu-aot: {why}")
     _library()
-
-
-def _plugins() -> list[str]:
-    names = [f"jax-cuda{generation}-plugin" for generation in _GENERATIONS]
-    return [name for name in names if installed(name) != ABSENT]
 
 
 def _library() -> Path:
