@@ -287,11 +287,10 @@ def write(
         raise
 
 
-def count_rewrite(name: str, count: int = 1) -> None:
-    """Count in the case's record what was rewritten before the plugin was given the program."""
+def note(kind: str, **members: str) -> None:
+    """Write an event that the plugin would write, had it been given the program as JAX made it."""
     if VARIABLE in os.environ:
-        for _ in range(count):
-            write("rewrite", {}, rewrite=name)
+        write(kind, {}, **members)
 
 
 def _note_loss(error: int) -> None:

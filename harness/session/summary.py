@@ -144,7 +144,7 @@ def _interpreted(records: Sequence[Record], width: int) -> Iterator[Line]:
     if not interpreted:
         return
     yield _title("interpreted, not compiled", width)
-    text = f"Pallas kernels, by JAX on the CPU, in {len(interpreted)} cases: no Mosaic, no TPU"
+    text = f"Pallas kernels, by JAX on the CPU, in {len(interpreted)} cases: not by a device"
     yield from _counted(sum(int(facts["pallas_interpreted"]) for facts in interpreted), text, width)
     simulated = sum(int(facts.get("pallas_tpu_interpreted", 0)) for facts in interpreted)
     if simulated:

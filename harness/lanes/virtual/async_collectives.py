@@ -49,7 +49,7 @@ def _compile(
     if unreduced.is_any(given):
         module = newer_programs.copy_of(given)
         original = _original(given)
-        events.count_rewrite("whole value made unreduced", unreduced.divide_whole_values(module))
+        _count("whole value made unreduced", unreduced.divide_whole_values(module))
     try:
         return _submit(compile_, args, kwargs, module, original)
     except Exception as error:
@@ -61,7 +61,7 @@ def _compile(
         count = make_synchronous(module)
         if not count and not original:
             raise type(error)(f"{text[0]}\n{in_own_words(_REFUSAL)}") from None
-    events.count_rewrite("asynchronous collective", count)
+    _count("asynchronous collective", count)
     if not count:
         newer_programs.make_unknown(module)
     return _submit(compile_, args, kwargs, module, original)
@@ -88,6 +88,11 @@ def _submit(
 def _original(module: Any) -> bytes:
     """Return the artifact that libtpu is given; nothing where it is not asked."""
     return newer_programs.artifact_of(module) if STAND_IN_VARIABLE in os.environ else b""
+
+
+def _count(name: str, count: int) -> None:
+    for _ in range(count):
+        events.note("rewrite", rewrite=name)
 
 
 def make_synchronous(module: Any) -> int:

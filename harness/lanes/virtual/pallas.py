@@ -72,11 +72,8 @@ class LoweredKernel:
             try:
                 self._modules[key] = self._interpreted(*key)
             except Exception as error:
-                text = str(error).strip().split("\n")[0] or _raiser(error)
-                raise CannotInterpretError(
-                    f"Pallas kernel {self.name!r} can't be interpreted by JAX: "
-                    f"{type(error).__name__}: {text}{_LIMITS[self.mode]}"
-                ) from error
+                why = why_not_interpreted(self.name, error, _LIMITS[self.mode])
+                raise CannotInterpretError(why) from error
         return self._modules[key]
 
     @property
@@ -94,7 +91,7 @@ class LoweredKernel:
         return tpu_interpret.mode()
 
     def _interpreted(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001
-        mode, jaxprs = self._tpu_interpret_mode(), _jaxprs(self.parameters)
+        mode, jaxprs = self._tpu_interpret_mode(), jaxprs_of(self.parameters)
         own = {axis for mesh in self.parameters.get("meshes", ()) for axis in mesh.shape}
         reaches = self.mesh is not None and any(
             tpu_interpret.reaches_others(jaxpr, own) for jaxpr in jaxprs
@@ -157,6 +154,14 @@ class LoweredKernel:
         return interpreted, shapes, passed
 
 
+def why_not_interpreted(name: str, error: Exception, limit: str) -> str:
+    """Describe why JAX can't interpret the kernel of that name."""
+    text = str(error).strip().split("\n")[0] or _raiser(error)
+    return (
+        f"Pallas kernel {name!r} can't be interpreted by JAX: {type(error).__name__}: {text}{limit}"
+    )
+
+
 def _raiser(error: Exception) -> str:
     """Return the function that raised an error without a text."""
     return f"in {traceback.extract_tb(error.__traceback__)[-1].name}"
@@ -195,7 +200,7 @@ def _record_rule(module: Any, name: str, call: Any) -> None:
         payload = _payload(results, context.module_context.module)
         if payload is not None and payload not in _KERNELS:
             _KERNELS[payload] = LoweredKernel(
-                _name(parameters),
+                name_of(parameters),
                 call,
                 {name: value for name, value in parameters.items() if name != "num_scratch"},
                 list(context.avals_in),
@@ -242,17 +247,17 @@ def _last_operation(module: Any, function: str) -> Any:
     return last
 
 
-def _name(parameters: dict[str, Any]) -> str:
+def name_of(parameters: dict[str, Any]) -> str:
     """Return the kernel's name, which each JAX keeps elsewhere, or else its function's."""
     info = parameters.get("name_and_src_info")
     if info is not None:
         return str(info.name)
     if parameters.get("name") is not None:
         return str(parameters["name"])
-    return "_".join(map(_function_of, _jaxprs(parameters)))
+    return "_".join(map(_function_of, jaxprs_of(parameters)))
 
 
-def _jaxprs(parameters: dict[str, Any]) -> Sequence[Any]:
+def jaxprs_of(parameters: dict[str, Any]) -> Sequence[Any]:
     """Return the jaxprs that a call runs: one of ``pallas_call``, one a mesh of ``mpmd_map``."""
     return parameters["jaxprs"] if "jaxprs" in parameters else [parameters["jaxpr"]]
 

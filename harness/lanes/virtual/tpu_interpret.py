@@ -72,7 +72,7 @@ def check(jaxpr: Any) -> None:
     """
     import jax
 
-    for equation in _equations(jaxpr):
+    for equation in equations(jaxpr):
         if equation.primitive.name in _RANDOM:
             raise NotImplementedError("JAX's TPU interpret mode has no random numbers")
         if equation.primitive.name == "dma_start":
@@ -91,18 +91,19 @@ def reaches_others(jaxpr: Any, own: Collection[Any] = ()) -> bool:
     """
     return any(
         _names_device(equation)
-        for equation in _equations(jaxpr)
+        for equation in equations(jaxpr)
         if equation.params.get("axis_name") not in own
     )
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield all equations of a jaxpr, with those of the jaxprs in it."""
     from jax._src.core import jaxprs_in_params
 
     for equation in jaxpr.eqns:
         yield equation
         for inner in jaxprs_in_params(equation.params):
-            yield from _equations(inner)
+            yield from equations(inner)
 
 
 def _names_device(equation: Any) -> bool:

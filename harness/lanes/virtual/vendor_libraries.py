@@ -10,7 +10,7 @@ from typing import Any
 import wrapt
 
 from harness.lanes import events
-from harness.lanes.virtual import in_own_words
+from harness.lanes.virtual import cudnn_attention, gpu_kernels, in_own_words
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.platforms import Platform
 
@@ -26,11 +26,16 @@ def replace(platform: Platform) -> None:
 
     Where the vendor's compiler is asked as well, it is given the calls.
     """
-    if STAND_IN_VARIABLE in os.environ:
+    if STAND_IN_VARIABLE in os.environ or not platform.calls_libraries:
         return
     for module, option in platform.calls_libraries.items():
         hook = partial(_lower_as_cpu, platform.pjrt_name, option)
         wrapt.register_post_import_hook(hook, module)
+    gpu_kernels.replace(platform.pjrt_name)
+    if platform.pjrt_name == "cuda":
+        wrapt.register_post_import_hook(
+            cudnn_attention.compute_by_reference, "jax._src.cudnn.fused_attention_stablehlo"
+        )
     for module in ("jax._src.callback", "jax._src.interpreters.mlir"):  # the second before JAX 0.5
         wrapt.register_post_import_hook(_call_as_a_tpu, module)
 
@@ -68,7 +73,7 @@ def _chosen(
 
         if option and not getattr(jax.config, option):
             return theirs(context, *operands, **parameters)
-        events.count_rewrite(f"{name} as on a CPU")
+        events.note("rewrite", rewrite=f"{name} as on a CPU")
         return of_cpu(context, *operands, **parameters)
 
     return rule

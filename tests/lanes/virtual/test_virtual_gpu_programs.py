@@ -82,6 +82,91 @@ def test_random_numbers_are_those_of_a_cpu(tpu_events: EventLog, *, kernel: bool
     assert replaced(tpu_events) == ({"threefry2x32 as on a CPU"} if kernel else set())
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"local_window_size": (2, 0)}], ids=str
+)
+def test_attention_of_cudnn_is_computed_and_counted(
+    tpu_events: EventLog, options: dict[str, Any]
+) -> None:
+    import jax
+    from jax import numpy as jnp
+
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 8, 2, 8)).astype(np.float16)
+    options = options | {"is_causal": bool(options)}  # cuDNN has no window without
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return jax.nn.dot_product_attention(q, k, v, implementation="cudnn", **options)
+
+    scores = np.einsum("btnh,bsnh->bnts", q.astype(float), k.astype(float)) / np.sqrt(8)
+    before = np.arange(8)[:, None] - np.arange(8)
+    left, _ = options.get("local_window_size", (8, 0))
+    if options["is_causal"]:
+        scores = np.where((before >= 0) & (before <= left), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    want = np.einsum("bnts,bsnh->btnh", weights, v.astype(float))
+    np.testing.assert_allclose(jax.jit(attend)(q, k, v), want, atol=4e-3)
+    # Of the sum of the results, the gradient by a value is the sum of its weights.
+    gradient = jax.jit(jax.grad(lambda v: attend(q, k, v).astype(jnp.float32).sum()))(v)
+    by_value = np.broadcast_to(weights.sum(2).transpose(0, 2, 1)[..., None], v.shape)
+    np.testing.assert_allclose(gradient, by_value, atol=2e-2)
+    assert replaced(tpu_events) == {"attention of cuDNN"}
+
+
+def test_attention_that_only_cudnn_has_is_refused() -> None:
+    from jax._src.cudnn.fused_attention_stablehlo import dot_product_attention
+
+    x = np.ones((1, 8, 1, 8), np.float16)
+    why = r"^virtual GPU: cuDNN's attention with dropout .* Lane gpu-aot compiles it"
+    with pytest.raises(NotImplementedError, match=why):
+        dot_product_attention(x, x, x, dropout_rate=0.1)
+    with pytest.raises(NotImplementedError, match="Q must be fp16"):  # as with cuDNN itself
+        dot_product_attention(x.astype(np.float32), x, x)
+
+
+def test_a_kernel_for_triton_is_interpreted_and_counted(tpu_events: EventLog) -> None:
+    import jax
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    def double(x: Any, out: Any) -> None:
+        triton.debug_barrier()
+        out[...] = x[...] * 2
+
+    def step(x: Any) -> Any:
+        block = pl.BlockSpec((2,), lambda n: (n,))
+        options = {"grid": 4, "in_specs": [block], "out_specs": block, "name": "doubling"}
+        return pl.pallas_call(
+            double, out_shape=x, compiler_params=triton.CompilerParams(), **options
+        )(x)
+
+    close(jax.jit(step)(np.arange(8.0)), np.arange(8) * 2)
+    kernels = [(event.kernel, event.mode) for event in tpu_events.read().of("kernel")]
+    assert kernels == [("doubling", "hlo")]
+
+
+def test_a_kernel_that_can_t_be_interpreted_is_refused_by_its_name() -> None:
+    import jax
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    def wait(x: Any, out: Any, barrier: Any) -> None:
+        plgpu.barrier_wait(barrier)
+        out[...] = x[...]
+
+    x = np.arange(8.0, dtype=np.float32)
+    call = pl.pallas_call(
+        wait,
+        out_shape=x,
+        scratch_shapes=[plgpu.Barrier()],
+        compiler_params=plgpu.CompilerParams(),
+        name="waiting",
+    )
+    why = "^virtual GPU: Pallas kernel 'waiting' can't be interpreted .* Lane gpu-aot compiles it"
+    with pytest.raises(RuntimeError, match=why):
+        jax.jit(call).lower(x)
+
+
 def test_callbacks_are_called_with_whole_arrays(tpu_events: EventLog) -> None:
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -67,9 +67,9 @@ def test_no_garbage_is_collected_during_an_interpretation(error: Exception | Non
 @pytest.mark.parametrize("key", ["debug_info", "_debug_info"])
 def test_a_kernel_without_a_name_has_its_functions(key: str) -> None:
     jaxpr = SimpleNamespace(**{key: SimpleNamespace(func_name="double")})
-    assert pallas._name({"name": None, "jaxpr": jaxpr}) == "double"  # JAX 0.12
-    assert pallas._name({"jaxpr": jaxpr}) == "double"
-    assert pallas._name({"name": "given", "jaxpr": jaxpr}) == "given"
+    assert pallas.name_of({"name": None, "jaxpr": jaxpr}) == "double"  # JAX 0.12
+    assert pallas.name_of({"jaxpr": jaxpr}) == "double"
+    assert pallas.name_of({"name": "given", "jaxpr": jaxpr}) == "given"
 
 
 @pytest.mark.parametrize("absent", ["jax", "ml_dtypes", "numpy"])

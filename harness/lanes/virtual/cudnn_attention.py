@@ -1,0 +1,90 @@
+"""cuDNN's attention on a virtual GPU: what cuDNN takes, computed by JAX's own reference."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from harness.lanes import events
+from harness.lanes.virtual import in_own_words
+
+_VERSION = 91_400  # of a cuDNN that has all that JAX asks for on Hopper and Blackwell
+_TRANSPOSED = (0, 2, 1, 3)
+_REFUSAL = (
+    "cuDNN's attention with {} is not computed here. Lane gpu-aot compiles it;"
+    " jax.nn.dot_product_attention with implementation='xla' runs on both"
+)
+
+
+def compute_by_reference(cudnn: Any) -> None:
+    """Have JAX's module of cuDNN's attention compute it as ``implementation="xla"`` does.
+
+    JAX still checks shapes and types as it does before it calls cuDNN.
+    """
+    cudnn.check_cudnn_version = lambda: _VERSION
+    signature = inspect.signature(cudnn._dot_product_attention)
+    check = cudnn.check_is_flash_attention
+    checked = inspect.signature(check).parameters
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        has_bias, _ = given["variadic_args"]
+        stated = given | {"has_bias": has_bias, "is_training": False}
+        check(**{name: value for name, value in stated.items() if name in checked})
+        if without := _not_computed(given, cudnn.MaskType.ALIBI):
+            raise NotImplementedError(in_own_words(_REFUSAL.format(without)))
+        events.note("rewrite", rewrite="attention of cuDNN")
+        return _reference(given, cudnn, has_bias=has_bias)
+
+    def fp8(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(in_own_words(_REFUSAL.format("numbers of 8 bits")))
+
+    cudnn._dot_product_attention = attention
+    cudnn._dot_product_attention_fp8 = fp8
+
+
+def _not_computed(given: dict[str, Any], alibi: Any) -> str:
+    """Return what is asked for that the reference lacks; "" for nothing."""
+    lacks = {
+        "dropout": given["dropout_rate"] > 0,
+        "ALiBi": given["mask_type"] == alibi,
+        "packed sequences": _is_given(given.get("q_offsets")),
+        "pages": _is_given(given.get("page_table_k")),
+        "a function of the scores": given.get("score_mod") is not None,
+    }
+    return next((name for name, is_asked in lacks.items() if is_asked), "")
+
+
+def _is_given(array: Any) -> bool:
+    return array is not None and array.size > 0
+
+
+def _reference(given: dict[str, Any], cudnn: Any, *, has_bias: bool) -> Any:
+    import jax
+
+    heads_first = given["layout"] == cudnn.AttentionLayout.BNTH.value
+    arrays = [given[name] for name in ("query", "key", "value")]
+    if heads_first:
+        arrays = [array.transpose(_TRANSPOSED) for array in arrays]
+    mask, window = given["mask_type"], given["sliding_window_length"]
+    options: dict[str, Any] = {}
+    if cudnn.has_padding(mask):
+        options["query_seq_lengths"] = given["q_seqlen"].astype("int32")
+        options["key_value_seq_lengths"] = given["kv_seqlen"].astype("int32")
+    if window is not None:
+        options["local_window_size"] = (window - 1, 0)
+    if residual := given.get("return_residual"):
+        options["return_residual"] = True
+    output = jax.nn.dot_product_attention(
+        *arrays,
+        bias=given["bias"] if has_bias else None,
+        scale=given["scale"],
+        is_causal=mask in (cudnn.MaskType.CAUSAL, cudnn.MaskType.PADDING_CAUSAL),
+        implementation="xla",
+        **options,
+    )
+    if not residual:
+        return output.transpose(_TRANSPOSED) if heads_first else output
+    output, statistics = output  # which cuDNN returns with the heads first, in 32 bits
+    output = output.transpose(_TRANSPOSED) if heads_first else output
+    return output, statistics.transpose(0, 2, 1).astype("float32")
