@@ -38,7 +38,8 @@ _LINES = {"XLA_IR_DEBUG": "1", "XLA_HLO_DEBUG": "1"}
 _ALONE = """\
 each of the {count} processes worked alone: no program ran over several of them.
 A script that calls torch_xla.launch starts its processes itself: run it without --processes.
-Others join the job with torch.distributed.init_process_group("xla", init_method="xla://")."""
+Others join the job with torch.distributed.init_process_group("xla", init_method="xla://"), or, of
+JAX's on GPUs, with jax.distributed.initialize()."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

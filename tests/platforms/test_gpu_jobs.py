@@ -179,3 +179,53 @@ def test_a_place_that_the_topology_has_not(tmp_path: Path, place: str) -> None:
     assert ran.returncode == 1
     assert "virtual GPU: " in ran.stderr
     assert message in ran.stderr
+
+
+HANGING = """
+import os, time
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+jax.distributed.initialize()
+number, full = int(os.environ["SLURM_PROCID"]), np.arange(4, dtype=np.float32)
+psum, pmax = (lambda v: jax.lax.psum(v, "x")), (lambda v: jax.lax.pmax(v, "x"))
+for step in range(3):
+    calls = [psum, pmax]
+    if (number, step) == (2, WHEN):
+        OTHERWISE
+    mesh = Mesh(np.array(jax.devices()), "x")
+    parts = NamedSharding(mesh, P("x"))
+    for call in calls:
+        values = jax.make_array_from_callback(full.shape, parts, full.__getitem__)
+        jax.jit(jax.shard_map(call, mesh=mesh, in_specs=P("x"), out_specs=P()))(values)
+print("done")
+"""
+MATCH = "rank 2 runs a program whose collectives do not match those of ranks 0, 1, 3"
+# In which step one rank does what, and what the report says: its first words, and what waits.
+HANGS = {
+    "skips": (1, "calls = []", "rank 2 does nothing, for 2 s, and ranks 0, 1, 3 wait for it"),
+    "shape": (1, "full = np.arange(8, dtype=np.float32)", MATCH),
+    "order": (1, "calls = [pmax, psum]", MATCH),
+    "dies": (1, "os.kill(os.getpid(), 9)", "rank 2 (process "),
+    "late": (0, "time.sleep(100)", "rank 2 (process "),
+}
+
+
+@pytest.mark.parametrize("otherwise", HANGS)
+def test_a_job_that_would_hang(
+    tmp_path: Path, otherwise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, does, first = HANGS[otherwise]
+    monkeypatch.setenv("VIRTUAL_TPU_DEADLINE", "2")
+    script = HANGING.replace("WHEN", str(step)).replace("OTHERWISE", does)
+    (tmp_path / "hanging.py").write_text(script, encoding="utf-8")
+    ran = run(tmp_path, "--processes=device", "--", sys.executable, "hanging.py")
+    assert ran.returncode not in (0, 2)
+    reason, *more = ran.stderr.partition("rank 0 | ")[0].splitlines()
+    assert reason.startswith(f"xla-harness: virtual GPU: the job can't go on: {first}")
+    if otherwise == "late":
+        assert "has never come, and ranks 0, 1, 3 wait for it" in reason
+    else:
+        line = script[: script.index("        jax.jit(")].count("\n") + 1
+        assert any(f"hanging.py:{line}" in text for text in [reason, *more])
+    assert not [word for word in ("TPU", "chip", "MegaScale") if word in " ".join(more)]

@@ -282,7 +282,7 @@ static PJRT_Error *join(void) {
   if (name == NULL || *name == '\0' || strlen(name) > MOST_NAME) {
     return error_new(PJRT_Error_Code_FAILED_PRECONDITION,
                      "a program over devices of several processes needs a job: "
-                     "XLA_HARNESS_JOB is %s. run_ranks(...), `pytest --lane virtual-tpu` and "
+                     "XLA_HARNESS_JOB is %s. run_ranks(...), `pytest --lane` and "
                      "`xla-harness run` set it",
                      name == NULL || *name == '\0' ? "not set" : "too long");
   }
