@@ -213,6 +213,7 @@ class Platform:
             a job, which is on one host; the variables of ``launch`` do not.
         version: what the runtime says of itself, on a generation and so many slices.
         compiler: the module with its vendor's compiler, for lane ``NAME-aot``; "" if there is none.
+        compiler_name: what sentences call that compiler, such as ``libtpu``.
         environment: what a process reads besides, on a generation with a layout; None unsets.
         process_environment: what process ``number`` of a layout reads besides, given an address for
             each process.
@@ -238,6 +239,7 @@ class Platform:
     launch: LaunchVariables
     version: Callable[[Generation, int], str]
     compiler: str = ""
+    compiler_name: str = ""
     environment: Callable[[Generation, JobLayout], Mapping[str, str | None]] = _nothing
     process_environment: Callable[[JobLayout, int, Sequence[str]], Mapping[str, str]] = _nothing
     on_import: Mapping[str, Callable[[Any], None]] | None = None

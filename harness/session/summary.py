@@ -161,7 +161,7 @@ def _left_out_options(records: Sequence[Record], width: int) -> Iterator[Line]:
         if option
     )
     if options:
-        yield _title("options without effect on the virtual TPU", width)
+        yield _title("options without effect on virtual devices", width)
     for option, count in options.most_common():
         yield from _counted(count, option, width)
 

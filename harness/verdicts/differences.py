@@ -28,7 +28,7 @@ EXACT: Mapping[str, str] = {
     "discoveries": "discoveries",
     "pallas_kernels": "Pallas kernels",
     "pallas_faults": "faults of Pallas kernels",
-    "options_left_out": "options without effect on the virtual TPU",
+    "options_left_out": "options without effect on virtual devices",
 }
 _ANSWER = "it is a part of the answer, which is compared"
 _CASE = "it says which case it is and how it ran, not what the case did"

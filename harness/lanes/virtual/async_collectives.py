@@ -20,14 +20,15 @@ from harness.lanes.virtual import in_own_words, newer_programs, unreduced
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual.lowering import operations
 from harness.lanes.virtual.submitted import written_as
+from harness.platforms import platform_here
 
 _COMPILE = "backend_compile_and_load"
 _CROSS = "_get_cross_compile_backend"
 _TOO_NEW = "Failed to serialize StableHLO"
 _REFUSAL = (
     "JAX writes programs in the StableHLO that XLA's CPU compiler reads, which has no"
-    " such operation. Collectives that are done in the function that starts them run on lane"
-    " virtual-tpu; lanes tpu-aot and gpu-aot ask the vendor's compiler"
+    " such operation. Collectives that are done in the function that starts them run here; lane"
+    " {}-aot asks the vendor's compiler"
 )
 _START, _DONE = "stablehlo.async_start", "stablehlo.async_done"
 
@@ -60,7 +61,9 @@ def _compile(
         original = original or _original(given)
         count = make_synchronous(module)
         if not count and not original:
-            raise type(error)(f"{text[0]}\n{in_own_words(_REFUSAL)}") from None
+            raise type(error)(
+                f"{text[0]}\n{in_own_words(_REFUSAL.format(platform_here().name))}"
+            ) from None
     _count("asynchronous collective", count)
     if not count:
         newer_programs.make_unknown(module)

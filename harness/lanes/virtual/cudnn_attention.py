@@ -66,6 +66,9 @@ def _reference(given: dict[str, Any], cudnn: Any, *, has_bias: bool) -> Any:
     arrays = [given[name] for name in ("query", "key", "value")]
     if heads_first:
         arrays = [array.transpose(_TRANSPOSED) for array in arrays]
+    width = max(array.shape[-1] for array in arrays)
+    if any(array.shape[-1] < width for array in arrays):  # as of latent attention, which has two
+        arrays = [_padded(array, width) for array in arrays]
     mask, window = given["mask_type"], given["sliding_window_length"]
     options: dict[str, Any] = {}
     if cudnn.has_padding(mask):
@@ -73,18 +76,27 @@ def _reference(given: dict[str, Any], cudnn: Any, *, has_bias: bool) -> Any:
         options["key_value_seq_lengths"] = given["kv_seqlen"].astype("int32")
     if window is not None:
         options["local_window_size"] = (window - 1, 0)
-    if residual := given.get("return_residual"):
+    if given.get("return_residual"):
         options["return_residual"] = True
-    output = jax.nn.dot_product_attention(
-        *arrays,
-        bias=given["bias"] if has_bias else None,
-        scale=given["scale"],
-        is_causal=mask in (cudnn.MaskType.CAUSAL, cudnn.MaskType.PADDING_CAUSAL),
-        implementation="xla",
-        **options,
-    )
-    if not residual:
-        return output.transpose(_TRANSPOSED) if heads_first else output
-    output, statistics = output  # which cuDNN returns with the heads first, in 32 bits
+    # Options of the user's are for their own programs.
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        results = jax.nn.dot_product_attention(
+            *arrays,
+            bias=given["bias"] if has_bias else None,
+            scale=given["scale"],
+            is_causal=mask in (cudnn.MaskType.CAUSAL, cudnn.MaskType.PADDING_CAUSAL),
+            implementation="xla",
+            **options,
+        )
+    output, *statistics = results if given.get("return_residual") else (results,)
+    output = output[..., : given["value"].shape[-1]]
     output = output.transpose(_TRANSPOSED) if heads_first else output
-    return output, statistics.transpose(0, 2, 1).astype("float32")
+    # cuDNN returns the statistics with the heads first, in 32 bits.
+    others = [each.transpose(0, 2, 1).astype("float32") for each in statistics]
+    return (output, *others) if others else output
+
+
+def _padded(array: Any, width: int) -> Any:
+    import jax
+
+    return jax.numpy.pad(array, [(0, 0)] * 3 + [(0, width - array.shape[-1])])

@@ -117,6 +117,8 @@ def environment(topology: Topology, platform: Platform) -> dict[str, str | None]
         "VIRTUAL_TPU_NODE": node if platform.clients_say_place else None,
         "VIRTUAL_TPU_TITLE": platform.title,
         "VIRTUAL_TPU_NAME": platform.pjrt_name,
+        "VIRTUAL_TPU_COMPILER": platform.compiler_name or None,
+        "VIRTUAL_TPU_COMPILING_LANE": f"{platform.name}-aot",
         "VIRTUAL_TPU_DEVICE": platform.device,
         "VIRTUAL_TPU_ATTRIBUTES": ";".join(f"{k}={v}" for k, v in attributes.items()),
         "VIRTUAL_TPU_LAUNCH": ",".join(astuple(launch)),

@@ -44,6 +44,7 @@ GPU = Platform(
     clients_say_place=True,
     version=lambda *_: "cuda 12090",
     compiler="harness.lanes.aot.cuda",
+    compiler_name="the CUDA plugin",
     environment=variables.environment,
     process_environment=variables.process_environment,
     on_import={

@@ -47,6 +47,7 @@ TPU = Platform(
     launch=variables.LAUNCH,
     version=_version,
     compiler="harness.lanes.aot.libtpu",
+    compiler_name="libtpu",
     environment=variables.environment,
     process_environment=variables.process_environment,
     on_import={

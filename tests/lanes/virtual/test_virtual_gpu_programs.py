@@ -191,3 +191,25 @@ def test_a_callback_on_each_part_is_refused() -> None:
     why = r"^virtual GPU: a callback on each part of an array .* Call it in jax\.shard_map"
     with pytest.raises(NotImplementedError, match=why):
         jax.jit(lambda x: jax.debug.callback(print, x, partitioned=True)).lower(np.ones(2))
+
+
+def test_refusals_speak_of_gpus() -> None:
+    import jax
+
+    shape = jax.ShapeDtypeStruct((2,), np.float32)
+    unknown = jax.jit(jax.ffi.ffi_call("nobody_has_this", shape))
+    with pytest.raises(Exception, match="nobody_has_this") as refused:
+        unknown()
+    why = "virtual GPU: XLA's CPU compiler, which compiles for it, can't do this; a GPU may."
+    assert f"{why} Lane gpu-aot asks the CUDA plugin's compiler" in str(refused.value)
+    with pytest.raises(Exception, match="No such compile option") as refused:
+        jax.jit(lambda x: x).lower(shape).compile(compiler_options={"xla_no": "1"})
+    assert "Lane gpu-aot asks the CUDA plugin; leave it out here" in str(refused.value)
+
+
+def test_options_of_gpus_are_counted(tpu_events: EventLog) -> None:
+    import jax
+
+    lowered = jax.jit(lambda x: x + 1).lower(np.ones(2))
+    lowered.compile(compiler_options={"xla_gpu_of_tomorrow": True})(np.ones(2))
+    assert [event.option for event in tpu_events.read().of("option")] == ["xla_gpu_of_tomorrow"]

@@ -163,7 +163,7 @@ TEST(a_kernel_needs_the_python_half) {
   PJRT_LoadedExecutable *none;
   PJRT_Error *error = try_compile(client, KERNEL, &none);
   EXPECT(code_of(error) == PJRT_Error_Code_UNIMPLEMENTED);
-  EXPECT(strstr(text_of(error), "no Python half of the virtual TPU to interpret it") != NULL);
+  EXPECT(strstr(text_of(error), "no Python half of the plugin to interpret it") != NULL);
   destroy_client(client);
 }
 

@@ -120,6 +120,8 @@ const char *launch_value(LaunchVariable which);
 const char *variable(const char *name);
 // Return how sentences name the platform, as in "virtual TPU".
 const char *platform_title(void);
+// Return what sentences call the compiler of its vendor.
+const char *platform_compiler(void);
 
 enum { DEVICE_NUMBERS = 7, MOST_ATTRIBUTES = 8 };
 typedef struct {

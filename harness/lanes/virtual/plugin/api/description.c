@@ -24,6 +24,11 @@ const char *platform_title(void) {
   return title != NULL ? title : "TPU";  // of a process that no lane has set up yet
 }
 
+const char *platform_compiler(void) {
+  const char *name = variable("VIRTUAL_TPU_COMPILER");
+  return name != NULL ? name : "the vendor's compiler";
+}
+
 // Read the names, which stand in the order of LaunchVariable with commas between.
 static void read_launch_names(void) {
   const char *at = getenv("VIRTUAL_TPU_LAUNCH");

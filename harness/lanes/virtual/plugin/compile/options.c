@@ -24,23 +24,25 @@ static const struct {
 };
 enum { IGNORED_COUNT = sizeof IGNORED / sizeof *IGNORED };
 
-// How the names of libtpu's own options begin, which the CPU's compiler refuses.
-static const char *const OF_TPU[] = {"xla_tpu_",
-                                     "xla_jf_",
-                                     "xla_sc_",
-                                     "xla_msa_",
-                                     "xla_vf_",
-                                     "xla_gf_",
-                                     "xla_zf_",
-                                     "xla_mosaic_",
-                                     "xla_lhs_",
-                                     "xla_ior_",
-                                     "xla_sparse_core_",
-                                     "xla_enable_async_",
-                                     "xla_max_concurrent_",
-                                     "xla_latency_hiding_scheduler_",
-                                     "megascale_"};
-enum { OF_TPU_COUNT = sizeof OF_TPU / sizeof *OF_TPU };
+// How the names of options begin that have no effect on a CPU: libtpu's own, which the CPU's
+// compiler refuses, and those for GPUs, of which it refuses the newest.
+static const char *const OF_DEVICES[] = {"xla_gpu_",
+                                         "xla_tpu_",
+                                         "xla_jf_",
+                                         "xla_sc_",
+                                         "xla_msa_",
+                                         "xla_vf_",
+                                         "xla_gf_",
+                                         "xla_zf_",
+                                         "xla_mosaic_",
+                                         "xla_lhs_",
+                                         "xla_ior_",
+                                         "xla_sparse_core_",
+                                         "xla_enable_async_",
+                                         "xla_max_concurrent_",
+                                         "xla_latency_hiding_scheduler_",
+                                         "megascale_"};
+enum { OF_DEVICES_COUNT = sizeof OF_DEVICES / sizeof *OF_DEVICES };
 
 // Find the name of an option override, an entry of a map; NULL, and no size, if it has none.
 static const char *name_of(const Field *entry, size_t *size) {
@@ -49,13 +51,13 @@ static const char *name_of(const Field *entry, size_t *size) {
   return (const char *)name;
 }
 
-// Return whether an entry of the option overrides names an option of the TPU's compiler.
-static int is_of_tpu(const Field *entry) {
+// Return whether an entry of the option overrides names an option of a device's compiler.
+static int is_of_device(const Field *entry) {
   size_t size;
   const char *name = name_of(entry, &size);
-  for (size_t i = 0; name != NULL && i < OF_TPU_COUNT; ++i) {
-    const size_t length = strlen(OF_TPU[i]);
-    if (size >= length && memcmp(name, OF_TPU[i], length) == 0) return 1;
+  for (size_t i = 0; name != NULL && i < OF_DEVICES_COUNT; ++i) {
+    const size_t length = strlen(OF_DEVICES[i]);
+    if (size >= length && memcmp(name, OF_DEVICES[i], length) == 0) return 1;
   }
   return 0;
 }
@@ -77,7 +79,7 @@ void options_ignored(const char *options, size_t size, OptionNote note, const vo
   for (Field field; next_field(&at, end, &field);) {
     if (field.number == BUILD) note_of_build(&field, note, context);
     if (field.number == MULTI_SLICE) note(SLICES, sizeof SLICES - 1, context);
-    if (field.number == OVERRIDES && is_of_tpu(&field)) {
+    if (field.number == OVERRIDES && is_of_device(&field)) {
       size_t name_size;
       const char *name = name_of(&field, &name_size);
       note(name, name_size, context);
@@ -94,15 +96,16 @@ PJRT_Error *options_refused(const char *options, size_t size) {
                    "the program is to be sharded automatically "
                    "(use_auto_spmd_partitioning, in torch_xla xr.use_spmd(auto=True)): XLA's CPU "
                    "compiler can't, and would shard nothing. Annotate the shardings, or test this "
-                   "on a TPU");
+                   "on a %s",
+                   platform_title());
 }
 
-// Copy the options without those that only the TPU's compiler knows: the CPU's refuses them.
+// Copy the options without those of a device's compiler.
 static size_t copy_of_cpu(char *copy, const char *options, size_t size) {
   unsigned char *at = (unsigned char *)options, *end = at + size, *first = at;
   size_t copied = 0;
   for (Field field; next_field(&at, end, &field); first = at) {
-    if (field.number == OVERRIDES && is_of_tpu(&field)) continue;
+    if (field.number == OVERRIDES && is_of_device(&field)) continue;
     memcpy(copy + copied, first, (size_t)(at - first));
     copied += (size_t)(at - first);
   }

@@ -157,7 +157,7 @@ PJRT_Error *replaced_compile(PJRT_Client_Compile_Args *args, const void *caller)
   if (interpreter == NULL) {
     return error_new(PJRT_Error_Code_UNIMPLEMENTED,
                      "the program calls a Pallas kernel, and this process has no "
-                     "Python half of the virtual TPU to interpret it");
+                     "Python half of the plugin to interpret it");
   }
   Changed out = {0};
   const int changed = interpreter(submitted->format, submitted->format_size, submitted->code,

@@ -173,12 +173,11 @@ void shared_refuse(const PJRT_LoadedExecutable *executable, char *why) {
 PJRT_Error *shared_refusal(const PJRT_LoadedExecutable *executable) {
   pthread_mutex_lock(&lock);
   const Shared *entry = find_executable(executable);
-  PJRT_Error *error =
-      entry == NULL || entry->refusal == NULL
-          ? NULL
-          : error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                      "this program can only be compiled by libtpu, not run here: %s",
-                      entry->refusal);
+  PJRT_Error *error = entry == NULL || entry->refusal == NULL
+                          ? NULL
+                          : error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                                      "this program can only be compiled by %s, not run here: %s",
+                                      platform_compiler(), entry->refusal);
   pthread_mutex_unlock(&lock);
   return error;
 }
