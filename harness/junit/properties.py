@@ -30,7 +30,7 @@ _FACTS = frozenset(
         *("pallas_interpreted", "pallas_tpu_interpreted", "pallas_kernels", "pallas_faults"),
         *("options_left_out", "rewritten", "faults_planted"),
         *("faults_executed", "faults_refused"),
-        *("aot_programs", "aot_collectives", "aot_transfers", "aot_kernels"),
+        *("aot_programs", "aot_not_computed", "aot_collectives", "aot_transfers", "aot_kernels"),
         *("aot_bytes_inside", "aot_bytes_across", "aot_flops", "aot_peak_bytes"),
         *("aot_vmem", "aot_smem", "aot_vector_spills", "aot_scalar_spills"),
         *("aot_communicators", "aot_options", "aot_changed", "aot_programs_compiled"),

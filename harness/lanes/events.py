@@ -49,7 +49,8 @@ class Event:
     ``kernel``, ``fault`` (of a kernel, while it ran), ``rewrite`` (of what the CPU's compiler
     lacks), ``plant`` (of a fault, for those who ask which tests see it), ``execute``, ``meet`` (a
     process's first program over several processes), ``failed`` (its job can't go on: ``stack`` is
-    the whole diagnosis), ``error`` (ended what was submitted at ``since``: ``stack`` is its text),
+    the whole diagnosis), ``stand_in`` (ran in the place of a program that can only be compiled:
+    ``stack`` says why), ``error`` (ended what was submitted at ``since``: ``stack`` is its text),
     ``seen`` (an error that the test was given: ``stack`` is its text), ``aot``, ``aot_refused`` or
     ``aot_left`` (processes whose programs libtpu was not given);
     ``by`` the library that asked: ``torch_xla``, ``jax``, ``torch_tpu`` or a file's name; ``guard``

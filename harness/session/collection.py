@@ -11,7 +11,7 @@ import pytest
 from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.lanes import LANES
-from harness.lanes.hardware.fit import why_not
+from harness.lanes.hardware.enough import why_not
 from harness.model.fit import unfit_here
 from harness.model.topology import Target
 from harness.session.fixtures import CASE, EXPECTATION

@@ -177,6 +177,8 @@ def _compiled(records: Sequence[Record], width: int) -> Iterator[Line]:
     yield from _counted(
         programs, f"programs of {len(compiled)} cases, {topologies} topologies", width
     )
+    if zeros := sum(bool(facts.get("aot_not_computed")) for facts in compiled):
+        yield from _counted(zeros, "cases got zeros: their programs can't be computed here", width)
     changed = Counter(facts["aot_changed"] for facts in compiled if "aot_changed" in facts)
     for text, count in changed.most_common():
         yield from _counted(count, f"cases' programs were changed first: {text}", width)

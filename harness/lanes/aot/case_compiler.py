@@ -10,14 +10,20 @@ from typing import Any
 
 from harness.lanes import events
 from harness.lanes.aot import compiler
-from harness.lanes.aot.compilation_record import EVENT, LEFT, REFUSED, Summary, summary
+from harness.lanes.aot.compilation_record import (
+    EVENT,
+    LEFT,
+    REFUSED,
+    STAND_IN,
+    Summary,
+    summary,
+)
 from harness.lanes.aot.compiler import Compilation, identity
 from harness.lanes.aot.golden import Golden
 from harness.lanes.aot.results import check_results, is_comparable
 from harness.lanes.aot.vendor import vendor_for
 from harness.lanes.events import EventLog
 from harness.lanes.virtual.kept_programs import keeping, kept_in, not_kept
-from harness.lanes.virtual.stand_in import NOT_RUN
 from harness.lanes.virtual.submitted import Submitted, submissions_compiled
 from harness.model.case import Case
 from harness.model.mismatch import CompilationError
@@ -90,15 +96,28 @@ class CaseCompiler:
         return compilation
 
 
+class NotComputedError(Exception):
+    """A test needs numbers of a program that is compiled, and that nothing here can run."""
+
+    def __init__(self, failure: str, why: str) -> None:
+        super().__init__(f"zeros stood for results that can't be computed here: {failure}\n{why}")
+
+
+def _first_line(error: Exception) -> str:
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
 @contextmanager
 def compiling_what_is_submitted(compiler: CaseCompiler) -> Iterator[None]:
     """Compile each program that the test submits within it, at the end if nothing failed.
 
     That is this process, and those that it starts. What is the same to the compiler is compiled
     once: a test of gradients by differences traces one function hundreds of times. What the virtual
-    devices can't run is compiled as well. Raises RefusedError at the first that is refused,
-    CompilationError at the first whose results have other dimensions than here. Processes of which
-    programs are missing are noted.
+    devices can't run is compiled as well, and returns zeros. Raises RefusedError at the first that
+    is refused, CompilationError at the first whose results have other dimensions than here, and
+    NotComputedError if the test fails after such zeros. Processes of which programs are missing are
+    noted.
     """
     log, own = EventLog(Path(os.environ[events.VARIABLE])), os.getpid()
     with keeping() as folder, submissions_compiled(is_comparable) as programs:
@@ -114,12 +133,16 @@ def compiling_what_is_submitted(compiler: CaseCompiler) -> Iterator[None]:
             ]
             _compile_each(compiler, _distinct([*programs, *elsewhere]))
 
+        before = log.read()
         try:
             yield
         except Exception as error:
-            if NOT_RUN in str(error):
-                compile_all()
-            raise
+            # What has failed may be the fault of results that nobody has computed.
+            stand_ins = log.read().after(before).of(STAND_IN)
+            if not stand_ins:
+                raise
+            compile_all()
+            raise NotComputedError(_first_line(error), stand_ins[0].stack or "") from error
         compile_all()
 
 

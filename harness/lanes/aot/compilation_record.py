@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EVENT = "aot"  # of a case's log: one program was compiled
 REFUSED = "aot_refused"  # one program was given to the compiler, and refused
+STAND_IN = "stand_in"  # a program ran whose results are zeros, since nothing here computes it
 LEFT = "aot_left"  # processes whose programs were not given to the compiler
 PROPERTY = "aot_programs_compiled"  # the summaries of a case's programs, as JSON
 Summary = dict[str, Any]
@@ -79,6 +80,7 @@ def facts(events: Events) -> Mapping[str, str]:
         "aot_peak_bytes": max((sum(p[name] for name in MEMORY) for p in programs), default=0),
     }
     texts = {
+        "aot_not_computed": str(len(events.of(STAND_IN)) or ""),
         "aot_changed": "; ".join(sorted({text for p in programs for text in p["changed"]})),
         "aot_options": "; ".join(sorted({t for p in programs for t in p.get("options", ())})),
         PROPERTY: json.dumps(programs, separators=(",", ":")),

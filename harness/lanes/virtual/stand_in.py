@@ -1,7 +1,8 @@
 """A program that takes and returns what another one does, and computes nothing.
 
-Where libtpu compiles each program as well, one that XLA's CPU compiler refuses is no end: whoever
-compiles it, and does not run it, is given this in its place.
+Where a vendor's compiler compiles each program as well, one that XLA's CPU compiler refuses is no
+end: whoever submits it is given this in its place. That it ran is an event, since its results mean
+nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from harness.lanes.hlo import Computation, Instruction, Layout, Literal, Module,
 from harness.lanes.virtual.inserted import Inserted, make
 from harness.lanes.virtual.lowering import as_hlo
 
-# plugin/compile/shared.c begins with the same words.
-NOT_RUN = "this program can only be compiled by "
 _SHARDINGS = ("Sharding", "xla.sdy.FuncResultSharding")
 _S32, _TUPLE, _TOKEN = 4, 13, 17  # of PrimitiveType in xla/xla_data.proto
 

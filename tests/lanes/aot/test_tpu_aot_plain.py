@@ -86,7 +86,11 @@ def test_compiled_only():
 
 def test_run_as_well():
     fn, _ = random_bits()
-    np.asarray(fn(np.ones((8, 128), np.int32)))
+    assert not np.asarray(fn(np.ones((8, 128), np.int32))).any()
+
+def test_needs_numbers():
+    fn, _ = random_bits()
+    assert np.asarray(fn(np.ones((8, 128), np.int32))).any(), "no bits"
 
 def test_wrong():
     import jax
@@ -113,7 +117,8 @@ def ran(shared_project: Project) -> Ran:
         ("of_unittest", "passed"),
         ("torch_xla", "passed"),
         ("compiled_only", "passed"),
-        ("run_as_well", "failed"),
+        ("run_as_well", "passed"),
+        ("needs_numbers", "failed"),
         ("wrong", "failed"),
         ("nothing", "skipped"),
     ],
@@ -149,14 +154,17 @@ def test_a_refused_program_is_named(ran: Ran) -> None:
     assert "(program jit__lambda)" in result.message
 
 
-@pytest.mark.parametrize("test", ["compiled_only", "run_as_well"])
+@pytest.mark.parametrize("test", ["compiled_only", "run_as_well", "needs_numbers"])
 def test_libtpu_is_asked_for_what_the_virtual_tpu_refuses(ran: Ran, test: str) -> None:
     assert [program["kernels"] for program in programs(ran, test)] == [1]
 
 
-def test_what_only_libtpu_compiles_does_not_run(ran: Ran) -> None:
-    (result,) = ran.cases["test_run_as_well"].result
-    assert "this program can only be compiled by libtpu, not run here" in result.message
+def test_what_only_libtpu_compiles_returns_zeros(ran: Ran) -> None:
+    assert ran.properties("test_run_as_well")["aot_not_computed"] == "1"
+    assert "aot_not_computed" not in ran.properties("test_step")
+    assert ran.shows("2  cases got zeros: their programs can't be computed here")
+    (result,) = ran.cases["test_needs_numbers"].result
+    assert "zeros stood for results that can't be computed here: AssertionError" in result.message
     assert "TPU interpret mode has no random numbers" in result.message
 
 

@@ -7,7 +7,7 @@ from support.project import Project
 
 from harness.errors import BadInputError
 from harness.junit import report
-from harness.lanes.hardware.fit import why_not
+from harness.lanes.hardware.enough import why_not
 from harness.left_out import LeftOut
 from harness.model.topology import Target, Topology
 from harness.platforms.gpu import machine

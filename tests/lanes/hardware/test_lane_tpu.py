@@ -13,7 +13,7 @@ from support.project import Project, Ran
 
 from harness.errors import BadInputError
 from harness.junit import report
-from harness.lanes.hardware.fit import why_not
+from harness.lanes.hardware.enough import why_not
 from harness.lanes.virtual import library
 from harness.lanes.virtual.plugin import build
 from harness.left_out import LeftOut

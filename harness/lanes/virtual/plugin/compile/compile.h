@@ -36,8 +36,8 @@ void shared_set_planted(const PJRT_LoadedExecutable *executable);
 int shared_take_planted(const PJRT_LoadedExecutable *executable);
 // Note why the program that an executable stands in for was refused, in a text that is taken over.
 void shared_refuse(const PJRT_LoadedExecutable *executable, char *why);
-// Return an error for an execution of a stand-in, NULL for any other executable.
-PJRT_Error *shared_refusal(const PJRT_LoadedExecutable *executable);
+// Return that text, as long as the executable lives, if it is a stand-in; NULL for any other.
+const char *shared_refusal(const PJRT_LoadedExecutable *executable);
 void shared_fill(PJRT_Api *api);
 
 // --- optimized.c

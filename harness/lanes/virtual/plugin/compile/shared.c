@@ -170,16 +170,12 @@ void shared_refuse(const PJRT_LoadedExecutable *executable, char *why) {
   free(why);
 }
 
-PJRT_Error *shared_refusal(const PJRT_LoadedExecutable *executable) {
+const char *shared_refusal(const PJRT_LoadedExecutable *executable) {
   pthread_mutex_lock(&lock);
   const Shared *entry = find_executable(executable);
-  PJRT_Error *error = entry == NULL || entry->refusal == NULL
-                          ? NULL
-                          : error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                                      "this program can only be compiled by %s, not run here: %s",
-                                      platform_compiler(), entry->refusal);
+  const char *why = entry == NULL ? NULL : entry->refusal;
   pthread_mutex_unlock(&lock);
-  return error;
+  return why;
 }
 
 void shared_forget(const PJRT_Client *client, void (*forget)(const PJRT_LoadedExecutable *)) {
