@@ -13,7 +13,7 @@ from harness.commands.parsers import add_folder, add_json
 from harness.errors import BadInputError
 from harness.printable import folded
 from harness.stacks import constraints, doctor, wheels
-from harness.stacks.check import Check
+from harness.stacks.checked import Check
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 

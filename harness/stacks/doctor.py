@@ -22,7 +22,7 @@ from harness.lanes.virtual import library
 from harness.model.fit import unmet
 from harness.platforms.tpu import libtpu_file
 from harness.stacks import gpu_checks, uv
-from harness.stacks.check import Check
+from harness.stacks.checked import Check
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from harness.files import read_text
 from harness.platforms.gpu import packages
 from harness.platforms.gpu.machine import cards
-from harness.stacks.check import Check
+from harness.stacks.checked import Check
 
 _DRIVER = re.compile(r"Kernel Module.*? (\d+\.[\d.]+)")
 _LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib/wsl/lib", "usr/local/nvidia/lib64")

@@ -10,8 +10,8 @@ from pathlib import Path
 from support.paths import ROOT
 
 # Where a file's name says what its folder has of that kind.
-BY_CONVENTION = ("__init__", "__main__", "command", "lane")
 OF_A_PLATFORM = ("generations", "machine", "on_import", "variables")
+BY_CONVENTION = ("__init__", "__main__", "command", "lane", *OF_A_PLATFORM)
 # A report's case is not the model's. Users import one ``ranks``, and errors name the other one.
 TWICE = ("case", "ranks")
 
@@ -27,7 +27,7 @@ def test_the_name_of_a_module_occurs_once() -> None:
     """A command may have the name of the module that does its work."""
     places = defaultdict[str, list[str]](list)
     for path in modules():
-        if path.stem not in (*BY_CONVENTION, *OF_A_PLATFORM, *TWICE) and path.parent.name != "commands":
+        if path.stem not in (*BY_CONVENTION, *TWICE) and path.parent.name != "commands":
             places[path.stem].append(str(path.relative_to(ROOT)))
     assert not {name: paths for name, paths in places.items() if len(paths) > 1}
 
