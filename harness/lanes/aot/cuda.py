@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInputError
@@ -19,7 +19,7 @@ from harness.lanes.aot.optimized import Optimized
 from harness.model.topology import Topology
 from harness.model.versions import ABSENT, installed
 from harness.platforms import generation_named
-from harness.platforms.gpu import TARGETS, packages
+from harness.platforms.gpu import TARGETS, machine, packages
 
 NAME = "the CUDA plugin"
 NEEDS = ("jaxlib", *map("|".join, zip(*map(packages.plugin, packages.CUDAS), strict=True)))
@@ -29,13 +29,14 @@ ENVIRONMENT: Mapping[str, str] = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 # Without a card nothing can be measured, and with one other kernels win on each.
 OPTIONS: Mapping[str, str] = {"xla_gpu_autotune_level": "0"}
 _REGISTERED = "cuda_aot"  # under which jaxlib keeps it: "cuda" are the virtual GPUs
+_PLATFORM = "CUDA"
 _FIELD = re.compile(r"^  \w+(?:: .*\n| \{\n(?:    .*\n)*  \}\n)", re.MULTILINE)
 _MEMORY = re.compile(r"^  device_memory_size: (\d+)$", re.MULTILINE)
 
 
 def missing() -> str:
     """Return that no CUDA plugin is installed; "" if there is one."""
-    if all(installed(name) == ABSENT for name in packages.PACKAGES):
+    if not _versions().keys() & {*packages.PACKAGES}:
         return "no CUDA plugin is installed: expected jax-cuda12-plugin or jax-cuda13-plugin"
     return "" if find_spec("jaxlib") else "jaxlib is not installed, which hands the plugin programs"
 
@@ -49,23 +50,16 @@ def check(topology: Topology) -> None:
 def preload() -> None:
     """Check that the plugin, its library and jaxlib are of one version.
 
-    The library starts threads when it is mapped, so that this is left to each case.
+    The library starts threads when it is initialised, so that this is left to each case.
     """
-    if why := missing():
+    if why := missing() or packages.unfit(_versions()):
         raise BadInputError(f"lane gpu-aot: {why}")
-    names = ("jaxlib", *packages.PACKAGES)
-    versions = {name: version for name in names if (version := installed(name)) != ABSENT}
-    if why := packages.unfit(versions):
-        raise BadInputError(f"lane gpu-aot: {why}")
-    _library()
+    machine.library()
 
 
-def _library() -> Path:
-    spec = find_spec("jax_plugins")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        for library in sorted(Path(folder).glob("xla_cuda*/xla_cuda_plugin.so")):
-            return library
-    raise BadInputError("lane gpu-aot: jax_plugins/xla_cuda*/xla_cuda_plugin.so is missing")
+def _versions() -> dict[str, str]:
+    versions = {name: installed(name) for name in (*packages.PACKAGES, "jaxlib")}
+    return {name: version for name, version in versions.items() if version != ABSENT}
 
 
 @cache
@@ -73,9 +67,16 @@ def _plugin() -> Any:
     """Return the plugin's PJRT API, initialised in this process, which has threads from then on."""
     from jaxlib import xla_client
 
-    plugin = xla_client.load_pjrt_plugin_dynamically(_REGISTERED, str(_library()))
+    plugin = xla_client.load_pjrt_plugin_dynamically(_REGISTERED, machine.library())
     if not xla_client.pjrt_plugin_initialized(_REGISTERED):
         xla_client.initialize_pjrt_plugin(_REGISTERED)
+    # As JAX does where it loads the plugin: what programs may call, such as cuSOLVER.
+    package = next(name for name in packages.PACKAGES if find_spec(name))
+    extension = import_module(f"{package}.cuda_plugin_extension")
+    register = partial(extension.register_custom_call_target, plugin)
+    xla_client.register_custom_call_handler(_PLATFORM, register)
+    for name, handler in extension.ffi_handlers().items():
+        register(name, handler, _PLATFORM, 1)
     return plugin
 
 

@@ -12,6 +12,7 @@ from support.project import Project, Ran
 HAS_PLUGIN = any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
 needs_plugin = pytest.mark.skipif(not HAS_PLUGIN, reason="no CUDA plugin is installed")
 PROGRAMS = """
+import importlib
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
@@ -41,8 +42,25 @@ def test_too_large():
 
 def test_no_step():
     pass
+
+def test_loop_of_unknown_length():
+    def body(x):
+        return jax.lax.while_loop(lambda x: x.sum() < 100, lambda x: jax.lax.psum(x, "gpu"), x)
+    mesh = mesh_of(jax.devices())
+    fn = jax.shard_map(body, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+    jax.jit(fn).lower(jax.ShapeDtypeStruct((8,), "float32")).compile()
+
+@pytest.mark.parametrize("name", ["triton", "mosaic_gpu"])
+def test_kernel(name):
+    from jax.experimental import pallas as pl
+    params = importlib.import_module(f"jax.experimental.pallas.{name}").CompilerParams()
+    def double(x, out):
+        out[...] = x[...] * 2
+    out = jax.ShapeDtypeStruct((128, 128), "float32")
+    jax.jit(pl.pallas_call(double, out, compiler_params=params)).lower(out).compile()
 """
 CASES = """
+import importlib
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
@@ -76,6 +94,60 @@ def test_1024(xla_compiler):
     assert compiled.program.bytes_across == 2 * 4096 * 16384 // 8 * 2 + 4  # the gradients, the loss
     assert compiled.program.kinds == {"all-reduce": 1}
     assert len(compiled.program.communicators) == 128 + 8
+
+@pytest.mark.lanes("gpu-aot")
+@pytest.mark.topologies("gb200:72")
+@pytest.mark.frameworks("jax")
+def test_a_rack_is_one_domain(xla_compiler):
+    rows = NamedSharding(Mesh(np.array(xla_compiler.devices), ("gpu",)), P("gpu"))
+    x = jax.ShapeDtypeStruct((72, 256), "float32", sharding=rows)
+    program = xla_compiler.jax(lambda x: x.sum(0), x).program
+    assert program.kinds == {"all-reduce": 1} and program.bytes_across == 0
+
+@pytest.mark.lanes("gpu-aot")
+@pytest.mark.topologies("h100:1")
+@pytest.mark.frameworks("jax")
+@pytest.mark.parametrize("name", ["triton", "mosaic_gpu"])
+def test_kernel(xla_compiler, name):
+    from jax.experimental import pallas as pl
+    params = importlib.import_module(f"jax.experimental.pallas.{name}").CompilerParams()
+    def double(x, out):
+        out[...] = x[...] * 2
+    sharding = NamedSharding(Mesh(np.array(xla_compiler.devices), ("gpu",)), P())
+    x = jax.ShapeDtypeStruct((128, 128), "float32", sharding=sharding)
+    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    program = xla_compiler.jax(pl.pallas_call(double, out, compiler_params=params), x).program
+    assert program.kernels == 1
+
+ALL_REDUCE = '''
+func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
+  %y = "stablehlo.all_reduce"(%x) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %c : tensor<f32>
+  }) {replica_groups = dense<[[0, 2, 4, 6], [1, 3, 5, 7]]> : tensor<2x4xi64>}
+    : (tensor<64xf32>) -> tensor<64xf32>
+  return %y : tensor<64xf32>
+}'''
+
+@pytest.mark.lanes("gpu-aot")
+@pytest.mark.topologies("h100:8")
+@pytest.mark.frameworks("jax")
+def test_exported(xla_compiler):
+    from harness.ir import parse
+    program = xla_compiler.program(parse(ALL_REDUCE).artifact).program
+    (collective,) = program.collectives
+    assert collective.groups == ((0, 2, 4, 6), (1, 3, 5, 7)) and collective.bytes == 256
+
+@pytest.mark.lanes("gpu-aot")
+@pytest.mark.topologies("h100:1")
+@pytest.mark.frameworks("jax")
+def test_exported_by_jax(xla_compiler):
+    from jax import export
+    square = jax.ShapeDtypeStruct((64, 64), "float32")
+    exported = export.export(jax.jit(jnp.linalg.svd), platforms=["cuda"])(square)
+    program = xla_compiler.program(exported.mlir_module_serialized, partitions=True).program
+    assert any("cusolver" in name for name in program.operations)
 """
 
 
@@ -119,6 +191,25 @@ def test_without_a_plugin_the_lane_says_which_to_install(project: Project) -> No
     project.write("test_plain.py", "def test_x(): pass")
     ran = project.run("--lane=gpu-aot", "--topology=h100:8")
     assert ran.shows("no CUDA plugin is installed: expected jax-cuda12-plugin or jax-cuda13-plugin")
+
+
+@pytest.mark.parametrize(
+    ("cudas", "message"),
+    [
+        (("12", "13"), "expected the plugin of one CUDA, found those of 12 and 13"),
+        (("12",), "0.4.99 is for jaxlib 0.4.99, found jaxlib"),
+    ],
+)
+def test_packages_that_do_not_fit_end_the_run(
+    project: Project, cudas: tuple[str, ...], message: str
+) -> None:
+    for package in (f"jax_cuda{cuda}_{part}" for cuda in cudas for part in ("plugin", "pjrt")):
+        metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.4.99\n"
+        project.write(f"{package}-0.4.99.dist-info/METADATA", metadata)
+    project.write("test_plain.py", "def test_x(): pass")
+    ran = project.run("--lane=gpu-aot", "--topology=h100:8", PYTHONPATH=str(project.path))
+    assert ran.code == 2, ran.stdout
+    assert ran.shows(message), ran.stderr
 
 
 @needs_plugin
@@ -165,3 +256,31 @@ def test_a_test_that_compiles_nothing_is_no_evidence(ran: Ran) -> None:
 def test_every_generation_compiles(cases: Ran, topology: str) -> None:
     name = "test_1024" if topology == "128xh100:8" else "test_generations"
     assert cases.outcomes[f"{name}[gpu-aot-{topology}-jax]"] == "passed", cases.stdout
+
+
+@needs_plugin
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test_a_rack_is_one_domain[gpu-aot-gb200:72-jax]",
+        "test_exported[gpu-aot-h100:8-jax]",
+        "test_exported_by_jax[gpu-aot-h100:1-jax]",
+        "test_kernel[gpu-aot-h100:1-jax-triton]",
+        "test_kernel[gpu-aot-h100:1-jax-mosaic_gpu]",
+    ],
+)
+def test_every_input_compiles(cases: Ran, name: str) -> None:
+    assert cases.outcomes[name] == "passed", cases.stdout
+
+
+@needs_plugin
+def test_a_loop_of_unknown_length_says_so(ran: Ran) -> None:
+    (program,) = programs(ran, "test_loop_of_unknown_length")
+    assert program["inside"] == ["all-reduce of 32 B over {0-3}, ? times a step"]
+
+
+@needs_plugin
+@pytest.mark.parametrize("kernel", ["triton", "mosaic_gpu"])
+def test_kernels_of_plain_tests_compile(ran: Ran, kernel: str) -> None:
+    assert ran.outcomes[f"test_kernel[{kernel}]"] == "passed", ran.stdout
+    assert ran.properties(f"test_kernel[{kernel}]")["aot_kernels"] == "1"
