@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.platforms.description import Generation, Hardware, Platform
-from harness.platforms.gpu import machine, on_import, packages, variables
+from harness.platforms.gpu import machine, on_import, packages, torch_xla_plugin, variables
 from harness.platforms.gpu.generations import GENERATIONS
 
 # What XLA's compiler is told of each generation's GPU; where it was read is said in each file.
@@ -50,6 +50,7 @@ GPU = Platform(
     on_import={
         "jax._src.hardware_utils": on_import.show_gpu,
         "jax._src.xla_bridge": on_import.hand_options,
+        "torch_xla": torch_xla_plugin.register,
         **{f"jax_plugins.xla_cuda{cuda}": on_import.leave_out for cuda in packages.CUDAS},
     },
     hardware=Hardware(
