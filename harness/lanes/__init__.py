@@ -15,7 +15,7 @@ from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes.lane_protocol import Lane
 from harness.model.topology import Topology
-from harness.platforms import PLATFORMS
+from harness.platforms import PLATFORMS, VARIABLE
 from harness.registry import Registry
 
 __all__ = [
@@ -110,8 +110,15 @@ def check_named_platforms(
 ) -> None:
     """Raise BadInputError if the user has named a platform that the lane would replace.
 
+    The same if the machine, or a variable of the user, contradicts the lane's virtual devices.
+
     ``is_chosen`` says that the user has chosen this lane, and not only a case that declares it.
     """
     variables = lane.environment(topology)
     if why := frameworks.conflict(lane.name, variables, environment, is_chosen=is_chosen):
         raise BadInputError(why)
+    platform = PLATFORMS.get(variables.get(VARIABLE) or "")
+    if platform is None or not is_chosen or lane.compiles_only or lane.runs_cases_of:
+        return
+    if why := platform.contradiction(topology.on(platform), environment):
+        raise BadInputError(f"lane {lane.name}, topology {topology}: {why}")

@@ -215,6 +215,8 @@ class Platform:
         compiler: the module with its vendor's compiler, for lane ``NAME-aot``; "" if there is none.
         compiler_name: what sentences call that compiler, such as ``libtpu``.
         environment: what a process reads besides, on a generation with a layout; None unsets.
+        contradiction: describe what of this machine, or of the variables that its user has set,
+            contradicts virtual devices of that layout; "" if nothing does.
         process_environment: what process ``number`` of a layout reads besides, given an address for
             each process.
         on_import: what makes frameworks find the devices, by the module that it is called with once
@@ -241,6 +243,7 @@ class Platform:
     compiler: str = ""
     compiler_name: str = ""
     environment: Callable[[Generation, JobLayout], Mapping[str, str | None]] = _nothing
+    contradiction: Callable[[JobLayout, Mapping[str, str]], str] = lambda *_: ""
     process_environment: Callable[[JobLayout, int, Sequence[str]], Mapping[str, str]] = _nothing
     on_import: Mapping[str, Callable[[Any], None]] | None = None
     clients_say_place: bool = False

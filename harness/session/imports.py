@@ -40,7 +40,8 @@ class Imports:
                 refuse_started_runtimes()
                 if not session.config.option.collectonly:
                     for lane in map(lane_named, self._settings.lanes):
-                        self._settings.check_named_platforms(lane, lane.default_topology)
+                        for topology in self._settings.topologies or (lane.default_topology,):
+                            self._settings.check_named_platforms(lane, topology)
             except (BadInputError, NotForkableError) as error:
                 stop(session, str(error))
             if unfit := unfit_here():

@@ -56,7 +56,7 @@ def test_what_a_lane_would_replace(lane: str, named: dict[str, str], setting: st
     [
         ("virtual-tpu", CPU, ""),
         ("cpu", TPU, ""),
-        ("virtual-tpu", {"JAX_PLATFORMS": "cuda,cpu"}, "JAX_PLATFORMS='cuda,cpu'"),
+        ("virtual-tpu", {"JAX_PLATFORMS": "rocm,cpu"}, "JAX_PLATFORMS='rocm,cpu'"),
         ("virtual-tpu", {PLUGIN: "mine:/mine.so"}, f"{PLUGIN}='mine:/mine.so'"),
         ("virtual-tpu", {"JAX_PLATFORM_NAME": "cpu"}, "JAX_PLATFORM_NAME='cpu'"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from support.project import Project
 
 from harness.messages.ports import free_port
+from harness.model.topology import Topology
+from harness.platforms.gpu import variables
 
 RUN_RANKS = """
 @pytest.mark.lanes("virtual-gpu")
@@ -99,12 +102,15 @@ os.write(1, f"{place}, {device.slice_index}: {device}, {total}\\n".encode())
 """
 
 
-def run(folder: Path, *words: str, topology: str = "2xh100:2") -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *words: str, topology: str = "2xh100:2", visible: str | None = None
+) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(TRAIN, encoding="utf-8")
     command = ("run", "--lane=virtual-gpu", f"--topology={topology}", *words)
     return subprocess.run(
         (sys.executable, "-m", "harness", *command),
         cwd=folder,
+        env=os.environ | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}),
         capture_output=True,
         text=True,
         check=False,
@@ -229,3 +235,35 @@ def test_a_job_that_would_hang(
         line = script[: script.index("        jax.jit(")].count("\n") + 1
         assert any(f"hanging.py:{line}" in text for text in [reason, *more])
     assert not [word for word in ("TPU", "chip", "MegaScale") if word in " ".join(more)]
+
+
+@pytest.mark.parametrize("visible", ["0", "0,1,1", "0,1,2,3,4", "GPU-8932f937"])
+def test_a_list_that_contradicts_the_topology(project: Project, visible: str) -> None:
+    project.write("test_inner.py", "def test_x(): pass\n")
+    ran = project.run("--lane=virtual-gpu", "--topology=2xh100:4", CUDA_VISIBLE_DEVICES=visible)
+    assert ran.code == 2
+    assert ran.shows(
+        f"lane virtual-gpu, topology 2xh100:4: CUDA_VISIBLE_DEVICES={visible} is not all of the 4 "
+        "devices of a node: expected it unset, or 0 to 3, or another topology"
+    )
+
+
+@pytest.mark.parametrize("visible", ["3,1,0,2", "", "-1"])
+def test_a_list_that_hides_no_virtual_device(tmp_path: Path, visible: str) -> None:
+    """Also within a process, where an empty list hides the real cards only."""
+    (tmp_path / "count.py").write_text(
+        f"import os; os.environ['CUDA_VISIBLE_DEVICES'] = {visible!r}\n"
+        "import jax; print(len(jax.devices()))"
+    )
+    ran = run(tmp_path, "--", sys.executable, "count.py", topology="h100:4", visible=visible)
+    assert (ran.returncode, ran.stdout) == (0, "4\n"), ran.stderr
+
+
+def test_a_real_card_is_refused_unless_it_is_hidden(tmp_path: Path) -> None:
+    (tmp_path / "nvidia0").touch()
+    layout = Topology.parse("h100:8")
+    for shown in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):
+        why = variables.contradiction(layout, shown, tmp_path)
+        assert why.startswith(f"this machine has a real GPU, {tmp_path}/nvidia0")
+        assert "hide it by CUDA_VISIBLE_DEVICES=-1, or use lane gpu" in why
+    assert variables.contradiction(layout, {"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == ""

@@ -46,6 +46,7 @@ GPU = Platform(
     compiler="harness.lanes.aot.cuda",
     compiler_name="the CUDA plugin",
     environment=variables.environment,
+    contradiction=variables.contradiction,
     process_environment=variables.process_environment,
     on_import={
         "jax._src.hardware_utils": on_import.show_gpu,

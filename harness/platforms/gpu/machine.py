@@ -15,10 +15,10 @@ from harness.platforms.gpu.generations import GENERATIONS
 from harness.platforms.gpu.packages import CUDAS, PACKAGES
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_DEVICES = Path("/dev")
+DEVICES = Path("/dev")
 
 
-def cards(devices: Path = _DEVICES) -> list[Path]:
+def cards(devices: Path = DEVICES) -> list[Path]:
     """Return the device files of GPUs: ``nvidia0``, ``nvidia1``, ..."""
     return sorted(path for path in devices.glob("nvidia[0-9]*") if path.name[6:].isdecimal())
 

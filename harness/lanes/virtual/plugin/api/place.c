@@ -54,7 +54,8 @@ static int choose(Chosen *chosen, int64_t device, int most) {
 // Read which of a node's devices the process sees. It counts those from 0, as the runtime does.
 static PJRT_Error *read_visible(int of_node, Chosen *visible) {
   const char *name = launch_name(LAUNCH_VISIBLE_CHIPS), *text = getenv(name), *at = text;
-  visible->given = *name != '\0' && text != NULL;
+  // An empty list, or -1, hides real devices only.
+  visible->given = *name != '\0' && text != NULL && *text != '\0' && strcmp(text, "-1") != 0;
   if (!visible->given) {
     while (visible->count < of_node) choose(visible, visible->count, of_node);
     return NULL;
