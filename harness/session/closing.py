@@ -38,7 +38,7 @@ class Closing:
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._golden = settings.golden if settings.update_golden else None
         self._collected = config.stash[COLLECTED]
-        self._compiled: dict[tuple[str, str, str], list[Summary]] = {}
+        self._compiled: dict[tuple[str, str, str, str], list[Summary]] = {}
         self._cases = self._measured = 0
         self._plain = 0  # tests that are no cases, and were not skipped
 
@@ -52,7 +52,9 @@ class Closing:
         self._measured += record.kind != Kind.SKIPPED
         compiled = record.facts.get(PROPERTY) if record.kind == Kind.PASSED else None
         if self._golden is not None and compiled:
-            self._compiled[record.area, record.id, record.framework] = json.loads(compiled)
+            self._compiled[record.area, record.id, record.framework, record.lane] = json.loads(
+                compiled
+            )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -84,7 +84,8 @@ class CaseCompiler:
         """Raise CompilationError unless the programs are the golden file's of this case."""
         if self._golden is None or not self._programs:
             return
-        file = self._golden.file_of(self._case.area, self._case.id, self._case.target.framework)
+        case, target = self._case, self._case.target
+        file = self._golden.file_of(case.area, case.id, target.framework, target.lane)
         difference = file.difference(self._case.id, self._programs)
         if difference:
             raise CompilationError(difference)

@@ -36,7 +36,7 @@ _MEMORY = re.compile(r"^  device_memory_size: (\d+)$", re.MULTILINE)
 
 def missing() -> str:
     """Return that no CUDA plugin is installed; "" if there is one."""
-    if not _versions().keys() & {*packages.PACKAGES}:
+    if all(installed(name) == ABSENT for name in packages.PACKAGES):
         return "no CUDA plugin is installed: expected jax-cuda12-plugin or jax-cuda13-plugin"
     return "" if find_spec("jaxlib") else "jaxlib is not installed, which hands the plugin programs"
 
@@ -48,18 +48,13 @@ def check(topology: Topology) -> None:
 
 @cache
 def preload() -> None:
-    """Check that the plugin, its library and jaxlib are of one version.
+    """Raise BadInputError without the plugin; that versions fit is checked for every lane.
 
     The library starts threads when it is initialised, so that this is left to each case.
     """
-    if why := missing() or packages.unfit(_versions()):
+    if why := missing():
         raise BadInputError(f"lane gpu-aot: {why}")
     machine.library()
-
-
-def _versions() -> dict[str, str]:
-    versions = {name: installed(name) for name in (*packages.PACKAGES, "jaxlib")}
-    return {name: version for name, version in versions.items() if version != ABSENT}
 
 
 @cache

@@ -284,3 +284,17 @@ def test_a_loop_of_unknown_length_says_so(ran: Ran) -> None:
 def test_kernels_of_plain_tests_compile(ran: Ran, kernel: str) -> None:
     assert ran.outcomes[f"test_kernel[{kernel}]"] == "passed", ran.stdout
     assert ran.properties(f"test_kernel[{kernel}]")["aot_kernels"] == "1"
+
+
+@needs_plugin
+def test_a_changed_compilation_differs_from_the_golden_one(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\nxla_golden = golden\n")
+    project.write("test_cases.py", CASES)
+    name = "test_a_rack_is_one_domain"
+    assert project.run("--lane=gpu-aot", f"-k{name}", "--update-golden").code == 0
+    (file,) = (project.path / "golden").rglob("test_cases-jax-gpu-aot.toml")
+    assert project.run("--lane=gpu-aot", f"-k{name}").code == 0
+    file.write_text(file.read_text().replace("all-reduce of", "all-gather of"))
+    changed = project.run("--lane=gpu-aot", f"-k{name}")
+    assert changed.code == 1
+    assert changed.shows("-program 1: inside all-gather of 1024 B over {0-71}"), changed.stdout
