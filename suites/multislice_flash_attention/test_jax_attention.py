@@ -14,6 +14,7 @@ import pytest
 
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
+from harness.platforms import PLATFORMS, platform_here
 from suites.multislice_flash_attention import ragged
 from suites.shared.attention import Attention
 from suites.shared.jax_releases import jitted, needs_tpu_interpret_mode
@@ -62,10 +63,57 @@ def splash(attention: Attention) -> Callable[..., Any]:
     return lambda q, k, v: fn(q * attention.scale, k, v)
 
 
-KERNELS = pytest.mark.parametrize("kernel", [flash, splash])
+def plain(attention: Attention) -> Callable[..., Any]:
+    return _product(attention, "xla")
+
+
+def cudnn(attention: Attention) -> Callable[..., Any]:
+    return _product(attention, "cudnn")
+
+
+def _product(attention: Attention, implementation: str) -> Callable[..., Any]:
+    """JAX's own attention, of arrays [batch, length, heads, width]; cuDNN takes no float32."""
+    dtype = np.float16 if implementation == "cudnn" else np.float32
+
+    def fn(*arrays: Any) -> Any:
+        given = (array.astype(dtype).swapaxes(1, 2) for array in arrays)
+        result = jax.nn.dot_product_attention(
+            *given, is_causal=attention.causal, implementation=implementation
+        )
+        return result.swapaxes(1, 2).astype(np.float32)
+
+    return fn
+
+
+def triton(attention: Attention) -> Callable[..., Any]:
+    from jax.experimental.pallas.ops.gpu.attention import mha
+
+    def fn(*arrays: Any) -> Any:
+        given = (array.swapaxes(1, 2) for array in arrays)
+        return mha(*given, None, attention.scale, attention.causal).swapaxes(1, 2)
+
+    return fn
+
+
+EVERYWHERE = pytest.mark.lanes("virtual-*")
+PRECISION: dict[Callable[..., Any], float] = {cudnn: 1e-2}  # of float16
+OF_PLATFORM = {flash: "tpu", splash: "tpu", cudnn: "gpu", triton: "gpu"}
+
+
+@pytest.fixture
+def kernel(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Return what computes attention, of which some are for one platform only."""
+    here = platform_here().name
+    if (own := OF_PLATFORM.get(request.param, here)) != here:
+        pytest.skip(f"a kernel for {PLATFORMS[own].title}s")
+    return request.param
+
+
+KERNELS = pytest.mark.parametrize("kernel", [plain, *OF_PLATFORM], indirect=True)
 
 
 @KERNELS
+@EVERYWHERE
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_attention(
     mesh: Any, tpu_events: EventLog, kernel: Callable[..., Any], causal: bool
@@ -74,12 +122,20 @@ def test_attention(
     spec = ("slice", "device")
     fn = over_slices(mesh, kernel(attention), (spec,) * 3, spec)
     result = fn(*attention.arrays()[:3])
-    np.testing.assert_allclose(result, attention.expected()[0], rtol=1e-3, atol=1e-4)
+    error = PRECISION.get(kernel, 1e-4)
+    np.testing.assert_allclose(result, attention.expected()[0], rtol=10 * error, atol=error)
     assert {shard.data.shape for shard in result.addressable_shards} == {(1, 2, 256, 128)}
-    tpu_events.expect_discoveries(1)
+    tpu_events.expect_discoveries(1 if platform_here().name == "tpu" else 0)
+    events = tpu_events.read()
+    assert len(events.of("client", by="jax")) == 1
+    fn(*attention.arrays()[:3]).block_until_ready()
+    again = tpu_events.read().after(events)
+    assert not again.of("client"), "a client in the second step"
+    assert not again.of("compile"), "a program, and so communicators, in the second step"
 
 
 @KERNELS
+@EVERYWHERE
 def test_gradients(mesh: Any, kernel: Callable[..., Any], subtests: pytest.Subtests) -> None:
     attention = Attention()
     spec = ("slice", "device")
@@ -87,9 +143,10 @@ def test_gradients(mesh: Any, kernel: Callable[..., Any], subtests: pytest.Subte
     *given, out_gradient = attention.arrays()
     _, pullback = jax.vjp(fn, *given)
     _, *expected = attention.expected()
+    error = PRECISION.get(kernel, 1e-3)
     for name, gradient, oracle in zip("qkv", pullback(out_gradient), expected, strict=True):
         with subtests.test(gradient=name):
-            np.testing.assert_allclose(gradient, oracle, rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(gradient, oracle, rtol=error, atol=error)
 
 
 @pytest.mark.parametrize("sizes", [(64, 64), (100, 28), (0, 128)], ids=["even", "uneven", "empty"])

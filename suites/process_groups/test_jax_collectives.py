@@ -152,7 +152,6 @@ def _split(value: np.ndarray, spec: Spec, devices: int) -> list[np.ndarray]:
     return np.split(value, devices, list(spec).index("x"))
 
 
-@pytest.mark.lanes("virtual-tpu")
 @pytest.mark.topologies("4@chip", "2x4@slice")
 def test_pallas_kernel(topology: Topology) -> None:
     """A Pallas kernel on each device's part, and a collective on what it makes."""

@@ -11,7 +11,6 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 
-from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 from suites.shared.global_arrays import (
     Parts,
@@ -21,6 +20,7 @@ from suites.shared.global_arrays import (
     on_each_device,
     on_ranks,
     parts,
+    run_jax_ranks,
     spread,
 )
 
@@ -43,7 +43,7 @@ def test_identity(topology: Topology) -> None:
 
     count, total = topology.process_count, topology.total
     each = total // count
-    for number, (index, processes, own, slices, owners) in enumerate(run_ranks(rank, topology)):
+    for number, (index, processes, own, slices, owners) in enumerate(run_jax_ranks(rank, topology)):
         assert (index, processes) == (number, count)
         assert own == list(range(number * each, (number + 1) * each))
         if topology.slices > 1:
@@ -122,7 +122,7 @@ def test_subsets_of_processes(topology: Topology) -> None:
                 waits[name] = program(spread(value, mesh, Spec("x")))
         return {name: parts(array)[own] for name, array in waits.items()}
 
-    for number, sums in enumerate(run_ranks(rank, topology)):
+    for number, sums in enumerate(run_jax_ranks(rank, topology)):
         assert sorted(sums) == sorted(n for n, devices in meshes.items() if number in devices)
         for name, part in sums.items():
             summed = np.sum(np.split(value, len(meshes[name])), 0)
@@ -143,7 +143,7 @@ def test_one_device_of_each_process(topology: Topology) -> None:
         (part,) = parts(summed).values()
         return part, np.asarray(jnp.sqrt(alone * alone))
 
-    for number, (summed, alone) in enumerate(run_ranks(rank, topology)):
+    for number, (summed, alone) in enumerate(run_jax_ranks(rank, topology)):
         np.testing.assert_array_equal(summed, np.sum(np.split(value, topology.process_count), 0))
         np.testing.assert_array_equal(alone, np.abs(value + number))
 
@@ -197,7 +197,7 @@ def test_training_step(topology: Topology) -> None:
         whole = jax.jit(lambda w: w, out_shardings=NamedSharding(mesh, Spec()))(weights)
         return losses, np.asarray(whole)
 
-    ranks, expected = run_ranks(rank, topology), []
+    ranks, expected = run_jax_ranks(rank, topology), []
     for _ in range(3):
         out = np.tanh(x @ w)
         expected.append(np.square(out - y).mean())

@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from harness.job.ranks import run_ranks
 from harness.messages.ports import HOST, free_port
 from harness.model.topology import Topology
-from suites.shared.global_arrays import Spec, mesh_of, spread
+from suites.shared.global_arrays import Spec, mesh_of, run_jax_ranks, spread
 
 pytestmark = [pytest.mark.lanes("virtual-*"), pytest.mark.upstream("jax-ml/jax#25783")]
 
@@ -50,7 +50,7 @@ def test_gather_and_broadcast(topology: Topology, subtests: pytest.Subtests) -> 
 
     count = topology.process_count
     stacked = {name: np.stack([_own(n)[name] for n in range(count)]) for name in _own(0)}
-    for number, (gathered, tiled, whole, first, second) in enumerate(run_ranks(rank, topology)):
+    for number, (gathered, tiled, whole, first, second) in enumerate(run_jax_ranks(rank, topology)):
         with subtests.test(rank=number):
             _assert_equal(gathered, stacked)
             np.testing.assert_array_equal(tiled, np.concatenate(stacked["floats"]))
@@ -77,7 +77,7 @@ def test_assertions(topology: Topology) -> None:
         multihost_utils.sync_global_devices("end")
         return raised
 
-    raised = run_ranks(rank, topology)
+    raised = run_jax_ranks(rank, topology)
     assert "of rank 1 only" in raised[1]
     assert sum("of rank 1 only" in text for text in raised) in (1, len(raised))
 
@@ -94,7 +94,7 @@ def test_host_local_arrays(topology: Topology) -> None:
         return whole.shape, np.asarray(total), np.asarray(back)
 
     count = topology.process_count
-    for number, (shape, total, back) in enumerate(run_ranks(rank, topology)):
+    for number, (shape, total, back) in enumerate(run_jax_ranks(rank, topology)):
         assert shape == (4 * count, 2)
         np.testing.assert_array_equal(total, [4 * sum(range(count))] * 2)
         np.testing.assert_array_equal(back, np.full((4, 2), number))

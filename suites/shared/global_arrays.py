@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
+from harness.platforms import platform_here
 from suites.shared.jax_releases import jitted
 
 Spec = PartitionSpec
@@ -42,6 +43,23 @@ def parts(array: jax.Array) -> Parts:
     return {shard.device.id: np.asarray(shard.data) for shard in array.addressable_shards}
 
 
+def run_jax_ranks(function: Callable[[int], Any], topology: Topology) -> list[Any]:
+    """Run the function on every rank, as ``run_ranks``, in processes that are one job of JAX.
+
+    Those of GPUs have to join it; libtpu joins them by itself.
+    """
+    if not platform_here().clients_say_place:
+        return run_ranks(function, topology)
+
+    def rank(number: int) -> Any:
+        jax.distributed.initialize()
+        value = function(number)
+        jax.distributed.shutdown()
+        return value
+
+    return run_ranks(rank, topology)
+
+
 def on_ranks(
     function: Callable[[int], Mapping[str, Parts]], topology: Topology
 ) -> dict[str, list[np.ndarray]]:
@@ -50,7 +68,7 @@ def on_ranks(
     Raises AssertionError for a device that two processes addressed, or none.
     """
     merged: dict[str, Parts] = {}
-    for rank in run_ranks(function, topology):
+    for rank in run_jax_ranks(function, topology):
         for name, own in rank.items():
             parts = merged.setdefault(name, {})
             assert not parts.keys() & own.keys(), f"{name}: two processes have a device's part"
