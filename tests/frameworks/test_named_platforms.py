@@ -71,7 +71,7 @@ def test_what_a_lane_of_a_case_would_replace(
 
 
 def test_what_sessions_of_a_command_inherit() -> None:
-    kept = {"JAX_PLATFORM_NAME": "cuda", PLUGIN: "mine:/mine.so", "A": "cpu"}
+    kept = {"JAX_PLATFORM_NAME": "rocm", PLUGIN: "mine:/mine.so", "A": "cpu"}
     assert frameworks.without_lanes({**CPU, **kept}) == kept
 
 

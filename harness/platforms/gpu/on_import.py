@@ -23,7 +23,9 @@ def hand_options(bridge: Any) -> None:
 
     @wraps(register)
     def with_options(name: str, *, options: Any = None, **keywords: Any) -> Any:
-        return register(name, options=options or {}, **keywords)
+        if keywords.get("factory") is None:  # which has options of its own
+            options = options or {}
+        return register(name, options=options, **keywords)
 
     bridge.register_plugin = with_options
 
