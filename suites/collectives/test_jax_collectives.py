@@ -70,6 +70,17 @@ def test_numbers(topology: Topology, subtests: pytest.Subtests, name: str) -> No
                 check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
 
 
+@named
+@pytest.mark.lanes("virtual-*")
+@pytest.mark.topologies(1)
+def test_on_one_device(name: str) -> None:
+    """What a machine with one device can be asked: the device alone exchanges with itself."""
+    mesh, inputs = mesh_of(1), ranks_of(1, SHAPE)
+    program = on_each_device(over(name, ("x",)), mesh, Spec("x"))
+    result = program(spread(inputs[0], mesh, Spec("x")))
+    check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, ((0,),)))
+
+
 @pytest.mark.skipif(
     not hasattr(parallel, "psum_start"), reason="this release of JAX has no collective in two parts"
 )

@@ -19,9 +19,9 @@ _ENTRIES: tuple[Entry, ...] = (None, "x", "y", ("x", "y"), ("y", "x"))
 
 
 def mesh_of_two_rows() -> Mesh:
-    """All devices, numbered row by row; with two slices a row is a slice."""
+    """All devices, numbered row by row; with two slices a row is a slice, and one device is one."""
     devices = sorted(jax.devices(), key=lambda device: device.id)
-    return Mesh(np.array(devices).reshape(2, -1), AXES)
+    return Mesh(np.array(devices).reshape(min(2, len(devices)), -1), AXES)
 
 
 def specs(rank: int) -> Iterator[tuple[Entry, ...]]:

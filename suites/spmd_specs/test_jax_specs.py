@@ -251,6 +251,20 @@ def test_operator(operator: str, partitioner: str) -> None:
         check(result, expected, mesh, target)
 
 
+@pytest.mark.lanes("virtual-*")
+@pytest.mark.topologies(1)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operator_on_one_device(operator: str) -> None:
+    """What a machine with one device can be asked: the program is NumPy's there, too."""
+    program, by_numpy, source, target = OPERATORS[operator]
+    multiplies = operator in ("dot_contracted", "dot_partial", "convolution")
+    value = factor_of(8, 16) if multiplies else value_of(8, 16)
+    mesh = mesh_of_two_rows()
+    placed = jax.device_put(value, sharding(mesh, source))
+    result = jax.jit(program, out_shardings=sharding(mesh, target))(placed)
+    check(result, np.asarray(by_numpy(value)), mesh, target)
+
+
 @pytest.mark.parametrize("source", [("x", "y"), ("y", None), (None, ("x", "y"))], ids=name_of)
 def test_gradient(source: Sequence[Entry]) -> None:
     """The gradient of a loss over a divided array is divided as asked, and right."""
