@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from harness.lanes import events
@@ -10,6 +12,7 @@ from harness.lanes.virtual import in_own_words
 
 _VERSION = 91_400  # of a cuDNN that has all that JAX asks for on Hopper and Blackwell
 _TRANSPOSED = (0, 2, 1, 3)
+_ARRAYS = ("query", "key", "value", "bias", "q_seqlen", "kv_seqlen")
 _REFUSAL = (
     "cuDNN's attention with {} is not computed here. Lane gpu-aot compiles it;"
     " jax.nn.dot_product_attention with implementation='xla' runs on both"
@@ -34,7 +37,9 @@ def compute_by_reference(cudnn: Any) -> None:
         if without := _not_computed(given, cudnn.MaskType.ALIBI):
             raise NotImplementedError(in_own_words(_REFUSAL.format(without)))
         events.note("rewrite", rewrite="attention of cuDNN")
-        return _reference(given, cudnn, has_bias=has_bias)
+        return _differentiable(partial(_reference, given, cudnn))(
+            *(given[name] for name in _ARRAYS)
+        )
 
     def fp8(*_: Any, **__: Any) -> Any:
         raise NotImplementedError(in_own_words(_REFUSAL.format("numbers of 8 bits")))
@@ -59,11 +64,34 @@ def _is_given(array: Any) -> bool:
     return array is not None and array.size > 0
 
 
-def _reference(given: dict[str, Any], cudnn: Any, *, has_bias: bool) -> Any:
+def _differentiable(function: Callable[..., Any]) -> Any:
+    """Return a function that is also differentiated with JAX's usual options.
+
+    Those of the user's are for their own programs.
+    """
     import jax
 
+    def usual(*arrays: Any) -> Any:
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            return function(*arrays)
+
+    def backward(arrays: Any, gradient: Any) -> Any:
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            return jax.vjp(function, *arrays)[1](gradient)
+
+    differentiable = jax.custom_vjp(usual)
+    differentiable.defvjp(lambda *arrays: (usual(*arrays), arrays), backward)
+    return differentiable
+
+
+def _reference(given: dict[str, Any], cudnn: Any, *arrays_given: Any) -> Any:
+    import jax
+
+    *arrays, bias, queries, keys = arrays_given
     heads_first = given["layout"] == cudnn.AttentionLayout.BNTH.value
-    arrays = [given[name] for name in ("query", "key", "value")]
+    has_bias, has_gradient = given["variadic_args"]
+    if not has_gradient:  # cuDNN has none for some shapes
+        bias = jax.lax.stop_gradient(bias)
     if heads_first:
         arrays = [array.transpose(_TRANSPOSED) for array in arrays]
     width = max(array.shape[-1] for array in arrays)
@@ -72,24 +100,22 @@ def _reference(given: dict[str, Any], cudnn: Any, *, has_bias: bool) -> Any:
     mask, window = given["mask_type"], given["sliding_window_length"]
     options: dict[str, Any] = {}
     if cudnn.has_padding(mask):
-        options["query_seq_lengths"] = given["q_seqlen"].astype("int32")
-        options["key_value_seq_lengths"] = given["kv_seqlen"].astype("int32")
+        options["query_seq_lengths"] = queries.astype("int32")
+        options["key_value_seq_lengths"] = keys.astype("int32")
     if window is not None:
         options["local_window_size"] = (window - 1, 0)
     if given.get("return_residual"):
         options["return_residual"] = True
-    # Options of the user's are for their own programs.
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        results = jax.nn.dot_product_attention(
-            *arrays,
-            bias=given["bias"] if has_bias else None,
-            scale=given["scale"],
-            is_causal=mask in (cudnn.MaskType.CAUSAL, cudnn.MaskType.PADDING_CAUSAL),
-            implementation="xla",
-            **options,
-        )
+    results = jax.nn.dot_product_attention(
+        *arrays,
+        bias=bias if has_bias else None,
+        scale=given["scale"],
+        is_causal=mask in (cudnn.MaskType.CAUSAL, cudnn.MaskType.PADDING_CAUSAL),
+        implementation="xla",
+        **options,
+    )
     output, *statistics = results if given.get("return_residual") else (results,)
-    output = output[..., : given["value"].shape[-1]]
+    output = output[..., : arrays_given[2].shape[-1]]
     output = output.transpose(_TRANSPOSED) if heads_first else output
     # cuDNN returns the statistics with the heads first, in 32 bits.
     others = [each.transpose(0, 2, 1).astype("float32") for each in statistics]
