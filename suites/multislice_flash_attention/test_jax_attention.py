@@ -149,6 +149,17 @@ def test_gradients(mesh: Any, kernel: Callable[..., Any], subtests: pytest.Subte
             np.testing.assert_allclose(gradient, oracle, rtol=error, atol=error)
 
 
+@EVERYWHERE
+@pytest.mark.topologies(1)
+@pytest.mark.parametrize("kernel", [plain, flash, cudnn, triton], indirect=True)
+def test_on_one_device(kernel: Callable[..., Any]) -> None:
+    """What a machine with one device can be asked."""
+    attention = Attention()
+    result = jax.jit(kernel(attention))(*attention.arrays()[:3])
+    error = PRECISION.get(kernel, 1e-4)
+    np.testing.assert_allclose(result, attention.expected()[0], rtol=10 * error, atol=error)
+
+
 @pytest.mark.parametrize("sizes", [(64, 64), (100, 28), (0, 128)], ids=["even", "uneven", "empty"])
 def test_grouped_matmul(mesh: Any, topology: Topology, sizes: tuple[int, ...]) -> None:
     """Each device multiplies rows of its own, in groups of other sizes than its neighbor's."""
