@@ -144,7 +144,7 @@ def sorted_options(options: bytes) -> bytes:
 
     The entries of its maps have another order in each that a framework writes.
     """
-    plugin, libc = library.load(), ctypes.CDLL(None)
+    plugin, libc = library.load_plugin(), ctypes.CDLL(None)
     plugin.virtual_tpu_sorted_options.restype = ctypes.c_void_p
     address = plugin.virtual_tpu_sorted_options(options, ctypes.c_size_t(len(options)))
     ordered = ctypes.string_at(address, len(options))
