@@ -82,7 +82,7 @@ PLAIN = "def test_x():\n    import jax\n    assert jax.numpy.ones(2).sum() == 2\
     ("content", "options", "named"),
     [
         (PLAIN, ("--lane=cpu",), {"JAX_PLATFORMS": "mine", PLUGIN: "mine:/mine.so"}),
-        (f"@pytest.mark.lanes('cpu')\n{PLAIN}", (), {"PJRT_DEVICE": "CUDA"}),
+        (f"@pytest.mark.lanes('cpu')\n{PLAIN}", (), {"PJRT_DEVICE": "NEURON"}),
         (PLAIN, ("--lane=virtual-tpu", "-n1"), {"JAX_PLATFORMS": "cpu"}),
     ],
     ids=["plain", "case", "worker"],

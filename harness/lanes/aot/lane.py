@@ -15,6 +15,8 @@ from harness.model.topology import Topology
 from harness.platforms import Platform
 from harness.platforms.tpu import TPU
 
+_MOST_RUN = 256  # devices; of more, each program is a stand-in
+
 
 class AotLane(VirtualLane):
     """Virtual devices that frameworks trace or run on, and the vendor's compiler for them."""
@@ -48,6 +50,8 @@ class AotLane(VirtualLane):
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
         own = {STAND_IN_VARIABLE: "1", KEPT_VARIABLE: None}
+        if topology.total > _MOST_RUN:
+            own |= {STAND_IN_VARIABLE: "all"}
         return {**self.vendor.ENVIRONMENT, **super().environment(topology), **own}
 
     def unproven(self, process: Events, case: Events) -> str:

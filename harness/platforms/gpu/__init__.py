@@ -66,6 +66,7 @@ GPU = Platform(
     packages=packages.PACKAGES,
     calls_libraries={
         "jax._src.lax.linalg": "",
+        "jax._src.lax.control_flow.loops": "",  # cumulative sums, by CUB
         **dict.fromkeys(_RANDOM, "jax_threefry_gpu_kernel_lowering"),
         **dict.fromkeys(_SPARSE, ""),
     },
