@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from harness.lanes.hlo import Instruction, MeshGroups
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def replica_groups(instruction: Instruction) -> list[list[int]]:
@@ -31,6 +33,8 @@ def replica_groups(instruction: Instruction) -> list[list[int]]:
 
 
 def _grid(dimensions: list[int], order: list[int]) -> np.ndarray:
+    import numpy as np  # which is missing where a run is planned, and lanes are only named
+
     return np.arange(math.prod(dimensions)).reshape(dimensions).transpose(order or None)
 
 
@@ -39,6 +43,8 @@ def _along_axes(groups: MeshGroups) -> list[list[int]]:
 
     A part has a size, and the product of the parts of its axis that are more major.
     """
+    import numpy as np
+
     sizes = [axis.size for axis in groups.mesh.axes]
     parts = []
     for axis in groups.axes:
