@@ -23,7 +23,7 @@ CASE = "@pytest.mark.lanes('virtual-tpu')\ndef test_x(): pass"
         (["--topology=:2x4"], "topology ':2x4': expected"),
         (
             ["--topology=v6:2x4"],
-            "generation 'v6': expected one of v4, v5e, v5p, v6e, tpu7x; did you",
+            "generation 'v6': expected one of v4, v5e, v5p, v6e, tpu7x, a100",
         ),
         (["--topology=v6:4"], "did you mean v6e?"),
         (["--topology=trillium:4"], "generation 'trillium': expected one of v4, v5e, v5p, v6e"),

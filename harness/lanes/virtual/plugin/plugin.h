@@ -36,6 +36,7 @@
 //   wire.c       protocol buffers without their schema
 // host/        functions of the host that a running program calls; ffi.h
 //   ffi.c        how XLA hands them a call
+//   foreign_handlers.c  handlers of other libraries, such as jaxlib's of LAPACK
 //   host_callbacks.c  what a program asks of the Python half: JAX's TPU interpret mode
 //   host_transfers.c  what a program sends to its host and receives: JAX's callbacks
 // job/         the processes of a job
