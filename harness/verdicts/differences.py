@@ -24,6 +24,8 @@ EXACT: Mapping[str, str] = {
     "aot_programs": "programs compiled for devices",
     "aot_kernels": "Pallas kernels compiled for devices",
     "aot_changed": "changed before the compiler took it",
+    "aot_communicators": "communicators of a step",
+    "aot_options": "options that the lane compiles with",
     _PROGRAMS: "what is exchanged, and how often",
     "discoveries": "discoveries",
     "pallas_kernels": "Pallas kernels",
@@ -34,7 +36,7 @@ _ANSWER = "it is a part of the answer, which is compared"
 _CASE = "it says which case it is and how it ran, not what the case did"
 _TIME = "times on shared machines vary by tens of per cent"
 _COUNTED = f"{_PROGRAMS} lists each, which is compared"
-_EMULATED = "it says how the virtual TPU emulates a device, not what the case asked of it"
+_EMULATED = "it says how a virtual device is emulated, not what the case asked of it"
 _PLANTED = "it is there only while sensitivity is measured"
 _MERGED = "it is there only in reports of several workers, merged"
 NOT_COMPARED: Mapping[str, str] = {
@@ -44,6 +46,8 @@ NOT_COMPARED: Mapping[str, str] = {
     **dict.fromkeys(("layer", "signature"), _ANSWER),
     **dict.fromkeys(("id", "area", "lane", "topology", "framework", "upstream"), _CASE),
     **dict.fromkeys(("isolation", "deadline", "modified"), _CASE),
+    **dict.fromkeys(("card", "driver", "plugin"), _CASE),
+    "aot_not_computed": _EMULATED,
     **dict.fromkeys(("duration_setup", "duration_runtime_start"), _TIME),
     **dict.fromkeys(("duration_body", "duration_isolation"), _TIME),
     **dict.fromkeys(("aot_collectives", "aot_transfers"), _COUNTED),

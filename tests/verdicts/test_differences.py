@@ -31,7 +31,7 @@ def test_every_fact_is_compared_or_has_a_reason() -> None:
     assert set(decided) == properties.RESERVED - properties._READ - set(properties.VERSIONS)
 
 
-@pytest.mark.parametrize("lane", ["cpu", "virtual-tpu", "tpu-aot", "tpu"])
+@pytest.mark.parametrize("lane", ["cpu", "virtual-tpu", "tpu-aot", "tpu", "gpu-aot", "gpu"])
 def test_every_fact_of_a_lane_is_decided(lane: str) -> None:
     facts = LANES[lane].facts(Events())
     assert facts
