@@ -21,6 +21,7 @@ def test_jax(topology):
     assert [device.slice_index for device in devices] == [
         n // topology.devices for n in range(topology.total)
     ]
+    assert all(device.partition_index == device.slice_index for device in devices)
     capability = "10.0" if topology.generation == "gb200" else "9.0"
     assert {device.compute_capability for device in devices} == {capability}
     mesh = Mesh(np.array(devices), "x")
