@@ -1,6 +1,7 @@
 """JAX's hybrid meshes: slices along some axes, the chips of a slice along the others.
 
-Only a TPU has slices. The oracle is the number of its slice that each device says, and NumPy.
+Slices are those of a TPU, or what NVLink connects. The oracle is the number of its slice that each
+device says, and NumPy.
 """
 
 from __future__ import annotations
@@ -59,3 +60,15 @@ def test_sum_along_an_axis(topology: Topology, subtests: pytest.Subtests, axis: 
             summed = checked(lambda part: lax.psum(part, names[axis]), mesh, (spec,), left)
             sums = jax.jit(summed)(jax.device_put(value, NamedSharding(mesh, spec)))
             np.testing.assert_array_equal(sums, value.sum(axis, keepdims=True))
+
+
+@pytest.mark.lanes("virtual-gpu")
+@pytest.mark.topologies("2x4", "gb200:8")
+@pytest.mark.upstream("netket/netket#2260", "jax-ml/jax#37863")
+def test_plain_mesh_over_nodes(topology: Topology) -> None:
+    """As programs make it of all GPUs of a job; two nodes of a rack are one NVLink domain."""
+    mesh = jax.make_mesh((topology.total,), ("x",))
+    spec, value = PartitionSpec("x"), np.arange(topology.total, dtype=np.float32)
+    total = checked(lambda part: lax.psum(part, "x"), mesh, (spec,), PartitionSpec())
+    summed = jax.jit(total)(jax.device_put(value, NamedSharding(mesh, spec)))
+    np.testing.assert_array_equal(summed, value.sum(keepdims=True))
