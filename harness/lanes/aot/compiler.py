@@ -237,9 +237,10 @@ def _compilation(
         temporaries=stats.temp_size_in_bytes,
         code=stats.generated_code_size_in_bytes,
     )
-    if 0 < (limit := vendor.memory(topology)) < sum(astuple(memory)):
+    needed = sum(astuple(memory))
+    if 0 < (limit := vendor.memory(topology)) < needed:
         raise RefusedError(
-            f"RESOURCE_EXHAUSTED: out of memory: {sum(astuple(memory))} bytes on a device, which "
+            f"RESOURCE_EXHAUSTED: out of memory: {needed} bytes on a device, which "
             f"has {limit}: arguments {memory.arguments}, outputs {memory.outputs}, temporaries "
             f"{memory.temporaries} ({module.name})"
         )

@@ -49,9 +49,8 @@ class AotLane(VirtualLane):
         self.vendor.preload()
 
     def environment(self, topology: Topology) -> Mapping[str, str | None]:
-        own = {STAND_IN_VARIABLE: "1", KEPT_VARIABLE: None}
-        if topology.total > _MOST_RUN:
-            own |= {STAND_IN_VARIABLE: "all"}
+        stands_in = "1" if topology.total <= _MOST_RUN else "all"
+        own = {STAND_IN_VARIABLE: stands_in, KEPT_VARIABLE: None}
         return {**self.vendor.ENVIRONMENT, **super().environment(topology), **own}
 
     def unproven(self, process: Events, case: Events) -> str:

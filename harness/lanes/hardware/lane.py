@@ -15,7 +15,7 @@ from harness.errors import BadInputError
 from harness.lanes.events import Events
 from harness.lanes.lane_protocol import Lane
 from harness.lanes.virtual import library
-from harness.lanes.virtual.lane import unless_client
+from harness.lanes.virtual.lane import requests, unless_client
 from harness.model.topology import Topology
 from harness.platforms.description import Hardware, Platform
 from harness.platforms.tpu import TPU
@@ -84,13 +84,7 @@ class HardwareLane(Lane):
 
     def facts(self, events: Events) -> Mapping[str, str]:
         """Return counts of this worker's requests to the library, and what the devices are."""
-        return {
-            "clients": str(len(events.of("client"))),
-            "discoveries": str(len(events.discoveries)),
-            "compilations": str(len(events.of("compile"))),
-            "executions": str(len(events.of("execute"))),
-            **self._described,
-        }
+        return {**requests(events), **self._described}
 
     def library(self) -> str:
         """Return the path of the vendor's PJRT plugin; raise BadInputError without any."""

@@ -17,6 +17,7 @@ import wrapt
 
 from harness.lanes import events
 from harness.lanes.virtual import in_own_words, pallas
+from harness.lanes.virtual.lowering import rule_of
 from harness.lanes.virtual.tpu_interpret import equations
 
 _simulated: list[Any] = []  # JAX's mode for kernels that name none themselves
@@ -43,8 +44,7 @@ def _interpret(platform: str, call: str, module: Any) -> None:
     from jax._src.interpreters import mlir
 
     primitive = getattr(module, call)
-    entry = mlir._lowerings[primitive]
-    theirs: Callable[..., Any] = getattr(entry, "rule", entry)  # an entry, since JAX 0.6
+    theirs = rule_of(mlir._lowerings[primitive])
 
     def rule(context: Any, *operands: Any, interpret: Any, **parameters: Any) -> Any:
         simulated = any(interpret is mode for mode in _simulated)

@@ -20,6 +20,16 @@ def unless_client(lane: str, process: Events) -> str:
     return "" if process.of("client") else f"no client of lane {lane} was created in its process"
 
 
+def requests(events: Events) -> dict[str, str]:
+    """Return how often each kind of request reached the plugin."""
+    return {
+        "clients": str(len(events.of("client"))),
+        "discoveries": str(len(events.discoveries)),
+        "compilations": str(len(events.of("compile"))),
+        "executions": str(len(events.of("execute"))),
+    }
+
+
 class VirtualLane(Lane):
     """torch_xla and JAX as two clients of one virtual TPU, or of another platform's devices."""
 
@@ -80,10 +90,7 @@ class VirtualLane(Lane):
         options = {event.option for event in events.of("option")}
         rewritten = Counter(event.rewrite for event in events.of("rewrite"))
         return {
-            "clients": str(len(events.of("client"))),
-            "discoveries": str(len(events.discoveries)),
-            "compilations": str(len(events.of("compile"))),
-            "executions": str(len(events.of("execute"))),
+            **requests(events),
             "options_left_out": ", ".join(sorted(options)),
             "pallas_interpreted": str(kernels.total() or ""),
             "pallas_tpu_interpreted": str(simulated or ""),

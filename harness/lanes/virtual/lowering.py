@@ -14,6 +14,12 @@ SCAN = "chlo.scan"  # the name of a composite operation
 _MESH = re.compile(r"<@\w+, ")
 
 
+def rule_of(entry: Any) -> Callable[..., Any]:
+    """Return JAX's lowering rule, which since JAX 0.6 stands in an entry of its table."""
+    rule: Callable[..., Any] = getattr(entry, "rule", entry)
+    return rule
+
+
 def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: bool) -> bytes:
     """Lower a JAX function of operands like ``shapes`` to a serialised HloModuleProto.
 

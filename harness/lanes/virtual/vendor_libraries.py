@@ -12,6 +12,7 @@ import wrapt
 from harness.lanes import events
 from harness.lanes.virtual import cudnn_attention, gpu_kernels, in_own_words
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
+from harness.lanes.virtual.lowering import rule_of
 from harness.platforms import Platform
 
 _EMIT = "emit_python_callback"
@@ -55,14 +56,9 @@ def _lower_as_cpu(platform: str, option: str, module: Any) -> None:
     for primitive in own:
         rule = for_cpu.get(primitive, mlir._lowerings.get(primitive))
         if primitive in for_platform and rule is not None:
-            theirs = _function(for_platform[primitive])
-            chosen = _chosen(primitive.name, option, theirs, _function(rule))
+            theirs = rule_of(for_platform[primitive])
+            chosen = _chosen(primitive.name, option, theirs, rule_of(rule))
             mlir.register_lowering(primitive, chosen, platform=platform)
-
-
-def _function(rule: Any) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(rule, "rule", rule)  # an entry, since JAX 0.6
-    return function
 
 
 def _chosen(

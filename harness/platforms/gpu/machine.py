@@ -55,12 +55,14 @@ def topology_of(kinds: Sequence[str], visible: str | None) -> str:
 
 def _numbers(visible: str | None, count: int) -> list[int]:
     """Return the GPUs that CUDA shows: it ends its list at the first that it does not know."""
+    if visible is None:
+        return [*range(count)]
     numbers: list[int] = []
-    for word in [] if visible is None else visible.split(","):
+    for word in visible.split(","):
         if not word.strip().isdecimal() or int(word) >= count:
             break
         numbers.append(int(word))
-    return numbers if visible is not None else [*range(count)]
+    return numbers
 
 
 @cache
@@ -77,11 +79,10 @@ def _queried() -> list[tuple[str, str]]:
 
 def library() -> str:
     """Return the path of XLA's CUDA plugin; raise BadInputError without it, or with two."""
-    paths = []
-    for cuda in CUDAS:
-        spec = find_spec(f"jax_plugins.xla_cuda{cuda}") if find_spec("jax_plugins") else None
-        for folder in spec.submodule_search_locations or [] if spec else []:
-            paths += [path for path in [Path(folder) / "xla_cuda_plugin.so"] if path.exists()]
+    spec = find_spec("jax_plugins")
+    folders = (spec.submodule_search_locations or []) if spec else []
+    names = [f"xla_cuda{cuda}/xla_cuda_plugin.so" for cuda in CUDAS]
+    paths = [path for f in folders for name in names if (path := Path(f) / name).exists()]
     if not paths:
         raise BadInputError(
             "XLA's CUDA plugin is not installed: expected jax-cuda12-pjrt or jax-cuda13-pjrt"
