@@ -6,12 +6,15 @@ An installed package adds one with an entry point in the group ``xla_harness.fra
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
+
+from packaging.version import Version
 
 from harness.frameworks import named_platforms
 from harness.frameworks.protocol import Framework
 from harness.left_out import LeftOut
-from harness.platforms import VARIABLE
+from harness.platforms import PLATFORMS, VARIABLE
 from harness.registry import Registry
 
 __all__ = [
@@ -19,6 +22,7 @@ __all__ = [
     "Framework",
     "conflict",
     "environment",
+    "knows",
     "missing",
     "prepare",
     "without_lanes",
@@ -35,11 +39,24 @@ FRAMEWORKS: Registry[Framework] = Registry(
 )
 
 
-def missing(name: str) -> LeftOut | None:
-    """Return why a framework can't be asked here; None if it is installed. Does not import it."""
-    if find_spec(name):
-        return None
-    return LeftOut("framework", name, "not installed in this environment")
+def missing(name: str, platform: str = "cpu") -> LeftOut | None:
+    """Return why a framework can't be asked here, on that platform; None if it can.
+
+    Does not import it.
+    """
+    if not find_spec(name):
+        return LeftOut("framework", name, "not installed in this environment")
+    last = PLATFORMS[platform].last.get(name) if platform in PLATFORMS else None
+    if last and Version(installed := version(name)).release[:2] > Version(last).release:
+        why = f"{installed} has no {PLATFORMS[platform].title}: the last release with it is {last}"
+        return LeftOut("framework", name, why)
+    return None
+
+
+def knows(name: str, platform: str) -> bool:
+    """Return whether any release of a framework has the platform; one that is not ours may."""
+    own = any(framework.name == name for framework in FRAMEWORKS.own())
+    return not own or platform not in PLATFORMS or name in PLATFORMS[platform].frameworks
 
 
 def environment(platform: str, devices: int) -> dict[str, str | None]:

@@ -15,7 +15,7 @@ from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes.lane_protocol import Lane
 from harness.model.topology import Topology
-from harness.platforms import PLATFORMS, VARIABLE
+from harness.platforms import PLATFORMS, VARIABLE, Platform
 from harness.registry import Registry
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "lane_can",
     "lane_named",
     "lane_refuses",
+    "platform_of",
 ]
 
 DEFAULT_LANE = "cpu"  # needs nothing but the frameworks themselves
@@ -83,6 +84,12 @@ def lane_named(name: str) -> Lane:
         return LANES[name]
     except KeyError:
         raise BadInputError(f"lane {name!r}: expected one of {', '.join(LANES)}") from None
+
+
+def platform_of(lane: Lane) -> str:
+    """Return the name of the platform whose devices the lane has, or "cpu"."""
+    platform = getattr(lane, "platform", None)
+    return platform.name if isinstance(platform, Platform) else DEFAULT_LANE
 
 
 def lane_can(lane: Lane, topology: Topology) -> Topology:

@@ -205,8 +205,9 @@ class Platform:
         device: what it says of a device, with {id}, {process}, {slice}, {x}, {y}, {z} and {core}.
         attributes: a device's attributes on a generation and so many slices, with the same numbers:
             ``{x},{y}`` is a list, ``{core}`` a number, and anything else text.
-        frameworks: what makes each framework use it: JAX_PLATFORMS, PJRT_DEVICE. torch_xla does
-            not know every platform.
+        frameworks: what makes each framework use it: JAX_PLATFORMS, PJRT_DEVICE. A framework of
+            ours that is not there does not know the platform.
+        last: the last release of a framework that has the platform, where there is one.
         loading: the variables that make frameworks load the plugin, with its path as ``{plugin}``.
         launch: the names of its launchers' variables.
         clients_say_place: whether a framework itself tells each client the place of its process in
@@ -250,6 +251,7 @@ class Platform:
     hardware: Hardware | None = None
     packages: tuple[str, ...] = ()
     calls_libraries: Mapping[str, str] = field(default_factory=dict)
+    last: Mapping[str, str] = field(default_factory=dict)
 
     def generation(self, name: str) -> Generation:
         """Return the generation of that name, or the default one for ""; raises BadInputError."""

@@ -14,7 +14,7 @@ from harness.lanes import LANES
 from harness.lanes.hardware.enough import why_not
 from harness.model.fit import unfit_here
 from harness.model.topology import Target
-from harness.session.fixtures import CASE, EXPECTATION
+from harness.session.fixtures import CASE, DEFAULT_FRAMEWORK, EXPECTATION
 from harness.session.imports import Imports
 from harness.session.markers import case_of, declared_targets, parametrized_target
 from harness.session.options import Settings
@@ -113,7 +113,9 @@ class Collection:
         if target is None:
             return True
         reason = (
-            self._settings.why_not(target, declared) if declared else self._settings.why_not_plain()
+            self._settings.why_not(target, declared, _framework(item, target))
+            if declared
+            else self._settings.why_not_plain()
         )
         if reason:
             self._collected.left_out[str(reason)] += 1
@@ -150,10 +152,16 @@ class Collection:
         declared = declared_targets(item)  # unittest's methods can't be parametrized
         if not declared:
             return self._settings.plain_target()
-        why_not = {target: self._settings.why_not(target, declared) for target in declared}
+        why_not = {target: self._settings.why_not(target, declared, "") for target in declared}
         chosen = next((target for target in declared if not why_not[target]), declared[0])
         for other in declared:
             if other != chosen:
                 reason = str(why_not[other] or f"unittest, one target: run {other} alone")
                 self._collected.left_out[reason] += 1
         return chosen
+
+
+def _framework(item: pytest.Item, target: Target) -> str:
+    """Return the framework that a case asks; "" if it does not say so."""
+    starts = "start_runtime" in getattr(item, "fixturenames", ())
+    return target.framework or (DEFAULT_FRAMEWORK if starts else "")

@@ -14,7 +14,7 @@ from harness.expectations import Expectation
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.pytest_child import RUNTIME_START, current_phase
 from harness.junit.properties import HOST_CALLS
-from harness.lanes import LANES
+from harness.lanes import LANES, platform_of
 from harness.lanes.events import VARIABLE, EventLog
 from harness.model.case import Case
 from harness.model.host_work import HostWork
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CASE = pytest.StashKey[Case]()
 EXPECTATION = pytest.StashKey[Expectation | None]()
+DEFAULT_FRAMEWORK = "torch_xla"  # of a case without the marker ``frameworks``
 GOLDEN: pytest.StashKey[Golden | None] = pytest.StashKey()
 
 
@@ -63,11 +64,11 @@ def start_runtime(request: pytest.FixtureRequest, xla_target: Target) -> StartRu
     """
 
     def start(*, spmd: bool) -> None:
-        if missing := frameworks.missing("torch_xla"):
+        name = xla_target.framework or DEFAULT_FRAMEWORK
+        if missing := frameworks.missing(name, platform_of(LANES[xla_target.lane])):
             pytest.skip(str(missing))
         began = time.perf_counter()
-        framework = FRAMEWORKS[xla_target.framework or "torch_xla"]
-        framework.start(xla_target.topology.total, spmd=spmd)
+        FRAMEWORKS[name].start(xla_target.topology.total, spmd=spmd)
         seconds = request.node.stash.setdefault(RUNTIME_START, {})
         phase = current_phase()
         seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - began

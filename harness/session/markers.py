@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from harness.errors import BadInputError
-from harness.frameworks import FRAMEWORKS
-from harness.lanes import LANES, Lane, lane_can, lane_named, lane_refuses
+from harness.frameworks import FRAMEWORKS, knows
+from harness.lanes import LANES, Lane, lane_can, lane_named, lane_refuses, platform_of
 from harness.model.case import Case
 from harness.model.topology import Target, Topology
 from harness.platforms import PLATFORMS
@@ -61,15 +61,15 @@ def declared_targets(item: pytest.Item) -> list[Target]:
             for size in sizes or [lane.default_topology]
             for divided in _divided(size, processes)
             for framework, placed in _asked(divided, frameworks)
-            if is_able(placed)
+            if is_able(placed, framework)
         ]
     except BadInputError as error:
         raise BadInputError(f"{item.nodeid}: {error}") from None
     return list(dict.fromkeys(targets))
 
 
-def _named(words: Sequence[str]) -> Iterator[tuple[Lane, Callable[[Topology], bool]]]:
-    """Yield each lane, and a function that says whether it can have a topology.
+def _named(words: Sequence[str]) -> Iterator[tuple[Lane, Callable[[Topology, str], bool]]]:
+    """Yield each lane, and a function that says whether it can have a topology and a framework.
 
     Of the lanes that a pattern names, some may not be able to; each other one must.
     """
@@ -84,18 +84,19 @@ def _named(words: Sequence[str]) -> Iterator[tuple[Lane, Callable[[Topology], bo
             yield lane, partial(_may, lane)
 
 
-def _must(lane: Lane, size: Topology) -> bool:
+def _must(lane: Lane, size: Topology, _: str) -> bool:
     return bool(lane_can(lane, size))
 
 
-def _may(lane: Lane, size: Topology) -> bool:
-    """Return whether the lane can have that topology, and its job has as many processes there.
+def _may(lane: Lane, size: Topology, framework: str) -> bool:
+    """Return whether the lane can have both, and its job has as many processes there.
 
     A host of ``8@host`` has four chips of a TPU, but all eight GPUs.
     """
-    if lane_refuses(lane, size):
+    name = platform_of(lane)
+    if lane_refuses(lane, size) or not (framework == "" or knows(framework, name)):
         return False
-    platform = PLATFORMS.get(lane.name.removeprefix("virtual-"))
+    platform = PLATFORMS.get(name)
     return platform is None or size.on(platform).process_count == size.process_count
 
 

@@ -17,7 +17,7 @@ from harness.errors import BadInputError
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
 from harness.job import job
-from harness.lanes import LANES, Lane, check_named_platforms, lane_can, lane_named
+from harness.lanes import LANES, Lane, check_named_platforms, lane_can, lane_named, platform_of
 from harness.left_out import LeftOut
 from harness.model.topology import Target, Topology, unit
 from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, read_durations
@@ -204,10 +204,11 @@ class Settings:
             is_chosen=given is not None and len(lanes) == 1,
         )
 
-    def why_not(self, target: Target, declared: Sequence[Target]) -> LeftOut | None:
+    def why_not(self, target: Target, declared: Sequence[Target], framework: str) -> LeftOut | None:
         """Return which option leaves the target out, and how to have it; None if none does.
 
         ``declared`` are all targets of the case: without ``--lane`` it runs on the first one's.
+        ``framework`` is asked there, if the case says so.
         """
         if self.hardware is not None and target.lane == lane_named(self.lanes[0]).runs_cases_of:
             emulated, target = target.lane, self.place(target)
@@ -219,7 +220,8 @@ class Settings:
             return LeftOut("lane", target.lane, f"left to lane {other}")
         if not self.lanes and (missing := lane_named(target.lane).missing()):
             return LeftOut("lane", target.lane, missing)
-        if target.framework and (absent := frameworks.missing(target.framework)):
+        platform = platform_of(lane_named(target.lane))
+        if framework and (absent := frameworks.missing(framework, platform)):
             return absent
         return self._why_not_size(target.topology)
 

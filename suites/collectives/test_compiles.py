@@ -1,9 +1,9 @@
-"""Every collective compiled by libtpu: over which devices, and how many bytes go to other slices.
+"""Every collective compiled for TPUs and GPUs: over which devices, and what goes to other slices.
 
-torch_xla traces and exports, the TPU's compiler compiles for topologies that are not there; nothing
-is executed. The oracle is arithmetic over the replica groups: a collective whose groups stay in a
-slice must leave nothing to the hosts, and one that spans slices sends no more than its algorithm
-must (pytorch/xla#8854, #8850).
+torch_xla traces and exports, the vendor's compiler compiles for topologies that are not there;
+nothing is executed. The oracle is arithmetic over the replica groups: a collective whose groups
+stay in a slice must leave nothing to the hosts, and one that spans slices sends no more than its
+algorithm must (pytorch/xla#8854, #8850).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from harness.session.fixtures import StartRuntime
 from suites.collectives.compiled import BYTES, SHAPE, check_exchange, must_send
 from suites.collectives.conftest import fake_group
 from suites.collectives.programs import Model, export_module
-from suites.shared.groups import Groups, lists, slice_groups
+from suites.shared.groups import Groups, leaves_slices, lists, slice_groups
+from suites.shared.platforms import is_on_gpus
 from suites.shared.values import REDUCTIONS, values
 
-pytestmark = [pytest.mark.lanes("tpu-aot"), pytest.mark.upstream("pytorch/xla#3412")]
+pytestmark = [pytest.mark.lanes("*-aot"), pytest.mark.upstream("pytorch/xla#3412")]
 
 # The numeric token of torch_xla's collectives travels with the data, in a tile of its own.
 TOKEN = 16 * 1024
@@ -49,11 +50,11 @@ def x(start_runtime: StartRuntime) -> torch.Tensor:
     return torch.ones(SHAPE).to(devices[0])
 
 
-TWO_SLICES = ("2xv6e:2x2", "2xv5e:2x4", "2xv4:2x2x1")
+TWO_SLICES = ("2xv6e:2x2", "2xv5e:2x4", "2xv4:2x2x1", "2xh100:4")
 each_operation = pytest.mark.parametrize("operation", OPERATIONS)
 
 
-@pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
+@pytest.mark.topologies(*TWO_SLICES, "v6e:2x4", "h100:8")
 @pytest.mark.parametrize("groups", ["within", "mixed", "all"])
 @each_operation
 def test_groups(
@@ -84,28 +85,29 @@ PERMUTATIONS: dict[str, Callable[[int, Topology], int]] = {
 }
 
 
-@pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x4", "v4:2x2x2")
+@pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x4", "v4:2x2x2", "2xh100:4", "h100:8")
 @pytest.mark.parametrize("name", PERMUTATIONS)
 def test_permute(
     topology: Topology, x: torch.Tensor, xla_compiler: CaseCompiler, name: str
 ) -> None:
-    """A pair of one slice stays an HLO permutation, one of two slices goes over the hosts."""
-    pairs = [(i, PERMUTATIONS[name](i, topology)) for i in range(topology.total)]
+    """A pair of one slice stays an HLO permutation, one of two slices goes over the hosts.
+
+    On GPUs it is one exchange, between nodes if any pair is.
+    """
+    pairs = tuple((i, PERMUTATIONS[name](i, topology)) for i in range(topology.total))
     compiled = xla_compiler.step(xm.collective_permute(x, [list(pair) for pair in pairs]))
-    place = [(a % topology.devices, b % topology.devices) for a, b in pairs if same(a, b, topology)]
+    inner = [pair for pair in pairs if not leaves_slices((pair,), topology)]
+    place = [(a % topology.devices, b % topology.devices) for a, b in inner]
+    crosses = leaves_slices(pairs, topology)
     left = [pair for c in compiled.program.collectives for pair in c.groups]
+    if crosses and is_on_gpus():
+        left, place = [*compiled.program.transfers[0].groups], [*pairs]
     moved = {pair for pair in place if pair[0] != pair[1]}
     assert {pair for pair in left if pair[0] != pair[1]} == moved
-    crosses = any(not same(a, b, topology) for a, b in pairs)
     assert compiled.program.bytes_across == BYTES * crosses
 
 
-def same(a: int, b: int, topology: Topology) -> bool:
-    """Whether two devices are of one slice."""
-    return a // topology.devices == b // topology.devices
-
-
-@pytest.mark.topologies("2xv6e:2x2", "v5p:2x2x1")
+@pytest.mark.topologies("2xv6e:2x2", "v5p:2x2x1", "2xh100:4", "h100:4")
 @pytest.mark.upstream("pytorch/xla#8854")
 @pytest.mark.parametrize(("reducer", "dtype"), REDUCTIONS)
 def test_exported_reduction(
@@ -126,6 +128,8 @@ def test_exported_reduction(
     program = xla_compiler.program(module.get_stablehlo_bytecode()).program
     if topology.slices == 1:
         assert program.kinds["all-reduce"] == 1
+    elif is_on_gpus():
+        assert program.kinds_across == {"ALL_REDUCE": 1}
     else:
         # MegaScale has no bitwise reduction: all is exchanged, and reduced on the chips.
         bitwise = reducer in ("and", "or") and dtype != "bool"

@@ -1,4 +1,4 @@
-"""DTensor placements on torch_xla, compiled by libtpu: what chips and slices have to exchange.
+"""DTensor placements on torch_xla, compiled for TPUs and GPUs: what has to be exchanged.
 
 Nothing is executed. A mesh of slices by chips makes each placement's exchanges a matter of
 arithmetic; on one slice of as many chips nothing may cross (pytorch/xla#8534, #9472).
@@ -18,8 +18,8 @@ from suites.dtensor.layouts import S0, S1, R, case_id, quiet_upstream, ranks
 from suites.dtensor.models import annotated, distribute_parameters, seeded_model
 
 pytestmark = [
-    pytest.mark.lanes("tpu-aot"),
-    pytest.mark.topologies("2xv6e:2x2", "2xv4:2x2x1", "2xv5e:2x2"),
+    pytest.mark.lanes("*-aot"),
+    pytest.mark.topologies("2xv6e:2x2", "2xv4:2x2x1", "2xv5e:2x2", "2xh100:4"),
     pytest.mark.upstream("pytorch/xla#8534"),
     quiet_upstream,
 ]

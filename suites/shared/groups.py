@@ -44,6 +44,11 @@ def slice_groups(name: str, topology: Topology) -> Groups:
     return tuple(map(tuple, groups[name].tolist()))
 
 
+def leaves_slices(groups: Groups, topology: Topology) -> bool:
+    """Return whether a group has devices of several slices."""
+    return any(len({rank // topology.devices for rank in group}) > 1 for group in groups)
+
+
 def lists(groups: Groups) -> list[list[int]] | None:
     """Return the groups as lists, or None for the default, as the API takes them."""
     return [list(ranks) for ranks in groups] or None

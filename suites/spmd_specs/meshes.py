@@ -12,6 +12,7 @@ import torch_xla.distributed.spmd as xs
 from harness.model.mismatch import NumbersError
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, check_placement
+from suites.shared.platforms import is_on_gpus
 
 # Every rank has a mesh of all devices on one axis and, where there are enough, one that splits
 # them. The rest of the space is left to hypothesis.
@@ -93,3 +94,16 @@ def grid(topology: Topology) -> Layout:
 def sharding_of(tensor: torch.Tensor) -> str:
     """Return the sharding that torch_xla reports; "" if there is none."""
     return torch_xla._XLAC._get_xla_sharding_spec(tensor)
+
+
+def hybrid_mesh(inner: Shape, outer: Shape, names: tuple[str, ...]) -> xs.Mesh:
+    """Return a mesh of the slices by ``outer``, and of each slice's devices by ``inner``.
+
+    torch_xla's own arranges TPUs alone.
+    """
+    if not is_on_gpus():
+        return xs.HybridMesh(ici_mesh_shape=inner, dcn_mesh_shape=outer, axis_names=names)
+    devices = np.arange(math.prod(outer + inner)).reshape(outer + inner)
+    order = [axis for n in range(len(inner)) for axis in (n, len(outer) + n)]
+    shape = tuple(a * b for a, b in zip(outer, inner, strict=True))
+    return xs.Mesh(devices.transpose(order).flatten(), shape, names)

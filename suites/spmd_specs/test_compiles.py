@@ -1,4 +1,4 @@
-"""SPMD programs compiled by libtpu: what a spec on a mesh over slices makes the chips exchange.
+"""SPMD programs compiled for TPUs and GPUs: what a spec on a mesh over slices makes them exchange.
 
 Nothing is executed. The oracles are arithmetic (which axis a sum goes over says which bytes must
 cross), the same program written in JAX and compiled for the same devices by the same partitioner,
@@ -22,14 +22,15 @@ from harness.lanes.aot.optimized import Optimized
 from harness.model.topology import Topology
 from harness.oracles.sharding import Spec
 from harness.session.fixtures import StartRuntime
+from suites.spmd_specs.meshes import hybrid_mesh
 from suites.spmd_specs.models import Block
 from suites.spmd_specs.twins import AXES
 
 pytestmark = [
-    pytest.mark.lanes("tpu-aot"),
+    pytest.mark.lanes("*-aot"),
     pytest.mark.upstream("pytorch/xla#5478", "pytorch/xla#7102"),
 ]
-TWO_SLICES = ("2xv6e:2x2", "2xv5e:2x4", "2xv4:2x2x1")
+TWO_SLICES = ("2xv6e:2x2", "2xv5e:2x4", "2xv4:2x2x1", "2xh100:4")
 NAMES = ("slice", "chip")
 
 
@@ -44,7 +45,7 @@ def mesh_over(
     inner, outer = (1, shape[1]), (shape[0], 1)
     if transposed:
         inner, outer = inner[::-1], outer[::-1]
-    return xs.HybridMesh(ici_mesh_shape=inner, dcn_mesh_shape=outer, axis_names=names)
+    return hybrid_mesh(inner, outer, names)
 
 
 def placed(shape: tuple[int, ...], mesh: xs.Mesh, spec: Spec) -> torch.Tensor:
@@ -66,7 +67,7 @@ def two_layers(mesh: xs.Mesh) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     return (first, second), torch.relu(x @ first) @ second
 
 
-@pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
+@pytest.mark.topologies(*TWO_SLICES, "v6e:2x4", "h100:8")
 def test_sum_over_chips_stays_inside(
     topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler
 ) -> None:
@@ -89,7 +90,7 @@ def test_sum_over_slices_crosses(
     assert program.bytes_across >= 4 * ROWS // topology.devices * WIDTH // topology.slices
 
 
-@pytest.mark.topologies(*TWO_SLICES, "v6e:2x4")
+@pytest.mark.topologies(*TWO_SLICES, "v6e:2x4", "h100:8")
 def test_gradients_cross_once(
     topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler
 ) -> None:
@@ -156,7 +157,7 @@ def exchanges(program: Optimized) -> tuple[list[Any], list[Any]]:
     return sorted(inside, key=str), across
 
 
-@pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2", "2xv4:2x2x1", "v5e:4x4")
+@pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2", "2xv4:2x2x1", "v5e:4x4", "2xh100:4", "h100:8")
 @pytest.mark.upstream("pytorch/xla#8522")
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # FSDPv2's own hook
 @pytest.mark.parametrize("across", ["data", "fsdp"])
@@ -191,12 +192,10 @@ def fsdp_mesh(topology: Topology, across: str) -> xs.Mesh:
         shape = (2, topology.total // 2) if across == "data" else (1, topology.total)
         return xs.Mesh(np.arange(topology.total), shape, AXES)
     outer = (topology.slices, 1) if across == "data" else (1, topology.slices)
-    return xs.HybridMesh(
-        ici_mesh_shape=(1, topology.devices), dcn_mesh_shape=outer, axis_names=AXES
-    )
+    return hybrid_mesh((1, topology.devices), outer, AXES)
 
 
-@pytest.mark.topologies("2xv6e:2x2", "v6e:4x4", "v5p:2x2x2")
+@pytest.mark.topologies("2xv6e:2x2", "v6e:4x4", "v5p:2x2x2", "2xh100:4", "h100:8")
 @pytest.mark.upstream("pytorch/xla#8522")
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5)], ids=["scalar", "one", "not-divisible"])
 def test_small_tensors_shard(

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 from support.paths import ROOT
+from support.project import Project
 
+from harness.junit import report
+from harness.left_out import LeftOut
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 
@@ -94,3 +97,21 @@ def test_a_release_without_cuda_says_so(tmp_path: Path) -> None:
     ran = run(tmp_path, SPAWN, "--topology", "2", "--", sys.executable)
     assert ran.returncode == 1
     assert "torch_xla 2.9.0 has no CUDA: pytorch/xla#9603 took it out after 2.8" in ran.stderr
+
+
+def test_its_cases_are_left_out_with_the_last_release(project: Project) -> None:
+    """A case that starts it, or names it; one that only others are asked is no case of GPUs."""
+    starts = (
+        "@pytest.mark.lanes('virtual-*')\ndef test_starts(start_runtime): start_runtime(spmd=True)"
+    )
+    named = "@pytest.mark.lanes('virtual-gpu')\n@pytest.mark.frameworks('torch_xla', 'jax')"
+    other = "@pytest.mark.lanes('virtual-*')\n@pytest.mark.frameworks('torch_tpu')"
+    cases = f"{starts}\n{named}\ndef test_named(): import jax; jax.devices()\n"
+    project.write("test_inner.py", f"{cases}{other}\ndef test_other(): pass")
+    ran = project.run("--lane=virtual-gpu")
+    assert ran.outcomes == {"test_named[virtual-gpu-4-jax]": "passed"}, ran.stdout
+    why = "2.9.0 has no GPU: the last release with it is 2.8"
+    assert report.read(ran.junit).left_out == {
+        LeftOut("framework", "torch_xla", why): 2,
+        LeftOut("lane", "virtual-tpu", "run with --lane virtual-tpu"): 2,
+    }

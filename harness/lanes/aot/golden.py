@@ -24,14 +24,15 @@ from harness.lanes.aot.compilation_record import (
     Summary,
 )
 from harness.model.case_id import file_of
-from harness.model.versions import leading, stack_versions
+from harness.model.versions import ABSENT, leading, stack_versions
+from harness.platforms import PLATFORMS
 
 _STACK = "stack"
 # Of torch_tpu's programs PyTorch makes a part; a torch_xla has the torch of its own version.
 _COMPONENTS = {
-    "torch_xla": ("torch_xla", "jax", "libtpu"),
-    "torch_tpu": ("torch_tpu", "torch", "jax", "libtpu"),
-    "jax": ("jax", "libtpu"),
+    "torch_xla": ("torch_xla", "jax"),
+    "torch_tpu": ("torch_tpu", "torch", "jax"),
+    "jax": ("jax",),
 }
 # A compiler of another version may plan otherwise what these count: that alone is no regression.
 _PLANNED = ("flops", *MEMORY, *ON_CHIP, *SPILLS)
@@ -159,7 +160,10 @@ def _is_summary(program: Any) -> bool:
 
 def _components() -> dict[str, str]:
     versions = stack_versions()
-    return {name: versions[name] for name in _COMPONENTS[leading(versions) or "torch_xla"]}
+    vendors = [package for platform in PLATFORMS.own() for package in platform.packages]
+    present = [package for package in vendors if versions[package] != ABSENT]
+    names = (*_COMPONENTS[leading(versions) or "torch_xla"], *present)
+    return {name: versions[name] for name in names}
 
 
 def _test(case: str) -> str:

@@ -40,6 +40,7 @@ GPU = Platform(
     device="CudaDevice(id={id})",
     attributes=_attributes,
     frameworks={"jax": "cuda,cpu", "torch_xla": "CUDA"},
+    last={"torch_xla": torch_xla_plugin.LAST},
     loading={"PJRT_NAMES_AND_LIBRARY_PATHS": "cuda:{plugin}"},
     launch=variables.LAUNCH,
     clients_say_place=True,

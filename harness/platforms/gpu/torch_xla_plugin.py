@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from packaging.version import Version
+
 # The next one ends its process: "XLA:CUDA is not supported anymore", pytorch/xla#9603.
-LAST = (2, 8)
+LAST = "2.8"
 
 
 def register(torch_xla: Any) -> None:
@@ -22,9 +24,9 @@ def register(torch_xla: Any) -> None:
 
         def library_path(self) -> str:
             version = torch_xla.__version__
-            if tuple(map(int, version.split(".")[:2])) > LAST:
+            if Version(version).release[:2] > Version(LAST).release:
                 raise RuntimeError(
-                    f"torch_xla {version} has no CUDA: pytorch/xla#9603 took it out after 2.8"
+                    f"torch_xla {version} has no CUDA: pytorch/xla#9603 took it out after {LAST}"
                 )
             return os.environ["VIRTUAL_TPU_PLUGIN"]
 

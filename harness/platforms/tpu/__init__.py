@@ -42,7 +42,7 @@ TPU = Platform(
     device="TPU_{id}(process={process},({x},{y},{z},{core}))",
     attributes=_attributes,
     # On a machine with a TPU JAX itself looks for these two.
-    frameworks={"jax": "tpu,cpu", "torch_xla": "TPU"},
+    frameworks={"jax": "tpu,cpu", "torch_xla": "TPU", "torch_tpu": "tpu"},
     loading={"TPU_LIBRARY_PATH": "{plugin}"},
     launch=variables.LAUNCH,
     version=_version,
