@@ -277,17 +277,25 @@ body = lambda x: lax.psum(x, "x")
 program = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P()))
 for step in range(4):
     if step == 2 and jax.process_index() == 1:
-        time.sleep(600)
+        {mistake}
     program(ones).block_until_ready()
 """
 
 
+@pytest.mark.parametrize(
+    ("mistake", "place"),
+    [
+        ("time.sleep(600)", "time.sleep(600)"),
+        ("raise SystemExit", "  the program has ended; then:\n"),  # JAX waits for the others
+    ],
+    ids=["sleeps", "ends"],
+)
 def test_jax_distributed_hangs_with_a_reason(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str, place: str
 ) -> None:
     """Its heartbeats are no work, and the ranks that failed would wait minutes for the others."""
     script = tmp_path / "train.py"
-    script.write_text(HANGS_UNDER_JAX, encoding="utf-8")
+    script.write_text(HANGS_UNDER_JAX.format(mistake=mistake), encoding="utf-8")
     monkeypatch.setenv("VIRTUAL_TPU_DEADLINE", "3")
     monkeypatch.setenv("COORDINATOR", f"localhost:{free_port()}")
     ran = run("--topology=3@chip", command=(sys.executable, str(script)))
@@ -297,7 +305,7 @@ def test_jax_distributed_hangs_with_a_reason(
     assert "rank 1 does nothing, for 3 s, and ranks 0, 2 wait for it: psum" in first
     assert "  rank 1: 2 programs over several ranks" in rest
     assert "  ranks 0, 2: 3 programs over several ranks, of which the last one waits" in rest
-    assert "time.sleep(600)" in report
+    assert place in report
     assert "Traceback" not in ran.stderr[: -len(report)]
 
 

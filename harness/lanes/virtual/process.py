@@ -146,7 +146,8 @@ def _summaries(frames: Sequence[_Frame], thread: int) -> list[traceback.FrameSum
 def stacks(frames: Sequence[_Frame], thread: int) -> str:
     """Return where the user's code is in each thread that runs some, the main thread first.
 
-    If no thread does any more, return what ended the program.
+    If no thread does any more, return what ended the program, or where the main thread waits after
+    its end, as JAX does for the other processes.
     """
     del thread  # it is the plugin's own
     main = threading.main_thread().ident
@@ -158,7 +159,14 @@ def stacks(frames: Sequence[_Frame], thread: int) -> str:
         if users and ident in names:
             texts.append(f"  thread {names[ident]}:\n")
             texts += traceback.format_list(users)
-    return "".join(texts) or raised.raised()
+    return "".join(texts) or raised.raised() or _behind_the_end(_summaries(frames, main or 0))
+
+
+def _behind_the_end(frames: list[traceback.FrameSummary]) -> str:
+    """Return the main thread's frames once the program has ended; "" before, or without any."""
+    if threading.main_thread().is_alive() or not frames:
+        return ""
+    return "".join(["  the program has ended; then:\n", *traceback.format_list(frames[-_DEEPEST:])])
 
 
 def _of_this_process(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
