@@ -198,21 +198,27 @@ def _lower(context: Any, operands: Sequence[Any], function: Any, *, ordered: boo
     from jax._src import callback, core
     from jax._src.interpreters import mlir
 
-    arguments: list[_Kind | None] = [_kind(aval) for aval in context.avals_in]
-    results: list[_Kind | None] = [_kind(aval) for aval in context.avals_out]
-    inner = context
+    avals_in, avals_out = map(_unpacked, context.avals_in), map(_unpacked, context.avals_out)
+    inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
+    operands = [_converted(each, aval) for each, aval in zip(operands, inner.avals_in, strict=True)]
+    arguments: list[_Kind | None] = [_kind(aval) for aval in inner.avals_in]
+    results: list[_Kind | None] = [_kind(aval) for aval in inner.avals_out]
     if ordered:
         effect = callback._OrderedIOEffect
         operands = [context.tokens_in.get(effect), *operands]
-        inner = context.replace(
-            avals_in=[core.abstract_token, *context.avals_in],
-            avals_out=[core.abstract_token, *context.avals_out],
+        inner = inner.replace(
+            avals_in=[core.abstract_token, *inner.avals_in],
+            avals_out=[core.abstract_token, *inner.avals_out],
         )
         arguments, results = [None, *arguments], [None, *results]
 
     call = _lowering.call
 
     def flat(*given: Any) -> Sequence[Any]:
+        given = tuple(
+            array.astype(aval.dtype, copy=False)
+            for array, aval in zip(given, context.avals_in, strict=True)
+        )
         leaves: Sequence[Any] = jax.tree.leaves(call(function, *given))
         return leaves
 
@@ -226,17 +232,39 @@ def _lower(context: Any, operands: Sequence[Any], function: Any, *, ordered: boo
     if ordered:
         token, *outputs = outputs
         context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
-    return outputs
+    return [_converted(each, aval) for each, aval in zip(outputs, context.avals_out, strict=True)]
 
 
-# XLA packs several of these numbers into a byte, NumPy keeps each in its own.
-_PACKED = {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float4_e2m1fn"}
+# XLA packs several of these numbers into a byte, NumPy keeps each in its own: a program converts
+# them to a wider dtype for its calls.
+_UNPACKED = {
+    "int1": "int8",
+    "uint1": "uint8",
+    "int2": "int8",
+    "uint2": "uint8",
+    "int4": "int8",
+    "uint4": "uint8",
+    "float4_e2m1fn": "float32",
+}
+
+
+def _unpacked(aval: Any) -> Any:
+    """Return the type in which a call passes an array: of another dtype if XLA packs this one."""
+    import numpy as np
+
+    return aval.update(dtype=np.dtype(_UNPACKED.get(str(aval.dtype), aval.dtype)))
+
+
+def _converted(value: Any, aval: Any) -> Any:
+    """Return a value of a program as an array of that type."""
+    from jax._src.interpreters import mlir
+    from jax._src.lib.mlir.dialects import hlo
+
+    expected = mlir.aval_to_ir_type(aval)
+    return value if value.type == expected else hlo.convert(expected, value)
 
 
 def _kind(aval: Any) -> _Kind:
-    """Return the shape and dtype of an array; raises NotImplementedError for a packed dtype."""
     import numpy as np
 
-    if str(aval.dtype) in _PACKED:
-        raise NotImplementedError(f"{aval.dtype}, whose numbers are smaller than a byte")
     return _Kind(tuple(aval.shape), np.dtype(aval.dtype))
