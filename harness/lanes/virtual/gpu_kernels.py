@@ -17,8 +17,8 @@ import wrapt
 
 from harness.lanes import events
 from harness.lanes.virtual import in_own_words, pallas
+from harness.lanes.virtual.kernel_jaxprs import equations, jaxprs_of
 from harness.lanes.virtual.lowering import rule_of
-from harness.lanes.virtual.tpu_interpret import equations
 
 _simulated: list[Any] = []  # JAX's mode for kernels that name none themselves
 _LIMIT = ". Lane gpu-aot compiles it"
@@ -52,7 +52,7 @@ def _interpret(platform: str, call: str, module: Any) -> None:
             return theirs(context, *operands, interpret=interpret, **parameters)
         name = pallas.name_of(parameters)
         try:
-            if not simulated and (beyond := _beyond_values(pallas.jaxprs_of(parameters))):
+            if not simulated and (beyond := _beyond_values(jaxprs_of(parameters))):
                 raise NotImplementedError(f"{beyond} of Mosaic GPU")  # noqa: TRY301
             mode = interpret if simulated else True
             results = theirs(context, *operands, interpret=mode, **parameters)

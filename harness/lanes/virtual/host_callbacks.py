@@ -257,10 +257,12 @@ def _unpacked(aval: Any) -> Any:
 
 def _converted(value: Any, aval: Any) -> Any:
     """Return a value of a program as an array of that type."""
+    import numpy as np
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir.dialects import hlo
 
-    expected = mlir.aval_to_ir_type(aval)
+    element = mlir.dtype_to_ir_type(np.dtype(aval.dtype))
+    expected = mlir.ir.RankedTensorType.get(aval.shape, element)
     return value if value.type == expected else hlo.convert(expected, value)
 
 

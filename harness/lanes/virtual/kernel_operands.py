@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.lanes.virtual.kernel_jaxprs import jaxprs_of, with_jaxprs, with_same
 from harness.lanes.virtual.kernel_semaphores import is_semaphore
 
 
@@ -89,15 +90,14 @@ def in_one_buffer(parameters: dict[str, Any], operands: int) -> dict[str, Any]:
     from jax.experimental.pallas import tpu
 
     aliases = dict(parameters["input_output_aliases"])
-    if "jaxprs" in parameters:
-        jaxprs = [_in_one_buffer(jaxpr, operands, aliases) for jaxpr in parameters["jaxprs"]]
-        return parameters | {"jaxprs": tuple(jaxprs)}
-    results = parameters.get("out_avals", ())
-    there = [_space(aval) in {tpu.SMEM, tpu.VMEM} for aval in results]
-    aliases = {operand: result for operand, result in aliases.items() if there and there[result]}
-    if not aliases:
-        return parameters
-    return parameters | {"jaxpr": _in_one_buffer(parameters["jaxpr"], operands, aliases)}
+    if "jaxprs" not in parameters:
+        results = parameters.get("out_avals", ())
+        there = [_space(aval) in {tpu.SMEM, tpu.VMEM} for aval in results]
+        aliases = {k: result for k, result in aliases.items() if there and there[result]}
+        if not aliases:
+            return parameters
+    changed = (_in_one_buffer(jaxpr, operands, aliases) for jaxpr in jaxprs_of(parameters))
+    return with_jaxprs(parameters, changed)
 
 
 def _in_one_buffer(jaxpr: Any, operands: int, aliases: Mapping[int, int]) -> Any:
@@ -127,13 +127,7 @@ def _in_one_buffer(jaxpr: Any, operands: int, aliases: Mapping[int, int]) -> Any
             same[own] = operand
             value = core.Var(operand.aval.inner_aval)
             copies += [_read(operand, value), _write(own, value)]
-    body = [
-        equation.replace(
-            invars=[same.get(v, v) if isinstance(v, core.Var) else v for v in equation.invars]
-        )
-        for equation in jaxpr.eqns
-    ]
-    equations = [*reads, *body, *copies]
+    equations = [*reads, *with_same(jaxpr, same).eqns, *copies]
     effects = jaxpr.effects.union(*(equation.effects for equation in [*reads, *copies]))
     return jaxpr.replace(invars=parameters, eqns=equations, effects=effects)
 

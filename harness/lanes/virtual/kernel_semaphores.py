@@ -12,21 +12,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.lanes.virtual.kernel_jaxprs import jaxprs_of, with_jaxprs, with_same
+
 
 @dataclass(frozen=True)
 class Passed:
     """The semaphores that a kernel takes and gives, of which JAX's interpretation is to know none.
 
+    In the place of each, the kernel allocates an array of semaphores: first for the operands, then
+    for the results that are in no operand's place.
+
     Attributes:
         operands: their positions among all operands.
         results: their positions among all results.
-        shapes: of the operands, then of the results.
+        shapes: of the arrays that are allocated.
+        sources: for each result, the number of its array.
         allocated: how many arrays of semaphores the kernel allocates at its start before them.
     """
 
     operands: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
+    sources: tuple[int, ...] = ()
     allocated: int = 0
 
     def __bool__(self) -> bool:
@@ -57,57 +64,72 @@ def is_semaphore(aval: Any) -> bool:
     )
 
 
-def taken_apart(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], Passed]:
-    """Return a ``pallas_call`` without the semaphores that it takes and gives, and those.
+def taken_apart(parameters: Mapping[str, Any], operands: int) -> tuple[dict[str, Any], Passed]:
+    """Return a kernel's call without the semaphores that it takes and gives, and those.
 
     Args:
-        parameters: those of the primitive. A ``mpmd_map`` comes back as it is.
+        parameters: those of ``pallas_call`` or ``mpmd_map``. A call over several meshes comes back
+            as it is, and one of a JAX that has no grid in its parameters.
+        operands: how many there are.
     """
     parameters = dict(parameters)
-    grid, jaxpr = parameters.get("grid_mapping"), parameters.get("jaxpr")
-    if grid is None or jaxpr is None:
+    grid, jaxprs = parameters.get("grid_mapping"), jaxprs_of(parameters)
+    if len(jaxprs) > 1 or "out_avals" not in parameters:
         return parameters, Passed()
-    first = grid.num_index_operands  # of what has a block
-    blocks = jaxpr.invars[grid.slice_block_ops]
-    taken = [n for n in range(grid.num_inputs) if is_semaphore(blocks[n].aval)]
-    given = [n for n in range(grid.num_outputs) if is_semaphore(blocks[grid.num_inputs + n].aval)]
+    (jaxpr,) = jaxprs
+    first, inputs = (grid.num_index_operands, grid.num_inputs) if grid else (0, operands)
+    outputs = len(parameters["out_avals"])
+    blocks = jaxpr.invars[first : first + inputs + outputs]
+    scratch = jaxpr.invars[first + len(blocks) :]
+    taken = [n for n in range(inputs) if is_semaphore(blocks[n].aval)]
+    given = [n for n in range(outputs) if is_semaphore(blocks[inputs + n].aval)]
     if not taken and not given:
         return parameters, Passed()
-    positions = [*taken, *(grid.num_inputs + n for n in given)]
-    moved = [blocks[n] for n in positions]
-    kept = [v for v in jaxpr.invars if v not in moved]
-    scratch = jaxpr.invars[first + len(blocks) :]
+
     aliases = dict(parameters["input_output_aliases"])
-    own = {first + n for n in taken} & {k for k, v in aliases.items() if v in given}
-    if own:
-        raise NotImplementedError("a semaphore that is an operand and in its place a result")
-    changes: dict[str, Any] = {
-        "block_mappings": tuple(
-            block for n, block in enumerate(grid.block_mappings) if n not in positions
-        ),
-        "num_inputs": grid.num_inputs - len(taken),
-        "num_outputs": grid.num_outputs - len(given),
-    }
-    if hasattr(grid, "scratch_avals"):  # since JAX 0.8
-        changes["scratch_avals"] = (*grid.scratch_avals, *(v.aval for v in moved))
-    else:
-        changes["num_scratch_operands"] = grid.num_scratch_operands + len(moved)
-    parameters["grid_mapping"] = grid.replace(**changes)
-    parameters["jaxpr"] = jaxpr.replace(invars=[*kept, *moved])
-    parameters["input_output_aliases"] = tuple(
-        (k - sum(first + n < k for n in taken), v - sum(n < v for n in given))
+    in_place = {result: operand - first for operand, result in aliases.items() if result in given}
+    positions = [*taken, *(inputs + n for n in given if n not in in_place)]
+    moved = [blocks[n] for n in positions]
+    same = {blocks[inputs + result]: blocks[n] for result, n in in_place.items()}
+    kept = [v for v in jaxpr.invars if v not in moved and v not in same]
+    changed = with_same(jaxpr, same).replace(invars=[*kept, *moved])
+    parameters = with_jaxprs(parameters, [changed])
+    if grid:
+        parameters["grid_mapping"] = _without(grid, [*taken, *(inputs + n for n in given)], moved)
+    left = {
+        k - sum(first + n < k for n in taken): v - sum(n < v for n in given)
         for k, v in aliases.items()
-    )
+        if v not in in_place
+    }
+    of_both = type(parameters["input_output_aliases"])  # a mapping, or a tuple of pairs
+    parameters["input_output_aliases"] = of_both(left.items() if of_both is tuple else left)
     parameters["out_avals"] = tuple(
         aval for n, aval in enumerate(parameters["out_avals"]) if n not in given
     )
-    before = grid.num_dynamic_grid_bounds + first
+    before = grid.num_dynamic_grid_bounds + first if grid else 0
     return parameters, Passed(
         tuple(before + n for n in taken),
         tuple(given),
         tuple(tuple(v.aval.shape) for v in moved),
+        tuple(positions.index(in_place.get(n, inputs + n)) for n in given),
         sum(is_semaphore(v.aval) for v in scratch),
     )
+
+
+def _without(grid: Any, positions: Sequence[int], scratch: Sequence[Any]) -> Any:
+    """Return a grid mapping without the blocks at those positions, and with more scratch."""
+    changes: dict[str, Any] = {
+        "block_mappings": tuple(
+            block for n, block in enumerate(grid.block_mappings) if n not in positions
+        ),
+        "num_inputs": grid.num_inputs - sum(n < grid.num_inputs for n in positions),
+        "num_outputs": grid.num_outputs - sum(n >= grid.num_inputs for n in positions),
+    }
+    if hasattr(grid, "scratch_avals"):  # since JAX 0.8
+        changes["scratch_avals"] = (*grid.scratch_avals, *(v.aval for v in scratch))
+    else:
+        changes["num_scratch_operands"] = grid.num_scratch_operands + len(scratch)
+    return grid.replace(**changes)
 
 
 class Counts:
@@ -125,20 +147,22 @@ class Counts:
             numbers: those by which the interpreter knows them.
             signal: adds to the count of a semaphore by its number.
         """
+        import numpy as np
+
         self._numbers.append(numbers)
         position = len(self._numbers) - 1 - self._passed.allocated
         if 0 <= position < len(self._operands):
             counts = self._operands[position]
             for number, count in zip(numbers.flat, counts.flat, strict=True):
-                if count:
+                if count not in {0, np.iinfo(counts.dtype).max}:  # as unwritten memory has it
                     signal(int(number), int(count))
 
     def take_results(self, memory: Any, core: int) -> None:
         """Take the counts of the results from the interpreter's memory, and leave none there."""
         import numpy as np
 
-        first = self._passed.allocated + len(self._passed.operands)
-        for numbers in self._numbers[first : first + len(self._passed.results)]:
+        for source in self._passed.sources:
+            numbers = self._numbers[self._passed.allocated + source]
             counts = [_counts(memory.sem[int(number)]) for number in numbers.flat]
             values = np.array([each[core] for each in counts], np.int32)
             self.results.append(values.reshape(numbers.shape))

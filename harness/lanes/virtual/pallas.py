@@ -24,6 +24,7 @@ from harness.lanes.virtual import (
     tpu_interpret,
 )
 from harness.lanes.virtual.custom_calls import Shapes, replace_custom_calls
+from harness.lanes.virtual.kernel_jaxprs import jaxprs_of, scoped, with_jaxprs
 from harness.lanes.virtual.kernel_semaphores import Passed
 from harness.lanes.virtual.lowering import as_hlo, lower_by_hand, lower_for_cpu
 
@@ -92,9 +93,9 @@ class LoweredKernel:
 
     def _interpreted(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001
         mode, jaxprs = self._tpu_interpret_mode(), jaxprs_of(self.parameters)
-        own = {axis for mesh in self.parameters.get("meshes", ()) for axis in mesh.shape}
+        cores = dict(i for mesh in self.parameters.get("meshes", ()) for i in mesh.shape.items())
         reaches = self.mesh is not None and any(
-            tpu_interpret.reaches_others(jaxpr, own) for jaxpr in jaxprs
+            tpu_interpret.reaches_others(jaxpr, cores) for jaxpr in jaxprs
         )
         axes = tuple(self.mesh.shape.items()) if reaches else ()
         if mode is None:
@@ -107,7 +108,7 @@ class LoweredKernel:
             tpu_interpret.check(jaxpr)
         function, given, passed = self._with(mode, shapes)
         reports = kernel_reports.interpreting(prints=True)
-        with tpu_interpret.lowering(self.name, axes) as kernel, reports:
+        with tpu_interpret.lowering(self.name, axes, cores) as kernel, reports:
             return lower_for_cpu(kernel.between_ends(function, passed), given, x64=self.x64)
 
     def _with(self, mode: Any, given: Shapes) -> tuple[Callable[..., Any], list[Any], Passed]:
@@ -125,7 +126,8 @@ class LoweredKernel:
 
         passed = Passed()
         if mode is not True:  # the other mode has no counts
-            parameters, passed = kernel_semaphores.taken_apart(parameters)
+            parameters = with_jaxprs(parameters, map(scoped, jaxprs_of(parameters)))
+            parameters, passed = kernel_semaphores.taken_apart(parameters, len(self.operands))
             if passed.results:
                 parameters["interpret"] = tpu_interpret.for_starts(mode)
         avals, _ = passed.split(self.operands)
@@ -255,11 +257,6 @@ def name_of(parameters: dict[str, Any]) -> str:
     if parameters.get("name") is not None:
         return str(parameters["name"])
     return "_".join(map(_function_of, jaxprs_of(parameters)))
-
-
-def jaxprs_of(parameters: dict[str, Any]) -> Sequence[Any]:
-    """Return the jaxprs that a call runs: one of ``pallas_call``, one a mesh of ``mpmd_map``."""
-    return parameters["jaxprs"] if "jaxprs" in parameters else [parameters["jaxpr"]]
 
 
 def _function_of(jaxpr: Any) -> str:

@@ -13,12 +13,13 @@ import dataclasses
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
 from harness.lanes.virtual import copied_views, host_callbacks, reference_views
+from harness.lanes.virtual.kernel_jaxprs import equations
 from harness.lanes.virtual.kernel_semaphores import Counts, Passed
 
 Axes = Sequence[tuple[Any, int]]  # of a mesh: names and sizes
@@ -82,51 +83,45 @@ def check(jaxpr: Any) -> None:
                 raise NotImplementedError(reason)
 
 
-def reaches_others(jaxpr: Any, own: Collection[Any] = ()) -> bool:
+def reaches_others(jaxpr: Any, cores: Collection[Any] = ()) -> bool:
     """Return whether a kernel copies to or signals other devices, or asks which one it is on.
 
     Args:
         jaxpr: the kernel's.
-        own: axes of its own, as of a device's cores.
+        cores: axes of a device's cores.
     """
     return any(
-        _names_device(equation)
+        _names_device(equation, cores)
         for equation in equations(jaxpr)
-        if equation.params.get("axis_name") not in own
+        if equation.params.get("axis_name") not in cores
     )
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield all equations of a jaxpr, with those of the jaxprs in it."""
-    from jax._src.core import jaxprs_in_params
-
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner)
-
-
-def _names_device(equation: Any) -> bool:
+def _names_device(equation: Any, cores: Collection[Any]) -> bool:
     import jax
 
     name = equation.primitive.name
     if name not in _WHERE:
         return name in {"axis_index", "get_barrier_semaphore"}
     tree = equation.params.get("tree", equation.params.get("args_tree"))
-    return jax.tree.unflatten(tree, equation.invars)[_WHERE[name]] is not None
+    device = jax.tree.unflatten(tree, equation.invars)[_WHERE[name]]
+    return bool(device.keys() - set(cores) if isinstance(device, dict) else device is not None)
 
 
 @contextmanager
-def lowering(name: str, axes: Axes) -> Iterator[Kernel]:
+def lowering(name: str, axes: Axes, cores: Mapping[Any, int]) -> Iterator[Kernel]:
     """Lower what calls Python in this thread so that the plugin answers, for one kernel.
 
     Args:
         name: of the kernel.
         axes: of the mesh whose devices run it together; empty when each runs one of its own.
+        cores: axes of a device's cores that the kernel is for, and their sizes.
     """
     kernel = Kernel(name, math.prod(size for _, size in axes))
     copied_views.interpret(_interpreter())
     _take_any_memory()
+    _take_cores_by_name()
+    _lowered.cores = cores
     with over_mesh(axes), host_callbacks.lowering(kernel.call):
         yield kernel
 
@@ -186,7 +181,7 @@ class Kernel:
                 io_callback(self._begin, (), *counts, ordered=True)
             leaves = jax.tree.leaves(function(*others))
             nan = _has_nan(leaves) & ~_has_nan(others)
-            shapes = passed.shapes[len(passed.operands) :]
+            shapes = [passed.shapes[source] for source in passed.sources]
             result = [*leaves, *(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)]
             results = io_callback(self._end, result, nan, *leaves, ordered=True)
             merged = passed.merge(results[: len(leaves)], results[len(leaves) :])
@@ -398,3 +393,24 @@ def _take_any_memory() -> None:
     _interpreter().remove_memory_space_p.def_abstract_eval(
         lambda x: core.ShapedArray(x.shape, x.dtype) if isinstance(x, core.ShapedArray) else x
     )
+
+
+@cache
+def _take_cores_by_name() -> None:
+    """Let a kernel over cores name one as it names a device, by its axis."""
+    try:
+        from jax._src.pallas.mosaic.interpret import utils
+    except ImportError:  # JAX before 0.8 has no kernels over named cores
+        return
+
+    theirs = utils.device_coords_to_logical_id
+
+    def logical_id(place: Any, *of_axes: Any) -> Any:
+        cores = getattr(_lowered, "cores", {})
+        if not isinstance(place, dict) or not place.keys() & cores.keys():
+            return theirs(place, *of_axes)
+        if math.prod(cores.values()) > 1:
+            raise NotImplementedError("a kernel that reaches another core of its device")
+        return theirs({axis: n for axis, n in place.items() if axis not in cores}, *of_axes)
+
+    utils.device_coords_to_logical_id = logical_id

@@ -138,6 +138,60 @@ def test_a_scalar_and_references_from_outside_of_a_kernel_over_cores() -> None:
     np.testing.assert_array_equal(copied, X[3:4])
 
 
+def test_a_semaphore_that_kernels_over_cores_share() -> None:
+    """One kernel starts a copy, another one waits for it; a core signals itself by its axis."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 has no references in a memory of a kernel's")
+    mesh = tpu.create_tensorcore_mesh("core", num_cores=1)
+
+    def f(x: Any) -> Any:
+        source, target = jax.new_ref(x), pallas.empty_ref_like(tpu.HBM(X.shape, X.dtype))
+        copied = pallas.empty_ref_like(tpu.SemaphoreType.DMA(()))
+
+        def start() -> None:
+            def inner(own: Any) -> None:
+                pallas.semaphore_signal(own, 2, device_id={"core": 0})
+                pallas.semaphore_wait(own, 2)
+                tpu.make_async_copy(source, target, copied).start()
+
+            pallas.run_scoped(inner, tpu.SemaphoreType.REGULAR)
+
+        def wait() -> None:
+            tpu.make_async_copy(source, target, copied).wait()
+
+        pallas.core_map(mesh=mesh)(start)
+        pallas.core_map(mesh=mesh)(wait)
+        return target[...]
+
+    np.testing.assert_array_equal(jax.jit(f)(X), X)
+
+
+def test_memory_that_a_kernel_allocates_where_it_needs_it() -> None:
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "empty_ref"):
+        pytest.skip("JAX before 0.10 has no jax.empty_ref")
+
+    def body(x: Any, out: Any) -> None:
+        whole = jax.empty_ref(jax.typeof(x).inner_aval, memory_space=tpu.VMEM)
+        whole[...] = x[...] + 1
+
+        @pallas.loop(0, 8)
+        def _(n: Any) -> None:
+            row = jax.empty_ref(jax.ShapeDtypeStruct((1, 128), X.dtype), memory_space=tpu.VMEM)
+            row[...] = whole[pallas.ds(n, 1), :] * 2
+            out[pallas.ds(n, 1), :] = row[...]
+
+    f = pallas.pallas_call(body, out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype))
+    np.testing.assert_array_equal(jax.jit(f)(X), (X + 1) * 2)
+
+
 def test_random_keys_of_jax_as_operands() -> None:
     import jax
     from jax.experimental import pallas
