@@ -42,48 +42,106 @@ def with_same(jaxpr: Any, same: Mapping[Any, Any]) -> Any:
     return jaxpr.replace(eqns=changed)
 
 
-def scoped(jaxpr: Any) -> Any:
-    """Return a jaxpr that allocates memory only in scopes, the way that JAX's interpreter knows.
+# --- What JAX's TPU interpreter lacks
 
-    What follows a ``jax.empty_ref`` becomes the scope of its memory.
+
+def known(jaxpr: Any) -> Any:
+    """Return a jaxpr with the same meaning, of operations that JAX's TPU interpreter knows.
+
+    What follows a ``jax.empty_ref`` becomes the scope of its memory. A copy that selects one of
+    several references becomes a branch for each.
     """
-    if all(equation.primitive.name != _ALLOCATION for equation in equations(jaxpr)):
+    if not any(map(_is_unknown, equations(jaxpr))):
         return jaxpr
-    inner = [equation.replace(params=_scoped(equation.params)) for equation in jaxpr.eqns]
+    info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    body = [_selected(e.replace(params=_known(e.params)), info) for e in jaxpr.eqns]
     results = jaxpr.outvars
-    for n, allocation in reversed(list(enumerate(inner))):
+    for n, allocation in reversed(list(enumerate(body))):
         if allocation.primitive.name == _ALLOCATION:
-            scope = _scope(allocation.outvars, inner[n + 1 :], results, jaxpr.debug_info)
-            inner[n:], results = [scope], scope.outvars
-    return jaxpr.replace(eqns=inner, outvars=results)
+            scope = _scope(info, allocation.outvars, body[n + 1 :], results)
+            body[n:], results = [scope], scope.outvars
+    return jaxpr.replace(eqns=body, outvars=results)
 
 
 _ALLOCATION = "empty_ref"  # since JAX 0.10
+_COPIES = {"dma_start", "dma_wait"}
 
 
-def _scoped(value: Any) -> Any:
-    """Return a parameter of an equation whose jaxprs, if it has any, are ``scoped``."""
-    if isinstance(value, tuple | list):
-        return type(value)(map(_scoped, value))
+def _is_unknown(equation: Any) -> bool:
+    return equation.primitive.name == _ALLOCATION or bool(_selections(equation))
+
+
+def _known(value: Any) -> Any:
+    """Return a parameter of an equation whose jaxprs, if it has any, are ``known``."""
+    if isinstance(value, tuple | list) and any(hasattr(each, "eqns") for each in value):
+        return type(value)(map(_known, value))
     if isinstance(value, dict):
-        return {key: _scoped(each) for key, each in value.items()}
-    if hasattr(value, "eqns"):
-        is_closed = hasattr(value, "consts")
-        return value.replace(jaxpr=scoped(value.jaxpr)) if is_closed else scoped(value)
-    return value
+        return {key: _known(each) for key, each in value.items()}
+    if not hasattr(value, "eqns"):
+        return value
+    is_closed = type(getattr(value, "jaxpr", value)) is not type(value)  # one class in JAX 0.12
+    return value.replace(jaxpr=known(value.jaxpr)) if is_closed else known(value)
 
 
-def _scope(references: Sequence[Any], body: Sequence[Any], results: Sequence[Any], info: Any) -> Any:
-    """Return the equation that allocates references for a body, and has its results."""
+def _scope(info: Any, references: Sequence[Any], body: Sequence[Any], results: Any) -> Any:
+    """Return the equation that allocates references for a part of a jaxpr, and has its results."""
     from jax._src import core
     from jax._src.pallas import primitives
 
     own = {variable for equation in body for variable in equation.outvars}.union(references)
     read = [v for equation in body for v in equation.invars] + list(results)
     taken = dict.fromkeys(v for v in read if isinstance(v, core.Var) and v not in own)
-    effects = core.no_effects.union(*(equation.effects for equation in body))
-    inner = core.Jaxpr(list(taken), list(references), list(results), list(body), effects, info)
-    outside = {effect for effect in effects if not hasattr(effect, "input_index")}
+    # Effects matter only to what is around a kernel, which its own jaxpr says.
+    inner = core.Jaxpr(list(taken), references, results, body, debug_info=info)
     parameters = {"jaxpr": inner, "collective_axes": ()}
     given = [core.Var(result.aval) for result in results]
-    return core.new_jaxpr_eqn(list(taken), given, primitives.run_scoped_p, parameters, outside)
+    return core.new_jaxpr_eqn(list(taken), given, primitives.run_scoped_p, parameters, set())
+
+
+def _selections(equation: Any) -> Sequence[int]:
+    """Return the positions of references that a copy selects at run time (``pl.select_ref``)."""
+    if equation.primitive.name not in _COPIES:
+        return []
+    given = equation.params["tree"].unflatten(equation.invars)
+    return [n for n, reference in enumerate(given) if _alternatives(reference)]
+
+
+def _alternatives(reference: Any) -> Sequence[Any]:
+    """Return the references of which one is selected, with all that is done to it afterwards."""
+    inner = getattr(reference, "ref", None)
+    if isinstance(inner, tuple | list):
+        return inner
+    each = [] if inner is None else _alternatives(inner)
+    return [
+        type(reference)(getattr(one, "ref", one), (*_transforms(one), *reference.transforms))
+        for one in each
+    ]
+
+
+def _transforms(reference: Any) -> Sequence[Any]:
+    return getattr(reference, "transforms", ())
+
+
+def _selected(equation: Any, info: Any) -> Any:
+    """Return the equation, or if it selects a reference a branch for each of these."""
+    from jax._src import core
+    from jax._src.lax.control_flow.conditionals import cond_p
+    from jax._src.pallas.mosaic import primitives
+
+    positions = _selections(equation)
+    if not positions:
+        return equation
+    n, *_ = positions
+    given = equation.params["tree"].unflatten(equation.invars)
+    select = given[n]
+    while not isinstance(select.ref, tuple | list):
+        select = select.ref
+    variables = list(dict.fromkeys(v for v in equation.invars if isinstance(v, core.Var)))
+    branches = []
+    for reference in _alternatives(given[n]):
+        flat, tree = primitives._dma_flatten(*given[:n], reference, *given[n + 1 :])
+        one = equation.replace(invars=list(flat), params={**equation.params, "tree": tree})
+        branch = core.Jaxpr([], variables, [], [_selected(one, info)], debug_info=info)
+        branches.append(core.ClosedJaxpr(branch, ()))
+    taken = [select.transforms[0].idx, *variables]
+    return core.new_jaxpr_eqn(taken, [], cond_p, {"branches": tuple(branches)}, set())

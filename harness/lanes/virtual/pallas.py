@@ -24,7 +24,7 @@ from harness.lanes.virtual import (
     tpu_interpret,
 )
 from harness.lanes.virtual.custom_calls import Shapes, replace_custom_calls
-from harness.lanes.virtual.kernel_jaxprs import jaxprs_of, scoped, with_jaxprs
+from harness.lanes.virtual.kernel_jaxprs import jaxprs_of, known, with_jaxprs
 from harness.lanes.virtual.kernel_semaphores import Passed
 from harness.lanes.virtual.lowering import as_hlo, lower_by_hand, lower_for_cpu
 
@@ -92,26 +92,31 @@ class LoweredKernel:
         return tpu_interpret.mode()
 
     def _interpreted(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001
-        mode, jaxprs = self._tpu_interpret_mode(), jaxprs_of(self.parameters)
+        mode, parameters = self._tpu_interpret_mode(), self.parameters
+        if mode is not None:
+            parameters = with_jaxprs(parameters, map(known, jaxprs_of(parameters)))
+        jaxprs = jaxprs_of(parameters)
         cores = dict(i for mesh in self.parameters.get("meshes", ()) for i in mesh.shape.items())
         reaches = self.mesh is not None and any(
             tpu_interpret.reaches_others(jaxpr, cores) for jaxpr in jaxprs
         )
         axes = tuple(self.mesh.shape.items()) if reaches else ()
         if mode is None:
-            function, given, _ = self._with(True, shapes)
+            function, given, _ = self._with(parameters, True, shapes)
             with tpu_interpret.over_mesh(axes), kernel_reports.interpreting(prints=False):
                 if reaches and not divided:
                     return lower_by_hand(function, given, self.mesh, x64=self.x64)
                 return lower_for_cpu(function, given, x64=self.x64)
         for jaxpr in jaxprs:
             tpu_interpret.check(jaxpr)
-        function, given, passed = self._with(mode, shapes)
+        function, given, passed = self._with(parameters, mode, shapes)
         reports = kernel_reports.interpreting(prints=True)
         with tpu_interpret.lowering(self.name, axes, cores) as kernel, reports:
             return lower_for_cpu(kernel.between_ends(function, passed), given, x64=self.x64)
 
-    def _with(self, mode: Any, given: Shapes) -> tuple[Callable[..., Any], list[Any], Passed]:
+    def _with(
+        self, parameters: dict[str, Any], mode: Any, given: Shapes
+    ) -> tuple[Callable[..., Any], list[Any], Passed]:
         """Return the kernel as a function in an interpret mode, what it takes, and its semaphores.
 
         The function takes and gives no semaphores; the shapes are those of all operands.
@@ -119,14 +124,13 @@ class LoweredKernel:
         import jax
         from jax._src.pallas import pallas_call
 
-        parameters = self.parameters | {"interpret": mode}
+        parameters = parameters | {"interpret": mode}
         takes = inspect.signature(pallas_call._pallas_call_lowering).parameters
         if self.call is pallas_call.pallas_call_p and "backend" in takes:
             parameters["backend"] = None
 
         passed = Passed()
         if mode is not True:  # the other mode has no counts
-            parameters = with_jaxprs(parameters, map(scoped, jaxprs_of(parameters)))
             parameters, passed = kernel_semaphores.taken_apart(parameters, len(self.operands))
             if passed.results:
                 parameters["interpret"] = tpu_interpret.for_starts(mode)

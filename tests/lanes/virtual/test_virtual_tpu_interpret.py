@@ -192,6 +192,35 @@ def test_memory_that_a_kernel_allocates_where_it_needs_it() -> None:
     np.testing.assert_array_equal(jax.jit(f)(X), (X + 1) * 2)
 
 
+def test_a_copy_of_what_a_kernel_selects() -> None:
+    """The part of a selected array, and one of two semaphores, in a loop."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(pallas, "select_ref"):
+        pytest.skip("JAX before 0.10 has no pl.select_ref")
+
+    def body(first: Any, second: Any, out: Any, semaphores: Any) -> None:
+        @pallas.loop(0, 4)
+        def _(n: Any) -> None:
+            rows = pallas.ds(n * 2, 2)
+            source = pallas.select_ref(n % 2, first.at[...], second).at[rows]
+            semaphore = pallas.select_ref(n // 2, semaphores.at[0], semaphores.at[1])
+            tpu.async_copy(source, out.at[rows], semaphore).wait()
+
+    anywhere = pallas.BlockSpec(memory_space=pallas.ANY)
+    f = pallas.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype),
+        in_specs=[anywhere, anywhere],
+        out_specs=anywhere,
+        scratch_shapes=[tpu.SemaphoreType.DMA((2,))],
+    )
+    expected = np.where((np.arange(8) // 2 % 2 == 0)[:, None], X, -X)
+    np.testing.assert_array_equal(jax.jit(f)(X, -X), expected)
+
+
 def test_random_keys_of_jax_as_operands() -> None:
     import jax
     from jax.experimental import pallas
