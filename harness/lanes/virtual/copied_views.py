@@ -1,21 +1,21 @@
 """Copies from and to views of a kernel's references, which JAX's TPU interpret mode lacks.
 
 A copy holds the transforms of its references until a semaphore is waited for, and then calls the
-interpreter's ``get`` and ``store``, which know only indices. Here these look through views too. A
-view must show the indexed part whole, so that a copy touches exactly what it names: other copies
-may write the rest at the same time, and would seem to race with it.
+interpreter's ``get`` and ``store``, which know only indices. Here these look through views too, and
+touch exactly what a copy names: other copies may write the rest at the same time, and would seem to
+race with it.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.lanes.virtual import reference_views
 
-_KINDS = ("bitcast", "reshape")  # in the names of their classes, which differ among JAX's releases
+_KINDS = ("bitcast", "reshape", "transpose")  # in the names of their classes
 
 
 def refused(references: Any) -> str:
@@ -29,11 +29,6 @@ def refused(references: Any) -> str:
         if unknown := [type(view).__name__ for view in shown if not _is_known(view)]:
             kinds = f"looks at a reference through {', '.join(unknown)}"
             return f"a copy in a kernel {kinds}, which is not interpreted"
-        if any(reference_views.is_index(view) and not _is_whole(view) for view in shown):
-            return (
-                "a copy in a kernel indexes a reference that is reshaped or bitcast, "
-                "which is not interpreted: index the reference first, and then reshape or bitcast"
-            )
     return ""
 
 
@@ -52,16 +47,6 @@ def _chains(tree: Any) -> Iterator[Sequence[Any]]:
 
 def _is_transform(value: Any) -> bool:
     return hasattr(value, "transform_type") or hasattr(value, "transform_shape")
-
-
-def _is_whole(index: Any) -> bool:
-    """Return whether an index shows everything, as ``at[...]`` does."""
-    return all(
-        hasattr(part, "stride")
-        and isinstance(part.start, int)
-        and (part.start, part.size, part.stride) == (0, size, 1)
-        for part, size in zip(index.indices, index.shape, strict=True)
-    )
 
 
 def _is_known(view: Any) -> bool:
@@ -100,29 +85,97 @@ def _looking(function: Callable[..., Any], through: Callable[..., Any]) -> Calla
 
 
 def _get(get: Callable[..., Any], arguments: Sequence[Any], at: int, first: int) -> Any:
-    indices, shown = arguments[at][:first], arguments[at][first:]
-    result = get(*arguments[:at], indices, *arguments[at + 1 :])
-    if isinstance(result, tuple):  # since JAX 0.10 there is a token before the array
-        return result[0], reference_views.look(result[1], shown)
-    return reference_views.look(result, shown)
+    part = _Part(get, arguments, at, first)
+    values = part.read(get, part.boxes(part.touched))
+    result = reference_views.look(values, part.shown)
+    return (arguments[0], result) if part.has_tokens else result
 
 
 def _store(store: Callable[..., Any], arguments: Sequence[Any], at: int, first: int) -> Any:
-    import numpy as np
-
-    indices, shown = arguments[at][:first], arguments[at][first:]
+    part = _Part(store, arguments, at, first)
     value, *rest = arguments[at + 1 :]
-    shape, dtype = _buffer(store, *arguments[at - 4 : at])
-    if indices:
-        shape = indices[-1].get_indexer_shape()
-    whole, _ = reference_views.changed(np.zeros(shape, dtype), shown, value, None)
-    return store(*arguments[:at], indices, whole, *rest)
+    get = _interpreted(store)["get"]
+    get = functools.partial(inspect.unwrap(get), **store.keywords)
+    before = part.read(get, part.boxes(part.touched & ~part.covered))
+    values, _ = reference_views.changed(before, part.shown, value, None)
+    answer = None
+    for box in part.boxes(part.touched):
+        answer = store(*part.before, part.transforms(box), values[box], *rest)
+    return answer
+
+
+class _Part:
+    """The part of a buffer that a copy sees through views, and what it touches of that."""
+
+    def __init__(self, function: Any, arguments: Sequence[Any], at: int, first: int) -> None:
+        import numpy as np
+
+        self.before, self._after = arguments[:at], arguments[at + 1 :]
+        self._indices, self.shown = arguments[at][:first], arguments[at][first:]
+        shape, self._dtype = _buffer(function, *arguments[at - 4 : at])
+        self._shape = self._indices[-1].get_indexer_shape() if self._indices else shape
+        # Whatever changes when all bits are set through the views is touched.
+        seen = reference_views.look(self._zeros(), self.shown)
+        ones = np.full((*seen.shape, seen.dtype.itemsize), 255, np.uint8)
+        ones = ones.view(seen.dtype).reshape(seen.shape)
+        marked, _ = reference_views.changed(self._zeros(), self.shown, ones, None)
+        in_bytes = np.ascontiguousarray(marked)[..., None].view(np.uint8) > 0
+        self.touched, self.covered = in_bytes.any(-1), in_bytes.all(-1)
+        self.has_tokens = False
+
+    def _zeros(self) -> Any:
+        import numpy as np
+
+        return np.zeros(self._shape, self._dtype)
+
+    def transforms(self, box: Sequence[slice]) -> Sequence[Any]:
+        """Return the transforms, all of them indices, of a box in this part."""
+        from jax._src.state import indexing
+
+        slices = [indexing.Slice(s.start, len(range(s.start, s.stop, s.step)), s.step) for s in box]
+        return (*self._indices, indexing.NDIndexer(tuple(slices), self._shape, ()))
+
+    def boxes(self, places: Any) -> Iterator[tuple[slice, ...]]:
+        """Yield boxes that cover exactly the places that are true."""
+        import numpy as np
+
+        axes = range(places.ndim)
+        along = [np.flatnonzero(places.any(tuple(a for a in axes if a != n))) for n in axes]
+        if not places.any():
+            return
+        if places[np.ix_(*along)].all() and all(len(set(np.diff(n))) < 2 for n in along):
+            steps = [int(n[1] - n[0]) if len(n) > 1 else 1 for n in along]
+            yield tuple(
+                slice(int(n[0]), int(n[-1]) + 1, step) for n, step in zip(along, steps, strict=True)
+            )
+            return
+        axis = next(n for n in axes if len(along[n]) > 1)
+        for position in along[axis]:
+            alone = np.zeros_like(places)
+            row = tuple(int(position) if n == axis else slice(None) for n in axes)
+            alone[row] = places[row]
+            yield from self.boxes(alone)
+
+    def read(self, get: Callable[..., Any], boxes: Iterable[tuple[slice, ...]]) -> Any:
+        """Return this part with the values of some boxes, and zeros elsewhere."""
+        values = self._zeros()
+        for box in boxes:
+            result = get(*self.before, self.transforms(box))
+            self.has_tokens = isinstance(result, tuple)  # since JAX 0.10, before the array
+            values[box] = result[-1] if self.has_tokens else result
+        return values
 
 
 def _buffer(function: Any, device: Any, _core: Any, space: Any, number: Any) -> tuple[Any, Any]:
     """Return the shape and the dtype of a simulated buffer, which are the same on every core."""
-    module = inspect.unwrap(function.func).__globals__
+    module = _interpreted(function)
     key = module["TPU_MEMORY_SPACE_NAMES"][int(space)], int(number), int(device)
     memory = module["_get_shared_memory"]().mem
     buffer = next(kept for place, kept in list(memory.items()) if place[:3] == key)
     return buffer.shape, buffer.dtype
+
+
+def _interpreted(function: Any) -> dict[str, Any]:
+    """Return the names in JAX's module that has a ``partial`` function."""
+    names: dict[str, Any] = inspect.unwrap(function.func).__globals__
+    return names

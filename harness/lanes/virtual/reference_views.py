@@ -120,6 +120,10 @@ def _range(index: Any) -> tuple[Any, ...]:
 
 def _seen(array: Any, view: Any, of: Any = None) -> Any:
     """Return a view that is no index of an array; ``of`` is the array for which it is undone."""
+    import numpy as np
+
+    if (order := getattr(view, "permutation", None)) is not None:
+        return array.transpose(order if of is None else np.argsort(order))
     shape = getattr(view, "shape", None)
     dtype = getattr(view, "dtype", array.dtype)
     if of is not None:
@@ -131,12 +135,23 @@ def _seen(array: Any, view: Any, of: Any = None) -> Any:
     return array.reshape(shape)
 
 
+_NIBBLES = {"int4", "uint4"}  # which NumPy keeps in a byte each
+
+
 def _bitcast(array: Any, dtype: Any) -> Any:
     """Combine the bits of neighbouring rows into one row, the first row in the low bits."""
     import numpy as np
 
     dtype = np.dtype(dtype)
     *outer, rows, columns = array.shape
+    if dtype.name in _NIBBLES:
+        whole = _bitcast(array, np.uint8) if array.dtype.itemsize > 1 else array.view(np.uint8)
+        halves = np.stack([whole & 15, whole >> 4], -2).reshape(*outer, -1, columns)
+        signed = (halves ^ 8).astype(np.int8) - 8
+        return (signed if dtype.name == "int4" else halves).astype(dtype)
+    if array.dtype.name in _NIBBLES:
+        halves = array.astype(np.uint8).reshape(*outer, rows // 2, 2, columns) & 15
+        return _bitcast(halves[..., 0, :] | halves[..., 1, :] << 4, dtype)
     if dtype.itemsize >= array.dtype.itemsize:
         ratio = dtype.itemsize // array.dtype.itemsize
         grouped = array.reshape(*outer, rows // ratio, ratio, columns)
