@@ -39,6 +39,14 @@ def is_key(aval: Any) -> bool:
     return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
 
 
+def unpinned(aval: Any) -> Any:
+    """Return the type of the array in a pinned buffer, or ``aval`` if it is none."""
+    from jax._src.state import types
+
+    is_pinned = isinstance(aval, getattr(types, "AbstractLinVal", ()))  # since JAX 0.8
+    return aval.inner_aval if is_pinned else aval
+
+
 def _generator(aval: Any) -> str:
     """Return the name of the generator that an array of keys is for."""
     return str(aval.dtype._impl.name)

@@ -17,6 +17,7 @@ from typing import Any
 
 import wrapt
 
+from harness.lanes.hlo import Module
 from harness.lanes.virtual import (
     kernel_operands,
     kernel_reports,
@@ -27,6 +28,7 @@ from harness.lanes.virtual.custom_calls import Shapes, replace_custom_calls
 from harness.lanes.virtual.kernel_jaxprs import jaxprs_of, known, with_jaxprs
 from harness.lanes.virtual.kernel_semaphores import Passed
 from harness.lanes.virtual.lowering import as_hlo, lower_by_hand, lower_for_cpu
+from harness.lanes.virtual.pinned_buffers import leave_out_pinning
 
 TARGET = "tpu_custom_call"
 _RULE = "jax._src.pallas.mosaic.pallas_call_registration"
@@ -139,6 +141,8 @@ class LoweredKernel:
             raise NotImplementedError("semaphores that go from one kernel to another")
 
         parameters = kernel_operands.in_one_buffer(parameters, len(avals))
+        if "out_avals" in parameters:
+            parameters["out_avals"] = tuple(map(kernel_operands.unpinned, parameters["out_avals"]))
 
         def interpreted(*operands: Any) -> Any:
             operands = tuple(map(kernel_operands.as_operand, operands, avals))
@@ -281,8 +285,10 @@ def interpret(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
     Raises:
         CannotInterpretError: a kernel was not lowered in this process, or JAX can't interpret it.
     """
+    module = Module.FromString(as_hlo(form, program))
+    leave_out_pinning(module)
     replaced, payloads = replace_custom_calls(
-        as_hlo(form, program), TARGET, lambda p, *of_call: _kernel(p).module(*of_call)
+        module.SerializeToString(), TARGET, lambda p, *of_call: _kernel(p).module(*of_call)
     )
     kernels = map(_kernel, payloads)
     return replaced, [(kernel.name, kernel.mode) for kernel in kernels]

@@ -13,7 +13,7 @@ Each instruction of these becomes a call of what JAX lowers for the CPU:
 
 A scan, as TorchTPU has for ``cumsum``, becomes a call of the loop that the framework wrote for
 compilers that have none. What is sent to the host and received from it becomes calls that the
-plugin answers, and memory of the host becomes the device's. Collectives that a custom call starts
+plugin answers, and memory of the host becomes the device's, pinned buffers become arrays. Collectives that a custom call starts
 are done there.
 """
 
@@ -33,6 +33,7 @@ from harness.lanes.virtual.host_memory import leave_out_placements
 from harness.lanes.virtual.host_transfers import replace_host_transfers
 from harness.lanes.virtual.inserted import Inserted, make_call
 from harness.lanes.virtual.lowering import SCAN, as_hlo, lower_for_cpu
+from harness.lanes.virtual.pinned_buffers import leave_out_pinning
 from harness.lanes.virtual.started import do_at_once
 
 # Of PrimitiveType in https://github.com/openxla/xla/blob/main/xla/xla_data.proto.
@@ -109,6 +110,7 @@ def rewrite(form: str, program: bytes) -> tuple[bytes, list[str]]:
     names = ["scan"] if form == "mlir" and SCAN.encode() in program else []
     names += replace_host_transfers(module)
     names += leave_out_placements(module)
+    names += leave_out_pinning(module)
     names += do_at_once(module)
     computations = {computation.id: computation for computation in module.computations}
     inserted = Inserted(module)

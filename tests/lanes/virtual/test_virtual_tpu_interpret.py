@@ -693,3 +693,33 @@ def test_a_result_in_vmem_in_the_place_of_an_operand() -> None:
         result = jax.jit(kernel)(X)
     np.testing.assert_array_equal(result[0], X[0] * 2)
     np.testing.assert_array_equal(result[1:], X[1:])
+
+
+def test_a_pinned_buffer_that_a_kernel_changes() -> None:
+    """XLA's CPU compiler has no buffers: the array in one takes its place."""
+    import jax
+    from jax._src.state import primitives
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(primitives, "pin"):
+        pytest.skip("this JAX pins no buffers")
+
+    def step(x: Any) -> Any:
+        def one_row(x: Any, out: Any) -> None:
+            tpu.sync_copy(x.at[1:2], out.at[0:1])
+
+        pinned, anywhere = primitives.pin(x), pallas.BlockSpec(memory_space=pallas.ANY)
+        kernel = pallas.pallas_call(
+            one_row,
+            out_shape=pinned,
+            in_specs=[anywhere],
+            out_specs=anywhere,
+            input_output_aliases={0: 0},
+        )
+        return primitives.unpin(kernel(pinned))
+
+    expected = X.copy()
+    expected[0] = X[1]
+    np.testing.assert_array_equal(jax.jit(step)(X), expected)
+    np.testing.assert_array_equal(jax.jit(lambda x: primitives.unpin(primitives.pin(x)))(X), X)

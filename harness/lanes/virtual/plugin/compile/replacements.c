@@ -73,7 +73,10 @@ static PJRT_Program copy_of(const Changed *changed, const PJRT_Program *from) {
 // than as unimplemented. It need not: the rewriter knows.
 static int may_need_rewriting(const PJRT_Program *program) {
   static const char *const NAMES[] = {"_xla_host_transfer_handler_name",
-                                      "annotate_device_placement", "pinned_host", "AllocateBuffer",
+                                      "annotate_device_placement",
+                                      "pinned_host",
+                                      "AllocateBuffer",
+                                      "Unpin",
                                       "async_collective_config"};
   for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; ++i) {
     if (memmem(program->code, program->code_size, NAMES[i], strlen(NAMES[i])) != NULL) return 1;
