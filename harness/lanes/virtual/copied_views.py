@@ -91,7 +91,7 @@ def _get(get: Callable[..., Any], arguments: Sequence[Any], at: int, first: int)
     return (arguments[0], result) if part.has_tokens else result
 
 
-def _store(store: Callable[..., Any], arguments: Sequence[Any], at: int, first: int) -> Any:
+def _store(store: Any, arguments: Sequence[Any], at: int, first: int) -> Any:
     part = _Part(store, arguments, at, first)
     value, *rest = arguments[at + 1 :]
     get = _interpreted(store)["get"]

@@ -111,10 +111,10 @@ def _alternatives(reference: Any) -> Sequence[Any]:
     inner = getattr(reference, "ref", None)
     if isinstance(inner, tuple | list):
         return inner
-    each = [] if inner is None else _alternatives(inner)
+    inner_ones = [] if inner is None else _alternatives(inner)
     return [
-        type(reference)(getattr(one, "ref", one), (*_transforms(one), *reference.transforms))
-        for one in each
+        type(reference)(getattr(each, "ref", each), (*_transforms(each), *reference.transforms))
+        for each in inner_ones
     ]
 
 
@@ -140,8 +140,8 @@ def _selected(equation: Any, info: Any) -> Any:
     branches = []
     for reference in _alternatives(given[n]):
         flat, tree = primitives._dma_flatten(*given[:n], reference, *given[n + 1 :])
-        one = equation.replace(invars=list(flat), params={**equation.params, "tree": tree})
-        branch = core.Jaxpr([], variables, [], [_selected(one, info)], debug_info=info)
+        copy = equation.replace(invars=list(flat), params={**equation.params, "tree": tree})
+        branch = core.Jaxpr([], variables, [], [_selected(copy, info)], debug_info=info)
         branches.append(core.ClosedJaxpr(branch, ()))
     taken = [select.transforms[0].idx, *variables]
     return core.new_jaxpr_eqn(taken, [], cond_p, {"branches": tuple(branches)}, set())

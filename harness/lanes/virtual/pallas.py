@@ -109,6 +109,11 @@ class LoweredKernel:
                 if reaches and not divided:
                     return lower_by_hand(function, given, self.mesh, x64=self.x64)
                 return lower_for_cpu(function, given, x64=self.x64)
+        if len(jaxprs) > 1:
+            raise NotImplementedError(
+                "it runs functions on several kinds of cores at once. Give each function a kernel"
+                " of its own, or ask lane tpu-aot whether it compiles"
+            )
         for jaxpr in jaxprs:
             tpu_interpret.check(jaxpr)
         function, given, passed = self._with(parameters, mode, shapes)

@@ -13,8 +13,8 @@ Each instruction of these becomes a call of what JAX lowers for the CPU:
 
 A scan, as TorchTPU has for ``cumsum``, becomes a call of the loop that the framework wrote for
 compilers that have none. What is sent to the host and received from it becomes calls that the
-plugin answers, and memory of the host becomes the device's, pinned buffers become arrays. Collectives that a custom call starts
-are done there.
+plugin answers, memory of the host becomes the device's, and pinned buffers become arrays.
+Collectives that a custom call starts are done there.
 """
 
 from __future__ import annotations

@@ -183,14 +183,40 @@ def test_memory_that_a_kernel_allocates_where_it_needs_it() -> None:
         whole = jax.empty_ref(jax.typeof(x).inner_aval, memory_space=tpu.VMEM)
         whole[...] = x[...] + 1
 
-        @pallas.loop(0, 8)
-        def _(n: Any) -> None:
+        def one_row(n: Any) -> None:
             row = jax.empty_ref(jax.ShapeDtypeStruct((1, 128), X.dtype), memory_space=tpu.VMEM)
             row[...] = whole[pallas.ds(n, 1), :] * 2
             out[pallas.ds(n, 1), :] = row[...]
 
+        pallas.loop(0, 8)(one_row)
+
     f = pallas.pallas_call(body, out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype))
     np.testing.assert_array_equal(jax.jit(f)(X), (X + 1) * 2)
+
+
+def test_a_kernel_over_two_kinds_of_cores_is_refused() -> None:
+    import jax
+    from jax.experimental import pallas
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 has no kernels over several kinds of cores")
+    from jax.experimental.pallas import tpu_sc
+
+    vector = tpu_sc.VectorSubcoreMesh(core_axis_name="core", subcore_axis_name="sub", num_cores=1)
+    scalar = tpu_sc.ScalarSubcoreMesh(axis_name="core", num_cores=1)
+    def nothing(out: Any) -> None:
+        del out
+
+    def nothing_either(out: Any) -> None:
+        del out
+
+    kernel = pallas.kernel(
+        [nothing, nothing_either],
+        mesh=[vector, scalar],
+        out_type=jax.ShapeDtypeStruct((128,), np.int32),
+    )
+    with pytest.raises(Exception, match=r"virtual TPU: .*Give each function a kernel of its own"):
+        jax.jit(kernel)()
 
 
 def test_a_copy_of_what_a_kernel_selects() -> None:
@@ -203,12 +229,13 @@ def test_a_copy_of_what_a_kernel_selects() -> None:
         pytest.skip("JAX before 0.10 has no pl.select_ref")
 
     def body(first: Any, second: Any, out: Any, semaphores: Any) -> None:
-        @pallas.loop(0, 4)
-        def _(n: Any) -> None:
+        def one_pair(n: Any) -> None:
             rows = pallas.ds(n * 2, 2)
             source = pallas.select_ref(n % 2, first.at[...], second).at[rows]
             semaphore = pallas.select_ref(n // 2, semaphores.at[0], semaphores.at[1])
             tpu.async_copy(source, out.at[rows], semaphore).wait()
+
+        pallas.loop(0, 4)(one_pair)
 
     anywhere = pallas.BlockSpec(memory_space=pallas.ANY)
     f = pallas.pallas_call(
