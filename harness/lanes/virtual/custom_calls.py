@@ -9,6 +9,7 @@ from harness.lanes.virtual.host_callbacks import TARGET
 from harness.lanes.virtual.inserted import Inserted, make, make_call
 
 _TOKEN, _TUPLE = 17, 13  # of PrimitiveType in xla/xla_data.proto
+_METADATA = "kernel_metadata"  # JAX's name of an attribute
 _OF_TUPLE, _MANUAL = 2, 4  # of OpSharding.Type there
 
 Shapes = tuple[tuple[int, ...], ...]  # of the operands of a call
@@ -61,6 +62,7 @@ def replace_custom_calls(
                     _make_manual(i for c in added for i in c.instructions)
                 if runs:
                     _keep(added[-1])
+                _describe(added, instruction)
             chain.call(instruction, entries[key], manual=manual)
             configs.append(config)
         chain.finish()
@@ -116,6 +118,14 @@ def _keep(entry: Computation) -> None:
     for instruction in entry.instructions:
         if instruction.opcode == "custom-call" and instruction.custom_call_target == TARGET:
             instruction.custom_call_has_side_effect = True
+
+
+def _describe(computations: Iterable[Computation], call: Instruction) -> None:
+    """Give what asks Python the metadata of the kernel, which are in the optimized program then."""
+    metadata = [a for a in call.frontend_attributes.map if a.key == _METADATA]
+    for instruction in (i for computation in computations for i in computation.instructions):
+        if instruction.opcode == "custom-call" and instruction.custom_call_target == TARGET:
+            instruction.frontend_attributes.map.extend(metadata)
 
 
 def _make_manual(instructions: Iterable[Instruction]) -> None:

@@ -750,3 +750,18 @@ def test_a_pinned_buffer_that_a_kernel_changes() -> None:
     expected[0] = X[1]
     np.testing.assert_array_equal(jax.jit(step)(X), expected)
     np.testing.assert_array_equal(jax.jit(lambda x: primitives.unpin(primitives.pin(x)))(X), X)
+
+
+def test_metadata_of_a_kernel_in_the_optimized_program() -> None:
+    import jax
+    from jax.experimental import pallas
+
+    if jax.__version_info__ < (0, 8):
+        pytest.skip("this JAX gives a kernel's custom call no metadata")
+
+    def body(x: Any, out: Any) -> None:
+        out[...] = x[...]
+
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    f = pallas.pallas_call(body, out_shape=out, metadata={"author": "somebody"})
+    assert '"author":"somebody"' in jax.jit(f).lower(X).compile().as_text()
