@@ -204,6 +204,7 @@ def test_a_kernel_over_two_kinds_of_cores_is_refused() -> None:
 
     vector = tpu_sc.VectorSubcoreMesh(core_axis_name="core", subcore_axis_name="sub", num_cores=1)
     scalar = tpu_sc.ScalarSubcoreMesh(axis_name="core", num_cores=1)
+
     def nothing(out: Any) -> None:
         del out
 
