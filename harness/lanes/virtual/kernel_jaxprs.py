@@ -93,6 +93,8 @@ def _scope(info: Any, references: Sequence[Any], body: Sequence[Any], results: A
     taken = dict.fromkeys(v for v in read if isinstance(v, core.Var) and v not in own)
     # Effects matter only to what is around a kernel, which its own jaxpr says.
     inner = core.Jaxpr(list(taken), references, results, body, debug_info=info)
+    if hasattr(inner, "with_consts"):  # since JAX 0.12 whatever has no value is a parameter
+        inner = inner.with_consts(list(taken))
     parameters = {"jaxpr": inner, "collective_axes": ()}
     given = [core.Var(result.aval) for result in results]
     return core.new_jaxpr_eqn(list(taken), given, primitives.run_scoped_p, parameters, set())
@@ -142,6 +144,6 @@ def _selected(equation: Any, info: Any) -> Any:
         flat, tree = primitives._dma_flatten(*given[:n], reference, *given[n + 1 :])
         copy = equation.replace(invars=list(flat), params={**equation.params, "tree": tree})
         branch = core.Jaxpr([], variables, [], [_selected(copy, info)], debug_info=info)
-        branches.append(core.ClosedJaxpr(branch, ()))
+        branches.append(getattr(core, "ClosedJaxpr", core.Jaxpr)(branch, ()))
     taken = [select.transforms[0].idx, *variables]
     return core.new_jaxpr_eqn(taken, [], cond_p, {"branches": tuple(branches)}, set())

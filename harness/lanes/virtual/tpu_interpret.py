@@ -397,7 +397,7 @@ def _take_any_memory() -> None:
 
 @cache
 def _take_cores_by_name() -> None:
-    """Let a kernel over cores name one as it names a device, by its axis."""
+    """Let a kernel over cores name one as it names a device, by its axis, as JAX 0.12 does."""
     try:
         from jax._src.pallas.mosaic.interpret import utils
     except ImportError:  # JAX before 0.8 has no kernels over named cores
@@ -405,10 +405,10 @@ def _take_cores_by_name() -> None:
 
     theirs = utils.device_coords_to_logical_id
 
-    def logical_id(place: Any, *of_axes: Any) -> Any:
+    def logical_id(place: Any, *of_axes: Any, **options: Any) -> Any:
         cores = getattr(_lowered, "cores", {})
-        if not isinstance(place, dict) or not place.keys() & cores.keys():
-            return theirs(place, *of_axes)
+        if options or not isinstance(place, dict) or not place.keys() & cores.keys():
+            return theirs(place, *of_axes, **options)
         if math.prod(cores.values()) > 1:
             raise NotImplementedError("a kernel that reaches another core of its device")
         return theirs({axis: n for axis, n in place.items() if axis not in cores}, *of_axes)
