@@ -34,6 +34,7 @@ _FACTS = frozenset(
         *("aot_programs", "aot_not_computed", "aot_collectives", "aot_transfers", "aot_kernels"),
         *("aot_bytes_inside", "aot_bytes_across", "aot_flops", "aot_peak_bytes"),
         *("aot_vmem", "aot_smem", "aot_vector_spills", "aot_scalar_spills"),
+        *("aot_registers", "aot_shared", "aot_local"),
         *("aot_communicators", "aot_options", "aot_changed", "aot_programs_compiled"),
     }
 )

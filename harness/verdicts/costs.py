@@ -14,14 +14,18 @@ from harness.junit.result import Result
 _MORE = 0.1  # of what it was: counts themselves vary by less than a hundredth
 # A step of five calls that takes six is no slower.
 _FEWEST = {"calls": 20, "spills": 20, "B": 4096, "flops": 4096}
+_FEWEST |= {"registers a thread": 8, "B a thread": 1}
 _FEWEST |= {"clients": 1, "compilations": 5, "executions": 5}
-# What libtpu compiled a case's programs to, and its unit.
+# What a compiler made of a case's programs, and its unit.
 _COMPILED = {
     "aot_peak_bytes": ("memory", "B"),
     "aot_vmem": ("VMEM of a kernel", "B"),
     "aot_smem": ("SMEM of a kernel", "B"),
     "aot_vector_spills": ("vector registers", "spills"),
     "aot_scalar_spills": ("scalar registers", "spills"),
+    "aot_registers": ("registers of a kernel", "registers a thread"),
+    "aot_shared": ("shared memory of a kernel", "B"),
+    "aot_local": ("spilled by a kernel", "B a thread"),
     "aot_bytes_inside": ("exchanged inside a slice", "B"),
     "aot_bytes_across": ("exchanged between slices", "B"),
     "aot_flops": ("computed on a device", "flops"),

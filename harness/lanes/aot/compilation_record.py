@@ -13,6 +13,7 @@ from harness.lanes.events import Events
 
 if TYPE_CHECKING:
     from harness.lanes.aot.compiler import Compilation
+    from harness.lanes.aot.cubin import KernelUse
     from harness.lanes.aot.optimized import CompiledCollective, Groups, Transfer
 
 EVENT = "aot"  # of a case's log: one program was compiled
@@ -22,11 +23,11 @@ LEFT = "aot_left"  # processes whose programs were not given to the compiler
 PROPERTY = "aot_programs_compiled"  # the summaries of a case's programs, as JSON
 Summary = dict[str, Any]
 # A summary's keys: lists of texts, sums over a step, bytes on one device, and of the kernels the
-# bytes of the largest on its TensorCore and the spills of all. Those are left out if not known.
+# largest's use of a TensorCore or GPU and the spills of all. Those are left out if not known.
 TEXTS = ("inside", "across", "operations", "options", "changed")
 SUMS = ("kernels", "bytes_inside", "bytes_across", "flops")
 MEMORY = ("arguments", "outputs", "temporaries", "code")
-ON_CHIP = ("vmem", "smem")
+ON_CHIP = ("vmem", "smem", "registers", "shared", "local")
 SPILLS = ("vector_spills", "scalar_spills")
 NUMBERS = (*SUMS, "communicators", *MEMORY, *ON_CHIP, *SPILLS)
 
@@ -60,7 +61,18 @@ def _of_gpus(compilation: Compilation) -> Summary:
         "communicators": len(program.communicators),
         "options": [f"{name}={value}" for name, value in compilation.options.items()],
     }
-    return {name: fact for name, fact in facts.items() if fact}
+    return {name: fact for name, fact in facts.items() if fact} | _use(compilation.kernel_use)
+
+
+def _use(kernels: Mapping[str, KernelUse]) -> Summary:
+    """Return the largest of what GPU kernels use, and what each does."""
+    uses = [asdict(use) for use in kernels.values()]
+    largest = {
+        name: max(use[name] for use in uses)
+        for name in ("registers", "shared", "local")
+        if uses and all(use[name] is not None for use in uses)
+    }
+    return {**largest, "uses": {name: asdict(use) for name, use in kernels.items()}} if uses else {}
 
 
 def summaries(events: Events) -> list[Summary]:
@@ -94,7 +106,7 @@ def facts(events: Events) -> Mapping[str, str]:
 
 
 def _on_chip(programs: list[Summary]) -> dict[str, str]:
-    """Empty where libtpu does not say it of each program."""
+    """Empty where the compiler does not say it of each program."""
     totals = {}
     for name in (*ON_CHIP, *SPILLS):
         amounts = [program[name] for program in programs if name in program]

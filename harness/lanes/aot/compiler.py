@@ -9,6 +9,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+from harness.lanes.aot.cubin import KernelUse
 from harness.lanes.aot.dump import OnChip
 from harness.lanes.aot.optimized import Optimized
 from harness.lanes.aot.vendor import vendor_for
@@ -37,7 +38,8 @@ class Compilation:
 
     ``flops`` are those of one device as XLA counts them in the optimized program, without what
     kernels do; ``changed`` says what the compiler did not take as torch_xla had written it;
-    ``on_chip`` is None where the compiler does not say it; ``options`` are the lane's own.
+    ``on_chip`` is None where the compiler does not say it; ``kernel_use`` is of GPUs, by kernel;
+    ``options`` are the lane's own.
     """
 
     topology: Topology
@@ -48,6 +50,7 @@ class Compilation:
     on_chip: OnChip | None
     changed: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    kernel_use: Mapping[str, KernelUse] = field(default_factory=dict)
 
 
 def compile_stablehlo(module: bytes, topology: Topology, *, partitions: bool) -> Compilation:
@@ -253,6 +256,7 @@ def _compilation(
         on_chip=vendor.on_chip(program),
         changed=changed,
         options=vendor.OPTIONS,
+        kernel_use=vendor.kernel_use(executable),
     )
 
 

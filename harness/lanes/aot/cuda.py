@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from harness.errors import BadInputError
-from harness.lanes.aot import optimized
+from harness.lanes.aot import cubin, optimized
+from harness.lanes.aot.cubin import KernelUse
 from harness.lanes.aot.optimized import Optimized
 from harness.model.topology import Topology
 from harness.model.versions import ABSENT, installed
@@ -143,8 +144,16 @@ def read(module: bytes, topology: Topology) -> Optimized:
 
 
 def on_chip(program: Optimized) -> None:
-    """Return nothing: the plugin does not say what a kernel uses."""
+    """Return nothing: a GPU's kernels are in :func:`kernel_use`."""
     del program
+
+
+def kernel_use(executable: Any) -> Mapping[str, KernelUse]:
+    """Return what each kernel uses; nothing where this version serialises no program."""
+    try:
+        return cubin.kernel_use(executable.serialize())
+    except Exception:  # XlaRuntimeError's place changed with jaxlib
+        return {}
 
 
 def misfit() -> str:

@@ -140,6 +140,12 @@ def on_chip(program: Optimized) -> dump.OnChip | None:
     return dump.read(program.kernel_names)
 
 
+def kernel_use(executable: Any) -> Mapping[str, Any]:
+    """Return nothing: a TPU's kernels are in :func:`on_chip`."""
+    del executable
+    return {}
+
+
 def misfit() -> str:
     """Return jax's requirement if it asks for another libtpu, or ""."""
     return libtpu_file.not_asked_for()

@@ -10,6 +10,7 @@ from harness.model.topology import Topology
 from harness.platforms import Platform, platform_with
 
 if TYPE_CHECKING:
+    from harness.lanes.aot.cubin import KernelUse
     from harness.lanes.aot.dump import OnChip
     from harness.lanes.aot.optimized import Optimized
 
@@ -60,6 +61,10 @@ class VendorCompiler(Protocol):
 
     def on_chip(self, program: Optimized) -> OnChip | None:
         """Return what the kernels of the program compiled last use; None if it does not say."""
+        ...
+
+    def kernel_use(self, executable: Any) -> Mapping[str, KernelUse]:
+        """Return what each GPU kernel of a compiled program uses; nothing if it does not say."""
         ...
 
     def misfit(self) -> str:

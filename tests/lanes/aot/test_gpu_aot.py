@@ -124,6 +124,28 @@ def test_kernel(xla_compiler, name):
     program = xla_compiler.jax(pl.pallas_call(double, out, compiler_params=params), x).program
     assert program.kernels == 1
 
+@pytest.mark.lanes("gpu-aot")
+@pytest.mark.topologies("h100:1", "a100:1")
+@pytest.mark.frameworks("jax")
+@pytest.mark.parametrize("warps", [4, 1])
+def test_use(xla_compiler, warps):
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+    def product(x, y, out):
+        out[...] = jnp.dot(x[...], y[...], preferred_element_type="float32")
+    sharding = NamedSharding(Mesh(np.array(xla_compiler.devices), ("gpu",)), P())
+    x = jax.ShapeDtypeStruct((128, 128), "float16", sharding=sharding)
+    out = jax.ShapeDtypeStruct(x.shape, "float32")
+    params = triton.CompilerParams(num_warps=warps, num_stages=1)
+    compiled = xla_compiler.jax(pl.pallas_call(product, out, compiler_params=params), x, x)
+    (use,) = compiled.kernel_use.values()
+    system = 1024 if xla_compiler.topology.generation == "h100" else 0
+    assert use.shared == 2 * 128 * 128 * 2 + system  # both operands
+    if warps == 1:  # whose 32 threads hold 16,384 sums
+        assert use.local > 10_000
+    else:
+        assert 128 <= use.registers <= 255 and use.local < 100
+
 ALL_REDUCE = '''
 func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
   %y = "stablehlo.all_reduce"(%x) ({
@@ -275,6 +297,20 @@ def test_every_generation_compiles(cases: Ran, topology: str) -> None:
 )
 def test_every_input_compiles(cases: Ran, name: str) -> None:
     assert cases.outcomes[name] == "passed", cases.stdout
+
+
+@needs_plugin
+@pytest.mark.parametrize("gpu", ["h100", "a100"])
+def test_what_a_kernel_uses_is_recorded(cases: Ran, gpu: str) -> None:
+    """Equal to what NVIDIA's ``cuobjdump --dump-resource-usage`` says of the same file."""
+    for warps in (4, 1):
+        name = f"test_use[gpu-aot-{gpu}:1-jax-{warps}]"
+        assert cases.outcomes[name] == "passed", cases.stdout
+        (program,), record = programs(cases, name), cases.properties(name)
+        for fact in ("registers", "shared", "local"):
+            assert (
+                record[f"aot_{fact}"] == str(program[fact]) == str(program["uses"]["product"][fact])
+            )
 
 
 @needs_plugin
