@@ -202,9 +202,10 @@ class Platform:
         default: the generation of a topology that names none; its chips are one device each.
         generations: all that there are.
         pjrt_name: what the plugin answers when it is asked for the name of its platform.
-        device: what it says of a device, with {id}, {process}, {slice}, {x}, {y}, {z} and {core}.
+        device: what ``str`` says of a device, with {id}, {process}, {slice}, {x}, {y}, {z}, {core}
+            and {index}, its number among the devices of its process.
         attributes: a device's attributes on a generation and so many slices, with the same numbers:
-            ``{x},{y}`` is a list, ``{core}`` a number, and anything else text.
+            ``{x},{y}`` and ``{index},`` are lists, ``{core}`` a number, and anything else text.
         frameworks: what makes each framework use it: JAX_PLATFORMS, PJRT_DEVICE. A framework of
             ours that is not there does not know the platform.
         last: the last release of a framework that has the platform, where there is one.
@@ -213,6 +214,7 @@ class Platform:
         clients_say_place: whether a framework itself tells each client the place of its process in
             a job, which is on one host; the variables of ``launch`` do not.
         version: what the runtime says of itself, on a generation and so many slices.
+        device_repr: what ``repr`` says of a device, with the same numbers; "" if that is the same.
         compiler: the module with its vendor's compiler, for lane ``NAME-aot``; "" if there is none.
         compiler_name: what sentences call that compiler, such as ``libtpu``.
         environment: what a process reads besides, on a generation with a layout; None unsets.
@@ -241,6 +243,7 @@ class Platform:
     loading: Mapping[str, str]
     launch: LaunchVariables
     version: Callable[[Generation, int], str]
+    device_repr: str = ""
     compiler: str = ""
     compiler_name: str = ""
     environment: Callable[[Generation, JobLayout], Mapping[str, str | None]] = _nothing

@@ -15,7 +15,11 @@ def test_jax(topology):
     devices = jax.devices()
     kind = {"": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "gb200": "NVIDIA GB200"}
     assert jax.default_backend() == "gpu"
-    assert [*map(str, devices)] == [f"CudaDevice(id={n})" for n in range(topology.total)]
+    assert [*map(str, devices)] == [f"cuda:{n}" for n in range(topology.total)]
+    assert [*map(repr, devices)] == [f"CudaDevice(id={n})" for n in range(topology.total)]
+    assert [device.coords for device in devices] == [[n] for n in range(topology.total)]
+    assert {device.core_count for device in devices} == {152 if topology.generation == "gb200" else 132}
+    assert {device.fabric_uuid for device in devices} == {""}
     assert {device.device_kind for device in devices} == {kind[topology.generation]}
     assert {device.platform for device in devices} == {"gpu"}
     assert [device.slice_index for device in devices] == [
@@ -24,6 +28,10 @@ def test_jax(topology):
     assert all(device.partition_index == device.slice_index for device in devices)
     capability = "10.0" if topology.generation == "gb200" else "9.0"
     assert {device.compute_capability for device in devices} == {capability}
+    from jax._src.lib import cuda_versions
+    assert cuda_versions.cuda_runtime_get_version() == 12090
+    assert cuda_versions.cuda_device_count() == min(topology.total, 4)
+    assert cuda_versions.cuda_compute_capability(0) == int(capability.replace(".", ""))
     mesh = Mesh(np.array(devices), "x")
     total = jax.jit(jax.shard_map(
         lambda a: jax.lax.psum(a, "x"), mesh=mesh, in_specs=PartitionSpec("x"),

@@ -120,6 +120,7 @@ def environment(topology: Topology, platform: Platform) -> dict[str, str | None]
         "VIRTUAL_TPU_COMPILER": platform.compiler_name or None,
         "VIRTUAL_TPU_COMPILING_LANE": f"{platform.name}-aot",
         "VIRTUAL_TPU_DEVICE": platform.device,
+        "VIRTUAL_TPU_DEVICE_REPR": platform.device_repr or platform.device,
         "VIRTUAL_TPU_ATTRIBUTES": ";".join(f"{k}={v}" for k, v in attributes.items()),
         "VIRTUAL_TPU_LAUNCH": ",".join(astuple(launch)),
         "VIRTUAL_TPU_KIND": generation.device_kind,

@@ -5,6 +5,7 @@ A slice is what NVLink connects: a node, or a rack of them.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from harness.platforms.description import Generation, Hardware, Platform
@@ -18,11 +19,16 @@ TARGETS = Path(__file__).with_name("targets")
 def _attributes(generation: Generation, slices: int) -> dict[str, str]:
     """Return what the CUDA plugin says of a device; it numbers slices also where there is one."""
     del slices
+    target = (TARGETS / f"{generation.name}.txtpb").read_text()
+    of_target = dict(re.findall(r"^ *(core_count|shared_memory_per_block_optin): (\d+)$", target, re.M))
     return {
+        **of_target,
+        "coords": "{index},",
         "compute_capability": generation.capability,
         "device_vendor": "NVIDIA Corporation",
         "slice_index": "{slice}",
         "partition_index": "{slice}",  # a second name, seen on an H100 with jax 0.11.2
+        "fabric_uuid": "",
     }
 
 
@@ -37,7 +43,8 @@ GPU = Platform(
     default="h100",
     generations=GENERATIONS,
     pjrt_name="cuda",
-    device="CudaDevice(id={id})",
+    device="cuda:{id}",
+    device_repr="CudaDevice(id={id})",
     attributes=_attributes,
     frameworks={"jax": "cuda,cpu", "torch_xla": "CUDA"},
     last={"torch_xla": torch_xla_plugin.LAST},
@@ -52,6 +59,7 @@ GPU = Platform(
     process_environment=variables.process_environment,
     on_import={
         "jax._src.hardware_utils": on_import.show_gpu,
+        "jax._src.lib": on_import.answer_versions,
         "jax._src.xla_bridge": on_import.hand_options,
         "torch_xla": torch_xla_plugin.register,
         **{f"jax_plugins.xla_cuda{cuda}": on_import.leave_out for cuda in packages.CUDAS},

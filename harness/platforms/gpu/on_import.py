@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import os
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+_CUDNN = 91_400  # of a cuDNN that has all that JAX asks for on Hopper and Blackwell
+_VERSIONS = {
+    "cuda_runtime": 12090,
+    "cublas": 120901,
+    "cufft": 11401,
+    "cupti": 28,
+    "cusolver": 11705,
+    "cusparse": 12510,
+}
 
 
 def show_gpu(hardware: Any) -> None:
@@ -38,3 +49,34 @@ def name_plugin(package: Any) -> None:
 def leave_out(plugin: Any) -> None:
     """Keep JAX's own plugin from taking the platform, for which it looks for NVIDIA's libraries."""
     plugin.initialize = lambda: None
+
+
+def answer_versions(lib: Any) -> None:
+    """Let JAX ask for the versions of NVIDIA's libraries, which its plugin loads to answer.
+
+    They are those that the plugin was built with; without it, those of the plugin for CUDA 12.
+
+    Args:
+        lib: ``jax._src.lib``.
+    """
+    built = getattr(lib, "cuda_versions", None)
+    versions = {
+        name: getattr(built, f"{name}_build_version", lambda number=number: number)()
+        for name, number in _VERSIONS.items()
+    }
+    versions |= {"cudnn": _CUDNN, "cuda_driver": versions["cuda_runtime"]}
+    answers = {f"{name}_get_version": partial(int, n) for name, n in versions.items()}
+    answers |= {f"{name}_build_version": partial(int, n) for name, n in versions.items()}
+    lib.cuda_versions = SimpleNamespace(
+        **answers,
+        cuda_device_count=lambda: int(os.environ["VIRTUAL_TPU_NODE"]),
+        cuda_compute_capability=lambda _: _capability(),
+        cuda_supports_multicast=lambda _: False,
+    )
+
+
+def _capability() -> int:
+    """Return what each device can do as CUDA's library says it, such as 90 for ``9.0``."""
+    attributes = os.environ["VIRTUAL_TPU_ATTRIBUTES"].split(";")
+    values = dict(attribute.split("=", 1) for attribute in attributes)
+    return int(values["compute_capability"].replace(".", ""))

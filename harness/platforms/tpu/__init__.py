@@ -40,6 +40,9 @@ TPU = Platform(
     generations=GENERATIONS,
     pjrt_name="tpu",
     device="TPU_{id}(process={process},({x},{y},{z},{core}))",
+    device_repr=(
+        "TpuDevice(id={id}, process_index={process}, coords=({x},{y},{z}), core_on_chip={core})"
+    ),
     attributes=_attributes,
     # On a machine with a TPU JAX itself looks for these two.
     frameworks={"jax": "tpu,cpu", "torch_xla": "TPU", "torch_tpu": "tpu"},

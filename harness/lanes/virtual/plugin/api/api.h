@@ -123,19 +123,20 @@ const char *platform_title(void);
 // Return what sentences call the compiler of its vendor.
 const char *platform_compiler(void);
 
-enum { DEVICE_NUMBERS = 7, MOST_ATTRIBUTES = 8 };
+enum { DEVICE_NUMBERS = 8, MOST_ATTRIBUTES = 8 };
 typedef struct {
   char name[32], text[64];
   int64_t numbers[3];
 } Attribute;
 // What a device says of itself. It must stay where it is: its values point into it.
 typedef struct {
-  char text[128];
+  char text[128], representation[128];
   Attribute attributes[MOST_ATTRIBUTES];
   PJRT_NamedValue values[MOST_ATTRIBUTES];
   size_t count;
 } DeviceDescription;
-// Describe a device by its id, process, slice, x, y, z and core, as the platform describes its own.
+// Describe a device by its id, process, slice, x, y, z, core and its index among those of its
+// process, as the platform describes its own.
 void description_fill(DeviceDescription *described, const int *numbers);
 
 // --- identity.c

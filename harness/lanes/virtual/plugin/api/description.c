@@ -8,9 +8,10 @@
 // What a platform of harness/platforms says of itself, in the variables that lane virtual-* sets.
 
 #define TEXT_VARIABLE "VIRTUAL_TPU_DEVICE"
+#define REPRESENTATION_VARIABLE "VIRTUAL_TPU_DEVICE_REPR"
 #define ATTRIBUTES_VARIABLE "VIRTUAL_TPU_ATTRIBUTES"
 
-static const char *const NUMBERS[] = {"id", "process", "slice", "x", "y", "z", "core"};
+static const char *const NUMBERS[] = {"id", "process", "slice", "x", "y", "z", "core", "index"};
 
 static char launch_names[LAUNCH_VARIABLES][64];
 
@@ -67,7 +68,7 @@ static void fill(char *out, size_t room, const char *pattern, size_t size, const
   out[used < room ? used : room - 1] = '\0';
 }
 
-// Return an attribute as one number, as several if commas are between, or else as text.
+// Return an attribute as one number, as a list if there is a comma, or else as text.
 static PJRT_NamedValue value_of(Attribute *attribute) {
   PJRT_NamedValue value = {SIZED(PJRT_NamedValue),
                            .name = attribute->name,
@@ -79,24 +80,30 @@ static PJRT_NamedValue value_of(Attribute *attribute) {
   size_t count = 0;
   for (int number; count < 3 && number_read(&at, 0, 1 << 30, &number);) {
     attribute->numbers[count++] = number;
-    if (*at == '\0') {
-      value.type = count == 1 ? PJRT_NamedValue_kInt64 : PJRT_NamedValue_kInt64List;
+    if (*at == '\0' && count == 1) {
+      value.type = PJRT_NamedValue_kInt64;
+      value.int64_value = number;
+      value.value_size = 1;
+    } else if (*at == '\0' || strcmp(at, ",") == 0) {
+      value.type = PJRT_NamedValue_kInt64List;
+      value.int64_array_value = attribute->numbers;
       value.value_size = count;
-      if (count == 1) {
-        value.int64_value = attribute->numbers[0];
-      } else {
-        value.int64_array_value = attribute->numbers;
-      }
-      return value;
     }
     if (*at++ != ',') break;
   }
   return value;
 }
 
+static void fill_from(const char *name, char *out, size_t room, const int *numbers) {
+  const char *pattern = variable(name);
+  if (pattern != NULL) fill(out, room, pattern, strlen(pattern), numbers);
+}
+
 void description_fill(DeviceDescription *described, const int *numbers) {
-  const char *text = variable(TEXT_VARIABLE), *at = variable(ATTRIBUTES_VARIABLE);
-  if (text != NULL) fill(described->text, sizeof described->text, text, strlen(text), numbers);
+  const char *at = variable(ATTRIBUTES_VARIABLE);
+  fill_from(TEXT_VARIABLE, described->text, sizeof described->text, numbers);
+  fill_from(REPRESENTATION_VARIABLE, described->representation, sizeof described->representation,
+            numbers);
   for (int i = 0; at != NULL && i < MOST_ATTRIBUTES; ++i) {
     Attribute *attribute = &described->attributes[i];
     const size_t size = strcspn(at, ";"), name = strcspn(at, "=;");

@@ -9,7 +9,7 @@ enum { MOST_DEVICES = 4096, MOST_GIB = 4096 };
 
 typedef struct {
   int at[3];  // of its chip
-  int slice, core, process, own, local;
+  int slice, core, process, own, local, index;
   DeviceDescription description;
 } Device;
 
@@ -205,9 +205,11 @@ PJRT_Error *identity_read(const PJRT_Client_Create_Args *args) {
   PJRT_Error *error = devices == NULL ? read_environment(args) : NULL;
   if (error == NULL && devices == NULL) {
     devices = allocate((size_t)identity_total(), sizeof *devices, "the devices");
+    static int of_process[MOST_DEVICES];
     int own = 0;
     for (int id = 0; id < identity_total(); ++id) {
       locate(&devices[id], id);
+      devices[id].index = of_process[devices[id].process]++;
       devices[id].local = devices[id].own ? hardware[own++] : -1;
     }
     change_coordinates();
@@ -215,7 +217,7 @@ PJRT_Error *identity_read(const PJRT_Client_Create_Args *args) {
     for (int id = 0; id < identity_total(); ++id) {
       const Device *at = &devices[id];
       const int numbers[DEVICE_NUMBERS] = {id,        at->process, at->slice, at->at[0],
-                                           at->at[1], at->at[2],   at->core};
+                                           at->at[1], at->at[2],   at->core,  at->index};
       description_fill(&devices[id].description, numbers);
     }
   }
@@ -275,7 +277,7 @@ static PJRT_Error *debug_string(PJRT_DeviceDescription_DebugString_Args *args) {
 }
 
 static PJRT_Error *to_string(PJRT_DeviceDescription_ToString_Args *args) {
-  args->to_string = device_of(args->device_description)->description.text;
+  args->to_string = device_of(args->device_description)->description.representation;
   args->to_string_size = strlen(args->to_string);
   return NULL;
 }
