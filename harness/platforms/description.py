@@ -227,6 +227,8 @@ class Platform:
         hardware: real devices, if there is a lane for them.
         packages: the distributions of the vendor's plugin, which belong to no framework:
             torch_xla and JAX both load it.
+        calls_python: whether the vendor's compiler calls Python while it partitions, as
+            ``custom_partitioning`` needs.
         calls_libraries: modules of JAX whose primitives are lowered to calls of the vendor's
             libraries, each with the option without which they are not, or "". A virtual device has
             no such libraries: they are lowered as for a CPU.
@@ -253,6 +255,7 @@ class Platform:
     clients_say_place: bool = False
     hardware: Hardware | None = None
     packages: tuple[str, ...] = ()
+    calls_python: bool = False
     calls_libraries: Mapping[str, str] = field(default_factory=dict)
     last: Mapping[str, str] = field(default_factory=dict)
 

@@ -18,7 +18,8 @@ def test_jax(topology):
     assert [*map(str, devices)] == [f"cuda:{n}" for n in range(topology.total)]
     assert [*map(repr, devices)] == [f"CudaDevice(id={n})" for n in range(topology.total)]
     assert [device.coords for device in devices] == [[n] for n in range(topology.total)]
-    assert {device.core_count for device in devices} == {152 if topology.generation == "gb200" else 132}
+    cores = 152 if topology.generation == "gb200" else 132
+    assert {device.core_count for device in devices} == {cores}
     assert {device.fabric_uuid for device in devices} == {""}
     assert {device.device_kind for device in devices} == {kind[topology.generation]}
     assert {device.platform for device in devices} == {"gpu"}

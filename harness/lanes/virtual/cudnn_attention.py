@@ -85,7 +85,10 @@ def _differentiable(function: Callable[..., Any]) -> Any:
 def _reference(given: dict[str, Any], cudnn: Any, *arrays_given: Any) -> Any:
     import jax
 
-    *arrays, bias, queries, keys = arrays_given
+    # cuDNN, too, adds in 32 bits. A product of numbers of two types has no gradient with strict
+    # promotion of types, which is the user's option where the program is lowered.
+    *arrays, bias = (array.astype("float32") for array in arrays_given[:4])
+    queries, keys = arrays_given[4:]
     heads_first = given["layout"] == cudnn.AttentionLayout.BNTH.value
     has_bias, has_gradient = given["variadic_args"]
     if not has_gradient:  # cuDNN has none for some shapes
@@ -113,7 +116,7 @@ def _reference(given: dict[str, Any], cudnn: Any, *arrays_given: Any) -> Any:
         **options,
     )
     output, *statistics = results if given.get("return_residual") else (results,)
-    output = output[..., : arrays_given[2].shape[-1]]
+    output = output[..., : arrays_given[2].shape[-1]].astype(arrays_given[0].dtype)
     output = output.transpose(_TRANSPOSED) if heads_first else output
     # cuDNN returns the statistics with the heads first, in 32 bits.
     others = [each.transpose(0, 2, 1).astype("float32") for each in statistics]

@@ -24,6 +24,7 @@ from harness.lanes import events
 from harness.lanes.virtual import (
     async_collectives,
     callbacks,
+    divided_calls,
     kept_programs,
     lapack,
     library,
@@ -74,6 +75,8 @@ def prepare_frameworks() -> None:
     wrapt.register_post_import_hook(_end_without_gil, "torch_xla")
     raised.note_in_pools()
     wrapt.register_post_import_hook(async_collectives.accept, "jax._src.compiler")
+    if platform.calls_python:
+        wrapt.register_post_import_hook(divided_calls.accept, "jax._src.compiler")
     wrapt.register_post_import_hook(_note_rethrown, "torch_xla")
     wrapt.register_post_import_hook(_settle_before, "torch_xla")
     wrapt.register_post_import_hook(_settle_children, "multiprocessing.util")

@@ -15,14 +15,16 @@ from harness.platforms.gpu.generations import GENERATIONS
 # What XLA's compiler is told of each generation's GPU; where it was read is said in each file.
 TARGETS = Path(__file__).with_name("targets")
 
+_SIZES = re.compile(r"^ *(core_count|shared_memory_per_block_optin): (\d+)$", re.MULTILINE)
+
 
 def _attributes(generation: Generation, slices: int) -> dict[str, str]:
     """Return what the CUDA plugin says of a device; it numbers slices also where there is one."""
     del slices
     target = (TARGETS / f"{generation.name}.txtpb").read_text()
-    of_target = dict(re.findall(r"^ *(core_count|shared_memory_per_block_optin): (\d+)$", target, re.M))
+    sizes = dict(_SIZES.findall(target))
     return {
-        **of_target,
+        **sizes,
         "coords": "{index},",
         "compute_capability": generation.capability,
         "device_vendor": "NVIDIA Corporation",
@@ -74,6 +76,7 @@ GPU = Platform(
         on_import={f"jax_plugins.xla_cuda{cuda}": on_import.name_plugin for cuda in packages.CUDAS},
     ),
     packages=packages.PACKAGES,
+    calls_python=True,
     calls_libraries={
         "jax._src.lax.linalg": "",
         "jax._src.lax.control_flow.loops": "",  # cumulative sums, by CUB

@@ -213,3 +213,70 @@ def test_options_of_gpus_are_counted(tpu_events: EventLog) -> None:
     lowered = jax.jit(lambda x: x + 1).lower(np.ones(2))
     lowered.compile(compiler_options={"xla_gpu_of_tomorrow": True})(np.ones(2))
     assert [event.option for event in tpu_events.read().of("option")] == ["xla_gpu_of_tomorrow"]
+
+
+def divided_sums() -> Any:
+    """Return a function of rows that custom_partitioning divides, a collective among it."""
+    import jax
+    from jax.experimental.custom_partitioning import custom_partitioning
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    def divide(mesh: Any, _: Any, result: Any) -> Any:
+        name = mesh.axis_names[0]
+        shardings = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(name))
+        return mesh, lambda x: jax.lax.psum(x.sum(0), name), shardings[0], shardings[1:]
+
+    sums = custom_partitioning(lambda x: x.sum(0))
+    sums.def_partition(divide, sharding_rule="i j -> j")
+    return sums
+
+
+@pytest.mark.topologies(2, "2@device")
+def test_functions_are_divided_as_their_authors_say(topology: Topology) -> None:
+    def work(_: int) -> Any:
+        import jax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        mesh = Mesh(np.array(jax.devices()), ("d",))
+        x = jax.make_array_from_callback(
+            (2, 5), NamedSharding(mesh, PartitionSpec("d")), lambda at: MATRICES[0, :2][at]
+        )
+        compiled = jax.jit(lambda x: divided_sums()(x * 2) + 1).lower(x).compile()
+        return np.asarray(compiled(x)), "all-reduce" in compiled.as_text()
+
+    results = run_ranks(work, topology) if topology.processes else [work(0)]
+    for sums, exchanged in results:
+        close(sums, MATRICES[0, :2].sum(0) * 2 + 1)
+        assert exchanged
+
+
+def test_a_function_that_is_divided_wrongly_is_an_error() -> None:
+    import jax
+    from jax.experimental.custom_partitioning import custom_partitioning
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    def divide(mesh: Any, given: Any, result: Any) -> Any:
+        return mesh, lambda x: x[:, :1], result.sharding, (given[0].sharding,)
+
+    wrong = custom_partitioning(lambda x: x * 2)
+    wrong.def_partition(divide, sharding_rule="i j -> i j")
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+    x = jax.device_put(MATRICES[0, :2], NamedSharding(mesh, PartitionSpec("d")))
+    with pytest.raises(Exception, match="Mismatch in result shapes"):
+        jax.jit(wrong)(x)
+
+
+def test_the_sharding_of_an_array_within_a_program_is_told(tpu_events: EventLog) -> None:
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    told: list[Any] = []
+
+    def inspected(x: Any) -> Any:
+        jax.debug.inspect_array_sharding(x * 2, callback=told.append)
+        return x + 1
+
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec("d"))
+    close(jax.jit(inspected)(jax.device_put(MATRICES[0, :2], sharding)), MATRICES[0, :2] + 1)
+    assert [each.is_equivalent_to(sharding, 2) for each in told] == [True]
+    assert replaced(tpu_events) == {"InspectSharding"}

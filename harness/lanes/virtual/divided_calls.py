@@ -1,0 +1,168 @@
+"""What JAX has the compiler call while it partitions, for XLA's CPU plugin, which can't.
+
+That is ``custom_partitioning``, whose author divides a function, and ``inspect_array_sharding``.
+jaxlib's own compiler for the CPU calls both. So it is asked first, about as many devices; then each
+function becomes a ``jax.shard_map`` with the shardings that its author has chosen there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import wrapt
+
+from harness.lanes import events
+from harness.lanes.virtual import in_own_words, newer_programs
+from harness.lanes.virtual.lowering import operations
+
+_COMPILE = "backend_compile_and_load"
+_FAILED = "custom_partitioner: "  # begins what jaxlib says of an error of such a function
+_CALL, _INSPECTION = "CustomSPMDPartitioning", "InspectSharding"
+_MESH = re.compile(r"^ *sdy\.mesh @(\w+) = (<.*>).*\n", re.MULTILINE)
+_UNNAMED = (
+    "custom_partitioning without names of a mesh's axes can't be called here: expected"
+    " jax.sharding.NamedSharding from its partition, and no decode_shardings=False"
+)
+
+
+@dataclass(frozen=True)
+class _Division:
+    """How the author of a function divides it, for arrays of these shapes."""
+
+    arrays: Sequence[Any]
+    mesh: Any
+    function: Callable[..., Any]
+    result_shardings: Any
+    array_shardings: Any
+
+
+def accept(compiler: Any) -> None:
+    """Let ``jax._src.compiler`` submit programs that call Python while they are partitioned."""
+    if hasattr(compiler, _COMPILE):  # since JAX 0.7
+        wrapt.wrap_function_wrapper(compiler, _COMPILE, _compile)
+
+
+def _compile(
+    compile_: Callable[..., Any], _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    names = ("backend", "module", "executable_devices", "options", "host_callbacks")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if given["backend"].platform == "cpu" or not _calls(given["module"]):
+        return compile_(*args, **kwargs)
+    divisions = _ask(compile_, given)
+    module = newer_programs.copy_of(given["module"])
+    for call, target in _calls(module):
+        if target == _CALL:
+            _replace(module, call, divisions[_key(call)])
+        call.erase()
+        events.note("rewrite", rewrite=target)
+    return compile_(**given | {"module": module})
+
+
+def _calls(module: Any) -> list[tuple[Any, str]]:
+    """Return the calls of Python, each with its target."""
+    calls = [o for o in operations(module.operation) if o.name == "stablehlo.custom_call"]
+    named = [(o, o.attributes["call_target_name"].value) for o in calls]
+    return [(o, name) for o, name in named if name in (_CALL, _INSPECTION)]
+
+
+def _key(call: Any) -> bytes:
+    key: str = call.attributes["backend_config"].value
+    return key.encode()
+
+
+def _ask(compile_: Callable[..., Any], given: Mapping[str, Any]) -> Mapping[bytes, _Division]:
+    """Return how each function is divided, and let inspections see shardings, by their calls."""
+    from jaxlib import xla_client
+
+    keys = {_key(call) for call, target in _calls(given["module"]) if target == _CALL}
+    cpu = xla_client.make_cpu_client(num_devices=len(given["backend"].devices()))
+    numbers = [device.id for device in given["executable_devices"]]
+    devices = xla_client.DeviceList(tuple(cpu.devices()[number] for number in numbers))
+    with _noted(keys) as divisions:
+        try:
+            compile_(cpu, given["module"], devices, given["options"], [])
+        except Exception as error:
+            # The rest of a program may be what jaxlib can't compile, after it was partitioned.
+            if _FAILED in str(error) or len(divisions) < len(keys):
+                raise
+    return divisions
+
+
+@contextmanager
+def _noted(keys: set[bytes]) -> Iterator[Mapping[bytes, _Division]]:
+    """Note what the authors' functions answer."""
+    from jax._src import custom_partitioning as theirs
+
+    divisions: dict[bytes, _Division] = {}
+    calls = {key: theirs._sharding_callbacks[key] for key in keys}
+    own = {key: call.partition for key, call in calls.items()}
+
+    def noted(key: bytes) -> Callable[..., Any]:
+        def partition(*args: Any) -> Any:
+            import jax
+
+            *_, arrays, _ = args
+            mesh, function, results, shardings = own[key](*args)
+            flat = jax.tree.leaves(arrays)
+            divisions[key] = _Division(flat, mesh, function, results, shardings)
+            return mesh, function, results, shardings
+
+        return partition
+
+    for key, call in calls.items():
+        call.partition = noted(key)
+    try:
+        yield divisions
+    finally:
+        for key, call in calls.items():
+            call.partition = own[key]
+
+
+def _replace(module: Any, call: Any, division: _Division) -> None:
+    """Use the results of the divided function in the place of a call's."""
+    from jax._src.interpreters.mlir import merge_mlir_modules
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func
+
+    source = ir.Module.parse(_lowered(division), module.context)
+    with module.context:
+        name = merge_mlir_modules(module, "divided", source)
+    with ir.InsertionPoint(call), call.location:
+        types = [result.type for result in call.results]
+        divided = func.CallOp(types, ir.FlatSymbolRefAttr.get(name), list(call.operands))
+    for old, new in zip(call.results, divided.results, strict=True):
+        old.replace_all_uses_with(new)
+
+
+def _lowered(division: _Division) -> str:
+    """Return the text of a module whose main function does what each device does of the arrays."""
+    import jax
+
+    specs = [_specs(s) for s in (division.array_shardings, division.result_shardings)]
+    tree = jax.tree.structure(division.array_shardings)
+
+    def flat(*arrays: Any) -> Any:
+        return tuple(jax.tree.leaves(division.function(*jax.tree.unflatten(tree, arrays))))
+
+    mapped = jax.shard_map(
+        flat, mesh=division.mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False
+    )
+    arrays = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in division.arrays]
+    text = jax.jit(mapped, keep_unused=True).lower(*arrays).as_text()
+    for name, mesh in _MESH.findall(text):  # one of that name may be in the other module
+        text = text.replace(f"<@{name}, ", f"<mesh{mesh}, ")
+    return _MESH.sub("", text)
+
+
+def _specs(shardings: Any) -> tuple[Any, ...]:
+    import jax
+
+    flat = jax.tree.leaves(shardings)
+    if any(not isinstance(each, jax.sharding.NamedSharding) for each in flat):
+        raise NotImplementedError(in_own_words(_UNNAMED))
+    return tuple(each.spec for each in flat)
