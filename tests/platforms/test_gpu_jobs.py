@@ -127,7 +127,7 @@ def launched(folder: Path, variables: str, count: int = 4) -> subprocess.Complet
 def lines(hardware: str = "0101") -> list[str]:
     """What the four processes print, each with the number of its device on its node."""
     return [
-        f"process {process} of 4, {number}, {process // 2}: CudaDevice(id={process}), 6.0"
+        f"process {process} of 4, {number}, {process // 2}: cuda:{process}, 6.0"
         for process, number in enumerate(hardware)
     ]
 
@@ -158,7 +158,7 @@ def test_torchrun(tmp_path: Path) -> None:
     ran = run(tmp_path, "--", sys.executable, *torchrun, "train.py", address, topology="h100:4")
     assert ran.returncode == 0, ran.stderr
     assert sorted(ran.stdout.splitlines()) == [
-        f"process {n} of 4, {n}, 0: CudaDevice(id={n}), 6.0" for n in range(4)
+        f"process {n} of 4, {n}, 0: cuda:{n}, 6.0" for n in range(4)
     ]
 
 
@@ -172,6 +172,8 @@ IMPOSSIBLE = {
     ),
     "device": ("local_device_ids=7", "", "expected numbers of the 2 devices that the process sees"),
     "visible": ("", '"CUDA_VISIBLE_DEVICES": "2"', "CUDA_VISIBLE_DEVICES=2: expected numbers of a"),
+    "same": ("local_device_ids=1", "", "device 1 of node 0 is that of rank "),
+    "same visible": ("", '"CUDA_VISIBLE_DEVICES": "1"', "device 1 of node 0 is that of rank "),
 }
 
 

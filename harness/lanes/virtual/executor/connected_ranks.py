@@ -31,6 +31,7 @@ class Rank:
     Attributes:
         number: its process index in the job.
         devices: the ids of its own devices.
+        places: these devices as their nodes count them, such as ``0:3``, where ranks choose them.
         heard: when it last said something.
     """
 
@@ -38,6 +39,7 @@ class Rank:
     number: int
     pid: int
     devices: tuple[int, ...]
+    places: frozenset[str] = frozenset()
     programs: dict[int, RankProgram] = field(default_factory=dict)
     memory: dict[int, SharedSegment] = field(default_factory=dict)
     stacks: str | None = None

@@ -150,23 +150,35 @@ class Server:
     def _welcome(self, connection: socket.socket, words: Sequence[str]) -> str:
         """Let in a rank that has shown the token; return why it can't take part, or ""."""
         try:
-            number, count, listed = words
+            number, count, listed, placed = words
             rank, total = int(number), int(count)
             devices = _ids(listed)
+            places = frozenset(placed.split(",")) - {"-"}
         except ValueError:
             return "it does not speak as a rank does"
         if rank in self._job.ranks:
             return f"rank {rank} has come already, as process {self._job.ranks[rank].pid}"
-        if taken := [device for device in devices if device in self._job.owners]:
-            other = self._job.owners[taken[0]]
-            return f"device {taken[0]} is that of rank {other} already"
+        if why := self._who_has(devices, places):
+            return why
         if not set(devices) <= set(range(total)):
             return f"a job of {total} devices has none of number {max(devices)}"
         if why := self._job.expect(total):
             return why
         pid = self._strangers.admit(connection)
-        self._ranks[connection] = Rank(connection, rank, pid, devices)
+        self._ranks[connection] = Rank(connection, rank, pid, devices, places)
         self._job.join(self._ranks[connection])
+        return ""
+
+    def _who_has(self, devices: Sequence[int], places: frozenset[str]) -> str:
+        """Return which rank has any of these devices already; "" if none has."""
+        if taken := [device for device in devices if device in self._job.owners]:
+            other = self._job.owners[taken[0]]
+            return f"device {taken[0]} is that of rank {other} already"
+        for rank in self._job.ranks.values():
+            for place in places & rank.places:
+                node, _, device = place.partition(":")
+                taken_by = f"is that of rank {rank.number} already: expected one for each rank"
+                return f"device {device} of node {node} {taken_by}"
         return ""
 
     def _refuse(self, connection: socket.socket, why: str) -> None:

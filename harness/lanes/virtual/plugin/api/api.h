@@ -166,6 +166,9 @@ void identity_fill(PJRT_Api *api);
 int place_is_given(void);
 // Read that place into `identity`, and the numbers of this process's devices into `hardware`.
 PJRT_Error *place_read(const PJRT_Client_Create_Args *args, int *hardware);
+// Return which devices of its node this process takes, as "0:3,0:4" for two of node 0; "-" if its
+// clients do not say.
+const char *place_devices(void);
 
 // --- numbers.c
 // Read a decimal number from `low` to `high` at `*text` and move `*text` behind it; 0, and nothing

@@ -1,3 +1,5 @@
+#define _GNU_SOURCE
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +15,8 @@ static const char PROCESS[] = "node_id", PROCESSES[] = "num_nodes", CHOSEN[] = "
 static const char PARTITION[] = "partition_index";
 
 enum { MOST_ON_NODE = 4096 };
+
+static char *devices;  // those of this process, as 0:3,0:4 for two of node 0
 
 typedef struct {
   int given, count, at[MOST_ON_NODE];
@@ -110,6 +114,19 @@ static void take_place(int process, int processes, int each) {
   identity.first_slice = processes > 1 ? process / of_slice : 0;
 }
 
+const char *place_devices(void) { return devices == NULL ? "-" : devices; }
+
+// Note which devices of a node this process takes, counted as the node does.
+static void note_devices(int node, const Chosen *visible, const Chosen *chosen) {
+  size_t size;
+  FILE *stream = open_memstream(&devices, &size);
+  if (stream == NULL) abort();
+  for (int i = 0; i < chosen->count; ++i) {
+    fprintf(stream, "%s%d:%d", i == 0 ? "" : ",", node, visible->at[chosen->at[i]]);
+  }
+  fclose(stream);
+}
+
 int place_is_given(void) { return variable(NODE_VARIABLE) != NULL; }
 
 PJRT_Error *place_read(const PJRT_Client_Create_Args *args, int *hardware) {
@@ -152,5 +169,6 @@ PJRT_Error *place_read(const PJRT_Client_Create_Args *args, int *hardware) {
                      partition, identity.first_slice);
   }
   for (int i = 0; i < chosen.count; ++i) hardware[i] = chosen.at[i];
+  note_devices(process / on_node, &visible, &chosen);
   return NULL;
 }

@@ -270,8 +270,8 @@ static char *own_devices(void) {
 static const char *introduce(char *room) {
   const char *token = getenv(TOKEN_VARIABLE);
   char *devices = own_devices();
-  job_send(-1, "hello %s %d %d %s", token == NULL || *token == '\0' ? "-" : token, identity.process,
-           identity_total(), devices);
+  job_send(-1, "hello %s %d %d %s %s", token == NULL || *token == '\0' ? "-" : token,
+           identity.process, identity_total(), devices, place_devices());
   free(devices);
   int none;
   return receive(room, &none);
