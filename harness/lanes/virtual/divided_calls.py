@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import wrapt
@@ -21,6 +22,7 @@ from harness.lanes.virtual.lowering import operations
 
 _COMPILE = "backend_compile_and_load"
 _FAILED = "custom_partitioner: "  # begins what jaxlib says of an error of such a function
+_OWN_CHANNELS = 1 << 15  # of at most twice as many; JAX counts its own from 1
 _CALL, _INSPECTION = "CustomSPMDPartitioning", "InspectSharding"
 _MESH = re.compile(r"^ *sdy\.mesh @(\w+) = (<.*>).*\n", re.MULTILINE)
 _UNNAMED = (
@@ -55,12 +57,69 @@ def _compile(
         return compile_(*args, **kwargs)
     divisions = _ask(compile_, given)
     module = newer_programs.copy_of(given["module"])
-    for call, target in _calls(module):
-        if target == _CALL:
-            _replace(module, call, divisions[_key(call)])
-        call.erase()
-        events.note("rewrite", rewrite=target)
-    return compile_(**given | {"module": module})
+    callbacks = [*given["host_callbacks"]]
+    with _channels_from(_OWN_CHANNELS):
+        for call, target in _calls(module):
+            if target == _CALL:
+                callbacks += _replace(module, call, divisions[_key(call)])
+            call.erase()
+            events.note("rewrite", rewrite=target)
+    return compile_(**given | {"module": module, "host_callbacks": callbacks})
+
+
+def tell_devices(debugging: Any) -> None:
+    """Have JAX say which devices a program with a callback is for, as ``call_on_each_part`` needs.
+
+    Args:
+        debugging: ``jax._src.debugging``.
+    """
+    from jax._src import dispatch
+
+    dispatch.prim_requires_devices_during_lowering.add(debugging.debug_callback_p)
+
+
+def call_on_each_part(context: Any, callback: Callable[..., Any], operands: Sequence[Any]) -> None:
+    """Have a program call Python on each part of arrays, however the compiler divides them.
+
+    Args:
+        context: of JAX's lowering rule.
+        callback: called with arrays of NumPy or JAX.
+        operands: values of MLIR, whose shapes the context has.
+    """
+    import jax
+    from jax._src import custom_partitioning as theirs
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    def call(*parts: Any) -> Any:
+        jax.debug.callback(callback, *parts)
+        return jax.numpy.zeros((), "int32")
+
+    def divide(mesh: Any, arrays: Any, _: Any) -> Any:
+        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        return mesh, call, whole, tuple(array.sharding for array in arrays)
+
+    function = theirs.custom_partitioning(call)
+    function.def_partition(divide)
+    results = [jax.core.ShapedArray((), "int32")]
+    mlir.lower_fun(function, multiple_results=False)(context.replace(avals_out=results), *operands)
+    for operation, target in _calls(context.module_context.module):
+        # The result, which nobody reads, is no reason to call it.
+        if target == _CALL and theirs._sharding_callbacks[_key(operation)].partition is divide:
+            operation.attributes["has_side_effect"] = ir.BoolAttr.get(True)
+
+
+@contextmanager
+def _channels_from(first: int) -> Iterator[None]:
+    """Give callbacks other numbers of channels than those of the whole program."""
+    from jax._src.interpreters import mlir
+
+    theirs, numbers = mlir.ModuleContext.new_channel, count(first)
+    mlir.ModuleContext.new_channel = lambda _: next(numbers)
+    try:
+        yield
+    finally:
+        mlir.ModuleContext.new_channel = theirs
 
 
 def _calls(module: Any) -> list[tuple[Any, str]]:
@@ -123,13 +182,14 @@ def _noted(keys: set[bytes]) -> Iterator[Mapping[bytes, _Division]]:
             call.partition = own[key]
 
 
-def _replace(module: Any, call: Any, division: _Division) -> None:
-    """Use the results of the divided function in the place of a call's."""
+def _replace(module: Any, call: Any, division: _Division) -> Sequence[Any]:
+    """Use the results of the divided function in the place of a call's; return its callbacks."""
     from jax._src.interpreters.mlir import merge_mlir_modules
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
 
-    source = ir.Module.parse(_lowered(division), module.context)
+    text, callbacks = _lowered(division)
+    source = ir.Module.parse(text, module.context)
     with module.context:
         name = merge_mlir_modules(module, "divided", source)
     with ir.InsertionPoint(call), call.location:
@@ -137,10 +197,14 @@ def _replace(module: Any, call: Any, division: _Division) -> None:
         divided = func.CallOp(types, ir.FlatSymbolRefAttr.get(name), list(call.operands))
     for old, new in zip(call.results, divided.results, strict=True):
         old.replace_all_uses_with(new)
+    return callbacks
 
 
-def _lowered(division: _Division) -> str:
-    """Return the text of a module whose main function does what each device does of the arrays."""
+def _lowered(division: _Division) -> tuple[str, Sequence[Any]]:
+    """Return a module's text, and what it calls on the host.
+
+    Its main function does what each device does of the arrays.
+    """
     import jax
 
     specs = [_specs(s) for s in (division.array_shardings, division.result_shardings)]
@@ -153,10 +217,11 @@ def _lowered(division: _Division) -> str:
         flat, mesh=division.mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False
     )
     arrays = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in division.arrays]
-    text = jax.jit(mapped, keep_unused=True).lower(*arrays).as_text()
+    lowered = jax.jit(mapped, keep_unused=True).lower(*arrays)
+    text = lowered.as_text()
     for name, mesh in _MESH.findall(text):  # one of that name may be in the other module
         text = text.replace(f"<@{name}, ", f"<mesh{mesh}, ")
-    return _MESH.sub("", text)
+    return _MESH.sub("", text), lowered._lowering.compile_args["host_callbacks"]
 
 
 def _specs(shardings: Any) -> tuple[Any, ...]:

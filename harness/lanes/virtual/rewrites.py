@@ -8,6 +8,8 @@ Each instruction of these becomes a call of what JAX lowers for the CPU:
 - ``ragged-all-to-all``: each device sends all of its operand to each device of its group by
   ``all-to-all``, which has the same groups, and takes its parts out of what it receives. A few
   rows at a time: operands of ranks with programs of their own need not have the same size.
+- ``collective-broadcast``, as ``jax.lax.pbroadcast`` has: an ``all-to-all`` of the whole operand,
+  of which each device takes what the first of its group sent.
 - ``ragged-dot``: JAX's own expansion for other platforms than the TPU.
 - a custom call of ``AllocateBuffer``, as ``jax.lax.empty`` has: NaN or the largest integer.
 
@@ -134,6 +136,8 @@ def _rewrite_of(
             return _bitwise(instruction, operands, computations)
         case "ragged-all-to-all":
             return _ragged_all_to_all(instruction)
+        case "collective-broadcast":
+            return _broadcast(instruction)
         case "ragged-dot":
             return _ragged_dot(instruction)
         case "custom-call" if instruction.custom_call_target == "AllocateBuffer":
@@ -294,10 +298,6 @@ def _packed(bits: Array, dtype: np.dtype[Any]) -> Array:
 
 def _ragged_all_to_all(instruction: Instruction) -> _Rewrite:
     devices = _group_size(instruction)
-    collective = Instruction()
-    collective.CopyFrom(instruction)
-    collective.opcode = "all-to-all"
-    collective.dimensions[:] = [0]
 
     def meaning(
         given: Array, output: Array, starts: Array, sizes: Array, places: Array, _: Array
@@ -325,7 +325,7 @@ def _ragged_all_to_all(instruction: Instruction) -> _Rewrite:
         result: Array = lax.while_loop(lambda state: state[0] < end, some, (start, output))[1]
         return result
 
-    return _Rewrite("ragged-all-to-all", meaning, collective)
+    return _Rewrite("ragged-all-to-all", meaning, _all_to_all(instruction))
 
 
 def _placed(rows: Array, first: Array, received: Array, output: Array) -> Array:
@@ -352,10 +352,35 @@ def _placed(rows: Array, first: Array, received: Array, output: Array) -> Array:
     return jnp.where(is_written, moved, output)
 
 
+def _all_to_all(instruction: Instruction) -> Instruction:
+    """Return an exchange between the devices of the same groups."""
+    collective = Instruction()
+    collective.CopyFrom(instruction)
+    collective.opcode = "all-to-all"
+    collective.dimensions[:] = [0]
+    return collective
+
+
 def _group_size(instruction: Instruction) -> int:
     if groups := replica_groups(instruction):
         return len(groups[0])
-    raise ValueError("ragged-all-to-all without groups")
+    raise ValueError(f"{instruction.opcode} without groups")
+
+
+# --- Broadcast
+
+
+def _broadcast(instruction: Instruction) -> _Rewrite:
+    devices = _group_size(instruction)
+
+    def meaning(array: Array) -> Array:
+        import jax.numpy as jnp
+
+        shape = (devices, *array.shape)
+        (received,) = _exchange([jnp.broadcast_to(array, shape)], [shape])
+        return received[0]
+
+    return _Rewrite("collective-broadcast", meaning, _all_to_all(instruction))
 
 
 # --- Ragged dot

@@ -10,15 +10,15 @@ from typing import Any
 import wrapt
 
 from harness.lanes import events
-from harness.lanes.virtual import cudnn_attention, gpu_kernels, in_own_words
+from harness.lanes.virtual import cudnn_attention, divided_calls, gpu_kernels, in_own_words
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual.lowering import rule_of
 from harness.platforms import Platform
 
 _EMIT = "emit_python_callback"
 _PARTITIONED = (
-    "a callback on each part of an array (partitioned=True) can't be called here. Call it in"
-    " jax.shard_map, or on the whole array"
+    "a callback on each part of an array (partitioned=True) that is ordered, or returns something,"
+    " can't be called here. Call it in jax.shard_map, or on the whole array"
 )
 
 
@@ -39,6 +39,7 @@ def replace(platform: Platform) -> None:
         )
     for module in ("jax._src.callback", "jax._src.interpreters.mlir"):  # the second before JAX 0.5
         wrapt.register_post_import_hook(_call_as_a_tpu, module)
+    wrapt.register_post_import_hook(divided_calls.tell_devices, "jax._src.debugging")
 
 
 def _lower_as_cpu(platform: str, option: str, module: Any) -> None:
@@ -89,7 +90,11 @@ def _emit_callback(
     if len(whole.platforms) > 1 or whole.platforms[0] in ("cpu", "tpu"):
         return emit(*args, **kwargs)
     if kwargs.get("partitioned"):
-        raise NotImplementedError(in_own_words(_PARTITIONED))
+        callback, token, operands, _, results = others
+        if token or results:
+            raise NotImplementedError(in_own_words(_PARTITIONED))
+        divided_calls.call_on_each_part(context, callback, operands)
+        return [], None, None
     return emit(context.replace(module_context=_ForTpu(whole)), *others, **kwargs)
 
 

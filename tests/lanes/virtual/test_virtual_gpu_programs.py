@@ -185,12 +185,34 @@ def test_callbacks_are_called_with_whole_arrays(tpu_events: EventLog) -> None:
     assert replaced(tpu_events) == {"send to the host", "receive from the host"}
 
 
-def test_a_callback_on_each_part_is_refused() -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_callback_is_called_on_each_part(count: int) -> None:
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    parts, whole = [], []
+
+    def noted(x: Any) -> Any:
+        jax.debug.callback(lambda part: parts.append(np.asarray(part)), x * 2, partitioned=True)
+        jax.debug.callback(lambda array: whole.append(np.asarray(array)), x)
+        return x + 1
+
+    mesh = Mesh(np.array(jax.devices()[:count]), ("d",))
+    x = jax.device_put(np.arange(4), NamedSharding(mesh, PartitionSpec("d")))
+    np.testing.assert_array_equal(jax.jit(noted)(x), np.arange(1, 5))
+    jax.effects_barrier()
+    expected = np.split(np.arange(4) * 2, count)
+    np.testing.assert_array_equal(sorted(parts, key=lambda part: part[0]), expected)
+    np.testing.assert_array_equal(whole, [np.arange(4)])
+
+
+def test_a_callback_on_each_part_in_order_is_refused() -> None:
     import jax
 
     why = r"^virtual GPU: a callback on each part of an array .* Call it in jax\.shard_map"
+    noted = jax.jit(lambda x: jax.debug.callback(print, x, ordered=True, partitioned=True))
     with pytest.raises(NotImplementedError, match=why):
-        jax.jit(lambda x: jax.debug.callback(print, x, partitioned=True)).lower(np.ones(2))
+        noted.lower(np.ones(2))
 
 
 def test_refusals_speak_of_gpus() -> None:
@@ -270,13 +292,29 @@ def test_the_sharding_of_an_array_within_a_program_is_told(tpu_events: EventLog)
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    told: list[Any] = []
+    shardings: list[Any] = []
 
     def inspected(x: Any) -> Any:
-        jax.debug.inspect_array_sharding(x * 2, callback=told.append)
+        jax.debug.inspect_array_sharding(x * 2, callback=shardings.append)
         return x + 1
 
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec("d"))
     close(jax.jit(inspected)(jax.device_put(MATRICES[0, :2], sharding)), MATRICES[0, :2] + 1)
-    assert [each.is_equivalent_to(sharding, 2) for each in told] == [True]
+    assert [each.is_equivalent_to(sharding, 2) for each in shardings] == [True]
     assert replaced(tpu_events) == {"InspectSharding"}
+
+
+@pytest.mark.topologies(4)
+def test_values_are_broadcast_from_a_device(tpu_events: EventLog) -> None:
+    import jax
+    from jax.sharding import Mesh, PartitionSpec
+
+    def of_second(x: Any) -> Any:
+        return jax.lax.pbroadcast(x, "b", 1)
+
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+    spec = PartitionSpec(("a", "b"))
+    x = np.arange(8, dtype=np.float32)
+    sent = jax.jit(jax.shard_map(of_second, mesh=mesh, in_specs=spec, out_specs=spec))(x)
+    np.testing.assert_array_equal(sent, [2, 3, 2, 3, 6, 7, 6, 7])
+    assert replaced(tpu_events) == {"collective-broadcast"}
