@@ -10,7 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import lax
+
+from suites.shared.jax_releases import unreadable_before_0_4_30
+
+pytestmark = unreadable_before_0_4_30
+on_one_gpu = pytest.mark.topologies("h100:1")
+executed = pytest.mark.lanes("virtual-gpu")
 
 
 def compile_for(*shapes: tuple[int, ...], fn: Any) -> None:
@@ -35,7 +43,7 @@ def test_sums_beside_rows_of_a_matrix(vectors: int) -> None:
 
 
 @pytest.mark.lanes("gpu-aot")
-@pytest.mark.topologies("h100:1")
+@on_one_gpu
 @pytest.mark.upstream("openxla/xla#42041", "jax-ml/jax#31149")
 @pytest.mark.environment(
     XLA_FLAGS="--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_FULL_UNROLL"
@@ -43,3 +51,49 @@ def test_sums_beside_rows_of_a_matrix(vectors: int) -> None:
 def test_loops_unrolled_in_full() -> None:
     """In every program, this one too, which has no loop."""
     compile_for((), fn=lambda n: n + 1)
+
+
+@executed
+@on_one_gpu
+@pytest.mark.upstream("marin-community/marin#5347")
+def test_rows_that_a_mask_leaves() -> None:
+    """A kernel for Triton, by Pallas's first names of masked reads and writes."""
+    from jax.experimental import pallas as pl
+
+    def double(x: Any, out: Any) -> None:
+        mask = jnp.arange(128) < 100
+        rows = pl.load(x, (pl.dslice(0, 128),), mask=mask, other=0.0)
+        pl.store(out, (pl.dslice(0, 128),), rows * 2, mask=mask)
+
+    x = np.arange(128, dtype=np.float32)
+    doubled = jax.jit(pl.pallas_call(double, jax.ShapeDtypeStruct(x.shape, x.dtype)))(x)
+    np.testing.assert_array_equal(doubled[:100], 2 * x[:100])
+
+
+@executed
+@on_one_gpu
+@pytest.mark.skipif(jax.__version_info__ < (0, 6), reason="no streams of GPUs in JAX before 0.6")
+@pytest.mark.upstream("NVIDIA/TransformerEngine#3304", "NVIDIA/TransformerEngine#3406")
+def test_product_on_a_stream_of_its_own() -> None:
+    from jax.experimental.compute_on import compute_on
+
+    @compute_on("gpu_stream:1")
+    @jax.jit
+    def square(x: Any) -> Any:
+        return x * x
+
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(jax.jit(lambda x: square(x) + 1)(x), x * x + 1)
+
+
+@executed
+@on_one_gpu
+@pytest.mark.upstream("jax-ml/jax#40888")
+def test_product_of_experts_by_triton() -> None:
+    """By the option that JAX documents, where a release has it."""
+    option = "jax_ragged_dot_use_gpu_pallas_triton_lowering"
+    if option in jax.config.values:
+        jax.config.update(option, val=True)
+    rows, experts = np.ones((16, 4), np.float32), np.ones((2, 4, 3), np.float32)
+    product = jax.jit(lax.ragged_dot)(rows, experts, np.array([8, 8], np.int32))
+    np.testing.assert_array_equal(product, np.full((16, 3), 4))

@@ -1,0 +1,86 @@
+"""What users of GPUs reported of collectives after an upgrade of jax.
+
+Each case names its threads, and passes on versions that do not have the change yet. Tools of users
+read the text of the compiled program; the oracle is what the lane reads from its proto.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from harness.lanes.aot.case_compiler import CaseCompiler
+from harness.lanes.aot.compiler import Compilation
+
+pytestmark = [pytest.mark.lanes("gpu-aot"), pytest.mark.topologies("h100:8")]
+
+
+class Compiler:
+    """Compiles for the case's GPUs, along one axis."""
+
+    def __init__(self, compiler: CaseCompiler) -> None:
+        self.case, self.mesh = compiler, Mesh(np.array(compiler.devices), ("x",))
+
+    def along(self, *axes: str | None) -> NamedSharding:
+        """Return the sharding by these axes, which may be none."""
+        return NamedSharding(self.mesh, PartitionSpec(*axes))
+
+    def array(self, *shape: int, axes: tuple[str | None, ...]) -> jax.ShapeDtypeStruct:
+        """Return an abstract array that is divided by these axes."""
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=self.along(*axes))
+
+    def text(self, fn: Any, *arguments: Any, **options: Any) -> tuple[str, Compilation]:
+        """Return the compiled program as JAX prints it, and what the lane reads without options."""
+        read = self.case.jax(fn, *arguments)
+        lowered = jax.jit(fn).lower(*arguments)
+        return lowered.compile(compiler_options={**read.options, **options}).as_text(), read
+
+
+@pytest.fixture
+def gpus(xla_compiler: CaseCompiler) -> Compiler:
+    return Compiler(xla_compiler)
+
+
+def total(gpus: Compiler) -> tuple[str, Compilation]:
+    """Compile a sum over all GPUs, which is one collective."""
+    x = gpus.array(512, 1024, axes=("x",))
+    return gpus.text(lambda x: lax.with_sharding_constraint(x.sum(0), gpus.along()), x)
+
+
+@pytest.mark.upstream("NVIDIA/TransformerEngine#3398", "jax-ml/jax#40572")
+def test_each_collective_has_a_start(gpus: Compiler) -> None:
+    """Both count collectives by the names of asynchronous ones, as all were."""
+    text, read = total(gpus)
+    assert Counter(re.findall(r" ([a-z-]+)-start\(", text)) == read.program.kinds
+
+
+@pytest.mark.upstream("jax-ml/jax#36354")
+def test_groups_are_numbers_of_devices(gpus: Compiler) -> None:
+    """Either listed, or as a grid of groups by members."""
+    text, read = total(gpus)
+    numbers = re.findall(r"replica_groups=(?:\{\{[\d,]+\}|\[\d+,\d+\]<=\[\d+)", text)
+    assert len(numbers) == read.program.kinds.total(), re.findall(r"replica_groups=\S+", text)
+
+
+@pytest.mark.upstream("openxla/xla#44228", "openxla/xla#45836")
+def test_loop_fetches_the_next_weights_early(gpus: Compiler) -> None:
+    """Where a program's own options ask for it: one turn then stands outside of the loop."""
+
+    def step(weights: Any, x: Any) -> Any:
+        def layer(x: Any, w: Any) -> tuple[Any, None]:
+            return jnp.tanh(x @ lax.with_sharding_constraint(w, gpus.along())), None
+
+        return lax.scan(layer, x, weights)[0]
+
+    weights, x = gpus.array(12, 256, 256, axes=(None, "x")), gpus.array(64, 256, axes=("x",))
+    text, read = gpus.text(step, weights, x, xla_gpu_enable_pipelined_all_gather=True)
+    assert [c.count for c in read.program.collectives] == [12]
+    assert re.findall(r'"known_trip_count":\{"n":"(\d+)"', text) == ["11"]
