@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual.lowering import rule_of
 from harness.platforms import Platform
 
+_ALGORITHMS = ("JACOBI", "POLAR", "CUSOLVER")  # in whose place LAPACK has its own
 _EMIT = "emit_python_callback"
 _PARTITIONED = (
     "a callback on each part of an array (partitioned=True) that is ordered, or returns something,"
@@ -70,8 +72,12 @@ def _chosen(
 
         if option and not getattr(jax.config, option):
             return theirs(context, *operands, **parameters)
+        chosen = {key: each for key, each in parameters.items() if isinstance(each, Enum)}
+        if "DIVIDE_AND_CONQUER" in {each.name for each in chosen.values()}:
+            return theirs(context, *operands, **parameters)  # which refuses it
         events.note("rewrite", rewrite=f"{name} as on a CPU")
-        return of_cpu(context, *operands, **parameters)
+        own = {key: None for key, each in chosen.items() if each.name in _ALGORITHMS}
+        return of_cpu(context, *operands, **parameters | own)
 
     return rule
 

@@ -46,6 +46,15 @@ def test_linear_algebra_is_computed_by_lapack(tpu_events: EventLog) -> None:
     assert {f"{name} as on a CPU" for name in names} <= replaced(tpu_events)
 
 
+@pytest.mark.parametrize("algorithm", ["JACOBI", "QR"])
+def test_an_algorithm_of_cusolver_has_the_results_of_lapack(algorithm: str) -> None:
+    from jax import lax
+
+    chosen = getattr(lax.linalg.SvdAlgorithm, algorithm)
+    _, values, _ = lax.linalg.svd(MATRICES, algorithm=chosen)
+    close(values, np.linalg.svd(MATRICES).S)
+
+
 @pytest.mark.topologies("2@device")
 def test_linear_algebra_in_a_program_of_several_processes(topology: Topology) -> None:
     """It runs in a process of its own, which has not lowered it."""
