@@ -75,7 +75,9 @@ def tell_devices(debugging: Any) -> None:
     """
     from jax._src import dispatch
 
-    dispatch.prim_requires_devices_during_lowering.add(debugging.debug_callback_p)
+    for name in ("debug_callback_p", "debug_print_p"):  # the second since JAX 0.8
+        if primitive := getattr(debugging, name, None):
+            dispatch.prim_requires_devices_during_lowering.add(primitive)
 
 
 def call_on_each_part(context: Any, callback: Callable[..., Any], operands: Sequence[Any]) -> None:

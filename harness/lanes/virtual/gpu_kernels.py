@@ -16,7 +16,7 @@ from typing import Any
 import wrapt
 
 from harness.lanes import events
-from harness.lanes.virtual import in_own_words, pallas
+from harness.lanes.virtual import in_own_words, pallas, triton_operations
 from harness.lanes.virtual.kernel_jaxprs import equations, jaxprs_of
 from harness.lanes.virtual.lowering import rule_of
 
@@ -29,7 +29,8 @@ def replace(platform: str) -> None:
     for call in ("pallas_call", "mpmd_map"):  # the second since JAX 0.10
         hook = partial(_interpret, platform, f"{call}_p")
         wrapt.register_post_import_hook(hook, f"jax._src.pallas.{call.removesuffix('_map')}")
-    wrapt.register_post_import_hook(_pass_barriers, "jax._src.pallas.triton.primitives")
+    for module in ("jax._src.pallas.primitives", "jax._src.pallas.triton.primitives"):
+        wrapt.register_post_import_hook(partial(triton_operations.compute, platform), module)
     wrapt.register_post_import_hook(_simulate, "jax._src.pallas.mosaic_gpu.core")
 
 
@@ -63,17 +64,6 @@ def _interpret(platform: str, call: str, module: Any) -> None:
         return results
 
     mlir.register_lowering(primitive, rule, platform=platform)
-
-
-def _pass_barriers(module: Any) -> None:
-    """Let kernels for Triton pass a barrier: an interpreted block has one thread.
-
-    Args:
-        module: ``jax._src.pallas.triton.primitives``.
-    """
-    from jax._src.interpreters import mlir
-
-    mlir.register_lowering(module.debug_barrier_p, lambda _: [])
 
 
 def _simulate(module: Any) -> None:

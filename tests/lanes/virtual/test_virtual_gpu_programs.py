@@ -154,6 +154,65 @@ def test_a_kernel_for_triton_is_interpreted_and_counted(tpu_events: EventLog) ->
     assert kernels == [("doubling", "hlo")]
 
 
+# [5, 6, 7] after an operation on its elements 0, 1, 0 and 2 with 3, 4, 12 and 9, of which the mask
+# leaves out the last.
+ATOMIC = {
+    "add": [20, 10, 7],
+    "and": [0, 4, 7],
+    "max": [12, 6, 7],
+    "min": [3, 4, 7],
+    "or": [15, 6, 7],
+    "xchg": [12, 4, 7],
+    "xor": [10, 2, 7],
+}
+
+
+@pytest.mark.parametrize("operation", ATOMIC)
+def test_atomic_operations_of_a_kernel(operation: str) -> None:
+    import jax
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    named = f"atomic_{operation}"  # which JAX has moved
+    atomic = getattr(triton if hasattr(triton, named) else pl, named)
+
+    def combine(numbers: Any, values: Any, mask: Any, _: Any, out: Any) -> None:
+        atomic(out, (numbers[...],), values[...], mask=mask[...])
+
+    numbers, values = np.array([[0, 1, 0, 2], [3, 4, 12, 9]], np.int32)
+    call = pl.pallas_call(
+        combine,
+        out_shape=jax.ShapeDtypeStruct((3,), np.int32),
+        input_output_aliases={3: 0},
+        compiler_params=triton.CompilerParams(),
+    )
+    mask = np.array([True, True, True, False])
+    combined = jax.jit(call)(numbers, values, mask, np.array([5, 6, 7], np.int32))
+    np.testing.assert_array_equal(combined, ATOMIC[operation])
+
+
+def test_assembly_of_a_kernel_is_computed_where_it_is_a_known_function() -> None:
+    import jax
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    def kernel(assembly: str) -> Any:
+        def apply(x: Any, out: Any) -> None:
+            (out[...],) = triton.elementwise_inline_asm(
+                assembly, args=[x[...]], constraints="=f,f", pack=1, result_shape_dtypes=[shape]
+            )
+
+        options = {"compiler_params": triton.CompilerParams(), "name": "assembled"}
+        return jax.jit(pl.pallas_call(apply, out_shape=shape, **options))
+
+    x = np.arange(4, dtype=np.float32)
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    close(kernel("tanh.approx.f32 $0, $1;")(x), np.tanh(x))
+    why = r"^virtual GPU: Pallas kernel 'assembled' can't be .*: assembly 'mov.b32 \$0, \$1;'\."
+    with pytest.raises(RuntimeError, match=why):
+        kernel("mov.b32 $0, $1;").lower(x)
+
+
 def test_a_kernel_that_can_t_be_interpreted_is_refused_by_its_name() -> None:
     import jax
     from jax.experimental import pallas as pl
