@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from harness.lanes.virtual import kernel_primitives
 
 
 def jaxprs_of(parameters: Mapping[str, Any]) -> Sequence[Any]:
@@ -45,16 +47,21 @@ def with_same(jaxpr: Any, same: Mapping[Any, Any]) -> Any:
 # --- What JAX's TPU interpreter lacks
 
 
-def known(jaxpr: Any) -> Any:
+def known(jaxpr: Any, axes: Sequence[Any] = ()) -> Any:
     """Return a jaxpr with the same meaning, of operations that JAX's TPU interpreter knows.
 
     What follows a ``jax.empty_ref`` becomes the scope of its memory. A copy that selects one of
-    several references becomes a branch for each.
+    several references becomes a branch for each. Operations of a SparseCore on references become
+    loads, stores and what ``kernel_primitives`` makes of their values.
+
+    Args:
+        jaxpr: of a kernel.
+        axes: of the subcores that run it, one after the other, as a grid.
     """
-    if not any(map(_is_unknown, equations(jaxpr))):
+    if not any(_is_unknown(equation, axes) for equation in equations(jaxpr)):
         return jaxpr
     info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    body = [_selected(e.replace(params=_known(e.params)), info) for e in jaxpr.eqns]
+    body = [_known_equation(e, info, axes) for e in jaxpr.eqns if not _is_hint(e)]
     results = jaxpr.outvars
     for n, allocation in reversed(list(enumerate(body))):
         if allocation.primitive.name == _ALLOCATION:
@@ -67,20 +74,73 @@ _ALLOCATION = "empty_ref"  # since JAX 0.10
 _COPIES = {"dma_start", "dma_wait"}
 
 
-def _is_unknown(equation: Any) -> bool:
-    return equation.primitive.name == _ALLOCATION or bool(_selections(equation))
+def _is_unknown(equation: Any, axes: Sequence[Any]) -> bool:
+    return (
+        equation.primitive.name == _ALLOCATION
+        or _is_hint(equation)
+        or _is_place(equation, axes)
+        or equation.primitive in kernel_primitives.on_references()
+        or bool(_selections(equation))
+    )
 
 
-def _known(value: Any) -> Any:
+def _is_hint(equation: Any) -> bool:
+    """Return whether an equation only tells a TPU's compiler that memory is used (``touch``)."""
+    return equation.primitive.name == "add_dependency" and not equation.outvars
+
+
+def _is_place(equation: Any, axes: Sequence[Any]) -> bool:
+    """Return whether an equation asks which of the subcores it runs on."""
+    return equation.primitive.name == "axis_index" and equation.params["axis_name"] in axes
+
+
+def _known(value: Any, axes: Sequence[Any]) -> Any:
     """Return a parameter of an equation whose jaxprs, if it has any, are ``known``."""
     if isinstance(value, tuple | list) and any(hasattr(each, "eqns") for each in value):
-        return type(value)(map(_known, value))
+        return type(value)(_known(each, axes) for each in value)
     if isinstance(value, dict):
-        return {key: _known(each) for key, each in value.items()}
+        return {key: _known(each, axes) for key, each in value.items()}
     if not hasattr(value, "eqns"):
         return value
     is_closed = type(getattr(value, "jaxpr", value)) is not type(value)  # one class in JAX 0.12
-    return value.replace(jaxpr=known(value.jaxpr)) if is_closed else known(value)
+    return value.replace(jaxpr=known(value.jaxpr, axes)) if is_closed else known(value, axes)
+
+
+def _known_equation(equation: Any, info: Any, axes: Sequence[Any]) -> Any:
+    from jax._src.pallas import primitives
+
+    if _is_place(equation, axes):
+        number = {"axis": list(axes).index(equation.params["axis_name"])}
+        return equation.replace(primitive=primitives.program_id_p, params=number)
+    if meaning := kernel_primitives.on_references().get(equation.primitive):
+        return _called(equation, meaning, axes)
+    return _selected(equation.replace(params=_known(equation.params, axes)), info)
+
+
+def _called(equation: Any, meaning: Callable[..., Any], axes: Sequence[Any]) -> Any:
+    """Return the equation that calls a function of an equation's operands in its place."""
+    import numpy as np
+    from jax._src import api_util, core
+    from jax._src import linear_util as lu
+    from jax._src.interpreters import partial_eval
+    from jax._src.lax.control_flow.conditionals import cond_p
+
+    def flat(*operands: Any) -> Sequence[Any]:
+        results = meaning(*operands, **equation.params)
+        return results if equation.primitive.multiple_results else [results]
+
+    avals = [variable.aval for variable in equation.invars]
+    info = api_util.debug_info("pallas kernel", flat, avals, {})
+    traced = partial_eval.trace_to_jaxpr_dynamic(lu.wrap_init(flat, debug_info=info), avals)
+    jaxpr, *_, constants = traced
+    only = getattr(core, "ClosedJaxpr", core.Jaxpr)(known(jaxpr, axes), constants)
+    first = core.Literal(np.int32(0), core.ShapedArray((), np.dtype(np.int32)))
+    return equation.replace(
+        primitive=cond_p,
+        invars=[first, *equation.invars],
+        params={"branches": (only,)},
+        effects=set(),
+    )
 
 
 def _scope(info: Any, references: Sequence[Any], body: Sequence[Any], results: Any) -> Any:

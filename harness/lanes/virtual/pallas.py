@@ -20,6 +20,7 @@ import wrapt
 from harness.lanes.hlo import Module
 from harness.lanes.virtual import (
     kernel_operands,
+    kernel_primitives,
     kernel_reports,
     kernel_semaphores,
     tpu_interpret,
@@ -96,7 +97,10 @@ class LoweredKernel:
     def _interpreted(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001
         mode, parameters = self._tpu_interpret_mode(), self.parameters
         if mode is not None:
-            parameters = with_jaxprs(parameters, map(known, jaxprs_of(parameters)))
+            axes = tpu_interpret.subcores(parameters.get("meshes", ()))
+            jaxprs = (known(jaxpr, axes) for jaxpr in jaxprs_of(parameters))
+            parameters = with_jaxprs(parameters, jaxprs)
+        kernel_primitives.lower_for_a_cpu()
         jaxprs = jaxprs_of(parameters)
         cores = dict(i for mesh in self.parameters.get("meshes", ()) for i in mesh.shape.items())
         reaches = self.mesh is not None and any(

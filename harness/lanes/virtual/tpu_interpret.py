@@ -64,6 +64,21 @@ def mesh_of(context: Any) -> Any:
     return getattr(context.module_context.axis_context, "mesh", None)
 
 
+def subcores(meshes: Sequence[Any]) -> Sequence[Any]:
+    """Return the axes of a kernel's mesh that the interpreter takes for a grid's.
+
+    It knows which core it is on only of a mesh of TensorCores.
+    """
+    from jax._src.pallas.mosaic import core
+
+    return [
+        axis
+        for mesh in meshes
+        if not isinstance(mesh, getattr(core, "TensorCoreMesh", ()))
+        for axis in mesh.shape
+    ]
+
+
 def check(jaxpr: Any) -> None:
     """Check that a kernel does nothing that JAX's TPU interpret mode lacks and is not added here.
 

@@ -766,3 +766,133 @@ def test_metadata_of_a_kernel_in_the_optimized_program() -> None:
     out = jax.ShapeDtypeStruct(X.shape, X.dtype)
     f = pallas.pallas_call(body, out_shape=out, metadata={"author": "somebody"})
     assert '"author":"somebody"' in jax.jit(f).lower(X).compile().as_text()
+
+
+def on_a_subcore(body: Callable[..., None], *results: Any, subcores: int = 1) -> Any:
+    """A kernel over the vector subcores of a SparseCore whose operands are in its VMEM."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 can't interpret kernels of SparseCores")
+    from jax.experimental.pallas import tpu_sc
+
+    mesh = tpu_sc.VectorSubcoreMesh(
+        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=subcores
+    )
+
+    def called(*operands: Any) -> Any:
+        def whole(*references: Any) -> None:
+            def inner(*local: Any) -> None:
+                for source, target in zip(references[: len(operands)], local, strict=False):
+                    tpu.sync_copy(source, target)
+                body(*local)
+                targets = references[len(operands) :]
+                for source, target in zip(local[len(operands) :], targets, strict=True):
+                    tpu.sync_copy(source, target)
+
+            arrays = [*operands, *results]
+            pallas.run_scoped(inner, *(tpu.VMEM(each.shape, each.dtype) for each in arrays))
+
+        return pallas.kernel(whole, out_type=list(results), mesh=mesh)(*operands)
+
+    return jax.jit(called)
+
+
+def test_operations_of_a_sparse_core_on_values() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    keys, values = np.int32([3, -1, 3, 0, 7, -5, 2, 1]), np.arange(8, dtype=np.float32)
+    mask = np.int32([1, 1, 0, 1, 1, 1, 0, 1])
+    row = jax.ShapeDtypeStruct((8,), np.int32)
+
+    def body(k: Any, v: Any, m: Any, *out: Any) -> None:
+        from jax.experimental.pallas import tpu_sc as sc
+
+        is_in = m[...] == 1
+        packed = sc.pack(k[...], k[...] + 1, format=sc.PackFormat.INTERLEAVED)
+        first, second = sc.unpack(packed, format=sc.PackFormat.INTERLEAVED)
+        counts, last = sc.scan_count(k[...])
+        each = [
+            *sc.sort_key_val(k[...], v[...], mask=is_in, descending=True)[:2],
+            sc.cummax(k[...], mask=is_in),
+            sc.cumsum(k[...], mask=is_in),
+            first + second,
+            counts + 10 * last.astype(jnp.int32),
+            sc.all_reduce_population_count(is_in) + 100 * sc.all_reduce_ffs(is_in),
+        ]
+        for reference, value in zip(out, each, strict=True):
+            reference[...] = value
+
+    results = on_a_subcore(body, row, jax.ShapeDtypeStruct((8,), np.float32), *[row] * 5)
+    got = [np.asarray(each).tolist() for each in results(keys, values, mask)]
+    assert got == [
+        [7, 3, 1, 0, -1, -5, 3, 2],
+        [4, 0, 7, 3, 1, 5, 2, 6],
+        [3, 3, 3, 3, 7, 7, 7, 7],
+        [3, 2, 2, 2, 9, 4, 4, 5],
+        (2 * keys + 1).tolist(),
+        [1, 11, 12, 11, 11, 11, 11, 11],
+        [6] * 8,
+    ]
+
+
+def test_operations_of_a_sparse_core_on_memory() -> None:
+    import jax
+
+    x, at = np.arange(8, dtype=np.int32) * 10, np.int32([7, 0, 7, 3, 1, 1, 2, 5])
+    row = jax.ShapeDtypeStruct((8,), np.int32)
+
+    def body(x: Any, at: Any, *out: Any) -> None:
+        from jax.experimental.pallas import tpu_sc as sc
+
+        gathered, scattered, compressed, expanded, looped = out
+        gathered[...] = sc.load_gather(x, [at[...]])
+        scattered[...] = x[...]
+        sc.addupdate_scatter(scattered, [at[...]], x[...])
+        is_odd = at[...] % 2 == 1
+        compressed[...] = x[...] * 0
+        sc.store_compressed(compressed.at[...], x[...], mask=is_odd)
+        expanded[...] = sc.load_expanded(x.at[...], mask=is_odd) * is_odd
+
+        def iteration(n: Any) -> None:
+            sc.store_scatter(looped, [at[...] * 0 + n], x[...] * 0 + n * n)
+
+        sc.parallel_loop(0, 8)(iteration)
+
+    results = on_a_subcore(body, *[row] * 5)
+    got = [np.asarray(each).tolist() for each in results(x, at)]
+    added = x.copy()
+    np.add.at(added, at, x)
+    assert got == [
+        x[at].tolist(),
+        added.tolist(),
+        [0, 20, 30, 40, 50, 70, 0, 0],
+        [0, 0, 10, 20, 30, 40, 0, 50],
+        [n * n for n in range(8)],
+    ]
+
+
+def test_each_subcore_knows_which_it_is() -> None:
+    """JAX's interpreter takes every subcore for the first."""
+    import jax
+    from jax import lax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 can't interpret kernels of SparseCores")
+    from jax.experimental.pallas import tpu_sc
+
+    def body(x: Any, out: Any) -> None:
+        number = lax.axis_index("subcore")
+        tpu.sync_copy(x.at[number], out.at[3 - number])
+
+    mesh = tpu_sc.VectorSubcoreMesh(
+        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=4
+    )
+    x = np.arange(32, dtype=np.int32).reshape(4, 8)
+    kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=mesh)
+    np.testing.assert_array_equal(jax.jit(kernel)(x), x[::-1])
