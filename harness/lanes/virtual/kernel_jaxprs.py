@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from harness.lanes.virtual import kernel_primitives
@@ -81,6 +82,7 @@ def _is_unknown(equation: Any, axes: Sequence[Any]) -> bool:
         or _is_place(equation, axes)
         or equation.primitive in kernel_primitives.on_references()
         or bool(_selections(equation))
+        or _has_rows(equation)
     )
 
 
@@ -112,6 +114,8 @@ def _known_equation(equation: Any, info: Any, axes: Sequence[Any]) -> Any:
     if _is_place(equation, axes):
         number = {"axis": list(axes).index(equation.params["axis_name"])}
         return equation.replace(primitive=primitives.program_id_p, params=number)
+    if _has_rows(equation):
+        return _called(equation, partial(kernel_primitives.copy_rows, equation.primitive), axes)
     if meaning := kernel_primitives.on_references().get(equation.primitive):
         return _called(equation, meaning, axes)
     return _selected(equation.replace(params=_known(equation.params, axes)), info)
@@ -166,6 +170,14 @@ def _selections(equation: Any) -> Sequence[int]:
         return []
     given = equation.params["tree"].unflatten(equation.invars)
     return [n for n, reference in enumerate(given) if _alternatives(reference)]
+
+
+def _has_rows(equation: Any) -> bool:
+    """Return whether a copy is of rows that an array in memory lists."""
+    if equation.primitive.name not in _COPIES:
+        return False
+    source, target, *_ = equation.params["tree"].unflatten(equation.invars)
+    return any(kernel_primitives.list_of_rows(each) for each in (source, target))
 
 
 def _alternatives(reference: Any) -> Sequence[Any]:

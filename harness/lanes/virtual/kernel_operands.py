@@ -24,7 +24,10 @@ def numbers(aval: Any) -> Any:
 
     if is_key(aval):
         if _generator(aval) == "pallas_tpu":
-            raise NotImplementedError("JAX's interpret modes have no random numbers of a TPU's own")
+            raise NotImplementedError(
+                "JAX's interpret modes have no random numbers of a TPU's own: use a key of another"
+                " generator, such as threefry2x32"
+            )
         aval = core.physical_aval(aval)
     if is_semaphore(aval):  # as its count
         return jax.ShapeDtypeStruct(aval.shape, jnp.int32)

@@ -6,7 +6,8 @@ Each is what its documentation says: ``primitives`` and ``sc_primitives`` in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -58,9 +59,10 @@ def _pack(*arrays: Array, packed_dtype: Any) -> Array:
     bits = wide.itemsize * 8 // len(arrays)
     packed = jnp.zeros(arrays[0].shape, wide)
     for position, array in enumerate(arrays):
+        number = array
         if jnp.issubdtype(array.dtype, jnp.floating):
-            array = lax.bitcast_convert_type(array.astype(packed_dtype), jnp.dtype(f"uint{bits}"))
-        packed |= (array.astype(wide) & wide.type(2**bits - 1)) << wide.type(position * bits)
+            number = lax.bitcast_convert_type(array.astype(packed_dtype), jnp.dtype(f"uint{bits}"))
+        packed |= (number.astype(wide) & wide.type(2**bits - 1)) << wide.type(position * bits)
     return packed
 
 
@@ -267,6 +269,49 @@ def _loop(*flat: Any, jaxpr: Any, tree: Any, unroll: int) -> Any:
 
     count = (upper - lower + step - 1) // step
     return lax.fori_loop(0, count, body, list(carry))
+
+
+def list_of_rows(reference: Any) -> tuple[int, int] | None:
+    """Return which transform of a reference, and which of its indices, is an array of rows."""
+    places = (
+        (n, k)
+        for n, transform in enumerate(getattr(reference, "transforms", ()))
+        for k, index in enumerate(getattr(transform, "indices", ()))
+        if getattr(getattr(index, "aval", index), "shape", ())
+    )
+    return next(places, None)
+
+
+def copy_rows(primitive: Any, *flat: Any, tree: Any, **parameters: Any) -> Sequence[Any]:
+    """Start a copy of each row, or wait for it: all use the semaphores of the whole copy."""
+    from jax._src.pallas.mosaic import primitives
+
+    source, target, *rest = tree.unflatten(flat)
+    sides = [source, target]
+    side = 0 if list_of_rows(source) else 1
+    n, k = list_of_rows(sides[side]) or (0, 0)
+    listed = sides[side].transforms[n].indices[k]
+    if k or any(list_of_rows(each) for each in [sides[1 - side]]):
+        raise NotImplementedError(
+            "a copy of places that an array lists, other than along the first axis of one side"
+        )
+    for number in range(listed.shape[0]):
+        each = [_row(reference, None, number) for reference in sides]
+        each[side] = _row(sides[side], n, listed[number])
+        operands, own = primitives._dma_flatten(*each, *rest)
+        primitive.bind(*operands, tree=own, **parameters)
+    return ()
+
+
+def _row(reference: Any, n: int | None, number: Any) -> Any:
+    """Return a row of a reference, or of its transform ``n`` that lists several."""
+    if n is None:
+        return reference.at[number]
+    transforms = list(reference.transforms)
+    _, *others = transforms[n].indices
+    indices = {"indices": (number, *others), "int_indexer_shape": ()}
+    transforms[n] = dataclasses.replace(transforms[n], **indices)
+    return type(reference)(reference.ref, tuple(transforms))
 
 
 _ON_REFERENCES: dict[str, Callable[..., Any]] = {

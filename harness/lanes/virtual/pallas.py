@@ -98,8 +98,7 @@ class LoweredKernel:
         mode, parameters = self._tpu_interpret_mode(), self.parameters
         if mode is not None:
             axes = tpu_interpret.subcores(parameters.get("meshes", ()))
-            jaxprs = (known(jaxpr, axes) for jaxpr in jaxprs_of(parameters))
-            parameters = with_jaxprs(parameters, jaxprs)
+            parameters = with_jaxprs(parameters, [known(j, axes) for j in jaxprs_of(parameters)])
         kernel_primitives.lower_for_a_cpu()
         jaxprs = jaxprs_of(parameters)
         cores = dict(i for mesh in self.parameters.get("meshes", ()) for i in mesh.shape.items())

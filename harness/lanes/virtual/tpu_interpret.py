@@ -90,8 +90,16 @@ def check(jaxpr: Any) -> None:
 
     for equation in equations(jaxpr):
         if equation.primitive.name in _RANDOM:
-            raise NotImplementedError("JAX's TPU interpret mode has no random numbers")
+            raise NotImplementedError(
+                "JAX's TPU interpret mode has no random numbers: give the kernel bits or keys of"
+                " jax.random as an operand"
+            )
         if equation.primitive.name == "dma_start":
+            if equation.params.get("add"):
+                raise NotImplementedError(
+                    "a copy that adds, of which JAX's interpreter makes one that does not. Copy to"
+                    " memory of the kernel's own, and add there"
+                )
             given = jax.tree.unflatten(equation.params["tree"], equation.invars)
             # Semaphores follow its source and target; what is done to them JAX interprets itself.
             if reason := copied_views.refused(given[: len(given) // 2]):

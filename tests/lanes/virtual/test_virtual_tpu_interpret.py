@@ -804,8 +804,8 @@ def test_operations_of_a_sparse_core_on_values() -> None:
     import jax
     import jax.numpy as jnp
 
-    keys, values = np.int32([3, -1, 3, 0, 7, -5, 2, 1]), np.arange(8, dtype=np.float32)
-    mask = np.int32([1, 1, 0, 1, 1, 1, 0, 1])
+    keys, values = np.array([3, -1, 3, 0, 7, -5, 2, 1], np.int32), np.arange(8, dtype=np.float32)
+    mask = np.array([1, 1, 0, 1, 1, 1, 0, 1], np.int32)
     row = jax.ShapeDtypeStruct((8,), np.int32)
 
     def body(k: Any, v: Any, m: Any, *out: Any) -> None:
@@ -842,7 +842,7 @@ def test_operations_of_a_sparse_core_on_values() -> None:
 def test_operations_of_a_sparse_core_on_memory() -> None:
     import jax
 
-    x, at = np.arange(8, dtype=np.int32) * 10, np.int32([7, 0, 7, 3, 1, 1, 2, 5])
+    x, at = np.arange(8, dtype=np.int32) * 10, np.array([7, 0, 7, 3, 1, 1, 2, 5], np.int32)
     row = jax.ShapeDtypeStruct((8,), np.int32)
 
     def body(x: Any, at: Any, *out: Any) -> None:
@@ -896,3 +896,112 @@ def test_each_subcore_knows_which_it_is() -> None:
     x = np.arange(32, dtype=np.int32).reshape(4, 8)
     kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=mesh)
     np.testing.assert_array_equal(jax.jit(kernel)(x), x[::-1])
+
+
+def test_a_copy_that_adds_is_refused() -> None:
+    """JAX's interpreter would overwrite what is there."""
+    import inspect
+
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if "add" not in inspect.signature(tpu.async_copy).parameters:
+        pytest.skip("this JAX has no copies that add")
+    from jax.experimental.pallas import tpu_sc
+
+    def body(x: Any, out: Any) -> None:
+        def inner(local: Any, semaphore: Any) -> None:
+            tpu.sync_copy(x, local)
+            tpu.async_copy(local, out.at[local], semaphore, add=True).wait()
+
+        pallas.run_scoped(inner, tpu.VMEM((8,), np.int32), tpu.SemaphoreType.DMA)
+
+    mesh = tpu_sc.VectorSubcoreMesh(
+        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=1
+    )
+    kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct((8,), np.int32), mesh=mesh)
+    with pytest.raises(Exception, match=r"virtual TPU: .* a copy that adds"):
+        jax.jit(kernel)(np.zeros(8, np.int32))
+
+
+def test_a_copy_of_rows_that_memory_lists() -> None:
+    """JAX's interpreter takes the number of the list's buffer for a row."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 can't interpret kernels of SparseCores")
+    from jax.experimental.pallas import tpu_sc
+
+    x, listed = (
+        np.arange(64, dtype=np.int32).reshape(8, 8),
+        np.array([6, 1, 1, 4, 0, 7, 2, 5], np.int32),
+    )
+
+    def body(x: Any, listed: Any, gathered: Any, scattered: Any) -> None:
+        def inner(rows: Any, local: Any) -> None:
+            tpu.sync_copy(listed, rows)
+            tpu.sync_copy(x.at[rows], local)
+            tpu.sync_copy(local, gathered)
+            tpu.sync_copy(x, scattered)
+            tpu.sync_copy(local, scattered.at[rows])
+
+        pallas.run_scoped(inner, tpu.VMEM((8,), np.int32), tpu.VMEM(x.shape, x.dtype))
+
+    mesh = tpu_sc.VectorSubcoreMesh(
+        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=1
+    )
+    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    gathered, scattered = jax.jit(pallas.kernel(body, out_type=[out, out], mesh=mesh))(x, listed)
+    np.testing.assert_array_equal(gathered, x[listed])
+    np.testing.assert_array_equal(scattered, x)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int16"])
+def test_packed_elements(dtype: str) -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(tpu, "pack_elementwise"):
+        pytest.skip("this JAX packs no elements")
+    wide = "float32" if dtype == "bfloat16" else "int32"
+
+    def body(low: Any, high: Any, *out: Any) -> None:
+        packed = tpu.pack_elementwise([low[...], high[...]], packed_dtype=jnp.dtype(dtype))
+        for index, reference in enumerate(out):
+            reference[...] = tpu.unpack_elementwise(
+                packed,
+                index=index,
+                packed_dtype=jnp.dtype(dtype),
+                unpacked_dtype=jnp.dtype(wide),
+            )
+
+    low = (np.arange(8 * 128).reshape(8, 128) % 200 - 100).astype(wide)
+    out = [jax.ShapeDtypeStruct(low.shape, wide)] * 2
+    first, second = jax.jit(pallas.pallas_call(body, out_shape=out))(low, -3 * low)
+    np.testing.assert_array_equal(first, low)
+    np.testing.assert_array_equal(second, np.asarray(-3 * low).astype(dtype).astype(wide))
+
+
+def test_rounding_up_or_down_by_random_bits() -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if jax.__version_info__ < (0, 8):
+        pytest.skip("this JAX rounds in other ways")
+
+    def body(x: Any, bits: Any, out: Any) -> None:
+        out[...] = tpu.stochastic_round(x[...], bits[...], target_dtype=jnp.bfloat16)
+
+    x = np.full((8, 128), 1 + 2**-9, np.float32)  # a quarter of the way to the next number
+    bits = np.random.default_rng(0).integers(0, 2**32, x.shape, np.uint32)
+    f = pallas.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, "bfloat16"))
+    result = np.asarray(jax.jit(f)(x, bits)).astype(np.float32)
+    assert set(result.flat) == {1, 1 + 2**-7}
+    assert 0.2 < np.mean(result > 1) < 0.3
