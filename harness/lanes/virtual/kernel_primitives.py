@@ -217,15 +217,33 @@ def _load_expanded(reference: Any, *rest: Any, has_mask: bool, tree: Any) -> Arr
 
 
 def _store_compressed(
-    reference: Any, x: Array, *rest: Any, has_mask: bool, tree: Any, add: bool
+    reference: Any,
+    x: Array,
+    *rest: Any,
+    has_mask: bool,
+    tree: Any,
+    add: bool,
+    compress: bool = True,
 ) -> Array:
+    """Store what a mask has, side by side.
+
+    Args:
+        reference: to store into.
+        x: what to store.
+        rest: transforms of the reference, flat, then the mask if there is one.
+        has_mask: whether there is one.
+        tree: of the transforms.
+        add: whether to what is there.
+        compress: as ``has_mask``, but since JAX 0.12.
+    """
     import jax.numpy as jnp
 
     transforms, mask = (rest[:-1], rest[-1]) if has_mask else (rest, jnp.ones(x.shape, bool))
     part = _part(reference, tree.unflatten(transforms))
     before = part[...]
     mask = mask.reshape(-1)
-    places = jnp.where(mask, jnp.cumsum(mask) - 1, x.size) if has_mask else jnp.arange(x.size)
+    places = jnp.cumsum(mask) - 1 if compress else jnp.arange(x.size)
+    places = jnp.where(mask, places, x.size)
     part[...] = _written(before.reshape(-1), (places,), x.reshape(-1), add=add).reshape(x.shape)
     return before
 

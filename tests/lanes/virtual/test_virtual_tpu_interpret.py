@@ -768,8 +768,8 @@ def test_metadata_of_a_kernel_in_the_optimized_program() -> None:
     assert '"author":"somebody"' in jax.jit(f).lower(X).compile().as_text()
 
 
-def on_a_subcore(body: Callable[..., None], *results: Any, subcores: int = 1) -> Any:
-    """A kernel over the vector subcores of a SparseCore whose operands are in its VMEM."""
+def on_a_subcore(body: Callable[..., None], *results: Any) -> Any:
+    """A kernel over a vector subcore of a SparseCore, with operands and results in its VMEM."""
     import jax
     from jax.experimental import pallas
     from jax.experimental.pallas import tpu
@@ -779,7 +779,7 @@ def on_a_subcore(body: Callable[..., None], *results: Any, subcores: int = 1) ->
     from jax.experimental.pallas import tpu_sc
 
     mesh = tpu_sc.VectorSubcoreMesh(
-        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=subcores
+        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=1
     )
 
     def called(*operands: Any) -> Any:
@@ -795,7 +795,9 @@ def on_a_subcore(body: Callable[..., None], *results: Any, subcores: int = 1) ->
             arrays = [*operands, *results]
             pallas.run_scoped(inner, *(tpu.VMEM(each.shape, each.dtype) for each in arrays))
 
-        return pallas.kernel(whole, out_type=list(results), mesh=mesh)(*operands)
+        options = tpu.CompilerParams(needs_layout_passes=False)  # JAX 0.12 packs only so
+        kernel = pallas.kernel(whole, out_type=list(results), mesh=mesh, compiler_params=options)
+        return kernel(*operands)
 
     return jax.jit(called)
 
@@ -911,11 +913,13 @@ def test_a_copy_that_adds_is_refused() -> None:
     from jax.experimental.pallas import tpu_sc
 
     def body(x: Any, out: Any) -> None:
-        def inner(local: Any, semaphore: Any) -> None:
+        def inner(local: Any, shared: Any, semaphore: Any) -> None:
             tpu.sync_copy(x, local)
-            tpu.async_copy(local, out.at[local], semaphore, add=True).wait()
+            tpu.async_copy(local, shared.at[local], semaphore, add=True).wait()
+            tpu.sync_copy(shared, out)
 
-        pallas.run_scoped(inner, tpu.VMEM((8,), np.int32), tpu.SemaphoreType.DMA)
+        row = ((8,), np.int32)
+        pallas.run_scoped(inner, tpu.VMEM(*row), tpu.VMEM_SHARED(*row), tpu.SemaphoreType.DMA)
 
     mesh = tpu_sc.VectorSubcoreMesh(
         core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=1
