@@ -217,24 +217,11 @@ def _load_expanded(reference: Any, *rest: Any, has_mask: bool, tree: Any) -> Arr
 
 
 def _store_compressed(
-    reference: Any,
-    x: Array,
-    *rest: Any,
-    has_mask: bool,
-    tree: Any,
-    add: bool,
-    compress: bool = True,
+    reference: Any, x: Array, *rest: Any, has_mask: bool, tree: Any, **how: bool
 ) -> Array:
-    """Store what a mask has, side by side.
+    """Store, or with ``add`` in ``how`` add, what a mask has: side by side or where it is.
 
-    Args:
-        reference: to store into.
-        x: what to store.
-        rest: transforms of the reference, flat, then the mask if there is one.
-        has_mask: whether there is one.
-        tree: of the transforms.
-        add: whether to what is there.
-        compress: as ``has_mask``, but since JAX 0.12.
+    Until JAX 0.12, which says which with ``compress``, all that has a mask is side by side.
     """
     import jax.numpy as jnp
 
@@ -242,9 +229,10 @@ def _store_compressed(
     part = _part(reference, tree.unflatten(transforms))
     before = part[...]
     mask = mask.reshape(-1)
-    places = jnp.cumsum(mask) - 1 if compress else jnp.arange(x.size)
+    places = jnp.cumsum(mask) - 1 if how.get("compress", True) else jnp.arange(x.size)
     places = jnp.where(mask, places, x.size)
-    part[...] = _written(before.reshape(-1), (places,), x.reshape(-1), add=add).reshape(x.shape)
+    after = _written(before.reshape(-1), (places,), x.reshape(-1), add=how["add"])
+    part[...] = after.reshape(x.shape)
     return before
 
 

@@ -36,7 +36,7 @@ from harness.lanes.virtual.host_transfers import replace_host_transfers
 from harness.lanes.virtual.inserted import Inserted, make_call
 from harness.lanes.virtual.lowering import SCAN, as_hlo, lower_for_cpu
 from harness.lanes.virtual.pinned_buffers import leave_out_pinning
-from harness.lanes.virtual.started import do_at_once
+from harness.lanes.virtual.started import config_of, do_at_once, make_collective
 
 # Of PrimitiveType in https://github.com/openxla/xla/blob/main/xla/xla_data.proto.
 DTYPES: Mapping[int, np.dtype[Any]] = {
@@ -140,8 +140,17 @@ def _rewrite_of(
             return _broadcast(instruction)
         case "ragged-dot":
             return _ragged_dot(instruction)
-        case "custom-call" if instruction.custom_call_target == "AllocateBuffer":
+        case "custom-call":
+            return _rewrite_of_call(instruction, operands)
+    return None
+
+
+def _rewrite_of_call(instruction: Instruction, operands: Sequence[Shape]) -> _Rewrite | None:
+    match instruction.custom_call_target:
+        case "AllocateBuffer":
             return _uninitialized(instruction.shape)
+        case "all-to-all-start":
+            return _all_to_all_start(instruction, operands[0])
     return None
 
 
@@ -291,6 +300,28 @@ def _packed(bits: Array, dtype: np.dtype[Any]) -> Array:
     places = np.arange(bits.shape[-1], dtype=unsigned)
     numbers = (bits.astype(unsigned) << places).sum(-1, dtype=unsigned)
     return lax.bitcast_convert_type(numbers, dtype)
+
+
+# --- All-to-all from one dimension to another
+
+
+def _all_to_all_start(instruction: Instruction, operand: Shape) -> _Rewrite:
+    config = config_of(instruction)
+    split, concat = config["split_dimension"], config["concat_dimension"]
+    devices = operand.dimensions[split] // instruction.shape.dimensions[split]
+    collective = Instruction()
+    collective.CopyFrom(instruction)
+    make_collective(collective, config)
+    collective.dimensions[:] = [0]
+
+    def meaning(array: Array) -> Array:
+        import jax.numpy as jnp
+
+        parts = jnp.stack(jnp.split(array, devices, split))
+        (received,) = _exchange([parts], [parts.shape])
+        return jnp.concatenate(list(received), concat)
+
+    return _Rewrite("asynchronous collective", meaning, collective)
 
 
 # --- Ragged all-to-all

@@ -29,7 +29,8 @@ _DIMENSIONS = {
 def do_at_once(module: Module) -> list[str]:
     """Make each collective of the module what it starts, in place, and return a name for each.
 
-    Raises ValueError for one that is not known here.
+    An all-to-all from one dimension to another is left for ``rewrites``. Raises ValueError for a
+    collective that is not known here.
     """
     names = []
     for computation in module.computations:
@@ -37,25 +38,29 @@ def do_at_once(module: Module) -> list[str]:
         started: set[int] = set()
         for instruction in computation.instructions:
             target = instruction.custom_call_target
-            attributes = {
-                attribute.key: attribute.value for attribute in instruction.frontend_attributes.map
-            }
-            if target.endswith(_START) and ATTRIBUTE in attributes:
-                _make_collective(instruction, json.loads(attributes[ATTRIBUTE]))
+            if target.endswith(_START) and (config := config_of(instruction)):
                 started.add(instruction.id)
-                names.append("asynchronous collective")
+                if config.get("concat_dimension") == config.get("split_dimension"):
+                    make_collective(instruction, config)
+                    names.append("asynchronous collective")
             elif target.endswith(_DONE) and set(instruction.operand_ids) <= started:
                 (same[instruction.id],) = instruction.operand_ids
         leave_out(computation, same)
     return names
 
 
-def _make_collective(instruction: Instruction, config: Mapping[str, Any]) -> None:
+def config_of(instruction: Instruction) -> Mapping[str, Any]:
+    """Return what JAX says of the collective that a custom call starts; empty for another one."""
+    attributes = {a.key: a.value for a in instruction.frontend_attributes.map}
+    config: Mapping[str, Any] = json.loads(attributes.get(ATTRIBUTE, "{}"))
+    return config
+
+
+def make_collective(instruction: Instruction, config: Mapping[str, Any]) -> None:
+    """Make a collective of the custom call that starts it, in place."""
     opcode = instruction.custom_call_target.removesuffix(_START)
     if opcode not in _DIMENSIONS:
         raise ValueError(f"an asynchronous {opcode} is not known here")
-    if config.get("concat_dimension") != config.get("split_dimension"):
-        raise ValueError("an asynchronous all-to-all from one dimension to another")
     reducers = list(instruction.called_computation_ids)
     make(instruction, opcode, list(instruction.operand_ids))
     instruction.called_computation_ids.extend(reducers)

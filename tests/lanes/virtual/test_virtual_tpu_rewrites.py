@@ -148,6 +148,7 @@ def test_an_allocated_buffer(tpu_events: EventLog, dtype: str) -> None:
 STARTED: dict[str, dict[str, Any]] = {
     "all-gather": {"all_gather_dimension": 0, "use_global_device_ids": True},
     "all-to-all": {"split_dimension": 0, "concat_dimension": 0, "split_count": 4},
+    "all-to-all into columns": {"split_dimension": 0, "concat_dimension": 1, "split_count": 4},
     "collective-permute": {"permutation": [[0, 1], [1, 2], [2, 3], [3, 0]]},
 }
 
@@ -161,18 +162,19 @@ def test_a_collective_that_a_call_starts(tpu_events: EventLog, name: str) -> Non
 
     groups = {} if "permutation" in STARTED[name] else {"replica_groups": [[0, 1, 2, 3]]}
     attributes = {"async_collective_config": json.dumps(STARTED[name] | groups | {"channel_id": 1})}
-    own = jax.extend.core.Primitive(f"started_{name}")
-    shape = (16, 2) if name == "all-gather" else (4, 2)
+    own = jax.extend.core.Primitive("started")
+    shape = {"all-gather": (16, 2), "all-to-all into columns": (1, 8)}.get(name, (4, 2))
+    target = name.split(maxsplit=1)[0]
     own.def_abstract_eval(lambda x: x.update(shape=shape))
 
     def lower(context: Any, operand: Any) -> Any:
         results = [mlir.aval_to_ir_type(context.avals_out[0])]
         more = {"mhlo.frontend_attributes": mlir.ir_attribute(attributes)}
         start = mlir.custom_call(
-            f"{name}-start", result_types=results, operands=[operand], extra_attributes=more
+            f"{target}-start", result_types=results, operands=[operand], extra_attributes=more
         )
         return mlir.custom_call(
-            f"{name}-done", result_types=results, operands=start.results
+            f"{target}-done", result_types=results, operands=start.results
         ).results
 
     mlir.register_lowering(own, lower)
@@ -182,6 +184,7 @@ def test_a_collective_that_a_call_starts(tpu_events: EventLog, name: str) -> Non
     meaning = {
         "all-gather": np.tile(x, (4, 1)),
         "all-to-all": x.reshape(4, 4, 2).swapaxes(0, 1).reshape(16, 2),
+        "all-to-all into columns": x.reshape(4, 4, 2).swapaxes(0, 1).reshape(4, 8),
         "collective-permute": np.roll(x, 4, 0),
     }
     np.testing.assert_array_equal(jax.jit(mapped)(x), meaning[name])
