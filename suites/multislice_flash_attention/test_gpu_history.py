@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from suites.shared.jax_releases import unreadable_before_0_4_30
+from harness.lanes.aot.case_compiler import CaseCompiler
+from suites.shared.jax_releases import jitted, unreadable_before_0_4_30
 
 pytestmark = unreadable_before_0_4_30
 on_one_gpu = pytest.mark.topologies("h100:1")
@@ -51,6 +53,42 @@ def test_sums_beside_rows_of_a_matrix(vectors: int) -> None:
 def test_loops_unrolled_in_full() -> None:
     """In every program, this one too, which has no loop."""
     compile_for((), fn=lambda n: n + 1)
+
+
+@pytest.mark.lanes("gpu-aot")
+@pytest.mark.topologies("h100:8")
+@pytest.mark.upstream("marin-community/marin#5394")
+def test_memory_of_a_layer_of_experts(xla_compiler: CaseCompiler) -> None:
+    """For its gradient a layer keeps at most one operand of each product, once for each expert.
+
+    The compiler makes a product of all tokens with every expert of ``ragged_dot``.
+    """
+    mesh = Mesh(np.array(xla_compiler.devices), ("x",))
+    whole, parts = PartitionSpec(), PartitionSpec("x")
+    tokens, experts, width = 8192, 16, 512
+
+    def array(*shape: int, spec: PartitionSpec, dtype: Any = jnp.bfloat16) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
+
+    def temporaries(layers: int) -> int:
+        def loss(weights: Any, x: Any, sizes: Any) -> Any:
+            for first, second in weights:
+                hidden = jax.nn.silu(lax.ragged_dot(x, first, sizes[0]))
+                x += lax.ragged_dot(hidden, second, sizes[0])
+            return jnp.square(x.astype(jnp.float32)).sum()
+
+        def gradients(*arguments: Any) -> Any:
+            return lax.psum(jax.grad(loss)(*arguments), "x")
+
+        weights = [[array(experts, width, width, spec=whole)] * 2] * layers
+        x = array(len(mesh.devices) * tokens, width, spec=parts)
+        sizes = array(len(mesh.devices), experts, spec=parts, dtype=jnp.int32)
+        step = jitted(gradients, mesh, (whole, parts, parts), whole)
+        return xla_compiler.jax(step, weights, x, sizes).memory.temporaries
+
+    kept = (temporaries(8) - temporaries(4)) / 4
+    operand = experts * tokens * width * 2
+    assert kept <= 2 * operand
 
 
 @executed
