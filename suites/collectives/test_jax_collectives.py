@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 from jax import lax
 from jax._src.lax import parallel
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from packaging.version import Version
 
 from harness.ir import parse
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.model.topology import Target, Topology
 from suites.collectives.checks import check_groups, check_reducer
+from suites.collectives.compiled import SHAPE as COMPILED
+from suites.collectives.compiled import check_exchange, must_send
 from suites.collectives.exported import export, read, versions
 from suites.shared.comparison import check_numbers
 from suites.shared.global_arrays import Spec, mesh_of, on_each_device, parts, spread
@@ -79,6 +82,29 @@ def test_on_one_device(name: str) -> None:
     program = on_each_device(over(name, ("x",)), mesh, Spec("x"))
     result = program(spread(inputs[0], mesh, Spec("x")))
     check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, ((0,),)))
+
+
+GROUPED = [name for name, of in COLLECTIVES.items() if of.kind != "collective_permute"]
+
+
+@pytest.mark.lanes("*-aot")
+@pytest.mark.topologies("2xv6e:2x2", "2xh100:4")
+@pytest.mark.parametrize("name", GROUPED)
+def test_compiles(
+    topology: Topology, xla_compiler: CaseCompiler, subtests: pytest.Subtests, name: str
+) -> None:
+    """Over slices or nodes, over the devices of each, and over all: what must be exchanged."""
+    mesh = Mesh(np.array(xla_compiler.devices).reshape(2, -1), ("x", "y"))
+    rows = NamedSharding(mesh, ROWS)
+    whole = jax.ShapeDtypeStruct(
+        (topology.total * COMPILED[0], COMPILED[1]), "float32", sharding=rows
+    )
+    for axes in AXES.values():
+        groups = groups_of(axes, topology.total)
+        program = xla_compiler.jax(on_each_device(over(name, axes), mesh, ROWS), whole).program
+        with subtests.test(axes=axes):
+            sent = must_send(COLLECTIVES[name].kind, groups, topology)
+            check_exchange(program, groups, topology, sent)
 
 
 @pytest.mark.skipif(

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.lanes.events import EventLog
 from harness.model.topology import Topology
 from harness.platforms import PLATFORMS, platform_here
@@ -133,6 +134,28 @@ def test_attention(
     again = tpu_events.read().after(events)
     assert not again.of("client"), "a client in the second step"
     assert not again.of("compile"), "a program, and so communicators, in the second step"
+
+
+@KERNELS
+@pytest.mark.lanes("*-aot")
+@pytest.mark.topologies("2xv6e:2x2", "2xh100:4")
+def test_compiles(
+    topology: Topology, xla_compiler: CaseCompiler, kernel: Callable[..., Any]
+) -> None:
+    """One kernel of the vendor's compiler, which exchanges nothing; XLA's own has none."""
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    attention, spec = Attention(), ("slice", "device")
+    devices = np.array(xla_compiler.devices).reshape(topology.slices, 2, -1)
+    mesh = Mesh(devices, (*spec, "copies"))
+    x = jax.ShapeDtypeStruct(
+        attention.arrays()[0].shape, "float32", sharding=NamedSharding(mesh, PartitionSpec(*spec))
+    )
+    fn = over_slices(mesh, kernel(attention), (spec,) * 3, spec)
+    program = xla_compiler.jax(fn, x, x, x).program
+    assert (program.collectives, program.transfers) == ((), ())
+    assert program.kernels == (kernel not in (plain, cudnn))
+    assert any("cudnn$fmha" in name for name in program.operations) == (kernel is cudnn)
 
 
 @KERNELS

@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh
 
+from harness.lanes.aot.case_compiler import CaseCompiler
+from harness.lanes.aot.optimized import Optimized
 from harness.model.topology import Topology
 from suites.shared.jax_releases import unreadable_before_0_4_30
 from suites.spmd_specs.jax_layouts import (
@@ -59,6 +62,49 @@ def test_placed(topology: Topology, subtests: pytest.Subtests, rank: int) -> Non
             check(jax.device_put(value, to), value, mesh, entries)
             made = jax.make_array_from_callback(value.shape, to, value.__getitem__)
             check(made, value, mesh, entries)
+
+
+ROWS, WIDTH = 1024, 256  # large against the sums of a gradient's rows
+
+
+@pytest.mark.lanes("*-aot")
+@pytest.mark.topologies("2xv6e:2x2", "2xh100:4")
+def test_compiles(
+    topology: Topology, xla_compiler: CaseCompiler, subtests: pytest.Subtests
+) -> None:
+    """Megatron's pair of layers: over which devices its sums go, and what crosses.
+
+    Rows are divided over one axis and weights over the other. Where that is inside of slices or
+    nodes, activations stay there, and of the gradients each device sends its shard once.
+    """
+    devices = np.array(xla_compiler.devices).reshape(topology.slices, -1)
+    shards = 2 * 4 * WIDTH * WIDTH // topology.devices
+
+    def compiled(fn: Callable[..., Any], rows: str, weights: str) -> Optimized:
+        mesh = Mesh(devices, ("x", "y"))
+        entries = ((None, weights), (weights, None), (rows, None))
+        shapes = ((WIDTH, WIDTH), (WIDTH, WIDTH), (ROWS, WIDTH))
+        arguments = [
+            jax.ShapeDtypeStruct(shape, "float32", sharding=sharding(mesh, entry))
+            for shape, entry in zip(shapes, entries, strict=True)
+        ]
+        divided = [sharding(mesh, entry) for entry in entries]
+        results = tuple(divided[:2]) if fn is gradients else divided[2]
+        return xla_compiler.jax(jax.jit(fn, out_shardings=results), *arguments).program
+
+    def forward(first: jax.Array, second: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.nn.relu(x @ first) @ second
+
+    gradients = jax.grad(lambda *arrays: (forward(*arrays) ** 2).mean(), (0, 1))
+    with subtests.test("activations inside"):
+        inside = compiled(forward, "x", "y")
+        assert (inside.bytes_across, len(inside.collectives)) == (0, 1)
+    with subtests.test("activations between slices"):
+        across = compiled(forward, "y", "x").bytes_across
+        assert across >= 4 * ROWS // topology.devices * WIDTH // topology.slices
+    with subtests.test("gradients"):
+        crossing = compiled(gradients, "x", "y")
+        assert shards <= crossing.bytes_across <= 1.05 * shards, crossing.transfers
 
 
 empty = pytest.mark.parametrize("shape", [(0,), (0, 16), (8, 0)], ids=str)

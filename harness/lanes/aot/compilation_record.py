@@ -27,7 +27,8 @@ Summary = dict[str, Any]
 TEXTS = ("inside", "across", "operations", "options", "changed")
 SUMS = ("kernels", "bytes_inside", "bytes_across", "flops")
 MEMORY = ("arguments", "outputs", "temporaries", "code")
-ON_CHIP = ("vmem", "smem", "registers", "shared", "local")
+GPU_KERNELS = ("registers", "shared", "local")
+ON_CHIP = ("vmem", "smem", *GPU_KERNELS)
 SPILLS = ("vector_spills", "scalar_spills")
 NUMBERS = (*SUMS, "communicators", *MEMORY, *ON_CHIP, *SPILLS)
 
@@ -69,7 +70,7 @@ def _use(kernels: Mapping[str, KernelUse]) -> Summary:
     uses = [asdict(use) for use in kernels.values()]
     largest = {
         name: max(use[name] for use in uses)
-        for name in ("registers", "shared", "local")
+        for name in GPU_KERNELS
         if uses and all(use[name] is not None for use in uses)
     }
     return {**largest, "uses": {name: asdict(use) for name, use in kernels.items()}} if uses else {}
