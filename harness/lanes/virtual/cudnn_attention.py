@@ -34,6 +34,10 @@ def compute_by_reference(cudnn: Any) -> None:
         check(**{name: value for name, value in stated.items() if name in checked})
         if without := _not_computed(given, cudnn.MaskType.ALIBI):
             raise NotImplementedError(in_own_words(_REFUSAL.format(without)))
+        axis = 2 if given["layout"] == cudnn.AttentionLayout.BNTH.value else 1
+        for name in ("key", "value"):
+            if _is_given(table := given.get(f"page_table_{name[0]}")):
+                given[name] = _unpaged(given[name], table, axis)
         events.note("rewrite", rewrite="attention of cuDNN")
         return _differentiable(partial(_reference, given, cudnn))(
             *(given[name] for name in _ARRAYS)
@@ -52,10 +56,17 @@ def _not_computed(given: dict[str, Any], alibi: Any) -> str:
         "dropout": given["dropout_rate"] > 0,
         "ALiBi": given["mask_type"] == alibi,
         "packed sequences": _is_given(given.get("q_offsets")),
-        "pages": _is_given(given.get("page_table_k")),
         "a function of the scores": given.get("score_mod") is not None,
     }
     return next((name for name, is_asked in lacks.items() if is_asked), "")
+
+
+def _unpaged(pages: Any, table: Any, axis: int) -> Any:
+    """Return the rows of each sequence along an axis, of which a table numbers the pages."""
+    import jax
+
+    rows = jax.numpy.moveaxis(pages[table[:, 0, :, 0]], 1, axis)
+    return rows.reshape(*rows.shape[:axis], -1, *rows.shape[axis + 2 :])
 
 
 def _is_given(array: Any) -> bool:

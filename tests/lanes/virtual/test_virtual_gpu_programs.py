@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,11 @@ def test_random_numbers_are_those_of_a_cpu(tpu_events: EventLog, *, kernel: bool
     assert replaced(tpu_events) == ({"threefry2x32 as on a CPU"} if kernel else set())
 
 
+def softmax(scores: Any) -> Any:
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"is_causal": True}, {"local_window_size": (2, 0)}], ids=str
 )
@@ -111,8 +117,7 @@ def test_attention_of_cudnn_is_computed_and_counted(
     left, _ = options.get("local_window_size", (8, 0))
     if options["is_causal"]:
         scores = np.where((before >= 0) & (before <= left), scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
+    weights = softmax(scores)
     want = np.einsum("bnts,bsnh->btnh", weights, v.astype(float))
     np.testing.assert_allclose(jax.jit(attend)(q, k, v), want, atol=4e-3)
     # Of the sum of the results, the gradient by a value is the sum of its weights.
@@ -120,6 +125,31 @@ def test_attention_of_cudnn_is_computed_and_counted(
     by_value = np.broadcast_to(weights.sum(2).transpose(0, 2, 1)[..., None], v.shape)
     np.testing.assert_allclose(gradient, by_value, atol=2e-2)
     assert replaced(tpu_events) == {"attention of cuDNN"}
+
+
+@pytest.mark.parametrize("layout", ["BTNH", "BNTH"])
+def test_attention_of_cudnn_over_pages(layout: str) -> None:
+    import jax
+    from jax._src.cudnn.fused_attention_stablehlo import paged_attention
+
+    def laid_out(array: Any) -> Any:
+        return array if layout == "BTNH" else array.transpose(0, 2, 1, 3)
+
+    q, *_ = arrays = np.random.default_rng(0).normal(size=(3, 4, 4, 2, 8)).astype(np.float16)
+    tables = np.array([[[2, 0], [1, 3]], [[3, 3], [0, 1]]], np.int32)
+    lengths = {"q_seqlen": np.full(2, 4, np.int32), "kv_seqlen": np.full(2, 8, np.int32)}
+    k, v = (
+        array[table].reshape(2, 8, 2, 8) for array, table in zip(arrays[1:], tables, strict=True)
+    )
+    paged = {
+        f"page_table_{n}": table[:, None, :, None] for n, table in zip("kv", tables, strict=True)
+    }
+    attended = jax.jit(partial(paged_attention, qkv_layout=layout))(
+        *map(laid_out, (q[:2], *arrays[1:])), **lengths, **paged
+    )
+    weights = softmax(np.einsum("btnh,bsnh->bnts", q[:2].astype(float), k.astype(float)))
+    want = np.einsum("bnts,bsnh->btnh", weights, v.astype(float))
+    np.testing.assert_allclose(laid_out(attended), want, atol=4e-3)
 
 
 def test_attention_that_only_cudnn_has_is_refused() -> None:
