@@ -7,7 +7,6 @@ function becomes a ``jax.shard_map`` with the shardings that its author has chos
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ _COMPILE = "backend_compile_and_load"
 _FAILED = "custom_partitioner: "  # begins what jaxlib says of an error of such a function
 _OWN_CHANNELS = 1 << 15  # of at most twice as many; JAX counts its own from 1
 _CALL, _INSPECTION = "CustomSPMDPartitioning", "InspectSharding"
-_MESH = re.compile(r"^ *sdy\.mesh @(\w+) = (<.*>).*\n", re.MULTILINE)
 _UNNAMED = (
     "custom_partitioning without names of a mesh's axes can't be called here: expected"
     " jax.sharding.NamedSharding from its partition, and no decode_shardings=False"
@@ -220,10 +218,7 @@ def _lowered(division: _Division) -> tuple[str, Sequence[Any]]:
     )
     arrays = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in division.arrays]
     lowered = jax.jit(mapped, keep_unused=True).lower(*arrays)
-    text = lowered.as_text()
-    for name, mesh in _MESH.findall(text):  # one of that name may be in the other module
-        text = text.replace(f"<@{name}, ", f"<mesh{mesh}, ")
-    return _MESH.sub("", text), lowered._lowering.compile_args["host_callbacks"]
+    return lowered.as_text(), lowered._lowering.compile_args["host_callbacks"]
 
 
 def _specs(shardings: Any) -> tuple[Any, ...]:
