@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -76,16 +77,23 @@ def _is_given(array: Any) -> bool:
 def _differentiable(function: Callable[..., Any]) -> Any:
     """Return a function that is also differentiated with JAX's usual options.
 
-    Those of the user's are for their own programs.
+    Those of the user's are for their own programs. Operations have the names of cuDNN's calls, by
+    which tests see that it was chosen.
     """
     import jax
 
+    @contextmanager
+    def usual_options(call: str) -> Iterator[None]:
+        promotion = jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard")
+        with promotion[0], promotion[1], jax.named_scope(call):
+            yield
+
     def usual(*arrays: Any) -> Any:
-        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        with usual_options("__cudnn$fmhaSoftmax"):
             return function(*arrays)
 
     def backward(arrays: Any, gradient: Any) -> Any:
-        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        with usual_options("__cudnn$fmhaSoftmaxBackward"):
             return jax.vjp(function, *arrays)[1](gradient)
 
     differentiable = jax.custom_vjp(usual)

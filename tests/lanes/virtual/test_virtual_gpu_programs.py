@@ -120,6 +120,7 @@ def test_attention_of_cudnn_is_computed_and_counted(
     weights = softmax(scores)
     want = np.einsum("bnts,bsnh->btnh", weights, v.astype(float))
     np.testing.assert_allclose(jax.jit(attend)(q, k, v), want, atol=4e-3)
+    assert "__cudnn$fmhaSoftmax" in jax.jit(attend).lower(q, k, v).as_text(debug_info=True)
     # Of the sum of the results, the gradient by a value is the sum of its weights.
     gradient = jax.jit(jax.grad(lambda v: attend(q, k, v).astype(jnp.float32).sum()))(v)
     by_value = np.broadcast_to(weights.sum(2).transpose(0, 2, 1)[..., None], v.shape)
