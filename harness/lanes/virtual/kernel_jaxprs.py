@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -48,7 +49,7 @@ def with_same(jaxpr: Any, same: Mapping[Any, Any]) -> Any:
 # --- What JAX's TPU interpreter lacks
 
 
-def known(jaxpr: Any, axes: Sequence[Any] = ()) -> Any:
+def known(jaxpr: Any, axes: Mapping[Any, int]) -> Any:
     """Return a jaxpr with the same meaning, of operations that JAX's TPU interpreter knows.
 
     What follows a ``jax.empty_ref`` becomes the scope of its memory. A copy that selects one of
@@ -57,12 +58,12 @@ def known(jaxpr: Any, axes: Sequence[Any] = ()) -> Any:
 
     Args:
         jaxpr: of a kernel.
-        axes: of the subcores that run it, one after the other, as a grid.
+        axes: of the subcores that run it, one after the other, as a grid, and their sizes.
     """
     if not any(_is_unknown(equation, axes) for equation in equations(jaxpr)):
         return jaxpr
     info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    body = [_known_equation(e, info, axes) for e in jaxpr.eqns if not _is_hint(e)]
+    body = [_known_equation(e, info, axes) for e in jaxpr.eqns if not _is_hint(e, axes)]
     results = jaxpr.outvars
     for n, allocation in reversed(list(enumerate(body))):
         if allocation.primitive.name == _ALLOCATION:
@@ -72,13 +73,15 @@ def known(jaxpr: Any, axes: Sequence[Any] = ()) -> Any:
 
 
 _ALLOCATION = "empty_ref"  # since JAX 0.10
+_READ = "semaphore_read"
 _COPIES = {"dma_start", "dma_wait"}
+BARRIER = "barrier"  # of the subcores of a core
 
 
-def _is_unknown(equation: Any, axes: Sequence[Any]) -> bool:
+def _is_unknown(equation: Any, axes: Mapping[Any, int]) -> bool:
     return (
-        equation.primitive.name == _ALLOCATION
-        or _is_hint(equation)
+        equation.primitive.name in {_ALLOCATION, _READ}
+        or _is_hint(equation, axes)
         or _is_place(equation, axes)
         or equation.primitive in kernel_primitives.on_references()
         or bool(_selections(equation))
@@ -86,17 +89,21 @@ def _is_unknown(equation: Any, axes: Sequence[Any]) -> bool:
     )
 
 
-def _is_hint(equation: Any) -> bool:
-    """Return whether an equation only tells a TPU's compiler that memory is used (``touch``)."""
-    return equation.primitive.name == "add_dependency" and not equation.outvars
+def _is_hint(equation: Any, axes: Mapping[Any, int]) -> bool:
+    """Return whether an equation does nothing: ``touch``, or a barrier of a single subcore."""
+    is_alone = math.prod(axes.values()) == 1
+    return not equation.outvars and (
+        equation.primitive.name == "add_dependency"
+        or (equation.primitive.name == BARRIER and is_alone)
+    )
 
 
-def _is_place(equation: Any, axes: Sequence[Any]) -> bool:
+def _is_place(equation: Any, axes: Mapping[Any, int]) -> bool:
     """Return whether an equation asks which of the subcores it runs on."""
     return equation.primitive.name == "axis_index" and equation.params["axis_name"] in axes
 
 
-def _known(value: Any, axes: Sequence[Any]) -> Any:
+def _known(value: Any, axes: Mapping[Any, int]) -> Any:
     """Return a parameter of an equation whose jaxprs, if it has any, are ``known``."""
     if isinstance(value, tuple | list) and any(hasattr(each, "eqns") for each in value):
         return type(value)(_known(each, axes) for each in value)
@@ -108,12 +115,16 @@ def _known(value: Any, axes: Sequence[Any]) -> Any:
     return value.replace(jaxpr=known(value.jaxpr, axes)) if is_closed else known(value, axes)
 
 
-def _known_equation(equation: Any, info: Any, axes: Sequence[Any]) -> Any:
+def _known_equation(equation: Any, info: Any, axes: Mapping[Any, int]) -> Any:
     from jax._src.pallas import primitives
+    from jax._src.state import primitives as state_primitives
 
     if _is_place(equation, axes):
         number = {"axis": list(axes).index(equation.params["axis_name"])}
         return equation.replace(primitive=primitives.program_id_p, params=number)
+    if equation.primitive.name == _READ:  # a load, for which the plugin answers with the count
+        _, transforms = equation.params["args_tree"].children()
+        return equation.replace(primitive=state_primitives.get_p, params={"tree": transforms})
     if _has_rows(equation):
         return _called(equation, partial(kernel_primitives.copy_rows, equation.primitive), axes)
     if meaning := kernel_primitives.on_references().get(equation.primitive):
@@ -121,7 +132,7 @@ def _known_equation(equation: Any, info: Any, axes: Sequence[Any]) -> Any:
     return _selected(equation.replace(params=_known(equation.params, axes)), info)
 
 
-def _called(equation: Any, meaning: Callable[..., Any], axes: Sequence[Any]) -> Any:
+def _called(equation: Any, meaning: Callable[..., Any], axes: Mapping[Any, int]) -> Any:
     """Return the equation that calls a function of an equation's operands in its place."""
     import numpy as np
     from jax._src import api_util, core

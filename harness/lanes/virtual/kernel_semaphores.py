@@ -163,13 +163,13 @@ class Counts:
 
         for source in self._passed.sources:
             numbers = self._numbers[self._passed.allocated + source]
-            counts = [_counts(memory.sem[int(number)]) for number in numbers.flat]
+            counts = [counts_of(memory.sem[int(number)]) for number in numbers.flat]
             values = np.array([each[core] for each in counts], np.int32)
             self.results.append(values.reshape(numbers.shape))
             for each in counts:
                 each[core] = 0
 
 
-def _counts(semaphore: Any) -> Any:
+def counts_of(semaphore: Any) -> Any:
     """Return how often the semaphore has been signalled on each core, an array that can be set."""
     return semaphore.counts if hasattr(semaphore, "counts") else semaphore.count_by_core

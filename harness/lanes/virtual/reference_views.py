@@ -13,6 +13,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from harness.lanes.virtual.kernel_semaphores import counts_of
+
 _LOADS, _STORES = "get", "swap"  # JAX's functions by which a kernel loads and stores
 
 
@@ -30,6 +32,8 @@ def called(function: Any, *flat: Any) -> Any:
     arguments, _ = jax.tree.unflatten(function.in_tree, flat)
     at = _parameters(python).index("transforms")
     before, transforms, operands = arguments[:at], arguments[at], arguments[at + 1 :]
+    if "semaphore" in _names(python)["TPU_MEMORY_SPACE_NAMES"][int(before[-2])]:
+        return [*before[:-4], _count(_names(python), before[-4:], transforms)]
     first = first_view(transforms)
     masked = name_of(python) == _STORES and operands[1] is not None
     if first == len(transforms) and not masked:
@@ -56,12 +60,32 @@ def name_of(function: Any) -> str:
 
 def _other(function: Any, name: str) -> Callable[..., Any]:
     """JAX's function of that name, with the keywords that ``function`` is called with."""
-    inner, keywords = function, {}
-    if isinstance(function, functools.partial):
-        inner, keywords = function.func, function.keywords
-    module = inspect.unwrap(inner).__globals__
-    other: Callable[..., Any] = functools.partial(module[name], **keywords)
+    keywords = function.keywords if isinstance(function, functools.partial) else {}
+    other: Callable[..., Any] = functools.partial(_names(function)[name], **keywords)
     return other
+
+
+def _names(function: Any) -> dict[str, Any]:
+    """Return the names in JAX's module that has a function."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    names: dict[str, Any] = inspect.unwrap(inner).__globals__
+    return names
+
+
+def _count(module: dict[str, Any], place: Sequence[Any], transforms: Sequence[Any]) -> Any:
+    """Return how often a semaphore has been signalled.
+
+    Args:
+        module: the names in JAX's.
+        place: its device, its core, a memory space, and the numbers of an array of semaphores.
+        transforms: which of the array.
+    """
+    import numpy as np
+
+    device, core, _, numbers = place
+    memory = module["_get_shared_memory"]()
+    counts = counts_of(memory.sem[int(look(np.asarray(numbers), transforms))])
+    return np.int32(counts[int(device) * memory.num_cores_per_device + int(core)])
 
 
 def _several(results: Any) -> Sequence[Any]:

@@ -19,7 +19,7 @@ from functools import cache, partial
 from typing import Any
 
 from harness.lanes.virtual import copied_views, host_callbacks, reference_views
-from harness.lanes.virtual.kernel_jaxprs import equations
+from harness.lanes.virtual.kernel_jaxprs import BARRIER, equations
 from harness.lanes.virtual.kernel_semaphores import Counts, Passed
 
 Axes = Sequence[tuple[Any, int]]  # of a mesh: names and sizes
@@ -64,8 +64,8 @@ def mesh_of(context: Any) -> Any:
     return getattr(context.module_context.axis_context, "mesh", None)
 
 
-def subcores(meshes: Sequence[Any]) -> Sequence[Any]:
-    """Return the axes of a kernel's mesh that the interpreter takes for a grid's.
+def subcores(meshes: Sequence[Any]) -> Axes:
+    """Return the axes of a kernel's mesh that the interpreter takes for a grid's, and their sizes.
 
     It knows which core it is on only of a mesh of TensorCores.
     """
@@ -75,7 +75,7 @@ def subcores(meshes: Sequence[Any]) -> Sequence[Any]:
         axis
         for mesh in meshes
         if not isinstance(mesh, getattr(core, "TensorCoreMesh", ()))
-        for axis in mesh.shape
+        for axis in mesh.shape.items()
     ]
 
 
@@ -93,6 +93,18 @@ def check(jaxpr: Any) -> None:
             raise NotImplementedError(
                 "JAX's TPU interpret mode has no random numbers: give the kernel bits or keys of"
                 " jax.random as an operand"
+            )
+        if equation.primitive.name == BARRIER:
+            raise NotImplementedError(
+                "subcores that wait for each other: give the kernel a mesh of one subcore, or ask"
+                " lane tpu-aot whether it compiles"
+            )
+        if equation.primitive.name == "emit_pipeline" and not hasattr(
+            _interpreter(), "mosaic_pipeline"
+        ):
+            raise NotImplementedError(
+                "a pipeline as one operation, which JAX interprets from 0.11.2 on: set"
+                " jax_use_emit_pipeline_primitive to False"
             )
         if equation.primitive.name == "dma_start":
             if equation.params.get("add"):

@@ -900,6 +900,33 @@ def test_each_subcore_knows_which_it_is() -> None:
     np.testing.assert_array_equal(jax.jit(kernel)(x), x[::-1])
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_barrier_of_subcores(count: int) -> None:
+    """They run one after another, so that only one alone can pass it."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 can't interpret kernels of SparseCores")
+    from jax.experimental.pallas import tpu_sc
+
+    def body(x: Any, out: Any) -> None:
+        tpu_sc.subcore_barrier()
+        tpu.sync_copy(x, out)
+
+    mesh = tpu_sc.VectorSubcoreMesh(
+        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=count
+    )
+    x = np.arange(8, dtype=np.int32)
+    kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=mesh)
+    if count == 1:
+        np.testing.assert_array_equal(jax.jit(kernel)(x), x)
+        return
+    with pytest.raises(Exception, match=r"virtual TPU: .*a mesh of one subcore"):
+        jax.jit(kernel)(x)
+
+
 def test_a_copy_that_adds_is_refused() -> None:
     """JAX's interpreter would overwrite what is there."""
     import inspect
@@ -1009,3 +1036,54 @@ def test_rounding_up_or_down_by_random_bits() -> None:
     result = np.asarray(jax.jit(f)(x, bits)).astype(np.float32)
     assert set(result.flat) == {1, 1 + 2**-7}
     assert 0.2 < np.mean(result > 1) < 0.3
+
+
+def test_a_kernel_reads_its_semaphores() -> None:
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    def body(out: Any, semaphores: Any) -> None:
+        for n in range(4):
+            pallas.semaphore_signal(semaphores.at[n], n + 1)
+        pallas.semaphore_wait(semaphores.at[2], 1)
+        for n in range(4):
+            out[n] = pallas.semaphore_read(semaphores.at[n])
+        for n, left in enumerate([1, 2, 2, 4]):
+            pallas.semaphore_wait(semaphores.at[n], left)
+
+    f = pallas.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct((4,), np.int32),
+        out_specs=pallas.BlockSpec(memory_space=tpu.SMEM),
+        scratch_shapes=[tpu.SemaphoreType.REGULAR((4,))],
+    )
+    np.testing.assert_array_equal(jax.jit(f)(), [1, 2, 2, 4])
+
+
+def test_a_pipeline_as_one_operation() -> None:
+    """JAX's interpreter knows it from 0.11.2 on; a flag says how JAX traces it."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax.config, "jax_use_emit_pipeline_primitive"):
+        pytest.skip("JAX before 0.10.2 has no such operation")
+
+    def body(x: Any, out: Any) -> None:
+        def rows(x: Any, out: Any) -> None:
+            out[...] = x[...] * 2
+
+        block = pallas.BlockSpec((4, 128), lambda n: (n, 0))
+        tpu.emit_pipeline(rows, grid=(2,), in_specs=[block], out_specs=[block])(x, out)
+
+    anywhere = pallas.BlockSpec(memory_space=pallas.ANY)
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    f = pallas.pallas_call(body, out_shape=out, in_specs=[anywhere], out_specs=anywhere)
+    np.testing.assert_array_equal(jax.jit(f)(X), 2 * X)
+    with jax._src.config.use_emit_pipeline_primitive(True):
+        if jax.__version_info__ >= (0, 11, 2):
+            np.testing.assert_array_equal(jax.jit(f)(X), 2 * X)
+            return
+        with pytest.raises(Exception, match=r"virtual TPU: .*jax_use_emit_pipeline_primitive"):
+            jax.jit(f)(X)
