@@ -97,8 +97,8 @@ class LoweredKernel:
     def _interpreted(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001
         mode, parameters = self._tpu_interpret_mode(), self.parameters
         if mode is not None:
-            axes = dict(tpu_interpret.subcores(parameters.get("meshes", ())))
-            parameters = with_jaxprs(parameters, [known(j, axes) for j in jaxprs_of(parameters)])
+            places = dict(tpu_interpret.subcores(parameters.get("meshes", ())))
+            parameters = with_jaxprs(parameters, [known(j, places) for j in jaxprs_of(parameters)])
         kernel_primitives.lower_for_a_cpu()
         jaxprs = jaxprs_of(parameters)
         cores = dict(i for mesh in self.parameters.get("meshes", ()) for i in mesh.shape.items())
