@@ -24,6 +24,7 @@ name, options = sys.argv[1], json.loads(sys.argv[2])
 found = topologies.get_topology_desc(name, "tpu", **options)
 print(json.dumps([
     {
+        "names": [str(device), repr(device)],
         "coords": list(device.coords),
         "core_on_chip": device.core_on_chip,
         "num_cores": device.num_cores,
@@ -58,6 +59,7 @@ def virtual_tpu_says() -> list[dict[str, Any]]:
 
     return [
         {
+            "names": [str(device), repr(device)],
             "coords": list(device.coords),
             "core_on_chip": device.core_on_chip,
             "num_cores": device.num_cores,
@@ -83,6 +85,9 @@ def test_devices_are_those_of_libtpu(topology: Topology) -> None:
         # The runtime puts "PJRT C API" in front; a virtual TPU says that it is one.
         build = device.pop("version").split(" cl/")[0]
         assert f"\n{other.pop('version')}\n" == f"\nPJRT C API\n{build} virtual TPU\n"
+        # A description has a process for each host, and wraps the names of several slices.
+        names, others = device.pop("names"), other.pop("names")
+        assert names == others or topology.slices > 1 or topology.chips > 4
         assert device == other
 
 
