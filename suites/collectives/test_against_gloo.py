@@ -18,7 +18,7 @@ from suites.shared.comparison import check_numbers
 from suites.shared.tensors import to_numpy, to_torch
 from suites.shared.values import REDUCERS, columns, executable, ranks_of
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#8854")]
 
 Collective = Callable[[torch.Tensor], torch.Tensor]
 

@@ -22,7 +22,7 @@ from suites.shared.groups import LAYOUTS, Groups, layout, lists
 from suites.shared.tensors import to_numpy, to_torch
 from suites.shared.values import REDUCERS, REDUCTIONS, SHAPES, columns, executable, ranks_of
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#8854")]
 
 FRACTIONS = (0.5, -1.5, 2.75)
 

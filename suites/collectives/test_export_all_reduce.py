@@ -17,7 +17,7 @@ from suites.shared.comparison import check_numbers
 from suites.shared.groups import layout
 from suites.shared.values import REDUCERS, REDUCTIONS, SHAPES, columns, executable, ranks_of, values
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8854")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#8854")]
 
 functional = torch.ops._c10d_functional
 Spell = Callable[[str, str], Callable[[torch.Tensor], Any]]

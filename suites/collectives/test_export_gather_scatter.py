@@ -18,7 +18,7 @@ from suites.shared.comparison import check_numbers
 from suites.shared.groups import layout
 from suites.shared.values import columns, ranks_of
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#3412")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#3412")]
 
 functional = torch.ops._c10d_functional
 Spell = Callable[[torch.Tensor, str, int], torch.Tensor]

@@ -17,7 +17,7 @@ from suites.shared.comparison import check_numbers
 from suites.shared.groups import EVEN_LAYOUTS, layout, lists
 from suites.shared.values import DTYPES, REDUCERS, REDUCTIONS, columns, executable, ranks_of
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#3412")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#3412")]
 
 functional = torch.ops._c10d_functional
 grouped = pytest.mark.parametrize("name", EVEN_LAYOUTS)

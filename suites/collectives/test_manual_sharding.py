@@ -18,7 +18,7 @@ from suites.shared.groups import EVEN_LAYOUTS, layout, lists, slice_groups
 from suites.shared.tensors import to_numpy, to_torch
 from suites.shared.values import ARITHMETIC, ranks_of
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#9089")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#9089")]
 
 _ROWS = ("ranks", None)
 

@@ -16,7 +16,7 @@ from suites.shared.comparison import check_numbers
 from suites.shared.values import columns, ranks_of
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.topologies(4),
     pytest.mark.upstream("pytorch/xla#8969", "openxla/xla#8724"),
 ]

@@ -18,7 +18,7 @@ from suites.shared.groups import EVEN_LAYOUTS, layout, lists
 from suites.shared.tensors import to_numpy, to_torch
 from suites.shared.values import DTYPES, columns, ranks_of
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8815")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#8815")]
 
 functional = torch.ops._c10d_functional
 

@@ -16,7 +16,7 @@ from suites.dtensor.models import seeded_batch, seeded_model
 from suites.dtensor.shards import assert_functionalization, assert_held, assert_value
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.upstream("pytorch/xla#8534"),
     quiet_upstream,
 ]

@@ -28,7 +28,7 @@ from suites.dtensor.layouts import (
 from suites.dtensor.shards import assert_held, host
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.upstream("pytorch/xla#8534"),
     quiet_upstream,
 ]

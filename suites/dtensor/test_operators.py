@@ -19,7 +19,7 @@ from suites.dtensor.layouts import FUNCTIONALIZATION, S0, S1, R, quiet_upstream,
 from suites.dtensor.shards import assert_close_to_held, assert_functionalization, assert_value
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.upstream("pytorch/xla#9472"),
     quiet_upstream,
 ]

@@ -29,7 +29,7 @@ from suites.dtensor.layouts import (
 from suites.dtensor.shards import assert_held, host
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.upstream("pytorch/xla#8534", "pytorch/xla#9418"),
     quiet_upstream,
 ]

@@ -18,7 +18,7 @@ from suites.dtensor.layouts import S0, S1, P, R, case_id, counting, quiet_upstre
 from suites.dtensor.shards import assert_held
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.upstream("pytorch/xla#8534"),
     quiet_upstream,
 ]

@@ -26,7 +26,7 @@ from suites.dtensor.models import (
 from suites.dtensor.shards import assert_close_to_held, assert_functionalization, assert_value
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.upstream("pytorch/xla#8534", "pytorch/xla#9472"),
     quiet_upstream,
 ]

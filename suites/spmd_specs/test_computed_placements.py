@@ -24,7 +24,7 @@ from suites.spmd_specs.meshes import (
 )
 from suites.spmd_specs.twins import fsdp_layout
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#5264")]
 
 
 @pytest.mark.topologies(4, 8)

@@ -20,7 +20,7 @@ from suites.spmd_specs.models import Net
 from suites.spmd_specs.twins import ADAM, AXES, Twins, fsdp_layout, models
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.upstream("pytorch/xla#8522", "pytorch/xla#7215"),
     pytest.mark.filterwarnings(
         "ignore:Full backward hook is firing",  # FSDPv2's own hook, on inputs without gradients

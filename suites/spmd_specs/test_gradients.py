@@ -11,7 +11,7 @@ from harness.session.fixtures import StartRuntime
 from suites.shared.execution import settle
 from suites.spmd_specs.meshes import grid, marked, numbered, xla_mesh
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#5264")]
 
 
 @pytest.mark.topologies(4, 8)

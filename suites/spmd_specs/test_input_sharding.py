@@ -10,7 +10,7 @@ from harness.oracles.sharding import Layout, Shape, Spec, check_placement
 from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.meshes import numbered, shuffled, xla_mesh
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8606")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#8606")]
 
 
 INPUT_SPECS: dict[str, tuple[Shape, Spec]] = {

@@ -16,14 +16,18 @@ from suites.shared.execution import settle
 from suites.spmd_specs.meshes import marked, numbered, shuffled, xla_mesh
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.upstream("pytorch/xla#8973", "pytorch/xla#9735"),
     pytest.mark.filterwarnings("ignore:Replicating tensors already initialized"),
 ]
 
 # What the runtime says of the lane's devices: their type, and their kind. A TPU's kind is what
-# libtpu says of a v6e.
-DEVICES = {"cpu": ("CPU", "cpu"), "virtual-tpu": ("TPU", "TPU v6 lite")}
+# libtpu says of a v6e, a GPU's what its driver says of an H100.
+DEVICES = {
+    "cpu": ("CPU", "cpu"),
+    "virtual-tpu": ("TPU", "TPU v6 lite"),
+    "virtual-gpu": ("CUDA", "NVIDIA H100 80GB HBM3"),
+}
 
 
 def _device_kind() -> str:

@@ -13,7 +13,7 @@ from harness.oracles.sharding import Layout, Shape, Spec, as_numpy, expected_til
 from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.meshes import grid, numbered, shuffled, xla_mesh
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5279")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#5279")]
 
 
 def _groups(devices: int) -> dict[str, list[list[int]]]:

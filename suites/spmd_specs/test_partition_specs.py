@@ -24,7 +24,7 @@ from suites.spmd_specs.meshes import (
 )
 from suites.spmd_specs.shapes import all_mesh_shapes
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#5264")]
 
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32]

@@ -32,7 +32,7 @@ from suites.spmd_specs.twins import (
 )
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.upstream("pytorch/xla#8522"),
     pytest.mark.filterwarnings(
         "ignore:Full backward hook is firing",  # FSDPv2's own hook, on inputs without gradients

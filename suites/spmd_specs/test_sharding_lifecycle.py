@@ -12,7 +12,7 @@ from harness.session.fixtures import StartRuntime
 from suites.shared.execution import settle
 from suites.spmd_specs.meshes import grid, marked, numbered, sharding_of, xla_mesh
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#5264")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#5264")]
 
 
 @pytest.mark.topologies(1, 4)

@@ -12,7 +12,7 @@ from harness.session.fixtures import StartRuntime
 from suites.shared.execution import settle
 from suites.spmd_specs.meshes import marked, numbered, shuffled, xla_mesh
 
-pytestmark = [pytest.mark.lanes("cpu", "virtual-tpu"), pytest.mark.upstream("pytorch/xla#8662")]
+pytestmark = [pytest.mark.lanes("cpu", "virtual-*"), pytest.mark.upstream("pytorch/xla#8662")]
 
 
 def _view_cases() -> dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Spec]]:

@@ -18,7 +18,7 @@ from harness.session.fixtures import StartRuntime
 from suites.spmd_specs.meshes import check_marked, numbered
 
 pytestmark = [
-    pytest.mark.lanes("cpu", "virtual-tpu"),
+    pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.topologies(4),
     pytest.mark.upstream("pytorch/xla#8522"),
 ]
