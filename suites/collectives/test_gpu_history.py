@@ -52,7 +52,9 @@ def gpus(xla_compiler: CaseCompiler) -> Compiler:
 def total(gpus: Compiler) -> tuple[str, Compilation]:
     """Compile a sum over all GPUs, which is one collective."""
     x = gpus.array(512, 1024, axes=("x",))
-    return gpus.text(lambda x: lax.with_sharding_constraint(x.sum(0), gpus.along()), x)
+    text, read = gpus.text(lambda x: lax.with_sharding_constraint(x.sum(0), gpus.along()), x)
+    assert read.program.kinds == {"all-reduce": 1}
+    return text, read
 
 
 @pytest.mark.upstream(
