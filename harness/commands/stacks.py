@@ -41,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     action = actions.add_parser("doctor", help="what is missing on this machine, how to get it")
     add_json(action)
     action.set_defaults(run=_doctor)
-    text = "the TPU slices that the installed libtpu compiles for"
+    text = "the TPU slices and GPU nodes that the installed compilers compile for"
     topologies.add(actions.add_parser("topologies", help=text))
 
 

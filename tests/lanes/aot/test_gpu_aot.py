@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from packaging.version import Version
+from support.paths import ROOT
 from support.project import Project, Ran
 
 HAS_PLUGIN = any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
@@ -311,6 +314,18 @@ def test_what_a_kernel_uses_is_recorded(cases: Ran, gpu: str) -> None:
             assert (
                 record[f"aot_{fact}"] == str(program[fact]) == str(program["uses"]["product"][fact])
             )
+
+
+@needs_plugin
+@pytest.mark.skipif(find_spec("filelock") is None, reason="a stack's environment has no commands")
+def test_topologies_lists_what_the_plugin_takes() -> None:
+    command = [sys.executable, "-m", "harness", "stacks", "topologies", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    listed = json.loads(done.stdout)
+    assert listed["compilers"][f"jax_cuda{CUDA}_plugin"] == version(f"jax_cuda{CUDA}_plugin")
+    assert listed["topologies"]["gb200"][-1] == "gb200:72"
+    assert listed["topologies"]["l4"] == ["l4:1", "l4:2", "l4:4", "l4:8"]
+    assert not listed["refused"]
 
 
 @needs_plugin

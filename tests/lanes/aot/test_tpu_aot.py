@@ -134,6 +134,7 @@ def test_topologies_lists_what_libtpu_takes() -> None:
     assert done.returncode == 0, done.stderr
     for name in ("v4:2x2x1", "v5e:1x1", "v5p:4x4x4", "v6e:16x16"):
         assert name in done.stdout.split()
+    assert "GPU: no CUDA plugin is installed: expected jax-cuda12-plugin or" in done.stdout
 
 
 def test_libtpus_own_refusal_is_shown() -> None:
