@@ -12,7 +12,7 @@ from suites.shared.groups import Groups, layout
 from suites.shared.values import ranks_of
 
 pytestmark = [
-    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.lanes("virtual-*"),
     pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.upstream("pytorch/xla#9315"),
 ]

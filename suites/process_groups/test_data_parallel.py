@@ -17,7 +17,7 @@ from suites.process_groups.training import OPTIMIZERS, Trained, check, in_one_pr
 from suites.shared.backends import BACKENDS
 
 pytestmark = [
-    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.lanes("virtual-*"),
     pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#8521", "pytorch/xla#3431", "pytorch/xla#4648"),

@@ -13,7 +13,7 @@ from harness.oracles import gloo
 from suites.shared.backends import BACKENDS
 
 pytestmark = [
-    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.lanes("virtual-*"),
     pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#5492"),

@@ -15,7 +15,7 @@ from suites.process_groups.jobs import Program, Question, Rank, check, over_fram
 from suites.shared.values import ranks_of
 
 pytestmark = [
-    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.lanes("virtual-*"),
     pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.upstream("pytorch/xla#8074"),
 ]

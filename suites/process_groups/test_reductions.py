@@ -19,7 +19,7 @@ from suites.process_groups.programs import part_of_sum
 from suites.shared.values import REDUCERS, REDUCTIONS, executable, ranks_of, rewritten
 
 pytestmark = [
-    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.lanes("virtual-*"),
     pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#7782"),

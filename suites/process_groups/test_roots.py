@@ -14,7 +14,7 @@ from suites.process_groups.jobs import Program, Question, Rank
 from suites.shared.values import ranks_of
 
 pytestmark = [
-    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.lanes("virtual-*"),
     pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#9315"),

@@ -13,7 +13,7 @@ from suites.process_groups.jobs import Question, Rank
 from suites.shared.values import ranks_of, rewritten
 
 pytestmark = [
-    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.lanes("virtual-*"),
     pytest.mark.frameworks("torch_xla", "torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#8660", "pytorch/xla#9068"),
