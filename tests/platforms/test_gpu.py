@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from support.project import Project
+
+from harness.lanes.aot import cuda
 
 CASES = """
 import numpy as np
@@ -48,3 +53,22 @@ def test_jax_in_one_process(project: Project) -> None:
     assert ran.outcomes == {
         f"test_jax[virtual-gpu-{topology}]": "passed" for topology in ("4", "2xh200:4", "gb200:8")
     }, ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("0.8.1", "jax_cuda12_plugin 0.8.1 does not hand out what it has compiled: expected a"),
+        ("0.8.3", ""),
+    ],
+)
+def test_plugins_that_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, why: str
+) -> None:
+    folder = tmp_path / f"jax_cuda12_plugin-{version}.dist-info"
+    folder.mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: jax-cuda12-plugin\nVersion: {version}\n"
+    (folder / "METADATA").write_text(metadata, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cuda.missing().startswith(why)
+    assert bool(cuda.missing()) == bool(why)

@@ -13,6 +13,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from packaging.version import Version
+
 from harness.errors import BadInputError
 from harness.lanes.aot import cubin, optimized
 from harness.lanes.aot.cubin import KernelUse
@@ -29,6 +31,7 @@ DEFAULT = "2xh100:4"
 ENVIRONMENT: Mapping[str, str] = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 # Without a card nothing can be measured, and with one other kernels win on each.
 OPTIONS: Mapping[str, str] = {"xla_gpu_autotune_level": "0"}
+_LAST_WITHOUT = "0.8.1"  # of those that do not hand out the optimized program
 _REGISTERED = "cuda_aot"  # under which jaxlib keeps it: "cuda" are the virtual GPUs
 _PLATFORM = "CUDA"
 _FIELD = re.compile(r"^  \w+(?:: .*\n| \{\n(?:    .*\n)*  \}\n)", re.MULTILINE)
@@ -36,9 +39,14 @@ _MEMORY = re.compile(r"^  device_memory_size: (\d+)$", re.MULTILINE)
 
 
 def missing() -> str:
-    """Return that no CUDA plugin is installed; "" if there is one."""
-    if all(installed(name) == ABSENT for name in packages.PACKAGES):
+    """Return that no CUDA plugin is installed, or that it is too old; "" if one can compile."""
+    versions = {n: v for n in packages.PACKAGES if (v := installed(n)) != ABSENT}
+    if not versions:
         return "no CUDA plugin is installed: expected jax-cuda12-plugin or jax-cuda13-plugin"
+    for name, version in versions.items():
+        if Version(version) <= Version(_LAST_WITHOUT):
+            why = "does not hand out what it has compiled"
+            return f"{name} {version} {why}: expected a newer one than {_LAST_WITHOUT}"
     return "" if find_spec("jaxlib") else "jaxlib is not installed, which hands the plugin programs"
 
 
