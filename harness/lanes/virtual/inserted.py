@@ -7,7 +7,7 @@ from itertools import count
 
 from google.protobuf.message import Message
 
-from harness.lanes.hlo import Computation, Instruction, Module
+from harness.lanes.hlo import Computation, Instruction, Metadata, Module
 
 _KEPT = ("name", "shape", "metadata", "id", "control_predecessor_ids", "sharding")
 
@@ -66,6 +66,10 @@ class Inserted:
         for instruction in computation.instructions:
             instruction.name = prefix + instruction.name
             instruction.id = ids[instruction.id]
+            # Its number is one of the other module's frames, and here of another line or of none.
+            metadata = Metadata.FromString(instruction.metadata)
+            metadata.ClearField("stack_frame_id")
+            instruction.metadata = metadata.SerializeToString()
             for field, renamed in (
                 (instruction.operand_ids, ids),
                 (instruction.control_predecessor_ids, ids),
