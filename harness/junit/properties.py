@@ -27,6 +27,7 @@ SAID_BY_TESTS = frozenset({"area", "lane", "topology", "upstream", "layer"})
 _FACTS = frozenset(
     {
         *("clients", "discoveries", "compilations", "executions"),
+        "communicators",
         *("card", "driver", "plugin"),
         *("pallas_interpreted", "pallas_tpu_interpreted", "pallas_kernels", "pallas_faults"),
         *("options_left_out", "rewritten", "faults_planted"),

@@ -48,11 +48,12 @@ class Event:
     another rank has compiled), ``option`` (one that has no effect on the virtual TPU),
     ``kernel``, ``fault`` (of a kernel, while it ran), ``rewrite`` (of what the CPU's compiler
     lacks), ``plant`` (of a fault, for those who ask which tests see it), ``execute``, ``meet`` (a
-    process's first program over several processes), ``failed`` (its job can't go on: ``stack`` is
-    the whole diagnosis), ``stand_in`` (ran in the place of a program that can only be compiled:
-    ``stack`` says why), ``error`` (ended what was submitted at ``since``: ``stack`` is its text),
-    ``seen`` (an error that the test was given: ``stack`` is its text), ``aot``, ``aot_refused`` or
-    ``aot_left`` (processes whose programs libtpu was not given);
+    process's first program over several processes), ``communicator`` (a set of a job's devices is
+    about to exchange something for the first time: ``facts`` has them), ``failed`` (its job can't
+    go on: ``stack`` is the whole diagnosis), ``stand_in`` (ran in the place of a program that can
+    only be compiled: ``stack`` says why), ``error`` (ended what was submitted at ``since``:
+    ``stack`` is its text), ``seen`` (an error that the test was given: ``stack`` is its text),
+    ``aot``, ``aot_refused`` or ``aot_left`` (processes whose programs libtpu was not given);
     ``by`` the library that asked: ``torch_xla``, ``jax``, ``torch_tpu`` or a file's name; ``guard``
     the value of ``SKIP_MEGASCALE_PJRT_CLIENT`` then, None if unset; ``time`` in seconds of the
     machine's monotonic clock.

@@ -28,6 +28,7 @@ EXACT: Mapping[str, str] = {
     "aot_options": "options that the lane compiles with",
     _PROGRAMS: "what is exchanged, and how often",
     "discoveries": "discoveries",
+    "communicators": "communicators of a job",
     "pallas_kernels": "Pallas kernels",
     "pallas_faults": "faults of Pallas kernels",
     "options_left_out": "options without effect on virtual devices",

@@ -91,6 +91,7 @@ class VirtualLane(Lane):
         rewritten = Counter(event.rewrite for event in events.of("rewrite"))
         return {
             **requests(events),
+            "communicators": str(len(events.of("communicator")) or ""),
             "options_left_out": ", ".join(sorted(options)),
             "pallas_interpreted": str(kernels.total() or ""),
             "pallas_tpu_interpreted": str(simulated or ""),

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from harness.lanes.virtual.executor.communicators import Communicators
 from harness.lanes.virtual.executor.connected_ranks import Execution, Rank
 from harness.lanes.virtual.executor.diagnosis import Diagnosis
 from harness.lanes.virtual.executor.launches import Launch, Launcher
@@ -52,6 +53,7 @@ class VirtualJob:
         self._launcher: Launcher | None = None
         self._checked: set[tuple[bytes, ...]] = set()
         self._history = MeetingHistory()
+        self._communicators = Communicators()
         self._changed = False  # since ready programs were started
         self._failed = ""
         self._failing: Diagnosis | None = None  # of which the ranks have not been told
@@ -225,6 +227,7 @@ class VirtualJob:
                 execution.rank.send(f"error {execution.ticket}", str(error))
             return
         self._running[launch.number] = launch
+        self._communicators.start(devices, executions[0].program)
         self._launcher.start(launch, self._ended)
 
     def _match(self, executions: Sequence[Execution], programs: Sequence[RankProgram]) -> bool:
