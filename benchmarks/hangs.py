@@ -342,7 +342,9 @@ def judged(job: Job, lines: list[tuple[float, str]], code: int, seconds: float) 
     if not job.hangs:
         if starts:
             return Result("accused", seconds, 0, texts[starts[0]])
-        well = code == 0 and sum("ended well" in text for text in texts) == job.processes
+        # The processes of a launcher share a pipe, so that a line may be of two of them.
+        ended = sum(text.count("ended well") for text in texts)
+        well = code == 0 and ended == job.processes
         return Result("" if well else f"ended with {code}: {texts[-1:]}", seconds)
     if not starts:
         # A busy machine may still be importing.

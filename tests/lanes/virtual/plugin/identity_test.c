@@ -1,5 +1,6 @@
 // The devices of a job of 2x4 TPU v6e, through PJRT's own calls.
 #define _GNU_SOURCE
+#include <stdlib.h>
 #include <string.h>
 
 #include "caller.h"
@@ -28,10 +29,11 @@ static void expect_device(PJRT_Device *device, int id) {
   EXPECT(kind.device_kind_size == 11 && memcmp(kind.device_kind, "TPU v6 lite", 11) == 0);
   PJRT_DeviceDescription_ToString_Args text = {.device_description = of.device_description};
   CALL(PJRT_DeviceDescription_ToString, &text);
-  EXPECT(text.to_string_size == strlen(text.to_string) && strstr(text.to_string, "TPU_") != NULL);
+  EXPECT(text.to_string_size == strlen(text.to_string));
+  EXPECT(strncmp(text.to_string, "TpuDevice(id=", 13) == 0 && atoi(text.to_string + 13) == id);
   PJRT_DeviceDescription_DebugString_Args debug = {.device_description = of.device_description};
   CALL(PJRT_DeviceDescription_DebugString, &debug);
-  EXPECT(strcmp(debug.debug_string, text.to_string) == 0);
+  EXPECT(strncmp(debug.debug_string, "TPU_", 4) == 0 && atoi(debug.debug_string + 4) == id);
 }
 
 TEST(devices_are_those_of_the_topology) {
