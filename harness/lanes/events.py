@@ -289,10 +289,10 @@ def write(
         raise
 
 
-def note(kind: str, **members: str) -> None:
-    """Write an event that the plugin would write, had it been given the program as JAX made it."""
+def note(kind: str, facts: Mapping[str, Any] | None = None, **members: str) -> None:
+    """Write an event, as :func:`write` does, in a process whose events are read; else nothing."""
     if VARIABLE in os.environ:
-        write(kind, {}, **members)
+        write(kind, facts or {}, **members)
 
 
 def _note_loss(error: int) -> None:

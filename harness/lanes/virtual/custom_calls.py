@@ -16,12 +16,12 @@ Shapes = tuple[tuple[int, ...], ...]  # of the operands of a call
 
 
 def replace_custom_calls(
-    module: bytes, target: str, replacement: Callable[[bytes, Shapes, bool], bytes]
-) -> tuple[bytes, list[bytes]]:
+    program: Module, target: str, replacement: Callable[[bytes, Shapes, bool], bytes]
+) -> list[bytes]:
     """Make every custom call of ``target`` a call of the module that ``replacement`` returns.
 
     Args:
-        module: a serialised HloModuleProto.
+        program: is changed in place.
         target: the custom call's target, as ``tpu_custom_call``.
         replacement: from a custom call's ``backend_config``, its operands' shapes and whether
             anything in the program is divided, to a serialised HloModuleProto whose entry
@@ -29,12 +29,11 @@ def replace_custom_calls(
             then has a token and that as a tuple: one that has effects. Called once for each.
 
     Returns:
-        The new module, and the ``backend_config`` of each call that was replaced.
+        The ``backend_config`` of each call that was replaced.
 
     Raises:
         ValueError: a replacement takes other operands than the call gives it.
     """
-    program = Module.FromString(module)
     divided = _is_divided(program)
     inserted = Inserted(program)
     entries: dict[tuple[bytes, Shapes, bool, bool], Computation] = {}
@@ -67,7 +66,7 @@ def replace_custom_calls(
             configs.append(config)
         chain.finish()
     inserted.finish()
-    return program.SerializeToString(), configs
+    return configs
 
 
 def _is_divided(program: Module) -> bool:

@@ -295,11 +295,9 @@ def interpret(form: str, program: bytes) -> tuple[bytes, list[tuple[str, str]]]:
     """
     module = Module.FromString(as_hlo(form, program))
     leave_out_pinning(module)
-    replaced, payloads = replace_custom_calls(
-        module.SerializeToString(), TARGET, lambda p, *of_call: _kernel(p).module(*of_call)
-    )
+    payloads = replace_custom_calls(module, TARGET, lambda p, *of_call: _kernel(p).module(*of_call))
     kernels = map(_kernel, payloads)
-    return replaced, [(kernel.name, kernel.mode) for kernel in kernels]
+    return module.SerializeToString(), [(kernel.name, kernel.mode) for kernel in kernels]
 
 
 def _kernel(payload: bytes) -> LoweredKernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.lanes.hlo import Module
 from harness.lanes.virtual.custom_calls import replace_custom_calls
 
 PROGRAM = """\
@@ -21,8 +22,9 @@ def test_shardings_pass_through(sharding: str) -> None:
     xla_client = pytest.importorskip("jax._src.lib").xla_client
     convert = xla_client._xla.mlir.mlir_module_to_xla_computation
     program = convert(PROGRAM.format(sharding=sharding)).as_serialized_hlo_module_proto()
-    passed, calls = replace_custom_calls(program, "tpu_custom_call", lambda *_: b"")
-    assert calls == []
+    module = Module.FromString(program)
+    assert replace_custom_calls(module, "tpu_custom_call", lambda *_: b"") == []
+    passed = module.SerializeToString()
     assert f"sharding={sharding}" in xla_client.XlaComputation(passed).as_hlo_text()
 
 
@@ -49,9 +51,10 @@ def test_a_kernel_without_results_keeps_its_effect(removed: str) -> None:
     convert = xla_client._xla.mlir.mlir_module_to_xla_computation
     program = convert(KERNEL.format(removed=removed)).as_serialized_hlo_module_proto()
     interpreted = xla_client._xla.hlo_module_from_text(INTERPRETED)
-    changed, calls = replace_custom_calls(
-        program, "tpu_custom_call", lambda *_: interpreted.as_serialized_hlo_module_proto()
+    module = Module.FromString(program)
+    calls = replace_custom_calls(
+        module, "tpu_custom_call", lambda *_: interpreted.as_serialized_hlo_module_proto()
     )
     assert len(calls) == 1
-    text = xla_client.XlaComputation(changed).as_hlo_text()
+    text = xla_client.XlaComputation(module.SerializeToString()).as_hlo_text()
     assert ("custom_call_has_side_effect=true" in text) == (removed == "false")

@@ -279,10 +279,11 @@ def test_replaced_modules_are_well_formed() -> None:
         configs_asked.append(config)
         return hlo(lambda x: x * len(configs_asked), X, platform="cpu")
 
-    replaced, configs = replace_custom_calls(program, "tpu_custom_call", replacement)
+    module = Module.FromString(program)
+    configs = replace_custom_calls(module, "tpu_custom_call", replacement)
+    replaced = module.SerializeToString()
     assert len(configs) == 3
     assert len(set(configs)) == len(configs_asked) == 2  # once for each different kernel
-    module = Module.FromString(replaced)
     ids = [i.id for computation in module.computations for i in computation.instructions]
     assert len(set(ids)) == len(ids)
     seen: set[int] = set()
@@ -301,14 +302,13 @@ def test_a_module_without_the_target_stays() -> None:
     def replacement(*_: object) -> bytes:
         pytest.fail("there is none to replace")
 
-    replaced, configs = replace_custom_calls(program, "tpu_custom_call", replacement)
-    assert configs == []
-    parse = Module.FromString
-    assert parse(replaced) == parse(program)
+    module = Module.FromString(program)
+    assert replace_custom_calls(module, "tpu_custom_call", replacement) == []
+    assert module == Module.FromString(program)
 
 
 def test_a_replacement_with_other_operands_is_refused() -> None:
     program = hlo(kernel(double, "double"), X)
     two = partial(hlo, lambda x, y: x + y, X, X, platform="cpu")
     with pytest.raises(ValueError, match="it takes 2 operands, the call gives 1"):
-        replace_custom_calls(program, "tpu_custom_call", lambda *_: two())
+        replace_custom_calls(Module.FromString(program), "tpu_custom_call", lambda *_: two())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -29,9 +28,8 @@ class Communicators:
         for members in _sets(devices, program):
             if len(members) > 1 and members not in self._members:
                 self._members.add(members)
-                if events.VARIABLE in os.environ:
-                    with suppress(OSError):  # noted as a loss
-                        events.write("communicator", {"devices": sorted(members)})
+                with suppress(OSError):  # noted as a loss
+                    events.note("communicator", {"devices": sorted(members)})
 
 
 def _sets(devices: Sequence[int], program: RankProgram) -> Iterator[frozenset[int]]:

@@ -175,8 +175,8 @@ class Server:
             other = self._job.owners[taken[0]]
             return f"device {taken[0]} is that of rank {other} already"
         for rank in self._job.ranks.values():
-            for place in places & rank.places:
-                node, _, device = place.partition(":")
+            if shared := places & rank.places:
+                node, _, device = min(shared).partition(":")
                 taken_by = f"is that of rank {rank.number} already: expected one for each rank"
                 return f"device {device} of node {node} {taken_by}"
         return ""
