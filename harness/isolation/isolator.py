@@ -45,6 +45,8 @@ from harness.scratch import Scratch
 # To gather the memory of a process with torch and JAX in huge pages takes as long as they save in
 # the forks and exits of so many cases. The first results come before it.
 _CASES_THAT_PAY, _CASES_BEFORE = 75, 5
+# XLA's client has a thread for each device, whose stack the kernel counts as memory.
+_STACK = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -202,13 +204,14 @@ class Isolator:
         self._guard.check()
         self._files = CaseFiles.create(self._scratch)
         memory = self._limits.memory_bytes
+        beyond = _private_bytes() + case.target.topology.total * _STACK
         setup = Setup(
             environment={
                 **self._files.environment,
                 **self._watchdog.environment,
                 **full_environment(case, lane),
             },
-            memory_bytes=None if memory is None else memory + _private_bytes(),
+            memory_bytes=None if memory is None else memory + beyond,
             parent=os.getpid(),
         )
         self._child = CaseProcess(

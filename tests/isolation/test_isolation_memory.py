@@ -32,6 +32,21 @@ def test_memory_limit(project: Project, limit: str, outcome: str) -> None:
     assert detail == ("out of memory: MemoryError" if outcome == "failed" else "")
 
 
+DEVICES = """\
+@pytest.mark.lanes("virtual-gpu")
+@pytest.mark.topologies("128xh100:8")
+def test_counts():
+    import jax
+    assert jax.device_count() == 1024
+"""
+
+
+def test_stacks_of_the_devices_threads_do_not_count(project: Project) -> None:
+    project.write("test_inner.py", DEVICES)
+    ran = project.run("--memory-limit=4096")
+    assert list(ran.outcomes.values()) == ["passed"], ran.stdout
+
+
 @pytest.fixture
 def memory_cgroup() -> Iterator[Path]:
     """A control group with 300 MiB of memory."""
