@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness import __version__
 from harness.commands.all_commands import ABOUT_CI, CI, COMMANDS, Command
@@ -110,7 +110,7 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
 
     The modules of other commands are then not imported, so that each command starts fast.
     """
-    parser = argparse.ArgumentParser(prog="xla-harness", description=sys.modules["harness"].__doc__)
+    parser = _Parser(prog="xla-harness", description=sys.modules["harness"].__doc__)
     parser.add_argument("--version", action=_Version, nargs=0, help="show versions and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add(commands, COMMANDS, "", only)
@@ -125,6 +125,24 @@ def _add(parsers: Commands, commands: Mapping[str, Command], group: str, only: s
         parser = parsers.add_parser(name, help=command.about, description=command.about)
         if only in (None, f"{group}{name}"):
             import_module(f"harness.{command.module}").add(parser)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser that names what resembles a word or an option that it does not know."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"{value!r}: {nearest(value, action.choices)}")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; end the command if one is left over."""
+        options, others = super().parse_known_args(args, namespace)
+        if others:
+            option, *_ = others[0].split("=")
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            hint = f": {nearest(option, known)}" if option.startswith("--") else ""
+            self.error(f"unrecognized arguments: {' '.join(others)}{hint}")
+        return options, others
 
 
 class _Version(argparse.Action):

@@ -18,7 +18,12 @@ INTERRUPTED = 130  # of one that Ctrl-C ended, as a shell says it of SIGINT
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return what a message adds for an unknown name: the names that resemble it, or else all."""
+    """Return what a message adds for an unknown name: the names that resemble it, or else all.
+
+    Of names of several words, such as ``ci list``, the last word may be what was meant.
+    """
     names = list(known)
-    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
+    words = {word: name for name in names for word in (name.rpartition(" ")[2], name)}
+    resembling = difflib.get_close_matches(str(name), words, n=3, cutoff=0.4)
+    close = dict.fromkeys(words[word] for word in resembling)
     return f"did you mean {', '.join(close)}?" if close else f"expected one of {', '.join(names)}"

@@ -32,11 +32,26 @@ class Swap(StrEnum):
 
 
 def differing(base: Stack, candidate: Stack) -> list[Component]:
-    """Return the components in which two stacks differ."""
+    """Return the components in which two stacks differ.
+
+    What only one of them pins belongs to its framework, if that differs: JAX 0.9 imports absl
+    without requiring it, so no answer comes from that JAX without absl, or another one with it.
+    """
     names = {*base.pins, *candidate.pins}
     pairs = together(base, candidate)
-    groups = [Component(group[-1] if "torch" in group else group[0], group) for group in pairs]
-    grouped = {name for group in pairs for name in group}
+    framework = base.framework
+    alone = base.pins.keys() ^ candidate.pins.keys()
+    alone -= {name for pair in pairs for name in pair}
+    if base.pins.get(framework) == candidate.pins.get(framework):
+        alone = set()
+    groups = [
+        Component(
+            pair[-1] if "torch" in pair else pair[0],
+            (*pair, *sorted(alone)) if framework in pair else pair,
+        )
+        for pair in pairs
+    ]
+    grouped = {name for group in groups for name in group.pins}
     groups += [Component(name, (name,)) for name in sorted(names - grouped)]
     components = [
         group

@@ -68,12 +68,19 @@ def test_version_names_the_stack(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("typo", "hint"),
-    [("bisekt", "did you mean bisect"), ("xyz", "expected one of known, stacks, run")],
+    [
+        ("bisekt", "xla-harness: command 'bisekt': did you mean bisect"),
+        ("lsit", "xla-harness: command 'lsit': did you mean ci list"),
+        ("xyz", "xla-harness: command 'xyz': expected one of known, stacks, run"),
+        ("stacks lst", "argument ACTION: 'lst': did you mean list?"),
+        ("stacks xyz", "argument ACTION: 'xyz': expected one of list, show, lock"),
+        ("since --jsn x#1", "unrecognized arguments: --jsn: did you mean --json"),
+    ],
 )
-def test_unknown_command(tmp_path: Path, typo: str, hint: str) -> None:
-    done = command(tmp_path, typo)
+def test_typos(tmp_path: Path, typo: str, hint: str) -> None:
+    done = command(tmp_path, *typo.split())
     assert done.returncode == 2
-    assert done.stderr.startswith(f"xla-harness: command '{typo}': {hint}")
+    assert hint in done.stderr
 
 
 def test_an_interrupt_is_no_bug(tmp_path: Path) -> None:

@@ -84,6 +84,18 @@ def test_components_are_swapped_whole() -> None:
     assert dict(swapped(C, A, components[2]).pins) == {**C.pins, "libtpu": "0.1"}
 
 
+def test_what_one_framework_needs_is_swapped_with_it() -> None:
+    """JAX 0.9 does not require absl, which its Pallas imports: without it nothing is measured."""
+    old = stack("old", jax="0.9", jaxlib="0.9", **{"absl-py": "2"})
+    new = stack("new", jax="0.10", jaxlib="0.10")
+    (component,) = differing(old, new)
+    assert component.name == "jax"
+    assert dict(swapped(new, old, component).pins) == dict(old.pins)
+    assert dict(swapped(old, new, component).pins) == dict(new.pins)
+    (added,) = differing(stack("kernels", jax="0.10", jaxlib="0.10", tokamax="1"), new)
+    assert added.name == "tokamax"
+
+
 def test_another_python_is_a_component() -> None:
     other = Stack("D", "3.12", A.pins)
     (component,) = differing(A, other)

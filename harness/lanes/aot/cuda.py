@@ -7,6 +7,7 @@ https://github.com/openxla/xla/blob/main/xla/stream_executor/device_description.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
@@ -157,10 +158,19 @@ def on_chip(program: Optimized) -> None:
 
 
 def kernel_use(executable: Any) -> Mapping[str, KernelUse]:
-    """Return what each kernel uses; nothing where this version serialises no program."""
+    """Return what each kernel uses; nothing where this version serialises no program.
+
+    Warns where the program is serialised in a format that is not known here.
+    """
     try:
-        return cubin.kernel_use(executable.serialize())
-    except Exception:  # XlaRuntimeError's place changed with jaxlib
+        program = executable.serialize()
+    except RuntimeError:  # XlaRuntimeError is one, whose own place changed with jaxlib
+        return {}
+    try:
+        return cubin.kernel_use(program)
+    except Exception as error:  # a reader of binary data fails in many ways
+        text = f"what kernels use of a GPU is unknown: a serialised program of jaxlib: {error!r}"
+        warnings.warn(text, stacklevel=2)
         return {}
 
 

@@ -16,6 +16,10 @@ from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual.lowering import rule_of
 from harness.platforms import Platform
 
+# What calls a library without a rule of lowering that the CPU has as well.
+_WITHOUT_RULES = {
+    "jax._src.cudnn.fused_attention_stablehlo": cudnn_attention.compute_by_reference,
+}
 _ALGORITHMS = ("JACOBI", "POLAR", "CUSOLVER")  # in whose place LAPACK has its own
 _EMIT = "emit_python_callback"
 _PARTITIONED = (
@@ -32,13 +36,9 @@ def replace(platform: Platform) -> None:
     if STAND_IN_VARIABLE in os.environ or not platform.calls_libraries:
         return
     for module, option in platform.calls_libraries.items():
-        hook = partial(_lower_as_cpu, platform.pjrt_name, option)
-        wrapt.register_post_import_hook(hook, module)
+        lower_as_cpu = partial(_lower_as_cpu, platform.pjrt_name, option)
+        wrapt.register_post_import_hook(_WITHOUT_RULES.get(module, lower_as_cpu), module)
     gpu_kernels.replace(platform.pjrt_name)
-    if platform.pjrt_name == "cuda":
-        wrapt.register_post_import_hook(
-            cudnn_attention.compute_by_reference, "jax._src.cudnn.fused_attention_stablehlo"
-        )
     for module in ("jax._src.callback", "jax._src.interpreters.mlir"):  # the second before JAX 0.5
         wrapt.register_post_import_hook(_call_as_a_tpu, module)
     wrapt.register_post_import_hook(divided_calls.tell_devices, "jax._src.debugging")

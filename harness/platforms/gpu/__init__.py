@@ -82,5 +82,6 @@ GPU = Platform(
         "jax._src.lax.control_flow.loops": "",  # cumulative sums, by CUB
         **dict.fromkeys(_RANDOM, "jax_threefry_gpu_kernel_lowering"),
         **dict.fromkeys(_SPARSE, ""),
+        "jax._src.cudnn.fused_attention_stablehlo": "",
     },
 )
