@@ -13,6 +13,7 @@ from harness.dashboard.units import number, seconds
 from harness.diagnosis.signature import headline
 from harness.render.page_names import ordered
 from harness.verdicts.finding import Finding
+from harness.verdicts.groups import Group, grouped
 from harness.verdicts.nightly import judge
 from harness.verdicts.words import Verdict
 
@@ -56,41 +57,36 @@ class Change(Finding):
 
 
 @dataclass(frozen=True)
-class ChangeGroup:
+class ChangeGroup(Group):
     """Changes with one verdict and one cause, across cases and stacks."""
 
-    changes: tuple[Change, ...]
-
-    @property
-    def first(self) -> Change:
-        """The one that stands for all."""
-        return self.changes[0]
+    members: tuple[Change, ...]
 
     @property
     def tells_apart(self) -> bool:
         """Return whether the messages of the changes differ."""
-        return len({change.message for change in self.changes}) > 1
+        return len({change.message for change in self.members}) > 1
 
     @property
     def names(self) -> list[str]:
         """The cases, each once."""
-        return list(dict.fromkeys(change.case for change in self.changes))
+        return list(dict.fromkeys(change.case for change in self.members))
 
     @property
     def stacks(self) -> list[str]:
         """The stacks, each once."""
-        return ordered([change.stack for change in self.changes])
+        return ordered([change.stack for change in self.members])
 
     @property
     def outcomes(self) -> list[str]:
         """Distinct outcomes of the broken cases."""
-        return list(dict.fromkeys(c.outcome for c in self.changes if c.outcome in BROKEN))
+        return list(dict.fromkeys(c.outcome for c in self.members if c.outcome in BROKEN))
 
     @property
     def began(self) -> list[tuple[Began, list[str]]]:
         """Distinct beginnings of the changes, with what changed then and on which stacks."""
         stacks_by_run: dict[tuple[object, ...], tuple[Began, list[str]]] = {}
-        for change in self.changes:
+        for change in self.members:
             if change.began:
                 began = change.began
                 key = (began.day, began.is_first, began.before is None, *began.changed)
@@ -101,7 +97,7 @@ class ChangeGroup:
     @property
     def areas(self) -> list[str]:
         """The areas, each once."""
-        return ordered([change.area for change in self.changes])
+        return ordered([change.area for change in self.members])
 
 
 def judged(connection: DuckDBPyConnection, facts: Facts, nights: int) -> list[Change]:
@@ -127,14 +123,9 @@ def judged(connection: DuckDBPyConnection, facts: Facts, nights: int) -> list[Ch
     ]
 
 
-def clusters(changes: Iterable[Change]) -> list[ChangeGroup]:
+def clusters(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
     """Group changes with one cause, the largest group first; without a signature, by area."""
-    together: dict[tuple[str, ...], list[Change]] = {}
-    for change in changes:
-        alike = change.cause or ("", "", change.area)
-        together.setdefault((change.verdict, *alike), []).append(change)
-    made = [ChangeGroup(tuple(members)) for members in together.values()]
-    return sorted(made, key=lambda cluster: (-len(cluster.changes), cluster.first.case))
+    return grouped(changes, lambda change: change.cause or change.area, ChangeGroup)
 
 
 def of(changes: Sequence[Change], verdict: str) -> list[Change]:

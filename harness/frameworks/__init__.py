@@ -6,10 +6,7 @@ An installed package adds one with an entry point in the group ``xla_harness.fra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from importlib.util import find_spec
-
-from packaging.version import Version
 
 from harness.frameworks import named_platforms
 from harness.frameworks.protocol import Framework
@@ -46,11 +43,8 @@ def missing(name: str, platform: str = "cpu") -> LeftOut | None:
     """
     if not find_spec(name):
         return LeftOut("framework", name, "not installed in this environment")
-    last = PLATFORMS[platform].last.get(name) if platform in PLATFORMS else None
-    if last and Version(installed := version(name)).release[:2] > Version(last).release:
-        why = f"{installed} has no {PLATFORMS[platform].title}: the last release with it is {last}"
-        return LeftOut("framework", name, why)
-    return None
+    why = PLATFORMS[platform].ended(name) if platform in PLATFORMS else ""
+    return LeftOut("framework", name, why) if why else None
 
 
 def knows(name: str, platform: str) -> bool:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib import metadata
 from math import isqrt
 from typing import Any, Protocol
+
+from packaging.version import Version
 
 from harness.errors import BadInputError
 
@@ -262,6 +265,14 @@ class Platform:
     def generation(self, name: str) -> Generation:
         """Return the generation of that name, or the default one for ""; raises BadInputError."""
         return generation_among(self.generations, name or self.default)
+
+    def ended(self, framework: str) -> str:
+        """Return why the framework's installed release lacks this platform; "" if it has it."""
+        last = self.last.get(framework)
+        release = metadata.version(framework) if last else ""
+        if last and Version(release).release[:2] > Version(last).release:
+            return f"{release} has no {self.title}: the last release with it is {last}"
+        return ""
 
 
 def generation_among(generations: Sequence[Generation], name: str) -> Generation:

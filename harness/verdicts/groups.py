@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from harness.model.case_id import file_of, function_of
 from harness.verdicts.finding import Finding
@@ -41,14 +42,18 @@ class Group:
         return len(self.members)
 
 
+F = TypeVar("F", bound=Finding)
+G = TypeVar("G", bound=Group)
+
+
 def groups(cases: Iterable[Finding]) -> tuple[Group, ...]:
     """Group a comparison's cases by verdict, issues, layer, component and signature."""
-    return _grouped(cases, lambda case: (*_cause(case), case.component))
+    return grouped(cases, lambda case: (*_cause(case), case.component), Group)
 
 
 def causes(cases: Iterable[Finding]) -> tuple[Group, ...]:
     """Group what is rerun and attributed as one: cases of one cause, area and lane."""
-    return _grouped(cases, lambda case: (*_cause(case), case.area, case.lane))
+    return grouped(cases, lambda case: (*_cause(case), case.area, case.lane), Group)
 
 
 def _cause(case: Finding) -> tuple[Hashable, ...]:
@@ -66,7 +71,7 @@ def night_groups(findings: Iterable[Finding]) -> tuple[Group, ...]:
         slower = (finding.costs, finding.case, finding.topology) if finding.costs else ()
         return (finding.cause or (finding.lane, finding.outcome), finding.since, *slower)
 
-    return _grouped(findings, cause)
+    return grouped(findings, cause, Group)
 
 
 def basis(cases: Sequence[Finding]) -> str:
@@ -111,13 +116,13 @@ def _ends_first(members: Sequence[Finding]) -> Iterator[Finding]:
     yield from (members[index] for index in dict.fromkeys(indices))
 
 
-def _grouped(
-    findings: Iterable[Finding], cause: Callable[[Finding], Hashable]
-) -> tuple[Group, ...]:
+def grouped(
+    findings: Iterable[F], cause: Callable[[F], Hashable], group: Callable[[tuple[F, ...]], G]
+) -> tuple[G, ...]:
     """Group findings; sort by Verdict, then unexpected before expected, then largest first."""
-    together: dict[Hashable, list[Finding]] = {}
+    together: dict[Hashable, list[F]] = {}
     for each in findings:
         together.setdefault((each.verdict, each.expected, cause(each)), []).append(each)
-    made = [Group(tuple(members)) for members in together.values()]
+    made = [group(tuple(members)) for members in together.values()]
     made.sort(key=lambda g: (VERDICTS.index(g.verdict), g.expected, -len(g), g.first.key))
     return tuple(made)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.verdicts.finding import Finding
-from harness.verdicts.groups import Group
+from harness.verdicts.groups import Group, grouped
 from harness.verdicts.nightly import versions_of
 from harness.verdicts.rules import ask_about, findings
 from harness.verdicts.words import Verdict
@@ -53,7 +52,7 @@ class Regression(Group):
 class State:
     """State of the newest runs: regressions, what works, and the versions of every run."""
 
-    regressions: tuple[Regression, ...]  # the largest first
+    regressions: tuple[Regression, ...]  # regressed before missing, then the largest first
     working: Mapping[str, str]  # line to the last run in which it works, or fails as declared
     versions: Mapping[str, Mapping[str, str]]
 
@@ -63,18 +62,11 @@ def state(connection: duckdb.DuckDBPyConnection) -> State:
     newest = [run for (run,) in connection.execute(_NEWEST).fetchall()]
     cursor = ask_about(connection, newest)
     standing = findings(cursor, ["standing"])
+    standing.sort(key=lambda each: (each.since, each.case, each.lane, each.topology))
     working = {digest(*line)[:10]: run for *line, run in connection.execute(_WORKING).fetchall()}
     named = {*newest, *working.values(), *(r for s in standing for r in (s.before, s.since))}
-    return State(grouped(standing), working, versions_of(cursor, named))
-
-
-def grouped(standing: Iterable[Finding]) -> tuple[Regression, ...]:
-    """Group the findings into one regression for each cause, the largest first."""
-    together: dict[str, list[Finding]] = {}
-    for each in sorted(standing, key=lambda s: (s.since, s.case, s.lane, s.topology)):
-        together.setdefault(Regression((each,)).key, []).append(each)
-    made = [Regression(tuple(members)) for members in together.values()]
-    return tuple(sorted(made, key=lambda r: (-len(r.members), r.key)))
+    regressions = grouped(standing, lambda each: Regression((each,)).key, Regression)
+    return State(regressions, working, versions_of(cursor, named))
 
 
 def digest(*parts: str) -> str:

@@ -41,7 +41,7 @@ class Headline:
     @property
     def states(self) -> list[tuple[str, int]]:
         """Numbers of cases that crashed and that hung; a case that did both counts in both."""
-        changes = [change for group in self.clusters for change in group.changes]
+        changes = [change for group in self.clusters for change in group.members]
         cases = {
             state: {change.case for change in changes if change.outcome == state}
             for state in ("crashed", "hung")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from packaging.version import Version
-
 # The next one ends its process: "XLA:CUDA is not supported anymore", pytorch/xla#9603.
 LAST = "2.8"
 
 
-def register(torch_xla: Any) -> None:
+def register(_: Any) -> None:
     """Have torch_xla load the plugin for ``PJRT_DEVICE=CUDA``, before its first client.
 
     A process of a job says its place as torch_xla's own plugin for CUDA did:
@@ -19,15 +17,14 @@ def register(torch_xla: Any) -> None:
     """
     from torch_xla.experimental import plugins
 
+    from harness.platforms import PLATFORMS
+
     class VirtualGpu(plugins.DevicePlugin):  # type: ignore[misc]
         """The virtual GPU's plugin, as torch_xla asks it."""
 
         def library_path(self) -> str:
-            version = torch_xla.__version__
-            if Version(version).release[:2] > Version(LAST).release:
-                raise RuntimeError(
-                    f"torch_xla {version} has no CUDA: pytorch/xla#9603 took it out after {LAST}"
-                )
+            if why := PLATFORMS["gpu"].ended("torch_xla"):
+                raise RuntimeError(f"torch_xla {why}, as pytorch/xla#9603 says")
             return os.environ["VIRTUAL_TPU_PLUGIN"]
 
         def physical_chip_count(self) -> int:
