@@ -110,7 +110,9 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
 
     The modules of other commands are then not imported, so that each command starts fast.
     """
-    parser = _Parser(prog="xla-harness", description=sys.modules["harness"].__doc__)
+    parser: argparse.ArgumentParser = _Parser(
+        prog="xla-harness", description=sys.modules["harness"].__doc__
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="show versions and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add(commands, COMMANDS, "", only)
