@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.commands.in_stack import add_stack, continue_in, stack_named
 from harness.commands.output import say
 from harness.errors import BadInputError
-from harness.job.command import CommandEnding, run_command
+from harness.job.command import CommandEnding, no_leave, run_command
 from harness.job.environment import JobEnvironment
 from harness.job.gathering import Gathering
+from harness.job.launched import LaunchedJob, launched_job
 from harness.lanes import (
     LANES,
     Lane,
@@ -25,7 +26,7 @@ from harness.lanes.event_file import EventFile
 from harness.lanes.events import EventLog, Events
 from harness.lanes.unseen import unseen_error
 from harness.lanes.virtual.executor.watch import deadline_of
-from harness.model.topology import Topology
+from harness.model.topology import ONE, Topology
 from harness.platforms import platform_here
 
 _LANE = "virtual-tpu"
@@ -77,7 +78,8 @@ def _run(options: argparse.Namespace) -> int:
             name for name, lane in LANES.items() if not (lane.compiles_only or lane.runs_cases_of)
         ]
         raise BadInputError(f"run: lane {lane.name}: expected one of {', '.join(able)}")
-    topology = _topology(options, lane)
+    job = launched_job(os.environ) if lane.counts_events and options.processes != ONE else None
+    topology = _topology(options, lane, job)
     deadline = _seconds(options.deadline)
     lane.preload()  # says what is missing
     check_named_platforms(lane, topology, os.environ, is_chosen=True)
@@ -91,10 +93,11 @@ def _run(options: argparse.Namespace) -> int:
     else:  # a script may run for days, and only these are read here
         log = EventFile()
         own = {**log.environment, events.KINDS_VARIABLE: "client,clients,meet"}
-    environments = [{**each, **own, _PRINTED: "1"} for each in _environments(lane, topology)]
+    bases, leave = _environments(lane, topology, job)
+    environments = [{**each, **own, _PRINTED: "1"} for each in bases]
     path = Path(environments[0][events.VARIABLE])
     reason = _Reason(log, path)
-    ended = run_command(options.arguments, environments, deadline, reason.respite)
+    ended = run_command(options.arguments, environments, deadline, reason.respite, leave)
     return _verdict(lane, ended, log.read(), reason, len(environments))
 
 
@@ -170,23 +173,30 @@ class _Reason:
         return _TO_GATHER if self._gathering is not None else _TO_END
 
 
-def _topology(options: argparse.Namespace, lane: Lane) -> Topology:
+def _topology(options: argparse.Namespace, lane: Lane, job: LaunchedJob | None) -> Topology:
     size = Topology.parse(options.topology) if options.topology else lane.default_topology
+    if job is not None:
+        return lane_can(lane, job.divide(size, options.processes))
     return lane_can(lane, size.divided(options.processes) if options.processes else size)
 
 
-def _environments(lane: Lane, topology: Topology) -> list[Mapping[str, str]]:
-    """Return the environment of each process.
+def _environments(
+    lane: Lane, topology: Topology, launched: LaunchedJob | None
+) -> tuple[list[Mapping[str, str]], Callable[[int], None]]:
+    """Return the environment of each process to start, and what to call when they have ended.
 
     If one process has a whole slice, it finds its chips as a host's process does, so that a
     launcher in it can divide them.
     """
-    if topology.processes:
-        base = _merged(lane.environment(topology))
-        job = JobEnvironment(topology, platform_here(base))
-        return [_LINES | base | job.of(number) for number in range(topology.process_count)]
-    undivided = topology.slices == 1 and lane.name == _LANE
-    return [_LINES | _merged(lane.environment(topology.divided("chip") if undivided else topology))]
+    if not topology.processes:
+        undivided = topology.slices == 1 and lane.name == _LANE
+        changes = lane.environment(topology.divided("chip") if undivided else topology)
+        return [_LINES | _merged(changes)], no_leave
+    base = _merged(lane.environment(topology))
+    job = JobEnvironment(topology, platform_here(base))
+    each = [job.of(number) for number in range(topology.process_count)]
+    each, leave = launched.meet(each) if launched is not None else (each, no_leave)
+    return [_LINES | base | own for own in each], leave
 
 
 def _merged(changes: Mapping[str, str | None]) -> dict[str, str]:

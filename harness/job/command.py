@@ -38,11 +38,17 @@ class CommandEnding:
     why: str = ""
 
 
+def no_leave(code: int) -> None:
+    """Wait for nobody: all processes of the job are this command's."""
+    del code
+
+
 def run_command(
     words: Sequence[str],
     environments: Sequence[Mapping[str, str]],
     deadline: float | None,
     respite: Callable[[Mapping[int, int]], float | None] = lambda _: None,
+    leave: Callable[[int], None] = no_leave,
 ) -> CommandEnding:
     """Run the command with each of these environments, and wait for all of them.
 
@@ -57,6 +63,7 @@ def run_command(
         respite: asked about once a second, with the process ID of each rank that still runs: in
             how many seconds they are ended, since they can't go on together; None while they can.
             Until then each of them may fail, or end well if it has caught the error of that.
+        leave: called with the exit code before what they have started ends, if nobody stops them.
 
     Raises:
         BadInputError: there is no such program, or it can't be started.
@@ -69,9 +76,12 @@ def run_command(
     try:
         for environment in environments:
             job.start(words, {**environment, **watchdog.environment}, len(environments))
-        return job.wait(deadline)
+        ending = job.wait(deadline)
+        leave(ending.code)
     except KeyboardInterrupt:
         return CommandEnding(128 + signal.SIGINT)
+    else:
+        return ending
     finally:
         try:
             job.end()

@@ -239,6 +239,83 @@ def test_a_job_that_would_hang(
     assert not [word for word in ("TPU", "chip", "MegaScale") if word in " ".join(more)]
 
 
+# What all run on is a process that the last has started, whose command then ends first.
+LATER = """
+others, number = jax.devices()[:3], jax.process_index()
+jax.distributed.shutdown()
+if number < 3:
+    time.sleep(2)
+    parts = NamedSharding(Mesh(np.array(others), "x"), PartitionSpec("x"))
+    values = jax.make_array_from_callback((3,), parts, lambda index: full[index])
+    assert float(jax.jit(lambda v: v.sum())(values)) == 3
+"""
+# What each launcher tells process {n} of {count}; that of mpirun was read from Open MPI 5.0.11.
+STARTED = {
+    "srun": "SLURM_JOB_ID={job} SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS={count} SLURM_PROCID={n} "
+    "SLURM_NTASKS={count} SLURM_STEP_NUM_NODES={machines} SLURM_LOCALID={n}",
+    "mpirun": "PMIX_NAMESPACE=prterun-vm-{job}@1 OMPI_COMM_WORLD_SIZE={count} "
+    "OMPI_COMM_WORLD_RANK={n} OMPI_COMM_WORLD_LOCAL_SIZE={of_machine}",
+}
+
+
+def each_runs(
+    folder: Path, launcher: str, script: str, count: int = 4, machines: int = 1
+) -> list[tuple[int, str, str]]:
+    """Exit code and output of each process, which runs the script by a command of its own."""
+    (folder / "script.py").write_text(script, encoding="utf-8")
+    command = ("-m", "harness", "run", "--lane=virtual-gpu", "--topology=2xh100:2", "--")
+    job, of_machine = free_port(), count // machines
+    started = []
+    for n in range(count):
+        place = {"n": n, "count": count, "machines": machines, "of_machine": of_machine}
+        words = STARTED[launcher].format(job=job, **place).split()
+        started.append(
+            subprocess.Popen(
+                (sys.executable, *command, sys.executable, "script.py"),
+                cwd=folder,
+                env=os.environ | dict(word.split("=") for word in words),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    outputs = [each.communicate(timeout=300) for each in started]
+    return [(each.wait(), *output) for each, output in zip(started, outputs, strict=True)]
+
+
+@pytest.mark.parametrize("launcher", STARTED)
+def test_commands_that_a_launcher_starts_meet(tmp_path: Path, launcher: str) -> None:
+    first = 'import time; time.sleep(os.environ["RANK"] != "3")\nparts ='
+    ran = each_runs(tmp_path, launcher, TRAIN.replace("parts =", first, 1) + LATER)
+    assert [(code, output) for code, output, _ in ran] == [(0, f"{line}\n") for line in lines()]
+
+
+def test_commands_that_a_launcher_starts_name_the_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIRTUAL_TPU_DEADLINE", "2")
+    step, does, first = HANGS["skips"]
+    script = HANGING.replace("WHEN", str(step)).replace("OTHERWISE", does)
+    for code, _, errors in each_runs(tmp_path, "srun", script):
+        assert code
+        assert f"xla-harness: virtual GPU: the job can't go on: {first}" in errors
+
+
+@pytest.mark.parametrize(
+    ("count", "machines", "message"),
+    [
+        (3, 1, "srun has started 3 processes: expected 4 for 2xh100:2@device, 2 for 2xh100:2@node"),
+        (4, 2, "srun has started processes on several machines: the ranks of a job on virtual"),
+    ],
+)
+def test_commands_that_can_not_meet(
+    tmp_path: Path, count: int, machines: int, message: str
+) -> None:
+    for code, output, errors in each_runs(tmp_path, "srun", "", count, machines):
+        assert (code, output) == (2, "")
+        assert message in errors
+
+
 @pytest.mark.parametrize("visible", ["0", "0,1,1", "0,1,2,3,4", "GPU-8932f937"])
 def test_a_list_that_contradicts_the_topology(project: Project, visible: str) -> None:
     project.write("test_inner.py", "def test_x(): pass\n")
