@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import run_program, xla_harness
 from support.paths import ROOT
 
 from harness import cli
@@ -188,12 +189,7 @@ def test_headings_have_the_colour_of_their_verdict(folder: Path) -> None:
 def completed(line: str) -> list[str]:
     """What bash offers for the last word of the line."""
     words = line.split(" ")
-    script = subprocess.run(
-        [sys.executable, "-m", "harness", "ci", "completion", "bash"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    script = xla_harness("ci", "completion", "bash", check=True).stdout
     script += f"""
 COMP_WORDS=({" ".join(f"'{word}'" for word in words)}) COMP_CWORD={len(words) - 1}
 COMP_LINE='{line}' COMP_POINT={len(line)}
@@ -201,7 +197,7 @@ function=$(complete -p xla-harness | sed 's/.*-F \\([^ ]*\\).*/\\1/')
 "$function" xla-harness "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    done = run_program("bash", "-c", script, check=True)
     return done.stdout.split()
 
 

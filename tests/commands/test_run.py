@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.commands import run_program
 
 from harness import cli
 from harness.lanes.virtual import library
@@ -387,12 +388,12 @@ def test_lane_cpu(run: Run) -> None:
 def test_python_without_the_harness(tmp_path: Path, framework: str) -> None:
     (tmp_path / f"{framework}.py").touch()
     startup = Path(library.__file__).with_name("startup")
-    ran = subprocess.run(
-        (sys.executable, "-S", "-c", f"import sitecustomize; print(1); import {framework}"),
+    ran = run_program(
+        sys.executable,
+        "-S",
+        "-c",
+        f"import sitecustomize; print(1); import {framework}",
         env={"PYTHONPATH": f"{startup}:{tmp_path}"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert ran.stdout == "1\n"
     assert f"{sys.executable} has {framework} but no xla-harness" in ran.stderr
@@ -406,12 +407,11 @@ def test_the_first_framework_that_is_imported_is_prepared_too(tmp_path: Path) ->
     )
     code = "import torch, torch_xla; print(torch_xla._XLAC._prepare_to_exit)"
     startup = Path(library.__file__).with_name("startup")
-    ran = subprocess.run(
-        (sys.executable, "-c", code),
+    ran = run_program(
+        sys.executable,
+        "-c",
+        code,
         env={"PYTHONPATH": f"{startup}:{tmp_path}", "VIRTUAL_TPU_PLUGIN": str(library.PLUGIN)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert "prepare_to_exit at" in ran.stdout, ran.stderr
 
@@ -419,11 +419,7 @@ def test_the_first_framework_that_is_imported_is_prepared_too(tmp_path: Path) ->
 def test_another_sitecustomize_runs_too(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
     startup = Path(library.__file__).with_name("startup")
-    ran = subprocess.run(
-        (sys.executable, "-c", "print('ours')"),
-        env={"PYTHONPATH": f"{startup}:{tmp_path}"},
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = run_program(
+        sys.executable, "-c", "print('ours')", env={"PYTHONPATH": f"{startup}:{tmp_path}"}
     )
     assert (ran.stdout, ran.stderr) == ("theirs\nours\n", "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
+from support.commands import xla_harness
 from support.project import Project
 
 from harness import cli
@@ -488,8 +488,7 @@ def test_file_of_another_shape_is_refused(bench: Bench, kind: str) -> None:
 
 
 def command(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "harness", "known", "update", *map(str, arguments)]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+    return xla_harness("known", "update", *map(str, arguments), cwd=folder)
 
 
 SUITE = """\

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import run_program
 from support.paths import ROOT
 
 from harness.errors import PARTIAL
@@ -72,10 +73,7 @@ def _trials(
         "PYTHONPATH": str(ROOT),
     }
     paths = [str(path) for path in (FAULTS / "trials.py", state, template, folder)]
-    command = [sys.executable, *paths, str(step), *line]
-    done = subprocess.run(
-        command, env=os.environ | own, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_program(sys.executable, *paths, str(step), *line, env=os.environ | own, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     first, *others = [json.loads(text) for text in done.stdout.splitlines()]
     assert first["code"] in (0, PARTIAL), first

@@ -16,6 +16,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.commands import run_program
 from support.paths import ROOT
 
 from harness.errors import BadInputError
@@ -215,9 +216,7 @@ def test_no_room_on_the_disk(history: History) -> None:
     """A write that stops in the middle of the file, as on a full disk."""
     before = content(Path(history.location))
     line = ["record", str(REAL[0]), "--stack", "other", "--history", history.location]
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, *line], capture_output=True, text=True, check=False
-    )
+    done = run_program(sys.executable, "-c", FULL, *line)
     assert done.returncode == 2, done.stderr
     assert "parquet: can't be written: File too large" in done.stderr
     assert content(Path(history.location)) == before

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.commands import run_program
 from support.control_groups import control_group
 from support.project import Project
 
@@ -102,12 +102,7 @@ def test_a_command_that_cannot_be_started(group: Path) -> None:
     move = MOVE.format(file=str(group / "cgroup.procs"))
     main = "from harness.cli import main\nsys.exit(main(sys.argv[1:]))"
     arguments = ("run", "--topology", "2x16@chip", "--", "sleep", "60")
-    ran = subprocess.run(
-        [sys.executable, "-c", f"import os, sys\n{move}{main}", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_program(sys.executable, "-c", f"import os, sys\n{move}{main}", *arguments)
     assert ran.returncode == 2, ran.stderr
     assert f" of 32 can't be started: {label(group)}" in ran.stderr
 

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from support.commands import xla_harness
 from support.github_api import MOST_BODY, GitHub, serve
 
 from harness import cli
@@ -69,13 +69,7 @@ class Nights:
         command += ["--history", str(self.folder / "history"), *arguments]
         own = {"GITHUB_API_URL": self.github.address, "GITHUB_TOKEN": TOKEN}
         if self.processes:
-            done = subprocess.run(
-                [sys.executable, "-m", "harness", *command],
-                env=os.environ | own,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = xla_harness(*command, env=os.environ | own)
             output, returned = done.stdout + done.stderr, done.returncode
         else:
             text = io.StringIO()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from jax._src import distributed
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from support.commands import xla_harness
 from support.project import Project
 
 from harness.job.ranks import run_ranks
@@ -88,14 +88,8 @@ def test_each_process_is_who_it_is(topology: Topology) -> None:
 def run(folder: Path, *options: str, **environment: str) -> list[str]:
     """Run the script on the virtual TPU; return its lines in the order of the ranks."""
     (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
-    ran = subprocess.run(
-        (sys.executable, "-m", "harness", "run", *options, "--", sys.executable, "train.py"),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+    ran = xla_harness(
+        "run", *options, "--", sys.executable, "train.py", cwd=folder, env=environment
     )
     assert ran.returncode == 0, ran.stderr
     return sorted(ran.stdout.splitlines())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.commands import xla_harness
 from support.project import Project
 
 from harness.messages.ports import free_port
@@ -118,14 +118,7 @@ def write_scripts(folder: Path) -> None:
 
 def run(folder: Path, *words: str) -> list[str]:
     """The sorted lines that a command prints, without the rank in front of them."""
-    ran = subprocess.run(
-        (sys.executable, "-m", "harness", "run", "--topology=2", *words),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    ran = xla_harness("run", "--topology=2", *words, cwd=folder)
     assert ran.returncode == 0, ran.stderr
     return sorted(line.rpartition("| ")[2] for line in ran.stdout.splitlines())
 

@@ -7,11 +7,11 @@ what really arrived. OpenXLA's CPU plugin and the real libtpu are forwarded to a
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.commands import run_program
 from support.project import OURS
 
 from harness.lanes.aot.libtpu import ENVIRONMENT
@@ -61,10 +61,7 @@ class Asked:
         for name, value in values.items():
             if value is None:
                 environment.pop(name, None)
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=100, check=False
-        )
+        done = run_program(sys.executable, "-c", program, env=environment, timeout=100)
         self.stdout, self.stderr, self.code = done.stdout, done.stderr, done.returncode
         self.events, self.arrived = (log.read() for log in logs)
 

@@ -5,10 +5,10 @@ One fresh interpreter runs all scenarios: torch is not to be imported where othe
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+from support.commands import run_program
 from support.paths import ROOT
 
 PROGRAM = """
@@ -130,14 +130,8 @@ json.dump(results, sys.stderr)
 
 @pytest.fixture(scope="module")
 def results():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    done = run_program(
+        sys.executable, "-c", PROGRAM, cwd=ROOT, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stderr.splitlines()[-1])

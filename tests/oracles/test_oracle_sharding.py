@@ -6,11 +6,11 @@ fork.
 
 import json
 import os
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+from support.commands import run_program
 
 pytestmark = pytest.mark.measures_coverage
 
@@ -113,14 +113,7 @@ print(json.dumps(result))
 
 @pytest.fixture(scope="module")
 def result() -> dict[str, Any]:
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ran = run_program(sys.executable, "-c", PROGRAM, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
 
@@ -173,8 +166,7 @@ with jax_cpu._host_devices(20):
     client = xla_client.make_cpu_client()
 print(len(client.local_devices()), os.environ["XLA_FLAGS"])
 """
-    command = [sys.executable, "-c", program]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    ran = run_program(sys.executable, "-c", program, timeout=200, check=True)
     assert ran.stdout.split() == ["20", "--xla_force_host_platform_device_count=2"]
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import xla_harness
 from support.project import Project
 
 from harness.messages.ports import free_port
@@ -107,14 +108,10 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(TRAIN, encoding="utf-8")
     command = ("run", "--lane=virtual-gpu", f"--topology={topology}", *words)
-    return subprocess.run(
-        (sys.executable, "-m", "harness", *command),
+    return xla_harness(
+        *command,
         cwd=folder,
         env=os.environ | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
     )
 
 

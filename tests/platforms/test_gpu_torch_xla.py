@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import xla_harness
 from support.paths import ROOT
 from support.project import Project
 
@@ -60,10 +61,7 @@ RANKS = [f"{rank} of 2, 1 here: [3.0, 3.0]" for rank in range(2)]
 
 def run(folder: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(script, encoding="utf-8")
-    command = [sys.executable, "-m", "harness", "run", "--lane", "virtual-gpu", *words]
-    return subprocess.run(
-        [*command, "train.py"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
+    return xla_harness("run", "--lane", "virtual-gpu", *words, "train.py", cwd=folder)
 
 
 def stack_arguments(name: str) -> tuple[str, str]:

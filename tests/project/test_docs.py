@@ -6,12 +6,12 @@ import dataclasses
 import json
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 
 import pytest
 from _pytest.config.argparsing import Parser
+from support.commands import run_program, xla_harness
 from support.paths import ROOT
 
 from harness import cli
@@ -40,8 +40,7 @@ def _parser() -> Parser:
 
 @pytest.fixture(scope="module")
 def cases() -> list[dict[str, object]]:
-    command = [sys.executable, "-m", "harness", "ci", "list", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = xla_harness("ci", "list", "--json", cwd=ROOT, check=True)
     return json.loads(done.stdout)
 
 
@@ -112,9 +111,7 @@ def test_readme_fits_one_screen_and_starts_to_work() -> None:
     assert len(README.splitlines()) <= 60
     assert "](docs/dashboard.png)" in README
     listed = set(re.findall(r"^\| \[`(\w+)/`\]", README, re.MULTILINE))
-    names = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    names = run_program("git", "ls-files", cwd=ROOT, check=True).stdout.splitlines()
     folders = {name.partition("/")[0] for name in names if "/" in name}
     assert listed == {folder for folder in folders if not folder.startswith(".")}
 
@@ -149,7 +146,7 @@ def test_what_github_reads_fits_its_schema(pattern: str) -> None:
     schema = f"vendor.{SCHEMAS[pattern]}"
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
     command += map(str, files)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_program(*command)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.commands import run_program
 from support.paths import ROOT
 
 from harness import cli
@@ -60,8 +61,6 @@ def test_a_plain_test_needs_no_heavy_library(tmp_path: Path) -> None:
     (tmp_path / "test_plain.py").write_text(TEST)
     line = [sys.executable, "-m", "pytest", "-s", "-p", "no:cov", "-p", "no:hypothesispytest"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_program(*line, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout
     assert not set(done.stdout.split()) & HEAVY

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import run_program
 from support.paths import ROOT
 
 LEAVES = ("repro", "sensitivity", "jobset", "dashboard", "issues")
@@ -51,10 +52,7 @@ def without(leaf: str, folder: Path) -> Path:
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python with the copy in ``folder`` in the place of the installed package."""
     environment = os.environ | {"PYTHONPATH": str(folder)}
-    line = [sys.executable, *arguments]
-    return subprocess.run(
-        line, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    return run_program(sys.executable, *arguments, cwd=folder, env=environment)
 
 
 @pytest.mark.parametrize("leaf", LEAVES)

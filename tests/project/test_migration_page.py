@@ -6,7 +6,6 @@ import json
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import run_program
 from support.paths import ROOT
 
 from harness.errors import BadInputError
@@ -50,8 +50,7 @@ print(json.dumps(sorted(names)))
 
 def run(python: Path | str, program: str, names: Iterable[str] = ()) -> list[str]:
     """Run the program and return the list that it prints last."""
-    command = [python, "-c", program, *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_program(python, "-c", program, *names, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from abi3info.models import PyVersion, Symbol
 from packaging.metadata import Metadata
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
+from support.commands import run_program
 from support.paths import ROOT
 
 from harness import __version__
@@ -62,13 +62,8 @@ def run(*command: object, folder: Path = ROOT, **environment: str) -> str:
     """What it prints; the text of both streams when it fails."""
     mine = ("PYTEST_", "PYTHONPATH", "VIRTUAL_ENV", "COV_CORE", "COVERAGE")
     clean = {name: os.environ[name] for name in os.environ if not name.startswith(mine)}
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=folder,
-        env=clean | {"COLUMNS": "80"} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_program(
+        *list(map(str, command)), cwd=folder, env=clean | {"COLUMNS": "80"} | environment
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -187,7 +182,7 @@ class Installed:
     def fails(self, *arguments: str) -> tuple[int, str]:
         """The exit code of ``xla-harness``, and what it says."""
         command = [str(self.python.with_name("xla-harness")), *arguments]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        done = run_program(*command, cwd=self.folder)
         return done.returncode, done.stdout + done.stderr
 
 
@@ -247,14 +242,7 @@ def plain(theirs: Installed, *arguments: str) -> str:
     Nor the plugin's name in pytest's own list of plugins.
     """
     command = [str(theirs.python), "-m", "pytest", "test_plain.py", "-rA", *arguments]
-    shown = subprocess.run(
-        command,
-        cwd=theirs.folder,
-        env=os.environ | {"COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
+    shown = run_program(*command, cwd=theirs.folder, env=os.environ | {"COLUMNS": "80"}).stdout
     assert "1 failed, 5 passed, 1 skipped, 1 xfailed" in shown, shown
     shown = re.sub(r" in \d+\.\d+s", "", shown)
     return re.sub(r"(?<=plugins: )xla-harness-[\d.]+, |, xla-harness-[\d.]+|0x\w+", "", shown)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
+from support.commands import run_program
 from support.paths import ROOT
 
 
 def test_each_case_is_collected() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "suites/", "--quick", "--collect-only", "-q"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    done = run_program(
+        sys.executable, "-m", "pytest", "suites/", "--quick", "--collect-only", "-q", cwd=ROOT
     )
     assert done.returncode == 0, done.stdout
     expected = set((ROOT / "fixtures/quick.txt").read_text().split("\n")) - {""}

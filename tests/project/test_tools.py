@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.commands import run_program
 from support.paths import ROOT
 
 BIN = Path(sys.executable).parent
@@ -28,9 +29,7 @@ def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "UV_PROJECT_ENVIRONMENT": str(BIN.parent),
     }
-    return subprocess.run(
-        [folder / CHECKS, *names], env=environment, capture_output=True, text=True, check=False
-    )
+    return run_program(folder / CHECKS, *names, env=environment)
 
 
 def test_every_planted_fault_is_named(tmp_path: Path) -> None:

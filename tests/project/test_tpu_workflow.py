@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.commands import run_program
 from support.kubectl import KUBECTL, pod, reported
 from support.manifests import check, items_of
 from support.paths import ROOT
@@ -89,9 +90,7 @@ def test_its_steps_run_here(tmp_path: Path) -> None:
 
     def run(step: str) -> subprocess.CompletedProcess[str]:
         command = ["bash", "-euo", "pipefail", "-c", RUNS[step]]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
+        return run_program(*command, cwd=tmp_path, env=environment)
 
     printed = run("Manifest")
     assert printed.returncode == 0

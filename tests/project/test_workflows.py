@@ -14,6 +14,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.commands import run_program
 from support.paths import ROOT
 from support.workflows import act, clone, run_steps
 
@@ -45,8 +46,7 @@ FUNCTION = "test_train_step"
 
 
 def _checks(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(ROOT / ".ci" / "workflows"), str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_program(str(ROOT / ".ci" / "workflows"), str(folder))
 
 
 @pytest.fixture
@@ -219,10 +219,7 @@ def test_the_workflows_in_the_docs_pass_their_checks(copy: Path) -> None:
 
 
 def test_the_minutes_in_the_docs_are_computed() -> None:
-    done = subprocess.run(
-        [sys.executable, ".ci/shard.py", "minutes"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = run_program(sys.executable, ".ci/shard.py", "minutes", cwd=ROOT, check=True)  # fmt: skip
     table = re.search(
         r"<!-- minutes -->\n(.*)<!-- end of minutes -->",
         (ROOT / "docs/ci.md").read_text(),
@@ -253,9 +250,7 @@ def _recorded(folder: Path) -> Path:
 def _first_part() -> tuple[str, str]:
     """Return the first part of the harness's tests in ci.yml, as 1/4, and its smallest file."""
     code = "import shard as s; n = s.part_count(); p = s.parts(n)[0]; print(n, min(p, key=p.get))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT / ".ci", capture_output=True, text=True, check=True
-    )
+    done = run_program(sys.executable, "-c", code, cwd=ROOT / ".ci", check=True)
     count, path = done.stdout.split()
     return f"1/{count}", Path(path).name
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.commands import run_program
 from support.github_api import serve
 from support.paths import ROOT
 
@@ -77,14 +78,7 @@ def test_a_night_publishes_the_rest(tmp_path: Path, remote: Path) -> None:
 
         def run(workflow: str, name: str) -> str:
             command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"]
-            done = subprocess.run(
-                [*command, step(workflow, name)],
-                cwd=tmp_path,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = run_program(*command, step(workflow, name), cwd=tmp_path, env=environment)
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stderr
 

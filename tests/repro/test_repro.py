@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.commands import run_program
 from support.paths import ROOT
 
 from harness.errors import BadInputError
@@ -239,14 +240,7 @@ REFUSED = {
 
 def run(folder: Path, *line: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    return subprocess.run(
-        [sys.executable, *line],
-        cwd=folder,
-        env=clean | {"GONE": "still here"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program(sys.executable, *line, cwd=folder, env=clean | {"GONE": "still here"})
 
 
 def repro(folder: Path, case: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -499,9 +493,7 @@ for fn in (one, die, lambda rank: time.sleep(60)):
     except RankError as error: print(str(error).splitlines()[0], "mine" in str(error))
 """
     start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = run_program(sys.executable, "-c", program)
     assert done.stdout.splitlines() == [
         "[0, 1, 4]",
         "rank 1 raised True",

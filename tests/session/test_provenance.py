@@ -6,12 +6,12 @@ import base64
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from support.commands import run_program, xla_harness
 from support.paths import ROOT
 from support.project import Project
 
@@ -36,12 +36,8 @@ def installed(folder: Path, text: str = "") -> Path:
 def found(*folders: Path) -> str:
     """What a process with these folders on its path says."""
     path = os.pathsep.join([*map(str, folders), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", CODE],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
+    done = run_program(
+        sys.executable, "-c", CODE, env=os.environ | {"PYTHONPATH": path}, check=True
     )
     return "\n".join(line for line in done.stdout.splitlines() if line.startswith("libtpu"))
 
@@ -137,12 +133,12 @@ def test_nothing_is_said_of_released_components(project: Project, patched: str) 
 
 def test_a_script_claims_nothing_of_the_release(project: Project, patched: str) -> None:
     project.write("test_inner.py", '@pytest.mark.lanes("cpu")\ndef test_plain(): assert 0')
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", "repro", "--no-run", "test_inner.py::test_plain[cpu-4]"],
+    done = xla_harness(
+        "repro",
+        "--no-run",
+        "test_inner.py::test_plain[cpu-4]",
         cwd=project.path,
         env=os.environ | {"PYTHONPATH": patched},
-        capture_output=True,
-        text=True,
         check=True,
     )
     text = " ".join(done.stdout.replace("#", " ").split())

@@ -7,13 +7,13 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from datetime import date
 from pathlib import Path
 
 import pytest
+from support.commands import run_program
 from support.drift import GOOD, NO_DOUBLE, Drift, wheel
 from uv import find_uv_bin
 
@@ -51,7 +51,7 @@ def test_create_show_list_remove(alone: Drift) -> None:
     assert "one: resolving" in created.stderr
     assert re.search(r"one: ready after \d+ s", created.stderr)
     code = "import drift, importlib.util as i; print(drift.double(2), i.find_spec('harness'))"
-    done = subprocess.run([python, "-Ic", code], capture_output=True, text=True, check=True)
+    done = run_program(python, "-Ic", code, check=True)
     assert done.stdout == "4 None\n"
     assert list(alone.cache.glob("environments/*.partial-*")) == []
     constraints = (alone.path / "fixtures" / "stacks" / "one.txt").read_text()
@@ -150,8 +150,7 @@ def test_a_wheel_that_was_built_again(alone: Drift, pins: str) -> None:
         done = alone.run("stacks", "create", "1")
         assert done.returncode == 0, done.stderr
         python = Path(done.stdout.strip())
-        ran = subprocess.run([python, "-c", "import drift; print(drift.double(3))"],
-                               capture_output=True, text=True, check=True)  # fmt: skip
+        ran = run_program(python, "-c", "import drift; print(drift.double(3))", check=True)
         manifest = json.loads((python.parents[1] / "stack.json").read_text())
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         assert manifest["wheels"] == {path.name: digest}

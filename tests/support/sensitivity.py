@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from support.commands import run_program
 
 # What tests of JAX alone need imported before they are forked; torch takes longer than they run.
 JAX_ALONE = ("-o", "xla_preload=jax.numpy jax.extend jax.experimental.pallas.tpu")
@@ -24,12 +25,5 @@ class Ran:
 def sensitivity(folder: Path, *options: str, behind: Sequence[str] = ()) -> Ran:
     """Run it in ``folder``; ``behind`` is for pytest."""
     command = [sys.executable, "-m", "harness", "sensitivity", *options]
-    done = subprocess.run(
-        [*command, *(["--", *behind] if behind else [])],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    done = run_program(*command, *(["--", *behind] if behind else []), cwd=folder, timeout=900)
     return Ran(done.returncode, done.stdout, done.stderr)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.commands import run_program
 from support.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -98,13 +98,12 @@ def _without_uv(words: Sequence[str]) -> Sequence[str]:
 
 def run_all(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[int, str]]:
     """The exit code and the output of each, run in ``folder`` one after the other."""
-    done = subprocess.run(
-        [sys.executable, "-c", _DRIVER],
+    done = run_program(
+        sys.executable,
+        "-c",
+        _DRIVER,
         cwd=folder,
         input=json.dumps([list(words) for words in commands]),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     codes = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(codes) == len(commands), done.stderr

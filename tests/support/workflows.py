@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support.commands import run_program
 from support.paths import ROOT
 
 from harness.stacks.environments import cache_folder
@@ -90,7 +91,7 @@ def act(  # noqa: PLR0913, PLR0917 - act's own
     """Run a workflow of the clone ``folder`` on this machine."""
     shutil.rmtree(artifacts, ignore_errors=True)
     artifacts.mkdir(parents=True)
-    cache = subprocess.run(["uv", "cache", "dir"], capture_output=True, text=True, check=True)
+    cache = run_program("uv", "cache", "dir", check=True)
     caches = {"XLA_HARNESS_CACHE": str(cache_folder()), "UV_CACHE_DIR": cache.stdout.strip()}
     given = caches | {"ARTIFACTS": str(artifacts), "CLONE": str(folder), **environment}
     command = [
@@ -108,9 +109,7 @@ def act(  # noqa: PLR0913, PLR0917 - act's own
         for name, text in pairs.items():
             command += [option, f"{name}={text}"]
     home = os.environ | {"XDG_CACHE_HOME": str(artifacts.parent / "act")}
-    done = subprocess.run(
-        [*command, *options], cwd=folder, env=home, capture_output=True, text=True, check=False
-    )
+    done = run_program(*command, *options, cwd=folder, env=home)
     return _parsed(done)
 
 

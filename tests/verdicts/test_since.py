@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.commands import xla_harness
 from support.project import Project
 
 from harness.errors import BadInputError
@@ -43,8 +43,7 @@ STACKS = {"2.5.1rc1": "skip", "2.5.1": "row watched", "2.6.0": "", "2.10.0": "ro
 
 
 def since(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "harness", "since", *arguments]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+    return xla_harness("since", *arguments, cwd=folder)
 
 
 @pytest.fixture(scope="module")

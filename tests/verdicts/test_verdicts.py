@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from support import nights
+from support.commands import xla_harness
 from support.paths import ROOT
 
 from harness.diagnosis.cause import Cause
@@ -163,7 +162,7 @@ def test_command(history: History, tmp_path: Path, night: int, code: int, answer
     summary = tmp_path / "summary.md"
     summary.write_text("from another step\n\n")
     line = ["verdict", run_of(runs, night)[:18], "--history", history.location]
-    done = command(*line, "--markdown", str(summary), "--annotations")
+    done = xla_harness(*line, "--markdown", str(summary), "--annotations")
     assert done.returncode == code, done.stderr
     assert answer in done.stdout
     plain = [each for each in done.stdout.splitlines() if not each.startswith("::")]
@@ -176,7 +175,7 @@ def test_json_has_the_documented_keys(history: History, runs: list[str]) -> None
     text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     (row,) = (line for line in text.splitlines() if line.startswith("| `verdict` |"))
     run = run_of(runs, 32)
-    done = command("verdict", run, "--history", history.location, "--json")
+    done = xla_harness("verdict", run, "--history", history.location, "--json")
     findings = json.loads(done.stdout)
     assert {frozenset(each) for each in findings} == {frozenset(re.findall(r"`(\w+)`", row))}
     (slower,) = (each for each in findings if each["verdict"] == "slower")
@@ -189,14 +188,14 @@ def test_json_has_the_documented_keys(history: History, runs: list[str]) -> None
     [("2025", "found none"), ("2026", "found several"), ("x' OR 1=1 --", "found none")],
 )
 def test_run_that_is_none(history: History, run: str, expected: str) -> None:
-    done = command("verdict", run, "--history", history.location)
+    done = xla_harness("verdict", run, "--history", history.location)
     assert done.returncode == 2
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_latest(history: History, runs: list[str]) -> None:
-    done = command("verdict", "latest", "--history", history.location)
+    done = xla_harness("verdict", "latest", "--history", history.location)
     assert f"  {max(runs)}: stack nightly" in done.stdout
 
 
@@ -261,8 +260,3 @@ def test_hostile_text_stays_in_its_cell(hostile: Verdicts) -> None:
     assert row.replace("\\|", "").count("|") == 7
     assert "\\<script\\>" in row
     assert not [line for line in lines if line.startswith("#")]
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "harness", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, check=False)

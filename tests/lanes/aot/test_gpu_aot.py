@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from packaging.version import Version
+from support.commands import xla_harness
 from support.paths import ROOT
 from support.project import Project, Ran
 
@@ -319,8 +318,7 @@ def test_what_a_kernel_uses_is_recorded(cases: Ran, gpu: str) -> None:
 @needs_plugin
 @pytest.mark.skipif(find_spec("filelock") is None, reason="a stack's environment has no commands")
 def test_topologies_lists_what_the_plugin_takes() -> None:
-    command = [sys.executable, "-m", "harness", "stacks", "topologies", "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = xla_harness("stacks", "topologies", "--json", "-", check=True, cwd=ROOT)
     listed = json.loads(done.stdout)
     assert listed["compilers"][f"jax_cuda{CUDA}_plugin"] == version(f"jax_cuda{CUDA}_plugin")
     assert listed["topologies"]["gb200"][-1] == "gb200:72"

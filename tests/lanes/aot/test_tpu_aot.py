@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import run_program
 from support.paths import ROOT
 from support.project import Project, Ran
 
@@ -126,7 +127,7 @@ def test_a_wrong_topology_is_refused(project: Project, topology: str, message: s
 def other_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     """libtpu starts threads, after which no case could be forked from this process."""
     command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    return run_program(*command, cwd=ROOT)
 
 
 def test_topologies_lists_what_libtpu_takes() -> None:
@@ -306,9 +307,7 @@ def test_a_virtual_tpus_fixture_wants_its_lane(project: Project) -> None:
 def test_every_golden_compilation_has_its_case() -> None:
     """And every case its golden compilation, unless it is refused."""
     command = [sys.executable, "-m", "pytest", "suites", "--lane=tpu-aot", "--collect-only", "-q"]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = run_program(*command, "-p", "no:cacheprovider", cwd=ROOT, check=True)
     # Of stacks of JAX alone, on which nothing is golden, and kernels for GPUs.
     elsewhere = ("test_compiles_of_packages.py", "tpu7x", "-cudnn]", "-triton]")
     lines = (line for line in done.stdout.splitlines() if "::" in line)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 from dataclasses import replace
 from fnmatch import fnmatch
 
 import pytest
+from support.commands import run_program
 from support.project import Project
 from support.unread_jobs import HEADER, WORKER, UnreadJob, every_job
 
@@ -64,14 +64,7 @@ def test_scripts(project: Project, job: UnreadJob) -> None:
     if job.launcher == "torchrun":
         starts += ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     run = [sys.executable, "-m", "harness", "run", "--topology=2", *each, "--"]
-    ran = subprocess.run(
-        [*run, *starts, "worker.py", *job.arguments],
-        cwd=project.path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
+    ran = run_program(*run, *starts, "worker.py", *job.arguments, cwd=project.path, timeout=500)
     assert (ran.returncode == 0) == job.is_right, ran.stdout + ran.stderr
 
 
