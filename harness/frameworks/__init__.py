@@ -10,7 +10,6 @@ from importlib.util import find_spec
 
 from harness.frameworks import named_platforms
 from harness.frameworks.protocol import Framework
-from harness.left_out import LeftOut
 from harness.platforms import PLATFORMS, VARIABLE
 from harness.registry import Registry
 
@@ -36,15 +35,15 @@ FRAMEWORKS: Registry[Framework] = Registry(
 )
 
 
-def missing(name: str, platform: str = "cpu") -> LeftOut | None:
-    """Return why a framework can't be asked here, on that platform; None if it can.
+def missing(name: str, platform: str = "cpu") -> str:
+    """Return why a framework can't be asked here, on that platform; "" if it can.
 
     Does not import it.
     """
     if not find_spec(name):
-        return LeftOut("framework", name, "not installed in this environment")
+        return f"framework {name}: not installed in this environment"
     why = PLATFORMS[platform].ended(name) if platform in PLATFORMS else ""
-    return LeftOut("framework", name, why) if why else None
+    return f"framework {name}: {why}" if why else ""
 
 
 def knows(name: str, platform: str) -> bool:

@@ -14,7 +14,6 @@ from harness.junit.case import error_lines, is_file
 from harness.junit.properties import FORMAT, FORMAT_PROPERTY, LEFT_OUT, STACK_PROPERTY, VERSIONS
 from harness.junit.reader import Reader
 from harness.junit.result import Result, settled
-from harness.left_out import LeftOut
 from harness.model.wheel_checksums import PROPERTY as WHEELS
 from harness.model.wheel_checksums import read_property
 
@@ -32,7 +31,7 @@ class Report:
     stack: str  # "" where the run was not told one
     versions: Mapping[str, str]  # component to version
     results: Mapping[str, Result]
-    left_out: Mapping[LeftOut, int]  # how many cases
+    left_out: Mapping[str, int]  # how many cases, by reason, such as ``lane tpu: ...``
     uncollected: Mapping[str, str] = field(default_factory=dict)  # file to why, in a line
     faults: tuple[str, ...] = ()
     wheels: Mapping[str, str] = field(default_factory=dict)  # package to SHA-256 of its own wheel
@@ -96,12 +95,12 @@ def _uncollected(case: Any) -> tuple[str, str]:
     return f"{case.name.replace('.', '/')}.py", f"can't be collected: {why.strip()}"
 
 
-def _left_out(own: Mapping[str, str]) -> tuple[dict[LeftOut, int], list[str]]:
+def _left_out(own: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
     """Return how many cases were left out, by cause, and what is wrong with other values."""
-    counts, faults = dict[LeftOut, int](), list[str]()
+    counts, faults = dict[str, int](), list[str]()
     for name, value in own.items():
         if name.startswith(LEFT_OUT) and value.isascii() and value.isdigit():
-            counts[LeftOut.parse(name.removeprefix(LEFT_OUT))] = int(value[:_MOST_DIGITS])
+            counts[name.removeprefix(LEFT_OUT)] = int(value[:_MOST_DIGITS])
         elif name.startswith(LEFT_OUT):
             faults.append(f"property {name!r}: expected a number, found {value[:50]!r}")
     return counts, faults

@@ -118,7 +118,7 @@ class Collection:
             else self._settings.why_not_plain()
         )
         if reason:
-            self._collected.left_out[str(reason)] += 1
+            self._collected.left_out[reason] += 1
             return False
         target = self._settings.place(target) if declared else target
         item.stash[CASE] = case_of(item, target, self._settings.deadline)
@@ -156,7 +156,7 @@ class Collection:
         chosen = next((target for target in declared if not why_not[target]), declared[0])
         for other in declared:
             if other != chosen:
-                reason = str(why_not[other] or f"unittest, one target: run {other} alone")
+                reason = why_not[other] or f"unittest, one target: run {other} alone"
                 self._collected.left_out[reason] += 1
         return chosen
 

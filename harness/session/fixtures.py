@@ -66,7 +66,7 @@ def start_runtime(request: pytest.FixtureRequest, xla_target: Target) -> StartRu
     def start(*, spmd: bool) -> None:
         name = xla_target.framework or DEFAULT_FRAMEWORK
         if missing := frameworks.missing(name, platform_of(LANES[xla_target.lane])):
-            pytest.skip(str(missing))
+            pytest.skip(missing)
         began = time.perf_counter()
         FRAMEWORKS[name].start(xla_target.topology.total, spmd=spmd)
         seconds = request.node.stash.setdefault(RUNTIME_START, {})

@@ -101,4 +101,4 @@ def _without_framework(collector: pytest.Collector, report: pytest.CollectReport
         error = error.__cause__
     name = (error.name or "").partition(".")[0] if error else ""
     name = _BROUGHT.get(name, name)
-    return str(frameworks.missing(name) or "") if name in FRAMEWORKS else ""
+    return frameworks.missing(name) if name in FRAMEWORKS else ""

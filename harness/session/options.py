@@ -18,7 +18,6 @@ from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
 from harness.job import job
 from harness.lanes import LANES, Lane, check_named_platforms, lane_can, lane_named, platform_of
-from harness.left_out import LeftOut
 from harness.model.topology import Target, Topology, unit
 from harness.session.selection import QUICK_LANE, Durations, Shard, read_cases, read_durations
 from harness.session.xdist_workers import workers
@@ -204,8 +203,8 @@ class Settings:
             is_chosen=given is not None and len(lanes) == 1,
         )
 
-    def why_not(self, target: Target, declared: Sequence[Target], framework: str) -> LeftOut | None:
-        """Return which option leaves the target out, and how to have it; None if none does.
+    def why_not(self, target: Target, declared: Sequence[Target], framework: str) -> str:
+        """Return what leaves the target out, such as ``lane tpu: ...``; "" if nothing does.
 
         ``declared`` are all targets of the case: without ``--lane`` it runs on the first one's.
         ``framework`` is asked there, if the case says so.
@@ -213,30 +212,30 @@ class Settings:
         if self.hardware is not None and target.lane == lane_named(self.lanes[0]).runs_cases_of:
             emulated, target = target.lane, self.place(target)
             if target in declared:  # it is written for the real one too
-                return LeftOut("lane", emulated, f"{target} is the same case")
+                return f"lane {emulated}: {target} is the same case"
         if target.lane not in (self.lanes or (declared[0].lane,)):
-            return LeftOut("lane", target.lane, f"run with --lane {target.lane}")
+            return f"lane {target.lane}: run with --lane {target.lane}"
         if other := next((target.lane for target in declared if target.lane in self.elsewhere), ""):
-            return LeftOut("lane", target.lane, f"left to lane {other}")
+            return f"lane {target.lane}: left to lane {other}"
         if not self.lanes and (missing := lane_named(target.lane).missing()):
-            return LeftOut("lane", target.lane, missing)
+            return f"lane {target.lane}: {missing}"
         platform = platform_of(lane_named(target.lane))
         if framework and (absent := frameworks.missing(framework, platform)):
             return absent
         return self._why_not_size(target.topology)
 
-    def why_not_plain(self) -> LeftOut | None:
-        """Return which option leaves out tests that name no lane, since they can run on all."""
+    def why_not_plain(self) -> str:
+        """Return what leaves out tests that name no lane, since they can run on all; or ""."""
         if self.lanes and self.elsewhere:
-            return LeftOut("lane", self.lanes[0], f"left to lane {self.elsewhere[0]}")
-        return None
+            return f"lane {self.lanes[0]}: left to lane {self.elsewhere[0]}"
+        return ""
 
-    def _why_not_size(self, size: Topology) -> LeftOut | None:
+    def _why_not_size(self, size: Topology) -> str:
         if self.topologies and size not in self.topologies:
-            return LeftOut("topology", str(size), f"run with --topology {size}")
+            return f"topology {size}: run with --topology {size}"
         if self.processes and size.processes != self.processes:
-            return LeftOut("topology", str(size), f"run without --processes {self.processes}")
-        return None
+            return f"topology {size}: run without --processes {self.processes}"
+        return ""
 
     def place(self, target: Target) -> Target:
         """Return where a case of that target runs: on the hardware, if that was requested."""

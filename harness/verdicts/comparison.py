@@ -11,7 +11,6 @@ from typing import NamedTuple
 from harness.errors import BadInputError
 from harness.junit.report import Report
 from harness.junit.result import Result
-from harness.left_out import LeftOut
 from harness.model.case_id import file_of
 from harness.model.versions import named_by
 from harness.verdicts.finding import Finding, Findings
@@ -28,7 +27,7 @@ class Side:
     name: str  # the stack's, else its framework's version
     versions: Mapping[str, str]
     runs: Mapping[str, tuple[Result, ...]]  # a case's first run, then its reruns
-    left_out: tuple[LeftOut, ...]  # the causes for which all first runs left cases out
+    left_out: tuple[str, ...]  # the causes for which all first runs left cases out
     uncollected: Mapping[str, str]  # file to the first line of why
     wheels: Mapping[str, str] = field(default_factory=dict)  # package to SHA-256 of its own wheel
 
@@ -46,8 +45,9 @@ class Side:
         file = file_of(case.id)
         if file in self.uncollected:
             return self.uncollected[file]
+        places = {"lane": case.lane, "topology": case.topology, "framework": case.framework}
         for cause in self.left_out:
-            if cause.axis and getattr(case, cause.axis) == cause.name:
+            if cause.startswith(tuple(f"{axis} {name}: " for axis, name in places.items())):
                 return f"left out: {cause}"
         return "not collected: the case is in no report of this stack"
 
