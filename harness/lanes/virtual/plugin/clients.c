@@ -27,7 +27,7 @@ static void write_init_args(const void *caller) {
 static PJRT_Error *create(PJRT_Client_Create_Args *args) {
   PJRT_Error *error = identity_read(args);
   if (error != NULL) return error;
-  const void *caller = __builtin_return_address(0);
+  const void *caller = CALLER;
   static atomic_int clients;
   const int again = atomic_fetch_add(&clients, 1) > 0;
   const int discovers =

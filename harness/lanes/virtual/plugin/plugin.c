@@ -21,13 +21,7 @@ static const PJRT_Api *forwarding(const char *path) {
   return api;
 }
 
-static void fill(PJRT_Api *api) {
-  *api = (PJRT_Api){SIZED(PJRT_Api),
-                    .pjrt_api_version = {SIZED(PJRT_Api_Version), .major_version = PJRT_API_MAJOR,
-                                         .minor_version = PJRT_API_MINOR}};
-  if (backend != NULL) api->extension_start = backend->extension_start;
-  bridge_fill(api);
-  if (backend == NULL) return;
+static void fill_own(PJRT_Api *api) {
   identity_fill(api);
   devices_fill(api);
   clients_fill(api);
@@ -46,6 +40,16 @@ static void fill(PJRT_Api *api) {
   raw_buffers_fill(api);
   host_transfers_fill(api);
   usage_fill(api);
+}
+
+static void fill(PJRT_Api *api) {
+  *api = (PJRT_Api){SIZED(PJRT_Api),
+                    .pjrt_api_version = {SIZED(PJRT_Api_Version), .major_version = PJRT_API_MAJOR,
+                                         .minor_version = PJRT_API_MINOR}};
+  if (backend != NULL) api->extension_start = backend->extension_start;
+  bridge_fill(api);
+  if (backend != NULL) fill_own(api);
+  bridge_front(api);
 }
 
 VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {

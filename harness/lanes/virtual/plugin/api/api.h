@@ -66,6 +66,12 @@ PJRT_Error *event_await(PJRT_Event *event);
 // --- bridge.c
 // Fill `api` with one trampoline for each entry that the backend has.
 void bridge_fill(PJRT_Api *api);
+// Put in front of every entry what an older caller needs, whose structs are smaller.
+void bridge_front(PJRT_Api *api);
+// The address that an older caller's call returns to, while its entry is at work; else NULL.
+extern _Thread_local const void *older_caller;
+// The address that the entry which this is written in returns to: it is the framework's.
+#define CALLER (older_caller != NULL ? older_caller : __builtin_return_address(0))
 // Copy options of an older caller into a struct of this plugin's size; an error if `from` can't be
 // one.
 PJRT_Error *widen_PJRT_ExecuteOptions(PJRT_ExecuteOptions *wide, const PJRT_ExecuteOptions *from);

@@ -5,12 +5,15 @@
 
 #include "api/api.h"
 
+_Thread_local const void *older_caller;
+
 // Return whether a struct of this size ends with a field. A caller of an older PJRT has smaller
 // structs, since PJRT only ever appends fields. Its struct is copied into a zeroed one of this
 // plugin's size and back; zero is what PJRT means by an absent field. A struct that ends in the
-// middle of a field is none of PJRT's, and is refused.
+// middle of a field is none of PJRT's, and is refused; so is one that has no field of its own
+// behind its size and its extensions.
 static int ends_at(size_t size, const size_t *ends, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 2; i < count; ++i) {
     if (ends[i] == size) return 1;
   }
   return 0;
@@ -23,23 +26,34 @@ static PJRT_Error *refused(const char *call, size_t given, size_t expected) {
                    call, given, expected);
 }
 
-#define ENTRY(call, ...)                                                    \
-  PJRT_Error *bridge_##call(call##_Args *args) {                            \
-    if (backend == NULL) return backend_missing();                          \
-    static const size_t ends[] = {__VA_ARGS__};                             \
-    const size_t size = call##_Args_STRUCT_SIZE, given = args->struct_size; \
-    if (given >= size) return backend->call(args);                          \
-    if (!ends_at(given, ends, sizeof ends / sizeof *ends)) {                \
-      return refused(#call, given, size);                                   \
-    }                                                                       \
-    call##_Args wide;                                                       \
-    memset(&wide, 0, sizeof wide);                                          \
-    memcpy(&wide, args, given);                                             \
-    wide.struct_size = size;                                                \
-    PJRT_Error *error = backend->call(&wide);                               \
-    wide.struct_size = given;                                               \
-    memcpy(args, &wide, given);                                             \
-    return error;                                                           \
+// `front` stands before every entry. It calls `own` in its last step, which is a jump: the entry
+// returns to the framework, whose name it can look up.
+#define ENTRY(call, ...)                                                            \
+  PJRT_Error *bridge_##call(call##_Args *args) {                                    \
+    return backend == NULL ? backend_missing() : backend->call(args);               \
+  }                                                                                 \
+  static PJRT_Error *(*own_##call)(call##_Args *);                                  \
+  __attribute__((noinline)) static PJRT_Error *widened_##call(call##_Args *args,    \
+                                                              const void *caller) { \
+    static const size_t ends[] = {__VA_ARGS__};                                     \
+    const size_t size = call##_Args_STRUCT_SIZE, given = args->struct_size;         \
+    if (!ends_at(given, ends, sizeof ends / sizeof *ends)) {                        \
+      return refused(#call, given, size);                                           \
+    }                                                                               \
+    call##_Args wide;                                                               \
+    memset(&wide, 0, sizeof wide);                                                  \
+    memcpy(&wide, args, given);                                                     \
+    wide.struct_size = size;                                                        \
+    older_caller = caller;                                                          \
+    PJRT_Error *error = own_##call(&wide);                                          \
+    older_caller = NULL;                                                            \
+    wide.struct_size = given;                                                       \
+    memcpy(args, &wide, given);                                                     \
+    return error;                                                                   \
+  }                                                                                 \
+  static PJRT_Error *front_##call(call##_Args *args) {                              \
+    if (args->struct_size >= call##_Args_STRUCT_SIZE) return own_##call(args);      \
+    return widened_##call(args, __builtin_return_address(0));                       \
   }
 #define VOID_ENTRY(call, ...)
 #define STRUCT(name, ...)                                                    \
@@ -94,4 +108,19 @@ void bridge_fill(PJRT_Api *api) {
   api->PJRT_Error_Destroy = error_destroy;
   api->PJRT_Error_Message = error_message;
   api->PJRT_Error_GetCode = error_get_code;
+}
+
+void bridge_front(PJRT_Api *api) {
+#define ENTRY(call, ...)      \
+  if (api->call != NULL) {    \
+    own_##call = api->call;   \
+    api->call = front_##call; \
+  }
+#define VOID_ENTRY(call, ...)
+#define STRUCT(name, ...)
+#include "entries.inc"
+#undef ENTRY
+#undef VOID_ENTRY
+#undef STRUCT
+  api->PJRT_Plugin_Attributes = plugin_attributes;  // which has sizes of its own
 }

@@ -216,7 +216,16 @@ static PJRT_Error *process_info(PJRT_Client_UpdateGlobalProcessInfo_Args *args) 
   return NULL;
 }
 
+static PJRT_Error *default_assignment(PJRT_Client_DefaultDeviceAssignment_Args *args) {
+  if (args->default_assignment == NULL) {
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                     "PJRT_Client_DefaultDeviceAssignment: no array to write to");
+  }
+  return bridge_PJRT_Client_DefaultDeviceAssignment(args);
+}
+
 void devices_fill(PJRT_Api *api) {
+  api->PJRT_Client_DefaultDeviceAssignment = default_assignment;
   api->PJRT_Buffer_IsOnCpu = is_on_cpu;
   api->PJRT_Client_AddressableDevices = addressable;
   api->PJRT_Client_AddressableMemories = memories;

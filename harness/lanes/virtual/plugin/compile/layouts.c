@@ -30,6 +30,22 @@ PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *row_major) {
   return error;
 }
 
+PJRT_Error *layouts_check_host(PJRT_Buffer *buffer, const PJRT_Buffer_MemoryLayout *host) {
+  if (host == NULL || host->type != PJRT_Buffer_MemoryLayout_Type_Tiled) return NULL;
+  PJRT_Buffer_MemoryLayout own;
+  PJRT_Error *error = layout_of(buffer, &own);
+  if (error != NULL || own.type != PJRT_Buffer_MemoryLayout_Type_Tiled) return error;
+  const size_t rank = own.tiled.minor_to_major_size;
+  for (size_t i = 0; i < rank && rank == host->tiled.minor_to_major_size; ++i) {
+    if (own.tiled.minor_to_major[i] != host->tiled.minor_to_major[i]) {
+      return error_new(PJRT_Error_Code_UNIMPLEMENTED,
+                       "it copies an array to the host in the array's own layout only; change "
+                       "the order of the dimensions on the host");
+    }
+  }
+  return NULL;
+}
+
 // Read an array in its own layout.
 static PJRT_Error *read_array(PJRT_Buffer *buffer, void **data, size_t *size) {
   PJRT_Buffer_ToHostBuffer_Args args = {SIZED(PJRT_Buffer_ToHostBuffer_Args), .src = buffer};

@@ -35,6 +35,10 @@ PJRT_Error *program_optimized(PJRT_LoadedExecutable *loaded, PJRT_Program *out) 
 
 // Return an optimized program. The caller calls twice: first for the size, then for the program.
 static PJRT_Error *optimized_program(PJRT_Executable_OptimizedProgram_Args *args) {
+  if (args->program == NULL) {
+    return error_new(PJRT_Error_Code_INVALID_ARGUMENT,
+                     "PJRT_Executable_OptimizedProgram: no program");
+  }
   const int is_filled = args->program->code != NULL;
   PJRT_Error *error = bridge_PJRT_Executable_OptimizedProgram(args);
   const PJRT_Program *program = args->program;

@@ -25,7 +25,7 @@ static int runs_nothing(void) {
 }
 
 static PJRT_Error *compile(PJRT_Client_Compile_Args *args) {
-  const void *caller = __builtin_return_address(0);
+  const void *caller = CALLER;
   PJRT_Error *forked = devices_check_process();
   if (forked != NULL) return forked;
   event_compilation("compile", caller, args->program);

@@ -136,6 +136,16 @@ static PJRT_Error *delete(PJRT_LoadedExecutable_Delete_Args *args) {
   return is_only_user ? bridge_PJRT_LoadedExecutable_Delete(args) : NULL;
 }
 
+// Answer for a program that was deleted, which the CPU's client says of none.
+static PJRT_Error *is_deleted(PJRT_LoadedExecutable_IsDeleted_Args *args) {
+  PJRT_Error *error = bridge_PJRT_LoadedExecutable_IsDeleted(args);
+  pthread_mutex_lock(&lock);
+  const Shared *entry = find_executable(args->executable);
+  if (error == NULL && entry != NULL && entry->deleted) args->is_deleted = 1;
+  pthread_mutex_unlock(&lock);
+  return error;
+}
+
 unsigned shared_number(const PJRT_LoadedExecutable *executable) {
   pthread_mutex_lock(&lock);
   const Shared *entry = find_executable(executable);
@@ -212,4 +222,7 @@ VIRTUAL_TPU_EXPORT char *virtual_tpu_optimized(unsigned number, size_t *size) {
   return memmove(program.code, module, *size);
 }
 
-void shared_fill(PJRT_Api *api) { api->PJRT_LoadedExecutable_Delete = delete; }
+void shared_fill(PJRT_Api *api) {
+  api->PJRT_LoadedExecutable_Delete = delete;
+  api->PJRT_LoadedExecutable_IsDeleted = is_deleted;
+}

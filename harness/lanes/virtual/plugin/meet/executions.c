@@ -35,14 +35,14 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   PJRT_Error *forked = devices_check_process();
   if (forked != NULL) return forked;
   const char *refusal = shared_refusal(args->executable);
-  if (refusal != NULL) event_write("stand_in", __builtin_return_address(0), refusal, "%s", "");
+  if (refusal != NULL) event_write("stand_in", CALLER, refusal, "%s", "");
   char *stack = event_wants_stack("execute") ? python_stack() : NULL;
-  event_write("execute", __builtin_return_address(0), stack, ", \"devices\": %zu, \"program\": %u",
-              args->num_devices, shared_number(args->executable));
+  event_write("execute", CALLER, stack, ", \"devices\": %zu, \"program\": %u", args->num_devices,
+              shared_number(args->executable));
   free(stack);
   // Nobody can see a planted fault in a program that does not run.
   if (faults_are_planted() && shared_take_planted(args->executable)) {
-    event_plant(__builtin_return_address(0), "executed");
+    event_plant(CALLER, "executed");
   }
   PJRT_Error *mismatch = parameters_check(args);
   if (mismatch != NULL) return mismatch;
@@ -58,14 +58,14 @@ static PJRT_Error *execute(PJRT_LoadedExecutable_Execute_Args *args) {
   }
   int met = 0;
   error = meeting_execute(args, &met);
-  if (error == NULL && !met) error = unseen_execute(args, __builtin_return_address(0));
+  if (error == NULL && !met) error = unseen_execute(args, CALLER);
   if (error == NULL && (error = memories_place(args)) != NULL) {
     results_discard(args, args->num_devices, parameters_results(args->executable));
   }
   usage_executed(args, error == NULL);
   args->options = given;
   free(kept);
-  if (error != NULL) unseen_returned(error, __builtin_return_address(0));
+  if (error != NULL) unseen_returned(error, CALLER);
   return error;
 }
 

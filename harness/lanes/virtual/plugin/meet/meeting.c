@@ -205,7 +205,7 @@ static PJRT_Error *run_on_each(const PJRT_LoadedExecutable_Execute_Args *args,
     own.argument_lists += i;
     own.output_lists += i;
     if (own.device_complete_events != NULL) own.device_complete_events += i;
-    PJRT_Error *error = unseen_execute(&own, __builtin_return_address(0));
+    PJRT_Error *error = unseen_execute(&own, CALLER);
     if (error != NULL) {
       results_discard(args, i, parameters_results(args->executable));
       return error;
@@ -237,7 +237,7 @@ static PJRT_Error *run_together(const PJRT_LoadedExecutable_Execute_Args *args,
   if (error == NULL) error = job_error();
   Program *program;
   if (error == NULL) error = program_of(args->executable, all, &program);
-  if (error == NULL) meeting_note(__builtin_return_address(0));
+  if (error == NULL) meeting_note(CALLER);
   if (error == NULL) return submit(args, program, devices);
   free(devices);
   return error;

@@ -112,7 +112,7 @@ static PJRT_Error *copy_to_host(Args *args) {
       .offset = args->copy.offset, .transfer_size = args->copy.size};
   TRY(PJRT_Buffer_CopyRawToHost, copy);
   args->copy.event = copy.event;
-  unseen_give(copy.event, __builtin_return_address(0));
+  unseen_give(copy.event, CALLER);
   return NULL;
 }
 

@@ -203,7 +203,7 @@ static PJRT_Error *receive(ReceiveArgs *args) {
   PJRT_Error *error = job_join();
   if (error == NULL) error = job_error();
   if (error != NULL) return error;
-  meeting_note(__builtin_return_address(0));
+  meeting_note(CALLER);
   const size_t count = args->num_shapes;
   char (*texts)[MOST_DESCRIPTION] = allocate(count, sizeof *texts, "descriptions");
   const char **descriptions = allocate(count, sizeof *descriptions, "descriptions");
@@ -317,7 +317,7 @@ static void send(SendArgs *args) {
     free(why);
     return;
   }
-  meeting_note(__builtin_return_address(0));
+  meeting_note(CALLER);
   transfer->site = python_site();
   detach(post, transfer);
 }

@@ -114,15 +114,16 @@ void unseen_give(PJRT_Event *event, const void *caller) {
 
 static PJRT_Error *ready_event(PJRT_Buffer_ReadyEvent_Args *args) {
   PJRT_Error *error = bridge_PJRT_Buffer_ReadyEvent(args);
-  if (error == NULL) unseen_give(args->event, __builtin_return_address(0));
+  if (error == NULL) unseen_give(args->event, CALLER);
   return error;
 }
 
 static PJRT_Error *to_host(PJRT_Buffer_ToHostBuffer_Args *args) {
   const int copies = args->dst != NULL;  // otherwise it is asked for the size
-  PJRT_Error *error = bridge_PJRT_Buffer_ToHostBuffer(args);
-  if (error == NULL && copies) unseen_give(args->event, __builtin_return_address(0));
-  if (error != NULL && copies) unseen_returned(error, __builtin_return_address(0));
+  PJRT_Error *error = copies ? layouts_check_host(args->src, args->host_layout) : NULL;
+  if (error == NULL) error = bridge_PJRT_Buffer_ToHostBuffer(args);
+  if (error == NULL && copies) unseen_give(args->event, CALLER);
+  if (error != NULL && copies) unseen_returned(error, CALLER);
   return error;
 }
 
