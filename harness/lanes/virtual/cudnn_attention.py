@@ -10,9 +10,10 @@ from typing import Any
 
 from harness.lanes import events
 from harness.lanes.virtual import in_own_words
+from harness.lanes.virtual.eight_bit_attention import attention_of_8_bits
 
 _TRANSPOSED = (0, 2, 1, 3)
-_ARRAYS = ("query", "key", "value", "bias", "q_seqlen", "kv_seqlen")
+_ARRAYS = ("query", "key", "value", "bias", "q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets")
 _REFUSAL = (
     "cuDNN's attention with {} is not computed here. Lane gpu-aot compiles it;"
     " jax.nn.dot_product_attention with implementation='xla' runs on both"
@@ -41,11 +42,15 @@ def compute_by_reference(cudnn: Any) -> None:
                 given[name] = _unpaged(given[name], table, axis)
         events.note("rewrite", rewrite="attention of cuDNN")
         return _differentiable(partial(_reference, given, cudnn))(
-            *(given[name] for name in _ARRAYS)
+            *(given[name] for name in _ARRAYS if name in given)
         )
 
-    def fp8(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError(in_own_words(_REFUSAL.format("numbers of 8 bits")))
+    def fp8(*given: Any) -> Any:
+        *arrays, factors, scale, is_causal, layout, version = given
+        cudnn.check_is_flash_attention_fp8(*arrays, layout, version, is_training=False)
+        events.note("rewrite", rewrite="attention of cuDNN")
+        heads_first = layout == cudnn.AttentionLayout.BNTH.value
+        return attention_of_8_bits(scale, is_causal, heads_first)(*arrays, factors)
 
     cudnn._dot_product_attention = attention
     cudnn._dot_product_attention_fp8 = fp8
@@ -56,7 +61,6 @@ def _not_computed(given: dict[str, Any], alibi: Any) -> str:
     lacks = {
         "dropout": given["dropout_rate"] > 0,
         "ALiBi": given["mask_type"] == alibi,
-        "packed sequences": _is_given(given.get("q_offsets")),
         "a function of the scores": given.get("score_mod") is not None,
     }
     return next((name for name, is_asked in lacks.items() if is_asked), "")
@@ -107,7 +111,7 @@ def _reference(given: dict[str, Any], cudnn: Any, *arrays_given: Any) -> Any:
     # cuDNN, too, adds in 32 bits. A product of numbers of two types has no gradient with strict
     # promotion of types, which is the user's option where the program is lowered.
     *arrays, bias = (array.astype("float32") for array in arrays_given[:4])
-    queries, keys = arrays_given[4:]
+    queries, keys, *starts = arrays_given[4:]
     heads_first = given["layout"] == cudnn.AttentionLayout.BNTH.value
     has_bias, has_gradient = given["variadic_args"]
     if not has_gradient:  # cuDNN has none for some shapes
@@ -119,7 +123,11 @@ def _reference(given: dict[str, Any], cudnn: Any, *arrays_given: Any) -> Any:
         arrays = [_padded(array, width) for array in arrays]
     mask, window = given["mask_type"], given["sliding_window_length"]
     options: dict[str, Any] = {}
-    if cudnn.has_padding(mask):
+    is_causal = mask in (cudnn.MaskType.CAUSAL, cudnn.MaskType.PADDING_CAUSAL)
+    if starts and _is_given(starts[0]):
+        options["mask"] = _of_segments(arrays, (queries, keys), starts, is_causal=is_causal)
+        is_causal = False  # within each segment
+    elif cudnn.has_padding(mask):
         options["query_seq_lengths"] = queries.astype("int32")
         options["key_value_seq_lengths"] = keys.astype("int32")
     if window is not None:
@@ -130,7 +138,7 @@ def _reference(given: dict[str, Any], cudnn: Any, *arrays_given: Any) -> Any:
         *arrays,
         bias=bias if has_bias else None,
         scale=given["scale"],
-        is_causal=mask in (cudnn.MaskType.CAUSAL, cudnn.MaskType.PADDING_CAUSAL),
+        is_causal=is_causal,
         implementation="xla",
         **options,
     )
@@ -140,6 +148,22 @@ def _reference(given: dict[str, Any], cudnn: Any, *arrays_given: Any) -> Any:
     # cuDNN returns the statistics with the heads first, in 32 bits.
     others = [each.transpose(0, 2, 1).astype("float32") for each in statistics]
     return (output, *others) if others else output
+
+
+def _of_segments(arrays: Any, sizes: Any, starts: Any, *, is_causal: bool) -> Any:
+    """Return which keys a query attends to: those of its own segment in a row of several."""
+    import jax
+
+    places, inside = [], []  # of each row, segment and token
+    for array, size, start in zip(arrays[:2], sizes, starts, strict=True):
+        first = start[:, : size.shape[1], None]  # without the end of the last segment
+        place = jax.numpy.arange(array.shape[1]) - first
+        places.append(place)
+        inside.append((first >= 0) & (place >= 0) & (place < size[..., None]))
+    pairs = inside[0][..., :, None] & inside[1][..., None, :]
+    if is_causal:
+        pairs &= places[0][..., :, None] >= places[1][..., None, :]
+    return pairs.any(axis=1)[:, None]
 
 
 def _padded(array: Any, width: int) -> Any:

@@ -153,6 +153,67 @@ def test_attention_of_cudnn_over_pages(layout: str) -> None:
     np.testing.assert_allclose(laid_out(attended), want, atol=4e-3)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_cudnn_of_packed_sequences(*, causal: bool) -> None:
+    import jax
+    from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
+
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 8, 2, 8)).astype(np.float16)
+    # Of the rows, the first has two segments with a gap between them, and the second one.
+    segments = [(0, 0, 3, 0), (0, 4, 8, 3), (1, 0, 6, 1)]  # with the first of its keys
+    sizes, starts = np.array([[3, 4], [6, -1]]), np.array([[0, 4, -1], [0, -1, -1]])
+    of_keys = np.array([[0, 3, -1], [1, -1, -1]])
+    mask = MaskType.CAUSAL if causal else MaskType.NO_MASK
+    attend = partial(dot_product_attention, mask_type=mask)
+    attended = jax.jit(attend)(q, k, v, None, None, sizes, sizes, starts, of_keys)
+    for row, start, end, first in segments:
+        own, theirs = (row, slice(start, end)), (row, slice(first, first + end - start))
+        scores = np.einsum("tnh,snh->nts", q[own].astype(float), k[theirs].astype(float))
+        if causal:
+            scores = np.where(np.tri(end - start, dtype=bool), scores, -np.inf)
+        want = np.einsum("nts,snh->tnh", softmax(scores), v[theirs].astype(float))
+        np.testing.assert_allclose(attended[own], want, atol=4e-3)
+
+
+@pytest.mark.parametrize("layout", ["BTNH", "BNTH"])
+def test_attention_of_cudnn_of_8_bit_numbers(tpu_events: EventLog, layout: str) -> None:
+    import jax
+    from jax import numpy as jnp
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    def laid_out(array: Any) -> Any:
+        return array if layout == "BTNH" else array.transpose(0, 2, 1, 3)
+
+    random = np.random.default_rng(0).normal(size=(4, 1, 128, 2, 128)) / 4
+    q, k, v, by_output = (jnp.asarray(array, jnp.float8_e4m3fn) for array in random)
+    factors: Any = {name: np.ones((1, 1, 1, 1), np.float32) for name in cudnn.fp8_params_keys}
+    factors |= {"descale_v": factors["descale_v"] * 2, "scale_o": factors["scale_o"] * 16}
+    factors |= {"descale_dO": factors["descale_dO"] / 2, "scale_dV": factors["scale_dV"] * 4}
+    attend = partial(cudnn.dot_product_attention, use_fp8=True, qkv_layout=layout)
+    (output, most_weight, most), pull = jax.vjp(
+        jax.jit(lambda *arrays: attend(*arrays[:3], fp8_params=arrays[3])),
+        *map(laid_out, (q, k, v)),
+        factors,
+    )
+    of_query, _, of_value, largest = pull((laid_out(by_output), most_weight, most))
+    q, k, v, by_output = (np.asarray(array, float) for array in (q, k, 2 * v, by_output))
+    weights = softmax(np.einsum("btnh,bsnh->bnts", q, k))
+    want = np.einsum("bnts,bsnh->btnh", weights, v)
+    wide = partial(np.asarray, dtype=float)
+    np.testing.assert_allclose(laid_out(wide(output)), want * 16, atol=0.2, rtol=0.07)
+    np.testing.assert_allclose(most_weight.item(), weights.max(), rtol=1e-4)
+    np.testing.assert_allclose(most.item(), abs(want).max(), rtol=1e-4)
+    by_value = np.einsum("bnts,btnh->bsnh", weights, by_output / 2)
+    np.testing.assert_allclose(laid_out(wide(of_value)), by_value * 4, atol=0.05, rtol=0.07)
+    by_weights = np.einsum("btnh,bsnh->bnts", by_output / 2, v)
+    by_scores = weights * (by_weights - (weights * by_weights).sum(-1, keepdims=True))
+    by_query = np.einsum("bnts,bsnh->btnh", by_scores, k)
+    np.testing.assert_allclose(laid_out(wide(of_query)), by_query, atol=0.01, rtol=0.07)
+    for name, exact in {"dQ": by_query, "dV": by_value, "dP": by_weights}.items():
+        np.testing.assert_allclose(largest[f"amax_{name}"].item(), abs(exact).max(), rtol=1e-4)
+    assert replaced(tpu_events) == {"attention of cuDNN"}
+
+
 def test_attention_that_only_cudnn_has_is_refused() -> None:
     from jax._src.cudnn.fused_attention_stablehlo import dot_product_attention
 
