@@ -35,14 +35,14 @@ FRAMEWORKS: Registry[Framework] = Registry(
 )
 
 
-def missing(name: str, platform: str = "cpu") -> str:
+def missing(name: str, platform: str = "cpu", *, is_real: bool = False) -> str:
     """Return why a framework can't be asked here, on that platform; "" if it can.
 
-    Does not import it.
+    Does not import it. ``is_real`` asks for the platform's hardware.
     """
     if not find_spec(name):
         return f"framework {name}: not installed in this environment"
-    why = PLATFORMS[platform].ended(name) if platform in PLATFORMS else ""
+    why = PLATFORMS[platform].ended(name, is_real=is_real) if platform in PLATFORMS else ""
     return f"framework {name}: {why}" if why else ""
 
 

@@ -174,6 +174,7 @@ class Hardware:
             with what was expected, where nothing is.
         library: return the path of the vendor's PJRT plugin; raises BadInputError without it.
         needs: the packages without which a stack can use it.
+        frameworks: those that reach the devices; none for all of the platform's.
         environment: what a process reads besides, given the path of the plugin that counts, and how
             many devices it has; None unsets.
         facts: return what a record says of the devices and of what drives them.
@@ -188,6 +189,7 @@ class Hardware:
     environment: Callable[[str, int], Mapping[str, str | None]]
     facts: Callable[[], Mapping[str, str]] = dict
     divides: bool = False
+    frameworks: tuple[str, ...] = ()
     on_import: Mapping[str, Callable[[Any], None]] = field(default_factory=dict)
 
 
@@ -266,8 +268,14 @@ class Platform:
         """Return the generation of that name, or the default one for ""; raises BadInputError."""
         return generation_among(self.generations, name or self.default)
 
-    def ended(self, framework: str) -> str:
-        """Return why the framework's installed release lacks this platform; "" if it has it."""
+    def ended(self, framework: str, *, is_real: bool = False) -> str:
+        """Return why the framework's installed release lacks this platform; "" if it has it.
+
+        ``is_real`` asks for the hardware's devices.
+        """
+        reaching = self.hardware.frameworks if is_real and self.hardware else ()
+        if reaching and framework not in reaching:
+            return f"only {', '.join(reaching)} has a plugin for a real {self.title} here"
         last = self.last.get(framework)
         release = metadata.version(framework) if last else ""
         if last and Version(release).release[:2] > Version(last).release:

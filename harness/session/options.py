@@ -219,8 +219,11 @@ class Settings:
             return f"lane {target.lane}: left to lane {other}"
         if not self.lanes and (missing := lane_named(target.lane).missing()):
             return f"lane {target.lane}: {missing}"
-        platform = platform_of(lane_named(target.lane))
-        if framework and (absent := frameworks.missing(framework, platform)):
+        lane = lane_named(target.lane)
+        absent = framework and frameworks.missing(
+            framework, platform_of(lane), is_real=bool(lane.runs_cases_of)
+        )
+        if absent:
             return absent
         return self._why_not_size(target.topology)
 

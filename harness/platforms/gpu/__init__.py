@@ -70,6 +70,7 @@ GPU = Platform(
         topology=machine.topology,
         library=machine.library,
         needs=("jax",),
+        frameworks=("jax",),
         environment=machine.environment,
         facts=machine.facts,
         divides=True,

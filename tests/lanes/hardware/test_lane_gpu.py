@@ -8,6 +8,7 @@ from support.project import Project
 from harness.errors import BadInputError
 from harness.junit import report
 from harness.lanes.hardware.enough import why_not
+from harness.lanes.virtual import library
 from harness.model.topology import Target, Topology
 from harness.platforms.gpu import machine
 
@@ -73,3 +74,31 @@ def test_its_own_cases_are_left_out_with_the_reason(project: Project) -> None:
     (left_out,) = report.read(ran.junit).left_out
     why = "no GPU on this machine: expected /dev/nvidia0, and nvidia-smi of its driver"
     assert left_out == f"lane gpu: {why}"
+
+
+CARD = """
+from pathlib import Path
+from harness.platforms.gpu import machine
+machine.cards = lambda *_: [Path("/dev/nvidia0")]
+machine._queried = lambda: [("NVIDIA H100 80GB HBM3", "580")]
+"""
+CASES = """
+import pytest
+pytestmark = [pytest.mark.lanes("virtual-gpu"), pytest.mark.topologies(1)]
+
+@pytest.mark.frameworks("jax")
+def test_of_jax(xla_target): pass
+
+def test_of_torch_xla(start_runtime): pass
+"""
+
+
+def test_a_card_is_left_to_the_framework_that_has_a_plugin(project: Project) -> None:
+    """There is no card: its device file is said to exist, and our plugin stands for JAX's."""
+    project.write("conftest.py", CARD)
+    project.write("test_inner.py", CASES)
+    ran = project.run("--lane=gpu", "--collect-only", "-q", VIRTUAL_TPU_FORWARD=str(library.PLUGIN))
+    assert ran.code == 0
+    assert ran.shows("test_inner.py::test_of_jax[virtual-gpu-1-jax]")
+    assert "test_of_torch_xla" not in ran.stdout
+    assert ran.shows("framework torch_xla: only jax has a plugin for a real GPU here")
