@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.lanes.virtual import reference_views
+from harness.lanes.virtual.kernel_primitives import Added
 
 _KINDS = ("bitcast", "reshape", "transpose")  # in the names of their classes
+_adding = threading.Lock()
 
 
 def refused(references: Any) -> str:
@@ -51,6 +54,8 @@ def _is_transform(value: Any) -> bool:
 
 def _is_known(view: Any) -> bool:
     name = type(view).__name__.lower()
+    if isinstance(view, Added):
+        return True
     return reference_views.is_index(view) or any(kind in name for kind in _KINDS)
 
 
@@ -92,6 +97,13 @@ def _get(get: Callable[..., Any], arguments: Sequence[Any], at: int, first: int)
 
 
 def _store(store: Any, arguments: Sequence[Any], at: int, first: int) -> Any:
+    *transforms, last = arguments[at]
+    if isinstance(last, Added):
+        with _adding:  # a read in the order of copies would be one that races with the store
+            added = _here(_interpreted(store), arguments[at - 4 : at], transforms)
+            known = _interpreted(store)["store"].__wrapped__
+            place = (*arguments[:at], tuple(transforms), added + arguments[at + 1])
+            return known(*place, *arguments[at + 2 :], **store.keywords)
     part = _Part(store, arguments, at, first)
     value, *rest = arguments[at + 1 :]
     get = _interpreted(store)["get"]
@@ -173,6 +185,15 @@ def _buffer(function: Any, device: Any, _core: Any, space: Any, number: Any) -> 
     memory = module["_get_shared_memory"]().mem
     buffer = next(kept for place, kept in list(memory.items()) if place[:3] == key)
     return buffer.shape, buffer.dtype
+
+
+def _here(module: dict[str, Any], place: Sequence[Any], views: Sequence[Any]) -> Any:
+    """Return what views show of a simulated buffer: on a device, a core, in a space, a number."""
+    device, core, space, number = place
+    name = module["TPU_MEMORY_SPACE_NAMES"][int(space)]
+    core = module["_local_core_id_or_zero_if_hbm"](int(core), name)
+    buffer = module["_get_shared_memory"]().mem[name, int(number), int(device), core]
+    return reference_views.look(buffer.content, views)
 
 
 def _interpreted(function: Any) -> dict[str, Any]:

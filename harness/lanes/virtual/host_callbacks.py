@@ -170,11 +170,11 @@ def lowering(call: Callable[..., Any]) -> Iterator[None]:
         call: calls a function that is lowered in here, with its arguments.
     """
     _register_lowering()
-    _lowering.call = call
+    around, _lowering.call = getattr(_lowering, "call", None), call
     try:
         yield
     finally:
-        _lowering.call = None
+        _lowering.call = around
 
 
 @cache

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from harness.lanes.virtual import kernel_primitives
+from harness.lanes.virtual import kernel_primitives, kernel_random, kernel_reports
+from harness.lanes.virtual.kernel_calls import InPython, python_call
 
 
 def jaxprs_of(parameters: Mapping[str, Any]) -> Sequence[Any]:
@@ -49,7 +49,11 @@ def with_same(jaxpr: Any, same: Mapping[Any, Any]) -> Any:
 # --- What JAX's TPU interpreter lacks
 
 
-def known(jaxpr: Any, axes: Mapping[Any, int]) -> Any:
+Meaning = Callable[..., Any] | InPython  # the function takes operands and parameters
+_MeaningOf = Callable[[Any], Meaning | None]
+
+
+def known(jaxpr: Any, meaning: _MeaningOf) -> Any:
     """Return a jaxpr with the same meaning, of operations that JAX's TPU interpreter knows.
 
     What follows a ``jax.empty_ref`` becomes the scope of its memory. A copy that selects one of
@@ -58,12 +62,12 @@ def known(jaxpr: Any, axes: Mapping[Any, int]) -> Any:
 
     Args:
         jaxpr: of a kernel.
-        axes: of the subcores that run it, one after the other, as a grid, and their sizes.
+        meaning: returns what takes the place of an equation, for reasons of the kernel's own.
     """
-    if not any(_is_unknown(equation, axes) for equation in equations(jaxpr)):
+    if not any(_is_unknown(equation, meaning) for equation in equations(jaxpr)):
         return jaxpr
     info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    body = [_known_equation(e, info, axes) for e in jaxpr.eqns if not _is_hint(e, axes)]
+    body = [_known_equation(e, info, meaning) for e in jaxpr.eqns if not _is_hint(e)]
     results = jaxpr.outvars
     for n, allocation in reversed(list(enumerate(body))):
         if allocation.primitive.name == _ALLOCATION:
@@ -75,64 +79,69 @@ def known(jaxpr: Any, axes: Mapping[Any, int]) -> Any:
 _ALLOCATION = "empty_ref"  # since JAX 0.10
 _READ = "semaphore_read"
 _COPIES = {"dma_start", "dma_wait"}
-BARRIER = "barrier"  # of the subcores of a core
 
 
-def _is_unknown(equation: Any, axes: Mapping[Any, int]) -> bool:
+def _is_unknown(equation: Any, meaning: _MeaningOf) -> bool:
     return (
         equation.primitive.name in {_ALLOCATION, _READ}
-        or _is_hint(equation, axes)
-        or _is_place(equation, axes)
-        or equation.primitive in kernel_primitives.on_references()
+        or _is_hint(equation)
+        or _is_adding(equation)
+        or _own(equation, meaning) is not None
         or bool(_selections(equation))
         or _has_rows(equation)
     )
 
 
-def _is_hint(equation: Any, axes: Mapping[Any, int]) -> bool:
-    """Return whether an equation does nothing: ``touch``, or a barrier of a single subcore."""
-    is_alone = math.prod(axes.values()) == 1
-    return not equation.outvars and (
-        equation.primitive.name == "add_dependency"
-        or (equation.primitive.name == BARRIER and is_alone)
+def _own(equation: Any, meaning: _MeaningOf) -> Meaning | None:
+    """Return what takes the place of an equation, or None."""
+    return (
+        meaning(equation)
+        or kernel_random.call_for(equation)
+        or kernel_reports.call_for(equation)
+        or kernel_primitives.on_references().get(equation.primitive)
     )
 
 
-def _is_place(equation: Any, axes: Mapping[Any, int]) -> bool:
-    """Return whether an equation asks which of the subcores it runs on."""
-    return equation.primitive.name == "axis_index" and equation.params["axis_name"] in axes
+def _is_adding(equation: Any) -> bool:
+    return equation.primitive.name == "dma_start" and bool(equation.params.get("add"))
 
 
-def _known(value: Any, axes: Mapping[Any, int]) -> Any:
+def _is_hint(equation: Any) -> bool:
+    """Return whether an equation does nothing (``touch``)."""
+    return not equation.outvars and equation.primitive.name == "add_dependency"
+
+
+def _known(value: Any, meaning: _MeaningOf) -> Any:
     """Return a parameter of an equation whose jaxprs, if it has any, are ``known``."""
     if isinstance(value, tuple | list) and any(hasattr(each, "eqns") for each in value):
-        return type(value)(_known(each, axes) for each in value)
+        return type(value)(_known(each, meaning) for each in value)
     if isinstance(value, dict):
-        return {key: _known(each, axes) for key, each in value.items()}
+        return {key: _known(each, meaning) for key, each in value.items()}
     if not hasattr(value, "eqns"):
         return value
     is_closed = type(getattr(value, "jaxpr", value)) is not type(value)  # one class in JAX 0.12
-    return value.replace(jaxpr=known(value.jaxpr, axes)) if is_closed else known(value, axes)
+    return value.replace(jaxpr=known(value.jaxpr, meaning)) if is_closed else known(value, meaning)
 
 
-def _known_equation(equation: Any, info: Any, axes: Mapping[Any, int]) -> Any:
-    from jax._src.pallas import primitives
+def _known_equation(equation: Any, info: Any, meaning: _MeaningOf) -> Any:
     from jax._src.state import primitives as state_primitives
 
-    if _is_place(equation, axes):
-        number = {"axis": list(axes).index(equation.params["axis_name"])}
-        return equation.replace(primitive=primitives.program_id_p, params=number)
     if equation.primitive.name == _READ:  # a load, for which the plugin answers with the count
         _, transforms = equation.params["args_tree"].children()
         return equation.replace(primitive=state_primitives.get_p, params={"tree": transforms})
     if _has_rows(equation):
-        return _called(equation, partial(kernel_primitives.copy_rows, equation.primitive), axes)
-    if meaning := kernel_primitives.on_references().get(equation.primitive):
-        return _called(equation, meaning, axes)
-    return _selected(equation.replace(params=_known(equation.params, axes)), info)
+        return _called(equation, partial(kernel_primitives.copy_rows, equation.primitive), meaning)
+    if _is_adding(equation):
+        return kernel_primitives.adding(equation)
+    own = _own(equation, meaning)
+    if isinstance(own, InPython):
+        return python_call(equation, own)
+    if own is not None:
+        return _called(equation, own, meaning)
+    return _selected(equation.replace(params=_known(equation.params, meaning)), info)
 
 
-def _called(equation: Any, meaning: Callable[..., Any], axes: Mapping[Any, int]) -> Any:
+def _called(equation: Any, own: Callable[..., Any], meaning: _MeaningOf) -> Any:
     """Return the equation that calls a function of an equation's operands in its place."""
     import numpy as np
     from jax._src import api_util, core
@@ -141,14 +150,14 @@ def _called(equation: Any, meaning: Callable[..., Any], axes: Mapping[Any, int])
     from jax._src.lax.control_flow.conditionals import cond_p
 
     def flat(*operands: Any) -> Sequence[Any]:
-        results = meaning(*operands, **equation.params)
+        results = own(*operands, **equation.params)
         return results if equation.primitive.multiple_results else [results]
 
     avals = [variable.aval for variable in equation.invars]
     info = api_util.debug_info("pallas kernel", flat, avals, {})
     traced = partial_eval.trace_to_jaxpr_dynamic(lu.wrap_init(flat, debug_info=info), avals)
     jaxpr, *_, constants = traced
-    only = getattr(core, "ClosedJaxpr", core.Jaxpr)(known(jaxpr, axes), constants)
+    only = getattr(core, "ClosedJaxpr", core.Jaxpr)(known(jaxpr, meaning), constants)
     first = core.Literal(np.int32(0), core.ShapedArray((), np.dtype(np.int32)))
     return equation.replace(
         primitive=cond_p,

@@ -309,6 +309,38 @@ def copy_rows(primitive: Any, *flat: Any, tree: Any, **parameters: Any) -> Seque
     return ()
 
 
+class Added:
+    """Transform of a copy's target: what is copied is added to what is there, all at once.
+
+    JAX's interpreter drops ``add`` of a copy.
+    """
+
+    def transform_type(self, aval: Any) -> Any:
+        return aval
+
+
+def adding(equation: Any) -> Any:
+    """Return the equation of a copy that has ``Added`` in the place of its ``add``."""
+    from jax._src.pallas.mosaic import primitives
+    from jax._src.state.types import TransformedRef
+
+    _register_added()
+    source, target, *rest = equation.params["tree"].unflatten(equation.invars)
+    reference, transforms = getattr(target, "ref", target), getattr(target, "transforms", ())
+    target = TransformedRef(reference, (*transforms, Added()))
+    operands, tree = primitives._dma_flatten(source, target, *rest)
+    return equation.replace(
+        invars=list(operands), params={**equation.params, "tree": tree, "add": False}
+    )
+
+
+@cache
+def _register_added() -> None:
+    import jax
+
+    jax.tree_util.register_static(Added)
+
+
 def _row(reference: Any, n: int | None, number: Any) -> Any:
     """Return a row of a reference, or of its transform ``n`` that lists several."""
     if n is None:

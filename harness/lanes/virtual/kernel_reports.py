@@ -12,23 +12,30 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
+from harness.lanes.virtual.kernel_calls import InPython
+
 _interpreting = threading.local()
 
 
+def call_for(equation: Any) -> InPython | None:
+    """Return what an equation calls if it prints."""
+    if equation.primitive.name != "debug_print":
+        return None
+    return InPython(partial(_print, equation.params))
+
+
 @contextmanager
-def interpreting(*, prints: bool) -> Iterator[None]:
+def interpreting() -> Iterator[None]:
     """Interpret kernels that report something, in this thread.
 
-    Args:
-        prints: whether a kernel can call Python; without it, one that prints is refused with
-            NotImplementedError.
+    Where a kernel can't call Python, one that prints is refused with NotImplementedError.
     """
     _replace_binds()
-    _interpreting.prints = prints
+    _interpreting.now = True
     try:
         yield
     finally:
-        _interpreting.prints = None
+        _interpreting.now = False
 
 
 @cache
@@ -38,7 +45,7 @@ def _replace_binds() -> None:
     from jax._src.pallas.mosaic import primitives as of_tpu
 
     own = hasattr(primitives, "debug_print_p")  # later that of jax.debug.print
-    _replace_bind((primitives if own else debugging).debug_print_p, _bind_print)
+    _replace_bind((primitives if own else debugging).debug_print_p, _refuse_print)
     if hasattr(of_tpu, "trace_value_p"):  # since JAX 0.10
         # The profiles of a virtual TPU are empty.
         _replace_bind(of_tpu.trace_value_p, lambda *_, **__: [])
@@ -48,27 +55,24 @@ def _replace_bind(primitive: Any, function: Callable[..., Any]) -> None:
     theirs = primitive.bind
 
     def bind(*values: Any, **parameters: Any) -> Any:
-        is_interpreting = getattr(_interpreting, "prints", None) is not None
+        is_interpreting = getattr(_interpreting, "now", False)
         return (function if is_interpreting else theirs)(*values, **parameters)
 
     primitive.bind = bind
 
 
-def _bind_print(*values: Any, **parameters: Any) -> Sequence[Any]:
-    from jax.experimental import io_callback
-
-    if not _interpreting.prints:
-        raise NotImplementedError(
-            "pl.debug_print, which needs JAX's TPU interpret mode (JAX 0.7.1 or later, a process"
-            " that has all devices, no random keys): return the values and print them outside of"
-            " the kernel"
-        )
-    io_callback(partial(_print, parameters), (), *values, ordered=True)
-    return []
+def _refuse_print(*_: Any, **__: Any) -> Sequence[Any]:
+    raise NotImplementedError(
+        "pl.debug_print, which needs JAX's TPU interpret mode (JAX 0.7.1 or later, a process that"
+        " has all devices, no random keys): return the values and print them outside of the kernel"
+    )
 
 
-def _print(parameters: dict[str, Any], *values: Any) -> tuple[()]:
+def _print(parameters: dict[str, Any], memory: Any, place: Any, *values: Any) -> Any:
     """Write to standard error, as a TPU's runtime does."""
+    import numpy as np
+
+    del memory, place
     fmt, given = parameters["fmt"], values
     if "in_tree" in parameters:  # some are constants
         from jax._src import debugging
@@ -79,4 +83,4 @@ def _print(parameters: dict[str, Any], *values: Any) -> tuple[()]:
     text = fmt.format(*given) if placed else " ".join([fmt, *map(str, given)])
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-    return ()
+    return np.int32(0)

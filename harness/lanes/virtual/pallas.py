@@ -13,20 +13,24 @@ import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import wrapt
 
+from harness.lanes import events
 from harness.lanes.hlo import Module
 from harness.lanes.virtual import (
+    kernel_cores,
     kernel_operands,
     kernel_primitives,
+    kernel_random,
     kernel_reports,
     kernel_semaphores,
     tpu_interpret,
 )
 from harness.lanes.virtual.custom_calls import Shapes, replace_custom_calls
-from harness.lanes.virtual.kernel_jaxprs import jaxprs_of, known, with_jaxprs
+from harness.lanes.virtual.kernel_jaxprs import equations, jaxprs_of
 from harness.lanes.virtual.kernel_semaphores import Passed
 from harness.lanes.virtual.lowering import as_hlo, lower_by_hand, lower_for_cpu
 from harness.lanes.virtual.pinned_buffers import leave_out_pinning
@@ -96,10 +100,13 @@ class LoweredKernel:
 
     def _interpreted(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001
         mode, parameters = self._tpu_interpret_mode(), self.parameters
+        shared: Sequence[int] = ()
         if mode is not None:
-            places = dict(tpu_interpret.subcores(parameters.get("meshes", ())))
-            parameters = with_jaxprs(parameters, [known(j, places) for j in jaxprs_of(parameters)])
+            parameters, shared = kernel_cores.on_one_mesh(parameters)
         kernel_primitives.lower_for_a_cpu()
+        all_equations = (e for jaxpr in jaxprs_of(self.parameters) for e in equations(jaxpr))
+        if any(equation.primitive.name == kernel_random.BITS for equation in all_equations):
+            events.note("rewrite", rewrite="random numbers of a TPU")
         jaxprs = jaxprs_of(parameters)
         cores = dict(i for mesh in self.parameters.get("meshes", ()) for i in mesh.shape.items())
         reaches = self.mesh is not None and any(
@@ -108,20 +115,15 @@ class LoweredKernel:
         axes = tuple(self.mesh.shape.items()) if reaches else ()
         if mode is None:
             function, given, _ = self._with(parameters, True, shapes)
-            with tpu_interpret.over_mesh(axes), kernel_reports.interpreting(prints=False):
+            with tpu_interpret.over_mesh(axes), kernel_reports.interpreting():
                 if reaches and not divided:
                     return lower_by_hand(function, given, self.mesh, x64=self.x64)
                 return lower_for_cpu(function, given, x64=self.x64)
-        if len(jaxprs) > 1:
-            raise NotImplementedError(
-                "it runs functions on several kinds of cores at once. Give each function a kernel"
-                " of its own, or ask lane tpu-aot whether it compiles"
-            )
         for jaxpr in jaxprs:
             tpu_interpret.check(jaxpr)
         function, given, passed = self._with(parameters, mode, shapes)
-        reports = kernel_reports.interpreting(prints=True)
-        with tpu_interpret.lowering(self.name, axes, cores) as kernel, reports:
+        reports = kernel_reports.interpreting()
+        with tpu_interpret.lowering(self.name, axes, shared) as kernel, reports:
             return lower_for_cpu(kernel.between_ends(function, passed), given, x64=self.x64)
 
     def _with(
@@ -191,6 +193,24 @@ _KERNELS: dict[bytes, LoweredKernel] = {}
 def record_kernels() -> None:
     """Remember every kernel that JAX lowers for a TPU from now on, once JAX is imported."""
     wrapt.register_post_import_hook(_record_by, _RULE)
+    wrapt.register_post_import_hook(_inline_pipelines, "jax._src.pallas.mosaic.pipeline")
+
+
+def _inline_pipelines(module: Any) -> None:
+    """Have a kernel do what a pipeline does, without an operation for all of it.
+
+    JAX's TPU interpret mode knows the operation since JAX 0.11.2.
+    """
+    from jax.version import __version_info__
+
+    if hasattr(module, "emit_pipeline_p") and __version_info__ < (0, 11, 2):
+        module.config = _WithoutPipelines(module.config)
+
+
+class _WithoutPipelines(wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """JAX's configuration, whatever users say about that operation."""
+
+    use_emit_pipeline_primitive = SimpleNamespace(value=False)
 
 
 def _record_by(module: Any) -> None:

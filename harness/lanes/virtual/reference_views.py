@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from harness.lanes.virtual import kernel_calls
 from harness.lanes.virtual.kernel_semaphores import counts_of
 
 _LOADS, _STORES = "get", "swap"  # JAX's functions by which a kernel loads and stores
@@ -32,6 +33,9 @@ def called(function: Any, *flat: Any) -> Any:
     arguments, _ = jax.tree.unflatten(function.in_tree, flat)
     at = _parameters(python).index("transforms")
     before, transforms, operands = arguments[:at], arguments[at], arguments[at + 1 :]
+    if kernel_calls.is_python(before[-1]):
+        memory = _names(python)["_get_shared_memory"]()
+        return [*before[:-4], kernel_calls.answer(memory, before[-4:-2], transforms)]
     if "semaphore" in _names(python)["TPU_MEMORY_SPACE_NAMES"][int(before[-2])]:
         return [*before[:-4], _count(_names(python), before[-4:], transforms)]
     first = first_view(transforms)

@@ -12,20 +12,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from harness.lanes.virtual import copied_views, host_callbacks, reference_views
-from harness.lanes.virtual.kernel_jaxprs import BARRIER, equations
+from harness.lanes.virtual import copied_views, host_callbacks, kernel_cores, reference_views
+from harness.lanes.virtual.kernel_jaxprs import equations
 from harness.lanes.virtual.kernel_semaphores import Counts, Passed
 
 Axes = Sequence[tuple[Any, int]]  # of a mesh: names and sizes
 
 _HAS_IT = (0, 7, 1)  # under this name and with all that is used here
-_RANDOM = {"prng_seed", "prng_random_bits"}
 _WHERE = {"dma_start": -1, "semaphore_signal": 3}  # the device among what a primitive takes
 
 
@@ -64,54 +63,16 @@ def mesh_of(context: Any) -> Any:
     return getattr(context.module_context.axis_context, "mesh", None)
 
 
-def subcores(meshes: Sequence[Any]) -> Axes:
-    """Return the axes of a kernel's mesh that the interpreter takes for a grid's, and their sizes.
-
-    It knows which core it is on only of a mesh of TensorCores.
-    """
-    from jax._src.pallas.mosaic import core
-
-    return [
-        axis
-        for mesh in meshes
-        if not isinstance(mesh, getattr(core, "TensorCoreMesh", ()))
-        for axis in mesh.shape.items()
-    ]
-
-
 def check(jaxpr: Any) -> None:
     """Check that a kernel does nothing that JAX's TPU interpret mode lacks and is not added here.
 
     Raises:
-        NotImplementedError: it would get zeros for random numbers, or copies through a view of
-            some kind that is not known here.
+        NotImplementedError: it copies through a view of some kind that is not known here.
     """
     import jax
 
     for equation in equations(jaxpr):
-        if equation.primitive.name in _RANDOM:
-            raise NotImplementedError(
-                "JAX's TPU interpret mode has no random numbers: give the kernel bits or keys of"
-                " jax.random as an operand"
-            )
-        if equation.primitive.name == BARRIER:
-            raise NotImplementedError(
-                "subcores that wait for each other: give the kernel a mesh of one subcore, or ask"
-                " lane tpu-aot whether it compiles"
-            )
-        if equation.primitive.name == "emit_pipeline" and not hasattr(
-            _interpreter(), "mosaic_pipeline"
-        ):
-            raise NotImplementedError(
-                "a pipeline as one operation, which JAX interprets from 0.11.2 on: set"
-                " jax_use_emit_pipeline_primitive to False"
-            )
         if equation.primitive.name == "dma_start":
-            if equation.params.get("add"):
-                raise NotImplementedError(
-                    "a copy that adds, of which JAX's interpreter makes one that does not. Copy to"
-                    " memory of the kernel's own, and add there"
-                )
             given = jax.tree.unflatten(equation.params["tree"], equation.invars)
             # Semaphores follow its source and target; what is done to them JAX interprets itself.
             if reason := copied_views.refused(given[: len(given) // 2]):
@@ -144,20 +105,20 @@ def _names_device(equation: Any, cores: Collection[Any]) -> bool:
 
 
 @contextmanager
-def lowering(name: str, axes: Axes, cores: Mapping[Any, int]) -> Iterator[Kernel]:
+def lowering(name: str, axes: Axes, shared: Sequence[int]) -> Iterator[Kernel]:
     """Lower what calls Python in this thread so that the plugin answers, for one kernel.
 
     Args:
         name: of the kernel.
         axes: of the mesh whose devices run it together; empty when each runs one of its own.
-        cores: axes of a device's cores that the kernel is for, and their sizes.
+        shared: for each core of a device, the first that has the same VMEM_SHARED.
     """
-    kernel = Kernel(name, math.prod(size for _, size in axes))
+    kernel = Kernel(name, math.prod(size for _, size in axes), shared)
     copied_views.interpret(_interpreter())
     _take_any_memory()
-    _take_cores_by_name()
-    _lowered.cores = cores
-    with over_mesh(axes), host_callbacks.lowering(kernel.call):
+    _share_memory()
+    cores = kernel_cores.lowering(_interpreter(), kernel.call_on_core)
+    with over_mesh(axes), cores, host_callbacks.lowering(kernel.call):
         yield kernel
 
 
@@ -166,7 +127,7 @@ def lowering(name: str, axes: Axes, cores: Mapping[Any, int]) -> Iterator[Kernel
 # JAX's callbacks in which the semaphores that go to other kernels are looked at: one that allocates
 # some, one at both ends of the kernel on each device, and the last one before JAX forgets all.
 _ALLOCATE, _CLOCKS = "_allocate_semaphores", "_update_clocks_for_device_barrier"
-_LAST = "_validate"
+_FIRST, _LAST = "_initialize_shared_memory", "_validate"
 
 _STATE = ("_shared_memory", "races", "dma_id_counter")  # JAX's globals, which are of one memory
 
@@ -187,10 +148,12 @@ class Kernel:
     Attributes:
         name: as the kernel's author has named it.
         devices: how many run it together; 1 if each runs one of its own.
+        shared: for each core of a device, the first that has the same VMEM_SHARED.
     """
 
     name: str
     devices: int
+    shared: Sequence[int] = ()
     _memories: dict[tuple[int, int], dict[str, Any]] = dataclasses.field(default_factory=dict)
     _came: Counter[int] = dataclasses.field(default_factory=Counter)  # by run
     _passed: Passed = dataclasses.field(default_factory=Passed)
@@ -238,15 +201,50 @@ class Kernel:
             self._together.abort()
             raise
 
+    def call_on_core(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call one of the kernel's callbacks on one of several cores, within a callback."""
+        _on_core.shared, _on_core.number = self.shared, int(arguments[2])
+        try:
+            return self._shared(function, *arguments)
+        except BaseException as error:  # others may wait for this core
+            memory = _interpreter()._get_shared_memory()
+            memory.set_failed(error, top_level=False)
+            for barrier in list(kernel_cores.barriers(memory).values()):
+                barrier.abort()
+            raise
+
+    def _shared(self, function: Any, *flat: Any) -> Any:
+        """Call it; what several cores share, they allocate once, and until the kernel's end."""
+        name, interpreter = reference_views.name_of(function.callback_func), _interpreter()
+        if name not in {"_allocate_buffer", "_deallocate_buffer"}:
+            return reference_views.called(function, *flat)
+        token, device, core, space, _ = flat
+        space_name = interpreter.TPU_MEMORY_SPACE_NAMES[int(space)]
+        if space_name != _SHARED:
+            return function(*flat)
+        if name == "_deallocate_buffer":
+            return token
+        token, number = function(*flat)
+        memory = interpreter._get_shared_memory()
+        cores = int(core), self.shared[int(core)]
+        own, first = ((_SHARED, int(number), int(device), n) for n in cores)
+        if own != first:
+            with memory.lock:
+                memory.mem.setdefault(first, memory.mem.pop(own))
+        return token, number
+
     def _called(self, function: Any, *flat: Any) -> Any:
         """Call it, and take and give the counts of semaphores at the kernel's ends."""
         import jax
         import numpy as np
 
         counts = self._counts.get(host_callbacks.execution()) if self._passed else None
-        if counts is None:  # until it has begun
-            return reference_views.called(function, *flat)
         name = reference_views.name_of(function.callback_func)
+        if counts is None:  # until it has begun
+            answer = reference_views.called(function, *flat)
+            if name == _FIRST and self.shared:
+                _look_for_races_within_cores()
+            return answer
         if name == _CLOCKS and self.devices > 1:
             self._together.wait()  # for what the others copy to this device
         if name == _LAST:
@@ -430,22 +428,36 @@ def _take_any_memory() -> None:
     )
 
 
+_on_core = threading.local()
+
+
+class _OfThisCore(defaultdict[Any, list[Any]]):
+    """Accesses to a buffer, of which each core has those that it has made, by copies too."""
+
+    def __getitem__(self, buffer: Any) -> list[Any]:
+        return super().__getitem__((buffer, getattr(_on_core, "number", 0)))
+
+
+def _look_for_races_within_cores() -> None:
+    """Let the cores of SparseCores do the same at the same time, as many of JAX's kernels do."""
+    races = _interpreter().races
+    if not isinstance(races.writes, _OfThisCore):
+        races.reads, races.writes = _OfThisCore(list), _OfThisCore(list)
+
+
+_SHARED = "vmem_shared"
+
+
 @cache
-def _take_cores_by_name() -> None:
-    """Let a kernel over cores name one as it names a device, by its axis, as JAX 0.12 does."""
-    try:
-        from jax._src.pallas.mosaic.interpret import utils
-    except ImportError:  # JAX before 0.8 has no kernels over named cores
+def _share_memory() -> None:
+    """Have the cores of a SparseCore use the VMEM_SHARED of the first of them."""
+    interpreter = _interpreter()
+    theirs = getattr(interpreter, "_local_core_id_or_zero_if_hbm", None)
+    if theirs is None:  # JAX before 0.8 has no kernels of SparseCores
         return
 
-    theirs = utils.device_coords_to_logical_id
+    def core(number: int, space: str) -> int:
+        shared = getattr(_on_core, "shared", ())
+        return int(shared[number] if shared and space == _SHARED else theirs(number, space))
 
-    def logical_id(place: Any, *of_axes: Any, **options: Any) -> Any:
-        cores = getattr(_lowered, "cores", {})
-        if options or not isinstance(place, dict) or not place.keys() & cores.keys():
-            return theirs(place, *of_axes, **options)
-        if math.prod(cores.values()) > 1:
-            raise NotImplementedError("a kernel that reaches another core of its device")
-        return theirs({axis: n for axis, n in place.items() if axis not in cores}, *of_axes)
-
-    utils.device_coords_to_logical_id = logical_id
+    interpreter._local_core_id_or_zero_if_hbm = core

@@ -194,30 +194,117 @@ def test_memory_that_a_kernel_allocates_where_it_needs_it() -> None:
     np.testing.assert_array_equal(jax.jit(f)(X), (X + 1) * 2)
 
 
-def test_a_kernel_over_two_kinds_of_cores_is_refused() -> None:
+def test_functions_on_two_kinds_of_cores_wait_for_each_other() -> None:
+    """The scalar subcore starts what the vector subcores go on with, and ends when they have."""
     import jax
+    from jax import lax
     from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
 
     if not hasattr(jax, "new_ref"):
         pytest.skip("JAX before 0.10 has no kernels over several kinds of cores")
     from jax.experimental.pallas import tpu_sc
 
-    vector = tpu_sc.VectorSubcoreMesh(core_axis_name="core", subcore_axis_name="sub", num_cores=1)
-    scalar = tpu_sc.ScalarSubcoreMesh(axis_name="core", num_cores=1)
-
-    def nothing(out: Any) -> None:
-        del out
-
-    def nothing_either(out: Any) -> None:
-        del out
-
-    kernel = pallas.kernel(
-        [nothing, nothing_either],
-        mesh=[vector, scalar],
-        out_type=jax.ShapeDtypeStruct((128,), np.int32),
+    vector = tpu_sc.VectorSubcoreMesh(
+        core_axis_name="core", subcore_axis_name="sub", num_cores=2, num_subcores=2
     )
-    with pytest.raises(Exception, match=r"virtual TPU: .*Give each function a kernel of its own"):
-        jax.jit(kernel)()
+    scalar = tpu_sc.ScalarSubcoreMesh(axis_name="core", num_cores=2)
+
+    def on_vectors(x: Any, out: Any, shared: Any, go: Any, done: Any) -> None:
+        core, sub = lax.axis_index("core"), lax.axis_index("sub")
+        pallas.semaphore_wait(go, 1)
+        tpu.sync_copy(shared, out.at[core, sub])
+        pallas.semaphore_signal(done, device_id={"core": core})
+
+    def on_scalar(x: Any, out: Any, shared: Any, go: Any, done: Any) -> None:
+        core = lax.axis_index("core")
+        tpu.sync_copy(x.at[core], shared)
+        for sub in range(2):
+            pallas.semaphore_signal(go, device_id={"sub": sub})
+        pallas.semaphore_wait(done, 2)
+        tpu.sync_copy(shared, out.at[core, 2])
+
+    x = np.arange(16, dtype=np.int32).reshape(2, 8)
+    kernel = pallas.kernel(
+        [on_vectors, on_scalar],
+        mesh=[vector, scalar],
+        out_type=jax.ShapeDtypeStruct((2, 3, 8), x.dtype),
+        scratch_types=[
+            tpu.VMEM_SHARED((8,), x.dtype),
+            tpu.SemaphoreType.REGULAR(()) @ vector,
+            tpu.SemaphoreType.REGULAR(()) @ scalar,
+        ],
+    )
+    np.testing.assert_array_equal(jax.jit(kernel)(x), np.stack([x] * 3, axis=1))
+
+
+def test_tensorcores_that_wait_for_each_other(capfd: pytest.CaptureFixture[str]) -> None:
+    """JAX would run each as a program of the virtual TPU, and its signals go to the first core."""
+    import jax
+    from jax import lax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 can't name the cores of a kernel")
+
+    def body(x: Any, out: Any) -> None:
+        core = lax.axis_index("core")
+
+        def inner(scratch: Any, semaphore: Any, there: Any) -> None:
+            @pallas.when(core == 1)
+            def _() -> None:
+                tpu.async_copy(x.at[0], scratch, semaphore).wait()
+                tpu.async_copy(scratch, out.at[0], semaphore).wait()
+                pallas.debug_print("core 1")
+                pallas.semaphore_signal(there, core_index=0)
+
+            @pallas.when(core == 0)
+            def _() -> None:
+                pallas.semaphore_signal(there)
+                pallas.semaphore_wait(there, 2)
+                tpu.async_copy(out.at[0], scratch, semaphore).wait()
+                scratch[...] += 1
+                tpu.async_copy(scratch, out.at[1], semaphore).wait()
+
+        types = tpu.SemaphoreType
+        pallas.run_scoped(inner, tpu.VMEM(X.shape, X.dtype), types.DMA, types.REGULAR)
+
+    mesh = tpu.create_tensorcore_mesh("core", num_cores=2)
+    out = jax.ShapeDtypeStruct((2, *X.shape), X.dtype)
+    result = jax.jit(pallas.kernel(body, out_type=out, mesh=mesh))(X[None])
+    np.testing.assert_array_equal(result, [X, X + 1])
+    assert "core 1" in capfd.readouterr().err
+
+
+def test_a_read_out_of_bounds_on_one_of_several_cores(tpu_events: EventLog) -> None:
+    """Another core waits for what the failing one would do."""
+    import jax
+    from jax import lax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 can't name the cores of a kernel")
+
+    def body(x: Any, out: Any) -> None:
+        def inner(semaphore: Any) -> None:
+            @pallas.when(lax.axis_index("core") == 1)
+            def _() -> None:
+                tpu.sync_copy(x.at[lax.axis_index("core") + 7], out.at[0])
+                pallas.semaphore_signal(semaphore, core_index=0)
+
+            @pallas.when(lax.axis_index("core") == 0)
+            def _() -> None:
+                pallas.semaphore_wait(semaphore, 1)
+
+        pallas.run_scoped(inner, tpu.SemaphoreType.REGULAR)
+
+    mesh = tpu.create_tensorcore_mesh("core", num_cores=2)
+    kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct((8, 128), X.dtype), mesh=mesh)
+    with pytest.raises(Exception, match="Out-of-bounds read"):
+        jax.block_until_ready(jax.jit(kernel)(X))
+    assert {fault for fault, _ in faults(tpu_events)} == {"error"}
 
 
 def test_a_copy_of_what_a_kernel_selects() -> None:
@@ -900,38 +987,12 @@ def test_each_subcore_knows_which_it_is() -> None:
     np.testing.assert_array_equal(jax.jit(kernel)(x), x[::-1])
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_barrier_of_subcores(count: int) -> None:
-    """They run one after another, so that only one alone can pass it."""
-    import jax
-    from jax.experimental import pallas
-    from jax.experimental.pallas import tpu
-
-    if not hasattr(jax, "new_ref"):
-        pytest.skip("JAX before 0.10 can't interpret kernels of SparseCores")
-    from jax.experimental.pallas import tpu_sc
-
-    def body(x: Any, out: Any) -> None:
-        tpu_sc.subcore_barrier()
-        tpu.sync_copy(x, out)
-
-    mesh = tpu_sc.VectorSubcoreMesh(
-        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=count
-    )
-    x = np.arange(8, dtype=np.int32)
-    kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=mesh)
-    if count == 1:
-        np.testing.assert_array_equal(jax.jit(kernel)(x), x)
-        return
-    with pytest.raises(Exception, match=r"virtual TPU: .*a mesh of one subcore"):
-        jax.jit(kernel)(x)
-
-
-def test_a_copy_that_adds_is_refused() -> None:
-    """JAX's interpreter would overwrite what is there."""
+def test_subcores_that_wait_for_all_at_a_barrier() -> None:
+    """Each copies to memory that they share, adds to it, and takes what others left."""
     import inspect
 
     import jax
+    from jax import lax
     from jax.experimental import pallas
     from jax.experimental.pallas import tpu
 
@@ -939,21 +1000,35 @@ def test_a_copy_that_adds_is_refused() -> None:
         pytest.skip("this JAX has no copies that add")
     from jax.experimental.pallas import tpu_sc
 
-    def body(x: Any, out: Any) -> None:
-        def inner(local: Any, shared: Any, semaphore: Any) -> None:
-            tpu.sync_copy(x, local)
-            tpu.async_copy(local, shared.at[local], semaphore, add=True).wait()
-            tpu.sync_copy(shared, out)
+    def body(x: Any, places: Any, out: Any) -> None:
+        number = lax.axis_index("subcore")
 
-        row = ((8,), np.int32)
-        pallas.run_scoped(inner, tpu.VMEM(*row), tpu.VMEM_SHARED(*row), tpu.SemaphoreType.DMA)
+        def inner(own: Any, local: Any, shared: Any, total: Any) -> None:
+            tpu.sync_copy(places, local)
+            tpu.sync_copy(x.at[number], own)
+            tpu.sync_copy(own, shared.at[number])
+
+            @pallas.when(number == 0)
+            def _() -> None:
+                tpu.sync_copy(own, total)
+
+            tpu_sc.subcore_barrier()
+            tpu.sync_copy(own, total.at[local], add=True)
+            tpu_sc.subcore_barrier()
+            tpu.sync_copy(shared.at[3 - number], out.at[number])
+            tpu.sync_copy(total, out.at[4])
+
+        row, rows = ((32,), np.int32), ((4, 32), np.int32)
+        shared = tpu.VMEM_SHARED(*rows), tpu.VMEM_SHARED(*row)
+        pallas.run_scoped(inner, tpu.VMEM(*row), tpu.VMEM(*row), *shared)
 
     mesh = tpu_sc.VectorSubcoreMesh(
-        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=1
+        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=4
     )
-    kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct((8,), np.int32), mesh=mesh)
-    with pytest.raises(Exception, match=r"virtual TPU: .* a copy that adds"):
-        jax.jit(kernel)(np.zeros(8, np.int32))
+    x = np.arange(128, dtype=np.int32).reshape(4, 32)
+    kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct((5, 32), x.dtype), mesh=mesh)
+    result = jax.jit(kernel)(x, np.arange(32, dtype=np.int32)[::-1])
+    np.testing.assert_array_equal(result, [*x[::-1], x[0] + x.sum(0)[::-1]])
 
 
 def test_a_copy_of_rows_that_memory_lists() -> None:
@@ -1062,7 +1137,7 @@ def test_a_kernel_reads_its_semaphores() -> None:
 
 
 def test_a_pipeline_as_one_operation() -> None:
-    """JAX's interpreter knows it from 0.11.2 on; a flag says how JAX traces it."""
+    """JAX's interpreter knows it from 0.11.2 on; before, a pipeline is traced as what it does."""
     import jax
     from jax.experimental import pallas
     from jax.experimental.pallas import tpu
@@ -1082,8 +1157,33 @@ def test_a_pipeline_as_one_operation() -> None:
     f = pallas.pallas_call(body, out_shape=out, in_specs=[anywhere], out_specs=anywhere)
     np.testing.assert_array_equal(jax.jit(f)(X), 2 * X)
     with jax._src.config.use_emit_pipeline_primitive(True):
-        if jax.__version_info__ >= (0, 11, 2):
-            np.testing.assert_array_equal(jax.jit(f)(X), 2 * X)
-            return
-        with pytest.raises(Exception, match=r"virtual TPU: .*jax_use_emit_pipeline_primitive"):
-            jax.jit(f)(X)
+        np.testing.assert_array_equal(jax.jit(f)(X), 2 * X)
+
+
+def test_random_bits_of_a_tpus_own_generator(tpu_events: EventLog) -> None:
+    """JAX's interpreter has zeros for them."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    def body(seed: Any, out: Any) -> None:
+        tpu.prng_seed(seed[0], 7)
+
+        def one(n: Any) -> None:
+            out[n] = tpu.prng_random_bits((64, 128))
+
+        pallas.loop(0, 2)(one)
+
+    f = pallas.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct((2, 64, 128), np.int32),
+        in_specs=[pallas.BlockSpec(memory_space=tpu.SMEM)],
+    )
+    first, again, other = (np.asarray(jax.jit(f)(np.array([n], np.int32))) for n in (1, 1, -2))
+    np.testing.assert_array_equal(first, again)
+    each = np.concatenate([first, other]).astype(np.int64)
+    assert len(np.unique(each)) > 0.99 * each.size
+    assert np.abs(each.mean((1, 2))).max() < 2**31 / 32
+    assert [event.rewrite for event in tpu_events.read().of("rewrite")] == [
+        "random numbers of a TPU"
+    ]

@@ -145,18 +145,6 @@ def test_interpretation_creates_no_client_and_executes_nothing(tpu_events: Event
     np.testing.assert_array_equal(compiled(x), 2 * X)
 
 
-def test_a_kernel_that_cant_be_interpreted_is_named() -> None:
-    import jax
-    from jax.experimental.pallas import tpu as pltpu
-
-    def body(x: Any, out: Any) -> None:
-        pltpu.prng_seed(0)
-        out[...] = x[...] + pltpu.prng_random_bits(x.shape).astype(np.float32)
-
-    with pytest.raises(Exception, match="virtual TPU: Pallas kernel 'dice' can't be interpreted"):
-        jax.jit(kernel(body, "dice"))(X)
-
-
 def _in_a_job(topology: Topology, body: Any, **options: Any) -> list[Any]:
     """What each process has of the kernel's result, or why the kernel can't be interpreted."""
 
@@ -173,6 +161,18 @@ def _in_a_job(topology: Topology, body: Any, **options: Any) -> list[Any]:
         return np.asarray(shard.data)
 
     return run_ranks(rank, topology)
+
+
+@pytest.mark.topologies("2@chip")
+def test_a_kernel_with_random_numbers_in_a_job_is_refused(topology: Topology) -> None:
+    def body(x: Any, out: Any) -> None:
+        from jax.experimental.pallas import tpu
+
+        tpu.prng_seed(0)
+        out[...] = x[...] + tpu.prng_random_bits(x.shape).astype(np.float32)
+
+    for message in _in_a_job(topology, body):
+        assert "virtual TPU: Pallas kernel 'asking' can't be interpreted" in message
 
 
 @pytest.mark.topologies("2@chip")
