@@ -252,20 +252,22 @@ def test_tensorcores_that_wait_for_each_other(capfd: pytest.CaptureFixture[str])
         core = lax.axis_index("core")
 
         def inner(scratch: Any, semaphore: Any, there: Any) -> None:
-            @pallas.when(core == 1)
-            def _() -> None:
+            def copies() -> None:
                 tpu.async_copy(x.at[0], scratch, semaphore).wait()
                 tpu.async_copy(scratch, out.at[0], semaphore).wait()
                 pallas.debug_print("core 1")
                 pallas.semaphore_signal(there, core_index=0)
 
-            @pallas.when(core == 0)
-            def _() -> None:
+            pallas.when(core == 1)(copies)
+
+            def adds() -> None:
                 pallas.semaphore_signal(there)
                 pallas.semaphore_wait(there, 2)
                 tpu.async_copy(out.at[0], scratch, semaphore).wait()
                 scratch[...] += 1
                 tpu.async_copy(scratch, out.at[1], semaphore).wait()
+
+            pallas.when(core == 0)(adds)
 
         types = tpu.SemaphoreType
         pallas.run_scoped(inner, tpu.VMEM(X.shape, X.dtype), types.DMA, types.REGULAR)
@@ -289,14 +291,16 @@ def test_a_read_out_of_bounds_on_one_of_several_cores(tpu_events: EventLog) -> N
 
     def body(x: Any, out: Any) -> None:
         def inner(semaphore: Any) -> None:
-            @pallas.when(lax.axis_index("core") == 1)
-            def _() -> None:
+            def fails() -> None:
                 tpu.sync_copy(x.at[lax.axis_index("core") + 7], out.at[0])
                 pallas.semaphore_signal(semaphore, core_index=0)
 
-            @pallas.when(lax.axis_index("core") == 0)
-            def _() -> None:
+            pallas.when(lax.axis_index("core") == 1)(fails)
+
+            def waits() -> None:
                 pallas.semaphore_wait(semaphore, 1)
+
+            pallas.when(lax.axis_index("core") == 0)(waits)
 
         pallas.run_scoped(inner, tpu.SemaphoreType.REGULAR)
 
@@ -1008,9 +1012,10 @@ def test_subcores_that_wait_for_all_at_a_barrier() -> None:
             tpu.sync_copy(x.at[number], own)
             tpu.sync_copy(own, shared.at[number])
 
-            @pallas.when(number == 0)
-            def _() -> None:
+            def fills() -> None:
                 tpu.sync_copy(own, total)
+
+            pallas.when(number == 0)(fills)
 
             tpu_sc.subcore_barrier()
             tpu.sync_copy(own, total.at[local], add=True)
