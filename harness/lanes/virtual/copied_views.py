@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.lanes.virtual import reference_views
-from harness.lanes.virtual.kernel_primitives import Added
+from harness.lanes.virtual.kernel_primitives import AddedTo
 
 _KINDS = ("bitcast", "reshape", "transpose")  # in the names of their classes
 _adding = threading.Lock()
@@ -54,7 +54,7 @@ def _is_transform(value: Any) -> bool:
 
 def _is_known(view: Any) -> bool:
     name = type(view).__name__.lower()
-    if isinstance(view, Added):
+    if isinstance(view, AddedTo):
         return True
     return reference_views.is_index(view) or any(kind in name for kind in _KINDS)
 
@@ -98,7 +98,7 @@ def _get(get: Callable[..., Any], arguments: Sequence[Any], at: int, first: int)
 
 def _store(store: Any, arguments: Sequence[Any], at: int, first: int) -> Any:
     *transforms, last = arguments[at]
-    if isinstance(last, Added):
+    if isinstance(last, AddedTo):
         with _adding:  # a read in the order of copies would be one that races with the store
             added = _here(_interpreted(store), arguments[at - 4 : at], transforms)
             known = _interpreted(store)["store"].__wrapped__

@@ -309,7 +309,7 @@ def copy_rows(primitive: Any, *flat: Any, tree: Any, **parameters: Any) -> Seque
     return ()
 
 
-class Added:
+class AddedTo:
     """Transform of a copy's target: what is copied is added to what is there, all at once.
 
     JAX's interpreter drops ``add`` of a copy.
@@ -320,14 +320,14 @@ class Added:
 
 
 def adding(equation: Any) -> Any:
-    """Return the equation of a copy that has ``Added`` in the place of its ``add``."""
+    """Return the equation of a copy that has ``AddedTo`` in the place of its ``add``."""
     from jax._src.pallas.mosaic import primitives
     from jax._src.state.types import TransformedRef
 
-    _register_added()
+    _register()
     source, target, *rest = equation.params["tree"].unflatten(equation.invars)
     reference, transforms = getattr(target, "ref", target), getattr(target, "transforms", ())
-    target = TransformedRef(reference, (*transforms, Added()))
+    target = TransformedRef(reference, (*transforms, AddedTo()))
     operands, tree = primitives._dma_flatten(source, target, *rest)
     return equation.replace(
         invars=list(operands), params={**equation.params, "tree": tree, "add": False}
@@ -335,10 +335,10 @@ def adding(equation: Any) -> Any:
 
 
 @cache
-def _register_added() -> None:
+def _register() -> None:
     import jax
 
-    jax.tree_util.register_static(Added)
+    jax.tree_util.register_static(AddedTo)
 
 
 def _row(reference: Any, n: int | None, number: Any) -> Any:
