@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 from harness.diagnosis.signature import headline
 from harness.model.versions import ABSENT
+from harness.platforms.gpu.packages import cuda_of
 from harness.printable import printable
 from harness.render.terminal_lines import WIDTH, heading, title, wrapped
 from harness.verdicts.allow import Allowed
@@ -160,6 +161,14 @@ def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
         was, is_ = _version(base, name), _version(candidate, name)
         if {was, is_} != {ABSENT}:
             yield name, was, is_
+    was, is_ = map(_cuda, (base, candidate))
+    if {was, is_} != {ABSENT}:
+        yield "cuda", was, is_
+
+
+def _cuda(side: Side) -> str:
+    present = [name for name, version in side.versions.items() if version != ABSENT]
+    return cuda_of(present) or ABSENT
 
 
 def _version(side: Side, name: str) -> str:

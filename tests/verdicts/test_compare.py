@@ -243,6 +243,21 @@ def test_versions_side_by_side() -> None:
     )
 
 
+def test_cuda_is_a_component() -> None:
+    absent = dict.fromkeys(("jax_cuda12_plugin", "jax_cuda13_plugin"), "not installed")
+    base, candidate = (
+        report(result("x", outcome=Kind.PASSED), stack=stack, **(absent | versions))
+        for stack, versions in (
+            ("old", {"jax_cuda12_plugin": "0.12.0.1"}),
+            ("new", {"jax_cuda13_plugin": "0.12.0.1"}),
+        )
+    )
+    lines = [*comparison_text.lines(compare([base], [candidate]))]
+    assert "* cuda              12                           13" in lines
+    without = report(result("x", outcome=Kind.PASSED), stack="old", **absent)
+    assert not [x for x in comparison_text.lines(compare([without], [without])) if "cuda " in x]
+
+
 def test_component_is_named(compared: Comparison) -> None:
     cases = tuple(replace(f, component="torch_xla") for f in compared.findings)
     attributed = replace(compared, findings=cases)

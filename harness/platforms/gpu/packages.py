@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from packaging.version import Version
 
@@ -15,6 +15,11 @@ def plugin(cuda: str) -> tuple[str, ...]:
 
 
 PACKAGES = tuple(name for cuda in CUDAS for name in plugin(cuda))
+
+
+def cuda_of(names: Collection[str]) -> str:
+    """Return the CUDA for which a package is among these, or ""."""
+    return next((cuda for cuda in CUDAS if any(name in names for name in plugin(cuda))), "")
 
 
 def unfit(versions: Mapping[str, str]) -> str:
