@@ -51,6 +51,21 @@ def test_results_on_the_host(kind: str) -> None:
         np.testing.assert_array_equal(more, x + 1)
 
 
+@pytest.mark.parametrize("kind", ["device", *HOST])
+def test_an_array_is_copied_even_if_it_is_aligned(kind: str) -> None:
+    import jax
+
+    room = np.zeros(1024 + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    source = room[start : start + 1024].view(np.float32)
+    for spec in ((), ("d",)):
+        source[:] = 1
+        x = jax.device_put(source, sharding(kind, *spec))
+        jax.block_until_ready(x)
+        source[:] = 2
+        np.testing.assert_array_equal(x, np.ones(256, np.float32))
+
+
 @pytest.mark.parametrize("kind", HOST)
 def test_one_device(kind: str) -> None:
     import jax

@@ -199,12 +199,24 @@ static PJRT_Error *memory_stats(PJRT_Device_MemoryStats_Args *args) {
     if (error == NULL) usage_add(args->buffer);    \
     return error;                                  \
   }
-ADDING(from_host, PJRT_Client_BufferFromHostBuffer, buffer)
+ADDING(count_from_host, PJRT_Client_BufferFromHostBuffer, buffer)
 ADDING(uninitialized, PJRT_Client_CreateUninitializedBuffer, buffer)
 ADDING(promised, PJRT_Client_CreateAliasBuffer, alias_buffer)
 ADDING(transferred, PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer, buffer_out)
 ADDING(to_device, PJRT_Buffer_CopyToDevice, dst_buffer)
 ADDING(to_memory, PJRT_Buffer_CopyToMemory, dst_buffer)
+
+// Copy, as a TPU must. The CPU's client would read from the caller's array for as long as the
+// buffer lives, if that array is aligned, and see what is written to it later.
+static PJRT_Error *from_host(PJRT_Client_BufferFromHostBuffer_Args *args) {
+  const PJRT_HostBufferSemantics semantics = args->host_buffer_semantics;
+  if (semantics != PJRT_HostBufferSemantics_kImmutableOnlyDuringCall) {
+    args->host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
+  }
+  PJRT_Error *error = count_from_host(args);
+  args->host_buffer_semantics = semantics;
+  return error;
+}
 
 static PJRT_Error *delete(PJRT_Buffer_Delete_Args *args) {
   PJRT_Error *error = next.PJRT_Buffer_Delete(args);
