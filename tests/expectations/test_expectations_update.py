@@ -115,12 +115,6 @@ def test_entry_that_passes_goes(bench: Bench, outcome: str) -> None:
     assert bench.entries(entry([f"{FILE}::test_sum[*]"])) == []
 
 
-def test_case_that_passes_leaves_the_list(bench: Bench) -> None:
-    bench.ran("2.9.0", {ids("a")[0]: "passed", ids("b")[0]: FAILURE})
-    (left,) = bench.entries(entry(ids("a", "b")))
-    assert left["cases"] == ids("b")
-
-
 def test_glob_shrinks_to_what_still_fails(bench: Bench) -> None:
     fails = {f"{FILE}::test_sum[cpu-{n}-{p}]": FAILURE for n in (2, 4) for p in ("int-a", "int-b")}
     passes = {f"{FILE}::test_sum[cpu-{n}-{p}]": "passed" for n in (2, 4) for p in ("real-a", "c")}
@@ -136,29 +130,6 @@ def test_case_that_no_report_has_keeps_its_entry(bench: Bench) -> None:
     bench.collected = [*ids("a", "b"), other]
     (left,) = bench.entries(entry([f"{FILE}::test_sum[*]"]))
     assert left["cases"] == [other]
-
-
-def test_one_report_proves_nothing(bench: Bench) -> None:
-    text = entry(ids("a"))
-    bench.ran("2.9.0", {ids("a")[0]: "passed"}, times=1)
-    assert bench.update(text) == text
-    assert bench.decisions.too_few == set(ids("a"))
-    assert bench.entries(text, runs=1) == []
-
-
-def test_flaky_case_keeps_its_entry(bench: Bench) -> None:
-    text = entry(ids("a"))
-    bench.ran("2.9.0", {ids("a")[0]: "passed"})
-    bench.ran("2.9.0", {ids("a")[0]: FAILURE}, times=1)
-    assert bench.update(text, ISSUE) == text
-    assert bench.decisions.flaky == set(ids("a"))
-
-
-def test_flaky_case_gets_no_entry(bench: Bench) -> None:
-    bench.ran("2.9.0", {ids("a")[0]: FAILURE})
-    bench.ran("2.9.0", {ids("a")[0]: "passed"}, times=1)
-    assert bench.update("", ISSUE) == ""
-    assert bench.decisions.flaky == set(ids("a"))
 
 
 def test_one_failure_is_no_proof_either(bench: Bench) -> None:
@@ -198,13 +169,6 @@ def test_what_gave_no_answer_proves_nothing(bench: Bench, outcome: str) -> None:
     assert bench.update(text) == text
     assert bench.decisions.too_few == set(ids("a"))
     assert bench.decisions.flaky == bench.decisions.otherwise == set()
-
-
-def test_other_failure_is_named_and_left(bench: Bench) -> None:
-    text = entry(ids("a"))
-    bench.ran("2.9.0", {ids("a")[0]: "KeyError: 'x'"})
-    assert bench.update(text, ISSUE) == text
-    assert bench.decisions.otherwise == set(ids("a"))
 
 
 # Several stacks.
@@ -338,16 +302,6 @@ def test_added_entry_stays_out_of_the_way_of_others(bench: Bench) -> None:
     bench.ran("2.9.0", {ids("a")[0]: "skipped"})
     _, added = bench.entries(entry(ids("a"), 'torch_xla = ">=2.6"', "KeyError"), ISSUE)
     assert added["stack"] == {"torch_xla": "<2.6"}
-
-
-def test_area_without_a_file_gets_one(bench: Bench) -> None:
-    bench.ran("2.9.0", {ids("a")[0]: FAILURE})
-    bench.update("", ISSUE)
-    (bench.path / "sums.toml").unlink()
-    plan = update.plan(bench.path, (), bench.decisions, ISSUE, lambda _: ())
-    (text,) = plan.texts.values()
-    assert text.startswith("[[expectation]]\n")
-    assert list(plan.texts) == [bench.path / "sums.toml"]
 
 
 # Nothing else changes.

@@ -115,22 +115,6 @@ def test_a_flipped_bit_never_changes_a_verdict_unsaid(
     assert _verdict(folder, capsys) == before
 
 
-def test_the_letters_of_an_outcome(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One bit made another word of ``passed``, and of a regression something long known."""
-    path = _files(folder)[-2]
-    name = path.relative_to(folder).as_posix()
-    table = pq.ParquetFile(path).read().replace_schema_metadata(SCHEMA.metadata)
-    content = with_checksum(table, place_of(name), compression="none")
-    _write(path, content)
-    code, out, _ = _verdict(folder, capsys)
-    assert (code, "Refused: 1 regressed." in out) == (1, True)
-    at = content.index(b"passed")
-    _write(path, content[:at] + b"q" + content[at + 1 :])
-    code, out, err = _verdict(folder, capsys)
-    assert (code, "Refused: 1 regressed." in out) == (1, True)  # against the run before
-    assert err.startswith(f"set aside: {name}: damaged")
-
-
 def test_the_run_in_question_is_damaged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No older run is judged in its place."""
     path = _files(folder)[-1]

@@ -296,22 +296,6 @@ def test_plain_test_that_a_worker_lacks_has_crashed_there(tmp_path: Path, capsys
     assert (code, outcomes) == (1, {"a": "passed", "test_y": "crashed"})
 
 
-def test_no_worker_with_a_report(tmp_path: Path, capsys: Captured) -> None:
-    (tmp_path / "0-0").mkdir()
-    bomb(tmp_path / "0-0" / "report.xml")
-    command = [
-        "ci",
-        "jobset",
-        "merge",
-        str(tmp_path / "0-0"),
-        "--out",
-        str(tmp_path / "merged.xml"),
-    ]
-    assert cli.main(command) == 2
-    assert "no worker left a report: 0-0: " in capsys.readouterr().err
-    assert not (tmp_path / "merged.xml").exists()
-
-
 def test_two_folders_of_one_worker(tmp_path: Path, capsys: Captured) -> None:
     folders = [report(tmp_path / name / "0-0" / "report.xml", case("a")).parent for name in "ab"]
     command = ["ci", "jobset", "merge", *map(str, folders), "--out", str(tmp_path / "merged.xml")]

@@ -150,12 +150,6 @@ def test_between_leaves_variants_out() -> None:
     assert names == ["2.6.0", "2.7.0", "2.8.0", "2.9.0"]
 
 
-def test_releases_are_neither_variants_nor_templates() -> None:
-    names = [stack.name for stack in Catalogue(SHIPPED).releases]
-    torch_xla = ["2.4.0", "2.5.1", "2.6.0", "2.7.0", "2.8.0", "2.9.0"]
-    assert names == [*torch_xla, "torch_tpu-0.2.0", "jax-0.12.0.1"]
-
-
 def test_stacks_between_have_the_framework_of_both_ends() -> None:
     catalogue = Catalogue(SHIPPED)
     ends = [stack.name for stack in catalogue.between("torch_tpu-0.2.0", "2.5.1")]

@@ -12,7 +12,6 @@ import pytest
 from support.project import Project
 from support.two_stacks import key, only, report, result, run_both
 
-from harness.diagnosis.signature import generalised
 from harness.errors import BadInputError
 from harness.junit.report import Report, read
 from harness.model.outcome import Kind
@@ -112,12 +111,6 @@ def test_left_out_of_one_lane_is_not_left_out_of_all(reports: Reports) -> None:
     assert by_key["test_placed.py::test_placed[cpu-2]"].message.startswith("not collected")
 
 
-def test_lanes_and_shards_are_one_side(reports: Reports) -> None:
-    base = reports("base")
-    shards = [only(base, *list(base.results)[i::2]) for i in (0, 1)]
-    assert set(compare(shards, [base]).counts) <= {Verdict.UNCHANGED, Verdict.STILL_FAILING}
-
-
 def test_one_side_is_one_stack(reports: Reports) -> None:
     base = reports("base")
     other = replace(base, path=Path("other.xml"), versions={**base.versions, "jax": "0.0.1"})
@@ -162,21 +155,6 @@ def test_cases_with_one_cause_are_one_group(compared: Comparison) -> None:
         (3, key("regresses", "-0")),
         (1, key("regresses_as_expected")),
     ]
-
-
-@pytest.mark.parametrize(
-    ("failure", "other", "alike"),
-    [
-        ("at 0x7ffe: (1, 2)", "at 0x1: (3, 4, 5)", True),
-        ("/tmp/a/b.py:3: f32[3,2]", "/home/x/b.py:44: f32[4,4]", True),
-        ("expected -1.5e-3, got 2", "expected 4, got -0.5", True),
-        ("expected 3x2xf32", "expected 4xf32", True),
-        ("a: no", "b: no", False),
-        ("no\nmore", "no\nless", True),
-    ],
-)
-def test_generalised(failure: str, other: str, *, alike: bool) -> None:
-    assert (generalised(failure) == generalised(other)) == alike
 
 
 def test_text(compared: Comparison) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -222,41 +221,3 @@ def test_what_is_expected_is_marked_and_refuses_nothing(history: History, runs: 
     assert "still failing: 6 (2 expected)" in shown
     assert "| regressed (expected) | 1 | expected failure" in nightly_github.summary(judged)
     assert list(nightly_github.annotation_lines(judged)) == []
-
-
-HOSTILE = "a | b `c` <img src=x>\n::error::no\x1b[2J%0A\r\n# title"
-
-
-@pytest.fixture
-def hostile(judged: Verdicts) -> Verdicts:
-    first = judged.of(Verdict.REGRESSED)[0]
-    bad = replace(
-        first,
-        key="::stop-commands::x,y:z/%\x1b]0;title\x07 @cpu",
-        case="::stop-commands::x,y:z/%\x1b]0;title\x07",
-        message=HOSTILE,
-        issues=("a|b\n## c",),
-        layer="<script>",
-    )
-    return replace(judged, findings=(bad,), causes=(), runs=(first.run,))
-
-
-def test_hostile_text_steers_no_terminal_and_no_job(hostile: Verdicts) -> None:
-    lines = list(nightly_text.lines(hostile))
-    assert all(line.isprintable() for line in lines)
-    assert not [line for line in lines if line.lstrip().startswith("::")]
-    (annotation,) = nightly_github.annotation_lines(hostile)
-    assert annotation.isprintable()
-    assert annotation.startswith(
-        "::error title=regressed%3A %3A%3Astop-commands%3A%3Ax%2Cy%3Az/%25\\x1b]0;title\\x07 @cpu"
-    )
-    assert "failed at <script>, a|b\\n## c; a | b `c` <img src=x>" in annotation
-
-
-def test_hostile_text_stays_in_its_cell(hostile: Verdicts) -> None:
-    lines = nightly_github.summary(hostile).splitlines()
-    row = next(line for line in lines if line.startswith("| regressed"))
-    assert row.isprintable()
-    assert row.replace("\\|", "").count("|") == 7
-    assert "\\<script\\>" in row
-    assert not [line for line in lines if line.startswith("#")]
