@@ -14,6 +14,7 @@ from harness.commands.query import name_set_aside
 from harness.dashboard.publish import NIGHTS, Shown, publish
 from harness.dashboard.site import Site
 from harness.errors import PARTIAL
+from harness.isolation.garbage import uncollected
 
 if TYPE_CHECKING:
     import duckdb
@@ -61,7 +62,8 @@ def _run(options: argparse.Namespace) -> int:
         return publish(connection, options.out, shown)
 
     start = time.monotonic()
-    site = history.ask(site_of)
+    with uncollected():  # of what a site is made of nothing is circular
+        site = history.ask(site_of)
     name_set_aside(history.set_aside)
     say(f"{time.monotonic() - start:.1f} s")
     show(f"{options.out / 'index.html'}: {site.pages} files, {site.written} new or changed")

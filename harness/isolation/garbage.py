@@ -1,10 +1,22 @@
-"""Python's collector of garbage, while modules are imported that stay until the process ends."""
+"""Python's collector of garbage, while much is made that stays until the process ends."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Look for no garbage inside."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager
@@ -15,11 +27,6 @@ def importing() -> Iterator[None]:
     their import, and as long again when the process ends. A collection in a forked process would
     also write to, and so copy, every page that it shares.
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         yield
         gc.freeze()
-    finally:
-        if collects:
-            gc.enable()
