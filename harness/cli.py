@@ -62,7 +62,7 @@ def _run(arguments: list[str]) -> int:
     parser = _parser(name)
     options = parser.parse_args(own)
     if pytest_arguments and "arguments" not in options:
-        parser.error(f"{name} runs no other program: expected nothing behind --")
+        parser.error(f"{name} runs no other program: expected nothing after --")
     options.words, options.arguments = own, pytest_arguments
     options.every_command = _parser  # `completion` reads the options of all commands
     return int(options.run(options))

@@ -34,14 +34,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("case", metavar="CASE", help="its id, as pytest prints it")
     parser.add_argument("--good", required=True, metavar="STACK", help="where it works")
     parser.add_argument("--bad", required=True, metavar="STACK", help="where it does not")
-    parser.add_argument("--stacks", metavar="NAMES", help="in this order, instead of by version")
+    parser.add_argument("--stacks", metavar="NAMES", help="search these, in this order")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="nightly wheels as stacks")
-    parser.add_argument("--base", metavar="STACK", help="what else the wheels run with")
-    parser.add_argument("--component", default="torch_xla", help="of the wheels; torch_xla")
-    parser.add_argument("--every", action="store_true", help="ask all: is there only one change?")
+    parser.add_argument("--base", metavar="STACK", help="stack of everything else")
+    parser.add_argument(
+        "--component", default="torch_xla", help="what the wheels are of; default: torch_xla"
+    )
+    parser.add_argument("--every", action="store_true", help="run it on all: is there one change?")
     parser.add_argument("--lane", help="for a case whose id names none")
     add_folder(parser)
-    parser.add_argument("--out", type=output_folder, default=REPORTS, help=f"default: {REPORTS}")
+    parser.add_argument(
+        "--out",
+        type=output_folder,
+        default=REPORTS,
+        help=f"folder for reports (default: {REPORTS})",
+    )
     add_json(parser)
     parser.set_defaults(run=_run)
 

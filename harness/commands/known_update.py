@@ -29,9 +29,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="folder of expectation files (default: %(default)s, ini xla_expectations)",
     )
     cause = parser.add_mutually_exclusive_group()
-    cause.add_argument("--issue", metavar="OWNER/REPO#NUMBER", help="of what fails without entry")
+    cause.add_argument(
+        "--issue", metavar="OWNER/REPO#NUMBER", help="cause of what fails without an entry"
+    )
     cause.add_argument("--finding", metavar="NAME", help="instead: a section of docs/findings.md")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="of the new entries")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="reason in the new entries")
     parser.add_argument(
         "--cases", action="append", default=[], metavar="GLOB", help="only these; may be repeated"
     )

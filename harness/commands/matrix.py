@@ -41,9 +41,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard", metavar="NUMBER/COUNT", help="one part of each cell, as 2/5")
     add_wheels_option(parser)
     parser.add_argument(
-        "--pytest", default="", metavar="TEXT", help="more arguments for pytest, as one text"
+        "--pytest", default="", metavar="TEXT", help="more arguments for pytest, in one text"
     )
-    parser.add_argument("--out", type=output_folder, default=REPORTS, help=f"default: {REPORTS}")
+    parser.add_argument(
+        "--out",
+        type=output_folder,
+        default=REPORTS,
+        help=f"folder for reports (default: {REPORTS})",
+    )
     add_json(parser)
     parser.set_defaults(run=_run)
 
@@ -61,15 +66,19 @@ def add_run_options(
     """Add the options of every command that runs the suites; ``shown_default`` is for the help."""
     parser.add_argument("--lanes", default=lanes, metavar="NAMES", help=f"default: {shown_default}")
     add_cell_options(parser)
-    parser.epilog = "Arguments behind -- are pytest's; without a path among them it runs suites."
+    parser.epilog = "Arguments after -- go to pytest; if none of them is a path, it runs suites/."
 
 
 def add_cell_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that runs cells."""
     parser.add_argument(
-        "--jobs", type=whole_number(0, 1000), default=0, metavar="N", help="default: one a core"
+        "--jobs",
+        type=whole_number(0, 1000),
+        default=0,
+        metavar="N",
+        help="cells at a time (default: one a core)",
     )
-    parser.add_argument("--fresh", action="store_true", help="run what was answered already, too")
+    parser.add_argument("--fresh", action="store_true", help="run what has an answer, too")
     add_folder(parser)
     parser.set_defaults(arguments=[])
 

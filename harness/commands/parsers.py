@@ -33,7 +33,7 @@ def add_folder(parser: argparse.ArgumentParser, default: Path | str | None = Non
         type=Path,
         default=default or project.folder_of_stacks(),
         metavar="DIR",
-        help=f"of stacks (default: {project.folder_of_stacks()}, ini xla_stacks)",
+        help=f"folder of stacks (default: {project.folder_of_stacks()}, ini xla_stacks)",
     )
 
 

@@ -51,9 +51,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         None,
         f"{ONCE}, each case on the first that it can run on, and {COMPILED} where both have libtpu",
     )
-    parser.add_argument("--allow", type=Path, metavar="FILE", help="what was signed off")
+    parser.add_argument("--allow", type=Path, metavar="FILE", help="list of what was signed off")
     parser.add_argument(
-        "--history", metavar="DIR", help="BASE is a run of it: a name, or latest of the same stack"
+        "--history",
+        metavar="DIR",
+        help="where BASE is recorded, by its name, or as latest: of the same stack",
     )
     parser.add_argument(
         "--annotations", action="store_true", help="print GitHub's ::error lines too"
@@ -67,26 +69,38 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=whole_number(0, 100),
         default=1,
         metavar="N",
-        help="of representatives of what differs; default: 1",
+        help="how often representatives of what differs run again (default: 1)",
     )
     parser.add_argument(
         "--representatives",
         type=whole_number(1, 1_000_000),
         default=3,
         metavar="N",
-        help="cases of each cause to rerun; all of a cause if one is flaky; default: 3",
+        help="cases of each cause to rerun; all of a cause if one is flaky (default: 3)",
     )
     parser.add_argument(
         "--every-case",
         action="store_true",
-        help="run on BASE what is expected to do there what it does on CANDIDATE, and rerun what "
-        "is expected",
+        help="also run on BASE the cases that are expected to end there as on CANDIDATE, and rerun "
+        "expected differences",
     )
-    parser.add_argument("--no-attribution", action="store_true", help="don't swap components")
     parser.add_argument(
-        "--reports", type=output_folder, default=REPORTS, help=f"of runs; {REPORTS}"
+        "--no-attribution",
+        action="store_true",
+        help="don't look for the component that is responsible",
     )
-    parser.add_argument("--out", type=output_folder, default=OUT, help=f"of the rest; {OUT}")
+    parser.add_argument(
+        "--reports",
+        type=output_folder,
+        default=REPORTS,
+        help=f"folder for runs (default: {REPORTS})",
+    )
+    parser.add_argument(
+        "--out",
+        type=output_folder,
+        default=OUT,
+        help=f"folder for everything else (default: {OUT})",
+    )
     parser.set_defaults(run=_run)
 
 

@@ -23,12 +23,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--together", action="store_true", help="the reports are lanes or shards of one run"
     )
-    parser.add_argument("--stack", default="", help="its name, where the reports don't say it")
-    parser.add_argument("--machine", default="", help="its name; else the report's")
+    parser.add_argument("--stack", default="", help="the stack's name, if the reports don't say it")
+    parser.add_argument("--machine", default="", help="the machine's name (default: the report's)")
     parser.add_argument(
         "--commit", default=os.environ.get("GITHUB_SHA", ""), help="default: $GITHUB_SHA"
     )
-    parser.add_argument("--time", metavar="ISO", help="of the start; else the report's")
+    parser.add_argument("--time", metavar="ISO", help="start time (default: the report's)")
     parser.set_defaults(run=_run)
     parser.epilog = "The exit code is 3 when something can't be read; the rest is recorded."
 

@@ -50,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes",
         metavar="EACH",
-        help="start it once for each chip, host or slice, of GPUs device or node (default: once)",
+        help="start it for each chip, host or slice, or GPU: device or node (default: once)",
     )
     add_stack(parser)
     parser.add_argument("--deadline", metavar="SECONDS", help="after which all processes end")
@@ -71,7 +71,7 @@ def _seconds(text: str | None) -> float | None:
 
 def _run(options: argparse.Namespace) -> int:
     if not options.arguments:
-        raise BadInputError("run: expected a command behind --, as -- python train.py")
+        raise BadInputError("run: expected a command after --, as in -- python train.py")
     lane = lane_named(options.lane)
     if lane.compiles_only or lane.runs_cases_of:
         able = [

@@ -63,7 +63,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(arguments=[], run=_print)
     parser.epilog = (
-        "Arguments behind -- are pytest's; without them it runs suites/. fetch and merge end "
+        "Arguments after -- go to pytest; without them it runs suites/. fetch and merge end "
         "with 1 when a case is bad or a worker has no report, with 3 when a case can't be read."
     )
     actions = parser.add_subparsers(metavar="ACTION")

@@ -102,7 +102,7 @@ class Cell:
         if not paths_in(self.arguments):
             raise BadInputError(
                 f"{' '.join(self.arguments)}: expected a folder or file of tests: name your own "
-                "behind --, as -- tests/"
+                "after --, as in -- tests/"
             )
 
     def start(self, environment: Environment, cache_folder: Path) -> subprocess.Popen[bytes]:

@@ -352,7 +352,7 @@ def test_a_platform_that_the_user_has_named(run: Run, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--topology=4",), "run: expected a command behind --"),
+        (("--topology=4",), "run: expected a command after --"),
         (("--topology=4", "--", "./nothing-here"), "./nothing-here: expected a program"),
         (("--topology=4x", "--", "true"), "topology '4x': expected DEVICES"),
         (("--lane=npu", "--", "true"), "lane 'npu': expected one of"),

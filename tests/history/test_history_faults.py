@@ -13,23 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import run_program
+from support.commands import failing_calls, run_program
 from support.paths import ROOT
 
 from harness.errors import PARTIAL
 from harness.history.branch import Branch
 from harness.history.store import History
 
-FAULTS = Path(__file__).parent / "faults"
+TRIALS = Path(__file__).parent / "trials.py"
+STATE = 32 + 4096  # bytes
 Trial = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("faults") / "faults.so"
-    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["cc", *options, "-o", target, FAULTS / "faults.c", "-ldl"], check=True)
-    return target
+    return failing_calls(tmp_path_factory.mktemp("faults"))
 
 
 def _report(path: Path, night: int, lane: str = "cpu") -> Path:
@@ -65,14 +63,14 @@ def _trials(
 ) -> tuple[Trial, list[Trial]]:
     """What the command says without a fault, and with each, or each ``step``th after the first."""
     state, folder = template.parent / "state", template.parent / "trial"
-    state.write_bytes(bytes(24))
+    state.write_bytes(bytes(STATE))
     own = {
         "LD_PRELOAD": str(preloaded),
-        "FAULTS_STATE": str(state),
-        "FAULTS_BELOW": ":".join(str(folder / each) for each in below),
+        "FAILING_CALLS": str(state),
+        "FAILING_BELOW": ":".join(str(folder / each) for each in below),
         "PYTHONPATH": str(ROOT),
     }
-    paths = [str(path) for path in (FAULTS / "trials.py", state, template, folder)]
+    paths = [str(path) for path in (TRIALS, state, template, folder)]
     done = run_program(sys.executable, *paths, str(step), *line, env=os.environ | own, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     first, *others = [json.loads(text) for text in done.stdout.splitlines()]

@@ -5,18 +5,17 @@ A sample is run here; XLA_HARNESS_FAILING_WRITES=all fails each write of the run
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import shlex
 import struct
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.commands import failing_calls
 from support.project import Project, Ran
 
-SOURCE = Path(__file__).parents[1] / "support" / "failing_writes.c"
 EVERY = os.environ.get("XLA_HARNESS_FAILING_WRITES") == "all"
 SAMPLE = 4
 CASES = """
@@ -55,7 +54,7 @@ def test_output():
 NAMES = {"test_ranks", "test_own_file", "test_cache", "test_command", "test_output"}
 FULL = "No space left on device"
 END = 1 << 30
-LAYOUT = struct.Struct("iii4096s")
+LAYOUT = struct.Struct("4q4096s")
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,7 @@ class Failing:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("failing") / "failing_writes.so"
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(built), str(SOURCE)], check=True)
-    return built
+    return failing_calls(tmp_path_factory.mktemp("failing"))
 
 
 def run(folder: Path, library: Path, nth: int = 0, last: int = 0) -> Failing:
@@ -83,11 +79,11 @@ def run(folder: Path, library: Path, nth: int = 0, last: int = 0) -> Failing:
     temporary.mkdir()
     project.write("test_inner.py", CASES)
     shared = project.path / "shared"
-    shared.write_bytes(LAYOUT.pack(0, nth, last, b""))
+    shared.write_bytes(LAYOUT.pack(0, nth, last, errno.ENOSPC, b""))
     ran = project.run(
-        "-rA", LD_PRELOAD=str(library), FAILING_WRITES=str(shared), TMPDIR=str(temporary)
+        "-rA", LD_PRELOAD=str(library), FAILING_CALLS=str(shared), TMPDIR=str(temporary)
     )
-    calls, _, _, path = LAYOUT.unpack(shared.read_bytes())
+    calls, *_, path = LAYOUT.unpack(shared.read_bytes())
     assert not any(temporary.glob("xla-harness*")), "left behind"
     return Failing(ran, calls, path.rstrip(b"\0").decode(), is_one=nth == last)
 

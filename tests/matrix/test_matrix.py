@@ -187,7 +187,7 @@ def test_a_cell_that_dies_does_not_stop_the_others(shared_drift: Drift) -> None:
         (("qualify", "1", "suites"), "suites: expected reports of xla-harness"),
         (
             ("ci", "list", "--", "-k", "x"),
-            "ci list runs no other program: expected nothing behind --",
+            "ci list runs no other program: expected nothing after --",
         ),
         (("bisect", "suites/area/test_drift.py::test_hal", "--good", "1", "--bad", "5"), "mean"),
     ],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -20,3 +23,11 @@ def run_program(
 def xla_harness(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run ``xla-harness`` with these words to its end."""
     return run_program(sys.executable, "-m", "harness", *words, **options)
+
+
+def failing_calls(folder: Path) -> Path:
+    """Build ``failing_calls.c`` there, to be preloaded."""
+    built, source = folder / "failing_calls.so", Path(__file__).with_name("failing_calls.c")
+    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", built]
+    run_program(*shlex.split(os.environ.get("CC", "cc")), *options, source, "-ldl", check=True)
+    return built

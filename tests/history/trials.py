@@ -1,8 +1,8 @@
 """One command, over and over: each time another call that reads or writes its folder fails.
 
-Started by ``test_history_faults.py`` with ``faults.c`` preloaded. Everything is imported once; each
-trial is a fork. Prints a line of JSON a trial: what the command said, and again without a fault.
-Usage: trials.py STATE TEMPLATE FOLDER STEP ARGUMENT...
+Started by ``test_history_faults.py`` with ``failing_calls.c`` preloaded. Everything is imported
+once; each trial is a fork. Prints a line of JSON a trial: what the command said, and again without
+a fault. Usage: trials.py STATE TEMPLATE FOLDER STEP ARGUMENT...
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def main(state: Path, template: Path, folder: Path, step: int, line: list[str]) 
     for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
         importlib.import_module(module.name)
     with state.open("r+b") as file:
-        shared = mmap.mmap(file.fileno(), 24)
+        shared = mmap.mmap(file.fileno(), 32)
     for number in (*range(FIRST), *range(FIRST, MOST, step)):
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(template, folder)
-        shared[:] = struct.pack("3q", 0, number, ERRORS[number % 2])
+        shared[:] = struct.pack("4q", 0, number, number, ERRORS[number % 2])
         first = forked(folder, line)
-        calls, _, _ = struct.unpack("3q", shared[:])
-        shared[:] = bytes(24)
+        calls, *_ = struct.unpack("4q", shared[:])
+        shared[:] = bytes(32)
         if number and calls < number:
             return
         first |= {"whole": whole(folder)}
