@@ -12,21 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.junit_text import case, suite
 from support.paths import ROOT
 
 from harness import cli
 from harness.history import store
 from harness.history.store import History
 
-GOOD_REPORT = """\
-<testsuite timestamp="2026-11-01T00:00:00+00:00"><properties>
-<property name="xla_harness_report" value="3"/><property name="stack" value="2.9.0"/></properties>
-<testcase name="x" time="1"><properties><property name="id" value="a.py::x"/>
-<property name="lane" value="cpu"/><property name="topology" value="4"/>
-<property name="area" value="a"/><property name="outcome" value="passed"/>
-<property name="actual" value="passed"/></properties></testcase>
-</testsuite>
-"""
+GOOD_REPORT = suite(case("x"), stack="2.9.0")
 STACK = 'python = "3.11"\n[pins]\ntorch = "2.9.0"\n'
 # What a file may be, for each command that reads it.
 FILES = {

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from support import junit_text
 from support.github_api import GitHub, serve
+from support.junit_text import case
 
 from harness import cli
 from harness.errors import BadInputError
@@ -34,25 +36,10 @@ FLIPS = 60  # that go the whole way through `verdict`; each bit goes through the
 
 def _report(path: Path, day: int, outcome: str = "passed", time: str = "") -> Path:
     """A report of ours with two cases, one of which comes out as said."""
-    properties = {"xla_harness_report": "3", "stack": "2.9.0", "torch_xla": "2.9.0"}
-    head = "".join(f'<property name="{n}" value="{v}"/>' for n, v in properties.items())
-    cases = ""
-    for name, outcome_ in (("a", "passed"), ("b", outcome)):
-        case = {
-            "id": f"t.py::{name}",
-            "lane": "cpu",
-            "topology": "4",
-            "outcome": outcome_,
-            "actual": outcome_,
-        }
-        case |= {"area": "x"} | ({"failure": "E: sums differ"} if outcome_ == "failed" else {})
-        own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in case.items())
-        cases += f'<testcase name="{name}" time="1"><properties>{own}</properties></testcase>'
-    stamp = time or TIME.format(day=day)
-    path.write_text(
-        f'<testsuite timestamp="{stamp}"><properties>{head}</properties>{cases}</testsuite>'
-    )
-    return path
+    failure = {"failure": "E: sums differ"} if outcome == "failed" else {}
+    cases = (case("a"), case("b", outcome, **failure))
+    when = time or TIME.format(day=day)
+    return junit_text.report(path, *cases, time=when, stack="2.9.0", torch_xla="2.9.0")
 
 
 @pytest.fixture
@@ -245,25 +232,13 @@ def test_damage_that_decides_nothing(folder: Path, capsys: pytest.CaptureFixture
     assert path.name in err
     # Of a broken case nobody knows whether it ever worked, if only the damaged file had it.
     broken = _report(folder.parent / "14.xml", 14, "failed")
-    text = broken.read_text(encoding="utf-8").replace("t.py::b", "t.py::c")
-    broken.write_text(text.replace('"b"', '"c"').replace("</testsuite>", _b() + "</testsuite>"))
+    text = broken.read_text(encoding="utf-8").replace("a.py::b", "a.py::c")
+    broken.write_text(
+        text.replace('"b"', '"c"').replace("</testsuite>", case("b") + "</testsuite>")
+    )
     assert cli.main(["record", str(broken), "--history", str(folder)]) == 0
     code, out, _ = _verdict(folder, capsys)
     assert (code, "Can't tell:" in out, "new failure" in out) == (3, True, True)
-
-
-def _b() -> str:
-    """Case b, which passes."""
-    properties = {
-        "id": "t.py::b",
-        "lane": "cpu",
-        "topology": "4",
-        "outcome": "passed",
-        "actual": "passed",
-        "area": "x",
-    }
-    own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in properties.items())
-    return f'<testcase name="b" time="1"><properties>{own}</properties></testcase>'
 
 
 # A damaged run again
@@ -295,7 +270,7 @@ def _run(digest: str, answers: int, outcome: Kind = Kind.PASSED, second: int = 0
     def case(number: int) -> Result:
         lost = number >= answers
         return Result(
-            id=f"t.py::{number}", area="x", lane="cpu", topology="4",
+            id=f"a.py::{number}", area="x", lane="cpu", topology="4",
             outcome=Kind.SKIPPED if lost else outcome, expected=False, duration=1.0,
             message="", signature="" if outcome is Kind.PASSED else "E", layer="", upstream=(),
             properties={LOST: "cell"} if lost else {},

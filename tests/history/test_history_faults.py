@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.commands import failing_calls, run_program
+from support.junit_text import case, report
 from support.paths import ROOT
 
 from harness.errors import PARTIAL
@@ -30,17 +31,9 @@ def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return failing_calls(tmp_path_factory.mktemp("faults"))
 
 
-def _report(path: Path, night: int, lane: str = "cpu") -> Path:
-    properties = {"xla_harness_report": "3", "stack": "2.9.0", "torch_xla": "2.9.0"}
-    head = "".join(f'<property name="{n}" value="{v}"/>' for n, v in properties.items())
-    case = {"id": "t.py::a", "lane": lane, "topology": "4", "outcome": "passed", "actual": "passed"}
-    own = "".join(f'<property name="{n}" value="{v}"/>' for n, v in case.items())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        f'<testsuite timestamp="2026-11-{night:02}T02:30:00"><properties>{head}</properties>'
-        f'<testcase name="a"><properties>{own}</properties></testcase></testsuite>'
-    )
-    return path
+def _report(path: Path, night: int) -> Path:
+    time = f"2026-11-{night:02}T02:30:00"
+    return report(path, case("a"), time=time, stack="2.9.0", torch_xla="2.9.0")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.commands import run_program
+from support.junit_text import case, report
 from support.paths import ROOT
 
 from harness.errors import BadInputError
@@ -71,22 +72,9 @@ def test_what_is_recorded_is_what_sql_gives_back(history: History) -> None:
 
 
 def test_properties_are_cut_and_versions_are_columns(tmp_path: Path) -> None:
-    case = {
-        "id": "a.py::b",
-        "lane": "cpu",
-        "topology": "4",
-        "outcome": "passed",
-        "actual": "passed",
-    }
-    case |= {"python": "3.11.7", "note": "x" * 3000}
-    properties = "".join(f'<property name="{name}" value="{case[name]}"/>' for name in case)
-    (tmp_path / "report.xml").write_text(
-        '<testsuite timestamp="2026-11-21T02:30:00"><properties><property '
-        'name="xla_harness_report" value="3"/></properties><testcase name="b"><properties>'
-        f"{properties}</properties></testcase></testsuite>"
-    )
     history = History(tmp_path / "history")
-    history.record([tmp_path / "report.xml"])
+    long = case("b", python="3.11.7", note="x" * 3000)
+    history.record([report(tmp_path / "report.xml", long)])
     ((kept,),) = asked(history, "SELECT properties FROM cases")
     assert dict(kept) == {"actual": "passed", "note": "x" * 2000}
 

@@ -6,9 +6,9 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
 import pytest
+from support.junit_text import case, properties
 from support.paths import ROOT
 from support.project import Project
 
@@ -40,16 +40,7 @@ def foreign(inside: str = "", **values: str) -> str:
 
 
 def ours(outcome: str, inside: str = "", **changes: str) -> str:
-    own = {"id": "a.py::b", "lane": "cpu", "topology": "4"}
-    own |= {"outcome": outcome, "actual": outcome}
-    return f'<testcase name="b">{properties(own | changes)}{inside}</testcase>'
-
-
-def properties(values: dict[str, str]) -> str:
-    each = "".join(
-        f"<property name={quoteattr(k)} value={quoteattr(v)}/>" for k, v in values.items()
-    )
-    return f"<properties>{each}</properties>"
+    return case("b", outcome, inside, **changes)
 
 
 def written(folder: Path, *cases: str, day: int = 21, head: str = "") -> Path:

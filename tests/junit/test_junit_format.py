@@ -5,30 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.junit_text import case
+from support.junit_text import report as written
 
 from harness.errors import BadInputError
 from harness.junit import report
-from harness.junit.properties import FORMAT
 from harness.junit.result import Result
 from harness.model.outcome import Kind
 
 
 @pytest.mark.parametrize("actual_text", ["", "exploded", "expected failure"])
 def test_present_format_without_an_actual_outcome(tmp_path: Path, actual_text: str) -> None:
-    own = {
-        "id": "a.py::b",
-        "lane": "cpu",
-        "topology": "4",
-        "outcome": "passed",
-        "actual": actual_text,
-    }
-    text = "".join(f'<property name="{name}" value="{value}"/>' for name, value in own.items())
-    path = tmp_path / "report.xml"
-    path.write_text(
-        f'<testsuite><properties><property name="xla_harness_report" value="{FORMAT}"/>'
-        "</properties>"
-        f'<testcase name="b"><properties>{text}</properties></testcase></testsuite>'
-    )
+    path = written(tmp_path / "report.xml", case("b", actual=actual_text))
     with pytest.raises(BadInputError) as refused:
         report.read(path)
     assert (

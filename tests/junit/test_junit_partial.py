@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import junit_text
+from support.junit_text import properties
 
 from harness import cli
 from harness.errors import PARTIAL, BadInputError
@@ -19,10 +21,7 @@ from harness.stacks.stack import Stack
 
 Captured = pytest.CaptureFixture[str]
 SUITE = '<testsuite timestamp="2026-11-{day:02}T02:30:00+00:00" time="-1">'
-HEAD = (
-    '<properties><property name="xla_harness_report" value="3"/>'
-    '<property name="stack" value="2.9.0"/><property name="torch_xla" value="2.9.0"/></properties>'
-)
+HEAD = properties({"xla_harness_report": "3", "stack": "2.9.0", "torch_xla": "2.9.0"})
 BOMB = '<!DOCTYPE t [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'
 # Each way in which one test case can't be read, with what is said of it.
 UNREADABLE = {
@@ -33,15 +32,7 @@ UNREADABLE = {
 
 
 def case(name: str, attributes: str = 'time="1.5"', outcome: str = "passed") -> str:
-    values = {
-        "id": f"a.py::{name}",
-        "lane": "cpu",
-        "topology": "4",
-        "outcome": outcome,
-        "actual": outcome,
-    }
-    each = "".join(f'<property name="{k}" value="{v}"/>' for k, v in values.items())
-    return f'<testcase name="{name}" {attributes}><properties>{each}</properties></testcase>'
+    return junit_text.case(name, outcome).replace('time="1"', attributes)
 
 
 def report(path: Path, *cases: str, day: int = 21, before: str = "", end: bool = True) -> Path:

@@ -6,9 +6,9 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
+from support.junit_text import case, report
 
 from harness import cli
 from harness.errors import PARTIAL
@@ -21,31 +21,9 @@ LANES = ("cpu", "virtual-tpu")
 
 
 def _report(path: Path, stack: str, lane: str, *names: str) -> None:
-    suite = ET.Element("testsuite", timestamp="2026-11-21T02:30:00+00:00", hostname="runner")
-    properties = {
-        "xla_harness_report": "3",
-        "stack": stack,
-        "torch_xla": stack[:5],
-        "python": "3.11",
-    }
-    _properties(suite, properties)
-    for name in names:
-        case = ET.SubElement(suite, "testcase", name=name, time="1.0")
-        own = {
-            "id": f"suites/a/test_a.py::{name}",
-            "outcome": "passed",
-            "actual": "passed",
-            "area": "a",
-        }
-        _properties(case, own | {"lane": lane, "topology": "4", "upstream": "pytorch/xla#8522"})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ET.ElementTree(suite).write(path)
-
-
-def _properties(parent: ET.Element, values: dict[str, str]) -> None:
-    properties = ET.SubElement(parent, "properties")
-    for name, value in values.items():
-        ET.SubElement(properties, "property", name=name, value=value)
+    place = {"lane": lane, "upstream": "pytorch/xla#8522"}
+    cases = [case(name, id=f"suites/a/test_a.py::{name}", **place) for name in names]
+    report(path, *cases, stack=stack, torch_xla=stack[:5], python="3.11")
 
 
 class Night:
@@ -300,7 +278,7 @@ def test_cells_of_one_folder(night: Night) -> None:
 def test_one_bad_case_of_a_cell_costs_itself(night: Night) -> None:
     night.collect()
     path = night.cell("2.9.0", "cpu", 1)
-    _changed(path, ('name="test_1b" time="1.0"', 'name="test_1b" time="-1"'))
+    _changed(path, ('name="test_1b" time="1"', 'name="test_1b" time="-1"'))
     night.collect(PARTIAL)
     assert night.verdicts() == {
         "test_1b": [
