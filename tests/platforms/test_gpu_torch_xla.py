@@ -78,14 +78,16 @@ def test_one_process_has_all_gpus(tmp_path: Path, stack: str) -> None:
     assert ran.stdout == "CUDA 4 {'9.0'} 56.0\n", ran.stderr
 
 
-def test_each_process_of_a_job_has_one(tmp_path: Path) -> None:
-    options = (*stack_arguments(LAST), "--topology", "2", "--processes", "device")
+@pytest.mark.parametrize("stack", STACKS)
+def test_each_process_of_a_job_has_one(tmp_path: Path, stack: str) -> None:
+    options = (*stack_arguments(stack), "--topology", "2", "--processes", "device")
     ran = run(tmp_path, JOB, *options, "--", "python")
     assert sorted(line.partition("| ")[2] for line in ran.stdout.splitlines()) == RANKS, ran.stderr
 
 
-def test_torch_xla_starts_a_process_for_each(tmp_path: Path) -> None:
-    ran = run(tmp_path, SPAWN, *stack_arguments(LAST), "--topology", "2", "--", "python")
+@pytest.mark.parametrize("stack", STACKS)
+def test_torch_xla_starts_a_process_for_each(tmp_path: Path, stack: str) -> None:
+    ran = run(tmp_path, SPAWN, *stack_arguments(stack), "--topology", "2", "--", "python")
     assert sorted(ran.stdout.splitlines()) == RANKS, ran.stderr
 
 
