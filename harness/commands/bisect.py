@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.commands import project
 from harness.commands.output import answer, say
-from harness.commands.parsers import add_folder, add_json, output_folder
+from harness.commands.parsers import add_folder, add_json, names, output_folder
 from harness.diagnosis.signature import headline
 from harness.errors import BadInputError
 from harness.junit.result import Result
@@ -107,7 +107,7 @@ def _stacks(options: argparse.Namespace) -> tuple[list[Stack], bool]:
         every = wheels.stacks_of(options.wheels, base, options.component)
         good, bad = wheels.named(every, options.good), wheels.named(every, options.bad)
     elif options.stacks:
-        every = [catalogue.find(name) for name in options.stacks.split(",")]
+        every = catalogue.chosen(names(options.stacks))
         ends = [catalogue.find(name) for name in (options.good, options.bad)]
         if any(end not in every for end in ends):
             raise BadInputError("--stacks: expected --good and --bad among them")

@@ -138,8 +138,7 @@ def _data(
 
 def _run(options: argparse.Namespace) -> int:
     catalogue = project.catalogue(options.folder)
-    wanted = names(options.stacks)
-    stacks = catalogue.releases if wanted == ("all",) else [catalogue.find(name) for name in wanted]
+    stacks = catalogue.chosen(names(options.stacks))
     stacks = [wheels.given(stack, options.wheels) for stack in stacks]
     options.arguments = [*options.arguments, *shlex.split(options.pytest)]
     shard = Shard.parse(options.shard) if options.shard else None

@@ -12,7 +12,6 @@ from harness.commands.parsers import add_folder, names
 from harness.commands.step_outputs import print_outputs
 from harness.history.run import parse_time
 from harness.matrix.plan import cells
-from harness.stacks.catalogue import Catalogue
 from harness.stacks.stack import Stack
 
 
@@ -42,14 +41,6 @@ def add_cell_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard", type=int, default=1, metavar="COUNT", help="parts of a lane")
 
 
-def chosen(catalogue: Catalogue, text: str) -> list[Stack]:
-    """Return the stacks of these names; ``all`` means those that extend no other."""
-    wanted = names(text)
-    if wanted == ("all",):
-        return catalogue.releases
-    return [catalogue.find(name) for name in wanted]
-
-
 def with_wheels(stack: Stack) -> Stack:
     """Return the stack under the name that it has with wheels."""
     return stack if stack.folder else replace(stack, name=f"{stack.name}+wheels")
@@ -57,7 +48,7 @@ def with_wheels(stack: Stack) -> Stack:
 
 def _night(options: argparse.Namespace) -> int:
     catalogue = project.catalogue(options.folder)
-    stacks = [{"stack": s.name, "wheels": ""} for s in chosen(catalogue, options.stacks)]
+    stacks = [{"stack": s.name, "wheels": ""} for s in catalogue.chosen(names(options.stacks))]
     if options.nightly:
         stacks.append({"stack": catalogue.find(options.nightly).name, "wheels": "wheels"})
     # All cells of a night have one time, so that a night which runs past midnight stays one.

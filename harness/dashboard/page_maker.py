@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import re
 import sys
 import zlib
 from base64 import b64encode
@@ -26,6 +25,7 @@ from harness.dashboard.site import Site
 from harness.dashboard.site_facts import Facts
 from harness.diagnosis.signature import headline
 from harness.history.names import SetAside
+from harness.model.case_id import test_of
 from harness.model.faults_seen import PERCENT
 from harness.model.issues import ISSUE, page
 from harness.render import page_names
@@ -53,9 +53,6 @@ _MENU = (
     ("runs.html", "Runs"),
     ("compare.html", "Compare"),
 )
-
-
-_NAME = re.compile(r"\[.*", re.DOTALL)
 
 
 @dataclass
@@ -141,7 +138,7 @@ class Build:
         rows = self.facts.latest
         named = {issue for row in rows for issue in (*(row.upstream or ()), row.expectation or "")}
         issues = [issue for issue in named if ISSUE.fullmatch(issue)]
-        names = (_NAME.sub("", row.name.rpartition("::")[2]) for row in rows)
+        names = (test_of(row.name) for row in rows)
         return min(issues, key=natural, default=next(filter(None, names), ""))
 
 

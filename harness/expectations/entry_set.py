@@ -11,6 +11,7 @@ from harness.errors import BadInputError
 from harness.expectations import entry_files
 from harness.expectations.condition import Versions
 from harness.expectations.entry import Expectation
+from harness.model.case_id import file_of
 from harness.model.versions import stack_versions
 
 
@@ -55,7 +56,7 @@ class Expectations:
 
     def find(self, case_id: str) -> Expectation | None:
         """Return the case's entry on the stack; raise BadInputError if there are two."""
-        file = case_id.split("::", 1)[0]
+        file = file_of(case_id)
         candidates = (*self._by_file.get(file, ()), *self._by_file.get("", ()))
         matches = list({e.where: e for p, e in candidates if p.fullmatch(case_id)}.values())
         if len(matches) > 1:
@@ -69,20 +70,20 @@ class Expectations:
         """
         by_file: dict[str, list[str]] = defaultdict(list)
         for id_ in ids:
-            by_file[id_.split("::", 1)[0]].append(id_)
+            by_file[file_of(id_)].append(id_)
         everything = [id_ for members in by_file.values() for id_ in members]
         return [
             f"{entry.where}: {glob} matches no case"
             for entry in self.entries
             for glob, pattern in zip(entry.cases, entry.patterns, strict=True)
-            if (file := glob.split("::", 1)[0]) in by_file or not _may_exist(root, file)
+            if (file := file_of(glob)) in by_file or not _may_exist(root, file)
             if not any(map(pattern.fullmatch, by_file.get(_file_of(glob), everything)))
         ]
 
 
 def _file_of(glob: str) -> str:
     """Return the one file whose cases the glob can match, or "" if there may be several."""
-    file = glob.split("::", 1)[0]
+    file = file_of(glob)
     return "" if _is_open(file) else file
 
 

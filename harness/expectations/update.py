@@ -15,6 +15,7 @@ from harness.expectations.entry_set import Expectations
 from harness.expectations.failure_pattern import first_line
 from harness.expectations.globs import cover
 from harness.files import read_text
+from harness.model.case_id import file_of
 
 Collect = Callable[[Sequence[str]], Collection[str]]  # test files to the ids of their cases
 
@@ -71,7 +72,7 @@ def plan(
     missing = decisions.missing if cause else {}
     concerned = [id_ for e in changed for id_ in decisions.passing[e.where]]
     concerned += [id_ for ids in missing.values() for id_ in ids]
-    paths = sorted({id_.split("::", 1)[0] for id_ in concerned})
+    paths = sorted({*map(file_of, concerned)})
     ids = sorted({*decisions.evidence.areas, *(collect(paths) if paths else ())})
     narrowed = tuple(_narrowed(entry, decisions.passing[entry.where], ids) for entry in changed)
     added = tuple(_added(folder, new, decisions, ids, cause) for new in missing if cause)

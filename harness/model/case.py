@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.model.case_id import file_of
 from harness.model.topology import Target
 
 
@@ -22,7 +23,7 @@ class Case:
     @property
     def area(self) -> str:
         """The folder below ``suites/``, or the file when it is somewhere else."""
-        parts = self.id.split("::", 1)[0].split("/")
+        parts = file_of(self.id).split("/")
         if "suites" in parts[:-2]:
             return parts[parts.index("suites") + 1]
         return parts[-1]

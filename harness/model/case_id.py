@@ -8,6 +8,11 @@ def file_of(case: str) -> str:
     return case.partition("::")[0]
 
 
+def test_of(case: str) -> str:
+    """Return the name of a function in an id, without its file, class and parameters; or ""."""
+    return case.rpartition("::")[2].partition("[")[0]
+
+
 def function_of(case: str) -> str:
     """Return an id without its parameters, which all cases of one function share.
 

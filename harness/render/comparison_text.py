@@ -54,8 +54,8 @@ def section(listed: Sequence[Group], most: int = _SHOWN) -> Iterator[str]:
     yield heading(listed)
     for group in listed[:most]:
         first = group.first
-        carried = f"carried by {first.component}" if first.component else ""
-        facts = [first.layer, " ".join(first.issues), carried]
+        cause = f"caused by {first.component}" if first.component else ""
+        facts = [first.layer, " ".join(first.issues), cause]
         head = ", ".join(fact for fact in facts if fact) or "no issue"
         head += " (expected)" if group.expected else ""
         yield from wrapped(head, 7, f"{len(group):>5}  ")

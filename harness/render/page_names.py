@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from harness.model.case_id import test_of
 from harness.printable import INVISIBLE
 
 _SAFE = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
@@ -31,7 +32,7 @@ def slug(text: str, *key: str) -> str:
 
 def case_slug(case: str) -> str:
     """Return the last part of the addresses of a case."""
-    return slug(case.rpartition("::")[2].partition("[")[0], case)
+    return slug(test_of(case), case)
 
 
 def case_page(case: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -91,6 +91,10 @@ class Catalogue:
         inner = [stack for stack in alone if low.version < stack.version < high.version]
         same = [stack for stack in inner if {stack.framework} == {low.framework, high.framework}]
         return [low, *same, high]
+
+    def chosen(self, names: Sequence[str]) -> list[Stack]:
+        """Return the stacks of these names; ``all`` alone means the releases."""
+        return self.releases if [*names] == ["all"] else [self.find(name) for name in names]
 
     @property
     def releases(self) -> list[Stack]:

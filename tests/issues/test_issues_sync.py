@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 from support.commands import xla_harness
 from support.github_api import MOST_BODY, GitHub, serve
+from support.junit_text import case, report
 
 from harness import cli
 from harness.history.store import History
@@ -43,24 +42,21 @@ class Nights:
     def add(self, cases: dict[str, str], xla: str = "2.9.0", message: str = "sums differ") -> None:
         """A night: the outcome of each case by name."""
         self.number += 1
-        suite = ET.Element("testsuite", timestamp=f"2026-11-{self.number:02}T02:30:00+00:00")
-        _properties(suite, xla_harness_report="3", stack="nightly", torch_xla=xla, python="3.11")
-        for name, outcome in cases.items():
-            case = ET.SubElement(suite, "testcase", name=name, time="1.0")
-            broken = {"failure": f"AssertionError: {message}", "layer": "numbers"}
-            _properties(
-                case,
+        broken = {"failure": f"AssertionError: {message}", "layer": "numbers"}
+        texts = [
+            case(
+                name,
+                outcome,
                 id=f"suites/a/test_a.py::{name}",
-                lane="cpu",
-                topology="4",
-                area="a",
-                outcome=outcome,
                 actual=MEANT.get(outcome, outcome),
                 upstream="pytorch/xla#8522",
                 **(broken if outcome in ("failed", "crashed") else {}),
             )
-        path = self.folder / f"{self.number}.xml"
-        ET.ElementTree(suite).write(path)
+            for name, outcome in cases.items()
+        ]
+        facts = {"stack": "nightly", "torch_xla": xla, "python": "3.11"}
+        time = f"2026-11-{self.number:02}T02:30:00+00:00"
+        path = report(self.folder / f"{self.number}.xml", *texts, time=time, **facts)
         History(self.folder / "history").record([path])
 
     def sync(self, *arguments: str, code: int = 0) -> str:
@@ -92,12 +88,6 @@ class Nights:
         prefix = f"/repos/{self.github.repository}/"
         new = [r for r in self.github.requests[before:] if r[0] != "GET"]
         return [(method, path.removeprefix(prefix)) for method, path, _ in new]
-
-
-def _properties(parent: ET.Element, **values: str) -> None:
-    properties = ET.SubElement(parent, "properties")
-    for name, value in values.items():
-        ET.SubElement(properties, "property", name=name, value=value)
 
 
 @pytest.fixture
@@ -304,36 +294,6 @@ def test_other_refusals_end_the_command(
     github.refusals = [(status, headers)]
     assert str(status) in nights.sync(code=2)
     assert github.issues == []
-
-
-def _outside(body: str) -> str:
-    """What Markdown does not show as code: fences as CommonMark closes them, then spans."""
-    kept, fence = [], ""
-    for line in body.splitlines():
-        ticks = re.match(r"`{3,}", line)
-        if not fence and ticks:
-            fence = ticks[0]
-        elif fence and re.fullmatch(rf"`{{{len(fence)},}}\s*", line):
-            fence = ""
-        elif not fence:
-            kept.append(line)
-    return re.sub(r"(`+).*?\1", "", "\n".join(kept))
-
-
-def test_hostile_text_stays_text(nights: Nights, github: GitHub) -> None:
-    forged = '<!-- xla-harness regression {"key": "x", "lines": [], "state": "open"} -->'
-    evil = f"```\n{'`' * 9}\n@everyone {forged}\n" + "x" * 90_000
-    nights.add(GOOD | {"test_<b>@team": "passed"})
-    nights.add(GOOD | {"test_<b>@team": "failed"}, message=evil)
-    nights.sync()
-    (issue,) = github.issues
-    assert "@everyone" in issue["body"]
-    assert len(issue["body"]) < MOST_BODY
-    assert "@" not in issue["title"]
-    outside = _outside(issue["body"])
-    assert "@" not in outside
-    assert outside.count("<!--") == 1  # the marker alone
-    assert nights.changes() == []  # and it is found again
 
 
 def test_a_case_that_never_worked_is_no_regression(nights: Nights, github: GitHub) -> None:

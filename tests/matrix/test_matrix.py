@@ -203,7 +203,7 @@ def test_qualify_names_the_component(shared_drift: Drift) -> None:
     done = shared_drift.run("qualify", "1", "3", *PATHS, "--markdown", "summary.md")
     assert done.returncode == 1, done.stderr
     assert "regressed: 2" in done.stdout
-    assert "carried by drift" in done.stdout
+    assert "caused by drift" in done.stdout
     assert "a/b#1" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert "drift" in (shared_drift.path / "summary.md").read_text()

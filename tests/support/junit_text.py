@@ -18,7 +18,8 @@ def case(name: str, outcome: str = "passed", inside: str = "", time: str = "1", 
     """A case of a.py on lane cpu; ``own`` are further properties, or other values of these."""
     usual = {"id": f"a.py::{name}", "lane": "cpu", "topology": "4", "area": "a"}
     usual |= {"outcome": outcome, "actual": outcome}
-    return f'<testcase name="{name}" time="{time}">{properties(usual | own)}{inside}</testcase>'
+    head = f'<testcase name={quoteattr(name)} time="{time}">'
+    return f"{head}{properties(usual | own)}{inside}</testcase>"
 
 
 def suite(*cases: str, time: str = TIME, **facts: str) -> str:

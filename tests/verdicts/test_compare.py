@@ -240,7 +240,7 @@ def test_component_is_named(compared: Comparison) -> None:
     cases = tuple(replace(f, component="torch_xla") for f in compared.findings)
     attributed = replace(compared, findings=cases)
     assert "| torch_xla | `test_inner" in comparison_github.summary(attributed)
-    assert "numbers, pytorch/xla#1, carried by torch_xla" in "\n".join(
+    assert "numbers, pytorch/xla#1, caused by torch_xla" in "\n".join(
         comparison_text.lines(attributed)
     )
 

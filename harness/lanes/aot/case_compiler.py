@@ -24,7 +24,7 @@ from harness.lanes.aot.results import check_results, is_comparable
 from harness.lanes.aot.vendor import vendor_for
 from harness.lanes.events import EventLog
 from harness.lanes.virtual.kept_programs import keeping, kept_in, not_kept
-from harness.lanes.virtual.submitted import Submitted, submissions_compiled
+from harness.lanes.virtual.submitted import Submitted, submissions
 from harness.model.case import Case
 from harness.model.mismatch import CompilationError
 from harness.model.topology import Topology
@@ -121,7 +121,7 @@ def compiling_what_is_submitted(compiler: CaseCompiler) -> Iterator[None]:
     noted.
     """
     log, own = EventLog(Path(os.environ[events.VARIABLE])), os.getpid()
-    with keeping() as folder, submissions_compiled(is_comparable) as programs:
+    with keeping() as folder, submissions(is_comparable) as programs:
 
         def compile_all() -> None:
             kept = kept_in(folder)

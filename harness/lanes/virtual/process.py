@@ -248,13 +248,10 @@ def _end_without_gil(torch_xla: Any) -> None:
     It holds it, and a Pallas kernel that has not run yet is interpreted in Python.
     """
     extension = torch_xla._XLAC
-    theirs = getattr(extension, "_prepare_to_exit", None)
-    has_client = getattr(extension, "_xla_runtime_is_initialized", None)
-    if theirs is None or has_client is None:  # a release before 2.1
-        return
+    theirs = extension._prepare_to_exit
 
     def prepare_to_exit() -> None:
-        if has_client():
+        if extension._xla_runtime_is_initialized():
             extension._xla_wait_device_ops([])
         theirs()
 

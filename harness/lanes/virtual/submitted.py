@@ -79,16 +79,8 @@ def recording() -> Iterator[Ran]:
 
 
 @contextmanager
-def submissions() -> Iterator[list[Submitted]]:
-    """Within it, a list that grows by each program that this process submits."""
-    programs: list[Submitted] = []
-    with listening(lambda program, _: programs.append(program)):
-        yield programs
-
-
-@contextmanager
-def submissions_compiled(
-    wanted: Callable[[Submitted], bool],
+def submissions(
+    wanted: Callable[[Submitted], bool] = lambda _: False,
 ) -> Iterator[list[tuple[Submitted, bytes]]]:
     """Within it, a list that grows by each program that this process submits.
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-_SECOND = 1_000_000_000  # in the unit of /proc/PID/task/TID/schedstat
 # Share of its time awake from which a thread works. A main thread that waits for a collective, a
 # lock or a message uses nothing; one that polls every 10 ms uses half a percent.
 _MAIN = 0.03
