@@ -28,20 +28,47 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class LayoutTile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def dimensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        dimensions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimensions", b"dimensions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LayoutTile: _TypeAlias = LayoutTile  # noqa: Y015
+
+@_typing.final
 class Layout(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MINOR_TO_MAJOR_FIELD_NUMBER: _builtins.int
+    TILES_FIELD_NUMBER: _builtins.int
+    MEMORY_SPACE_FIELD_NUMBER: _builtins.int
+    memory_space: _builtins.int
     @_builtins.property
     def minor_to_major(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def tiles(self) -> _containers.RepeatedCompositeFieldContainer[Global___LayoutTile]: ...
     def __init__(
         self,
         *,
         minor_to_major: _abc.Iterable[_builtins.int] | None = ...,
+        tiles: _abc.Iterable[Global___LayoutTile] | None = ...,
+        memory_space: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory_space", b"memory_space"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["minor_to_major", b"minor_to_major"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_space", b"memory_space", "minor_to_major", b"minor_to_major", "tiles", b"tiles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

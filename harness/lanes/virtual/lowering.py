@@ -84,11 +84,19 @@ def as_hlo(form: str, program: bytes) -> bytes:
             return hlo_of(bytecode)
         parsed = ir.Module.parse(bytecode)
         (main,) = (o for o in parsed.body.operations if _symbol(o) == "main")
-        memories = _each(main, "res_attrs", "mhlo.memory_kind", "device")
-        layouts = [_each(main, of, "mhlo.layout_mode", "") for of in ("arg_attrs", "res_attrs")]
+        arguments, results = (
+            list(
+                zip(
+                    _each(main, of, "mhlo.layout_mode", ""),
+                    _each(main, of, "mhlo.memory_kind", "device"),
+                    strict=True,
+                )
+            )
+            for of in ("arg_attrs", "res_attrs")
+        )
     hlo = Module.FromString(hlo_of(bytecode))
-    note_memories(hlo, memories)
-    note_layouts(hlo, *layouts)
+    note_memories(hlo, [memory for _, memory in results])
+    note_layouts(hlo, arguments, results)
     serialized: bytes = hlo.SerializeToString()
     return serialized
 

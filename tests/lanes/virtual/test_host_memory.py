@@ -79,14 +79,21 @@ def test_one_device(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "major_to_minor"), [("pinned_host", (1, 0)), ("unpinned_host", (0, 1))]
+    ("kind", "major_to_minor", "tiling"),
+    [
+        ("pinned_host", (1, 0), ()),
+        ("pinned_host", (0, 1), ((8, 128), (2, 1))),
+        ("unpinned_host", (0, 1), ()),
+    ],
 )
-def test_layouts_of_results_on_the_host(kind: str, major_to_minor: tuple[int, ...]) -> None:
+def test_layouts_of_results_on_the_host(
+    kind: str, major_to_minor: tuple[int, ...], tiling: tuple[tuple[int, ...], ...]
+) -> None:
     """The program is compiled as HLO, where none is named; unpinned memory has the usual only."""
     import jax
     from jax.experimental.layout import Format, Layout
 
-    of_host = Format(Layout(major_to_minor), sharding(kind, "d"))
+    of_host = Format(Layout(major_to_minor, tiling), sharding(kind, "d"))
     of_device = Format(Layout((1, 0)), sharding("device", "d"))
     x = np.arange(32, dtype=np.float32).reshape(8, 4)
     f = jax.jit(
@@ -95,11 +102,23 @@ def test_layouts_of_results_on_the_host(kind: str, major_to_minor: tuple[int, ..
     twice, more = f(jax.device_put(x, of_device))
     assert kinds(twice, more) == [kind, "device"]
     assert twice.format.layout.major_to_minor == major_to_minor
+    compiled = f.lower(jax.device_put(x, of_device)).compile()
+    assert compiled.output_formats[0].layout.tiling == tiling
+    assert compiled.as_text().partition("\n")[0].count("S(5)") == (kind == "pinned_host")
     assert more.format.layout.major_to_minor == (1, 0)
     np.testing.assert_array_equal(jax.device_put(more, of_host.sharding), x + 1)
     np.testing.assert_array_equal(jax.device_put(twice, of_device.sharding), x * 2)
     np.testing.assert_array_equal(twice, x * 2)
     np.testing.assert_array_equal(more, x + 1)
+
+
+def test_a_layout_that_pinned_memory_has_not() -> None:
+    import jax
+    from jax.experimental.layout import Format, Layout
+
+    there = Format(Layout((1, 0), ((8, 128),)), sharding("pinned_host"))
+    with pytest.raises(Exception, match=r"virtual TPU: .*\{0,1:T\(8,128\)\} is not: leave out"):
+        jax.jit(lambda x: x + 1, out_shardings=there)(np.zeros((8, 4), np.float32))
 
 
 def test_results_of_a_kernel_on_the_host() -> None:
