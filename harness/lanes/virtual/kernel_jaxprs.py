@@ -97,6 +97,7 @@ def _own(equation: Any, meaning: _MeaningOf) -> Meaning | None:
     return (
         meaning(equation)
         or kernel_random.call_for(equation)
+        or kernel_random.meaning_of(equation)
         or kernel_reports.call_for(equation)
         or kernel_primitives.on_references().get(equation.primitive)
     )
@@ -111,16 +112,16 @@ def _is_hint(equation: Any) -> bool:
     return not equation.outvars and equation.primitive.name == "add_dependency"
 
 
-def _known(value: Any, meaning: _MeaningOf) -> Any:
-    """Return a parameter of an equation whose jaxprs, if it has any, are ``known``."""
+def with_inner_jaxprs(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a parameter of an equation, or all, with the result for each jaxpr in its place."""
     if isinstance(value, tuple | list) and any(hasattr(each, "eqns") for each in value):
-        return type(value)(_known(each, meaning) for each in value)
+        return type(value)(with_inner_jaxprs(each, function) for each in value)
     if isinstance(value, dict):
-        return {key: _known(each, meaning) for key, each in value.items()}
+        return {key: with_inner_jaxprs(each, function) for key, each in value.items()}
     if not hasattr(value, "eqns"):
         return value
     is_closed = type(getattr(value, "jaxpr", value)) is not type(value)  # one class in JAX 0.12
-    return value.replace(jaxpr=known(value.jaxpr, meaning)) if is_closed else known(value, meaning)
+    return value.replace(jaxpr=function(value.jaxpr)) if is_closed else function(value)
 
 
 def _known_equation(equation: Any, info: Any, meaning: _MeaningOf) -> Any:
@@ -138,7 +139,8 @@ def _known_equation(equation: Any, info: Any, meaning: _MeaningOf) -> Any:
         return python_call(equation, own)
     if own is not None:
         return _called(equation, own, meaning)
-    return _selected(equation.replace(params=_known(equation.params, meaning)), info)
+    parameters = with_inner_jaxprs(equation.params, lambda jaxpr: known(jaxpr, meaning))
+    return _selected(equation.replace(params=parameters), info)
 
 
 def _called(equation: Any, own: Callable[..., Any], meaning: _MeaningOf) -> Any:

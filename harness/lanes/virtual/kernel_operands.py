@@ -6,28 +6,27 @@ for an array in VMEM or SMEM, or for a scalar that its function closes over.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from harness.lanes.virtual.kernel_jaxprs import jaxprs_of, with_jaxprs, with_same
+from harness.lanes.virtual.kernel_jaxprs import (
+    jaxprs_of,
+    with_inner_jaxprs,
+    with_jaxprs,
+    with_same,
+)
+from harness.lanes.virtual.kernel_random import KEY, as_key, as_words, generator
 from harness.lanes.virtual.kernel_semaphores import is_semaphore
 
 
 def numbers(aval: Any) -> Any:
-    """Return the shape and dtype in which a custom call passes ``aval``.
-
-    Raises NotImplementedError for a key of the generator that TPUs have in hardware.
-    """
+    """Return the shape and dtype in which a custom call passes ``aval``."""
     import jax
     import jax.numpy as jnp
     from jax._src import core
 
     if is_key(aval):
-        if _generator(aval) == "pallas_tpu":
-            raise NotImplementedError(
-                "JAX's interpret modes have no random numbers of a TPU's own: use a key of another"
-                " generator, such as threefry2x32"
-            )
         aval = core.physical_aval(aval)
     if is_semaphore(aval):  # as its count
         return jax.ShapeDtypeStruct(aval.shape, jnp.int32)
@@ -42,6 +41,60 @@ def is_key(aval: Any) -> bool:
     return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
 
 
+def without_keys(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a kernel's call in which each key of a TPU's generator is a number."""
+    changed = with_jaxprs(parameters, map(_without_keys, jaxprs_of(parameters)))
+    if "out_avals" in parameters:
+        changed["out_avals"] = tuple(map(_number, parameters["out_avals"]))
+    grid = parameters.get("grid_mapping")
+    if grid is not None:
+        blocks = tuple(block.replace(**_numbers_in(block)) for block in grid.block_mappings)
+        changed["grid_mapping"] = grid.replace(block_mappings=blocks)
+    return changed
+
+
+def _numbers_in(block: Any) -> dict[str, Any]:
+    """Return the types of a block mapping."""
+    names = [field.name for field in dataclasses.fields(block) if field.name.endswith("_aval")]
+    return {name: _number(getattr(block, name)) for name in names}
+
+
+def _number(aval: Any) -> Any:
+    """Return a type, of an array or a reference, with numbers in the place of keys."""
+    import numpy as np
+
+    if hasattr(aval, "inner_aval"):
+        inner = _number(aval.inner_aval)
+        return aval if inner is aval.inner_aval else aval.update(inner_aval=inner)
+    return aval.update(dtype=np.dtype(np.complex64)) if generator(aval) == KEY else aval
+
+
+def _without_keys(jaxpr: Any) -> Any:
+    from jax._src import core
+
+    same: dict[Any, Any] = {}
+
+    def variable(old: Any) -> Any:
+        if isinstance(old, core.Literal) or _number(old.aval) is old.aval:
+            return old
+        return same.setdefault(old, core.Var(_number(old.aval)))
+
+    given = {"constvars": jaxpr.constvars, "invars": jaxpr.invars, "outvars": jaxpr.outvars}
+    parts = {name: list(map(variable, each)) for name, each in given.items()}
+    equations = [
+        equation.replace(
+            invars=list(map(variable, equation.invars)),
+            outvars=list(map(variable, equation.outvars)),
+            params=with_inner_jaxprs(equation.params, _without_keys),
+        )
+        for equation in jaxpr.eqns
+    ]
+    effects = {
+        e.replace(same[e.input]) if getattr(e, "input", None) in same else e for e in jaxpr.effects
+    }
+    return jaxpr.replace(**parts, eqns=equations, effects=effects)
+
+
 def unpinned(aval: Any) -> Any:
     """Return the type of the array in a pinned buffer, or ``aval`` if it is none."""
     from jax._src.state import types
@@ -50,18 +103,15 @@ def unpinned(aval: Any) -> Any:
     return aval.inner_aval if is_pinned else aval
 
 
-def _generator(aval: Any) -> str:
-    """Return the name of the generator that an array of keys is for."""
-    return str(aval.dtype._impl.name)
-
-
 def as_operand(array: Any, aval: Any) -> Any:
     """Return the ``array`` of the custom call as the operand that the kernel was lowered for."""
     import jax
 
     fitted = _fit(array, numbers(aval))
+    if generator(aval) == KEY:
+        return as_key(fitted)
     if is_key(aval):
-        return jax.random.wrap_key_data(fitted, impl=_generator(aval))
+        return jax.random.wrap_key_data(fitted, impl=generator(aval))
     return fitted != 0 if aval.dtype == bool else fitted
 
 
@@ -72,6 +122,8 @@ def as_result(result: Any) -> Any:
 
     if is_key(result):
         return jax.random.key_data(result)
+    if result.dtype == jnp.complex64:  # no kernel's own, as a TPU's have none
+        return as_words(result)
     return result.astype(jnp.int32) if result.dtype == bool else result
 
 
@@ -82,7 +134,7 @@ def in_its_memory(operand: Any, aval: Any) -> Any:
     """
     from jax.experimental.pallas import tpu
 
-    space = _space(aval) if aval.shape else tpu.SMEM
+    space = _space(aval) if aval.shape or is_key(aval) else tpu.SMEM
     if space not in {tpu.SMEM, tpu.VMEM}:
         return operand
     return tpu.with_memory_space_constraint(operand, space)

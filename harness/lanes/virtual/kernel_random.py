@@ -1,16 +1,20 @@
 """Random numbers that a TPU makes in hardware: others here, the same whenever the seed is the same.
 
-JAX's TPU interpret mode has zeros for them.
+JAX's TPU interpret mode has zeros for them, and its memories hold numbers, not keys. A key of a
+TPU's generator is two words: there it is a complex64, which is the only dtype of 64 bits that JAX
+always has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from harness.lanes.virtual.kernel_calls import InPython
 
 BITS = "prng_random_bits"
+KEY, STATEFUL = "pallas_tpu", "_pallas_internal_stateful"  # generators
 
 _Place = tuple[int, int]  # device, core
 
@@ -31,7 +35,8 @@ def _generators(memory: Any) -> dict[_Place, Any]:
 def _seed(memory: Any, place: _Place, *numbers: Any) -> Any:
     import numpy as np
 
-    seed = np.random.SeedSequence([int(number) & 0xFFFFFFFF for number in numbers])
+    words = np.concatenate([np.atleast_1d(number).view(np.uint32) for number in numbers])
+    seed = np.random.SeedSequence(words)
     _generators(memory)[place] = np.random.Generator(np.random.Philox(seed))
     return np.int32(0)
 
@@ -42,3 +47,84 @@ def _bits(shape: tuple[int, ...], memory: Any, place: _Place) -> Any:
     if place not in _generators(memory):
         raise ValueError("a kernel takes random bits before pltpu.prng_seed")
     return _generators(memory)[place].integers(-(2**31), 2**31, shape, np.int32)
+
+
+# --- Keys
+
+
+def generator(aval: Any) -> str:
+    """Return the name of the generator that an array's keys are for; "" if it has none."""
+    return str(getattr(getattr(getattr(aval, "dtype", None), "_impl", None), "name", ""))
+
+
+def as_key(words: Any) -> Any:
+    """Return the numbers that stand for keys of (1, 2) words each."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    halves = lax.bitcast_convert_type(words, jnp.float32)
+    return lax.complex(halves[..., 0, 0], halves[..., 0, 1])
+
+
+def as_words(keys: Any) -> Any:
+    """Return the words of keys."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    halves = jnp.stack([lax.real(keys), lax.imag(keys)], axis=-1)[..., None, :]
+    return lax.bitcast_convert_type(halves, jnp.uint32)
+
+
+def meaning_of(equation: Any) -> Callable[..., Any] | None:
+    """Return what an operation on keys is; None for an operation on others."""
+    name = equation.primitive.name
+    if name == "random_bits" and generator(equation.invars[0].aval) == STATEFUL:
+        return _stateful_bits
+    if name == "prng_join":
+        return lambda *words, impl: as_key(_stack(words).reshape(impl.key_shape))
+    takes_key = any(str(getattr(v.aval, "dtype", "")) == "complex64" for v in equation.invars[:1])
+    return _ON_KEYS.get(name) if takes_key else None
+
+
+def _stack(words: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.stack(words).astype(jnp.uint32)
+
+
+def _own_bits(shape: Any) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+    from jax._src.pallas.mosaic import primitives
+
+    return lax.bitcast_convert_type(primitives.prng_random_bits(shape), jnp.uint32)
+
+
+def _stateful_bits(_: Any, *, bit_width: int, shape: Any) -> Any:
+    del bit_width  # of which there is one
+    return _own_bits(shape)
+
+
+def _bits_of(key: Any, *, bit_width: int, shape: Any) -> Any:
+    from jax._src.pallas.mosaic import primitives
+
+    if key.size != 1 or bit_width != 32:
+        raise NotImplementedError("random bits of several keys at once, or other than 32 bits")
+    primitives.prng_seed(key.reshape(()))
+    return _own_bits(shape).reshape(*key.shape, *shape)
+
+
+def _fold_in(key: Any, data: Any) -> Any:
+    """Mix a number into a key, as JAX does."""
+    first, second = as_words(key).reshape(2)
+    second += data
+    first += second
+    second = first ^ (second << 13 | second >> 19)
+    return as_key(_stack([first, second]).reshape(1, 2))
+
+
+_ON_KEYS: Mapping[str, Callable[..., Any]] = {
+    "random_bits": _bits_of,
+    "random_fold_in": _fold_in,
+    "prng_split": lambda key: list(as_words(key).reshape(2)),
+}

@@ -92,9 +92,10 @@ class LoweredKernel:
     def _tpu_interpret_mode(self) -> Any:
         """Return the options of the TPU interpret mode, or None where the kernel can't use it.
 
-        The mode's memories hold numbers; it has no random keys.
+        The mode's memories hold numbers; it has no random keys but those of a TPU's generator.
         """
-        if any(map(kernel_operands.is_key, self.operands)):
+        keys = [each for each in self.operands if kernel_operands.is_key(each)]
+        if any(kernel_random.generator(key) != kernel_random.KEY for key in keys):
             return None
         return tpu_interpret.mode()
 
@@ -102,7 +103,10 @@ class LoweredKernel:
         mode, parameters = self._tpu_interpret_mode(), self.parameters
         shared: Sequence[int] = ()
         if mode is not None:
+            parameters = kernel_operands.without_keys(parameters)
             parameters, shared = kernel_cores.on_one_mesh(parameters)
+        elif any(kernel_random.generator(each) == kernel_random.KEY for each in self.operands):
+            raise NotImplementedError("a key of a TPU's own generator")
         kernel_primitives.lower_for_a_cpu()
         all_equations = (e for jaxpr in jaxprs_of(self.parameters) for e in equations(jaxpr))
         if any(equation.primitive.name == kernel_random.BITS for equation in all_equations):
@@ -163,8 +167,6 @@ class LoweredKernel:
             return results[0] if len(results) == 1 else tuple(results)
 
         taken = [kernel_operands.numbers(operand) for operand in self.operands]
-        for result in parameters.get("out_avals", ()):
-            kernel_operands.numbers(result)
         if len(given) != len(taken):
             raise ValueError(f"it takes {len(taken)} operands, the call gives {len(given)}")
         shapes = [

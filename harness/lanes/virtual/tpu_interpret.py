@@ -18,7 +18,12 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from harness.lanes.virtual import copied_views, host_callbacks, kernel_cores, reference_views
+from harness.lanes.virtual import (
+    copied_views,
+    host_callbacks,
+    kernel_cores,
+    reference_views,
+)
 from harness.lanes.virtual.kernel_jaxprs import equations
 from harness.lanes.virtual.kernel_semaphores import Counts, Passed
 
@@ -117,6 +122,7 @@ def lowering(name: str, axes: Axes, shared: Sequence[int]) -> Iterator[Kernel]:
     copied_views.interpret(_interpreter())
     _take_any_memory()
     _share_memory()
+    _leave_unset()
     cores = kernel_cores.lowering(_interpreter(), kernel.call_on_core)
     with over_mesh(axes), cores, host_callbacks.lowering(kernel.call):
         yield kernel
@@ -426,6 +432,26 @@ def _take_any_memory() -> None:
     _interpreter().remove_memory_space_p.def_abstract_eval(
         lambda x: core.ShapedArray(x.shape, x.dtype) if isinstance(x, core.ShapedArray) else x
     )
+
+
+@cache
+def _leave_unset() -> None:
+    """Say what is in memory that nothing was written to, for keys too."""
+    import jax.numpy as jnp
+
+    utils = getattr(_interpreter(), "interpret_utils", None)
+    if utils is None:  # JAX before 0.8
+        return
+    theirs = utils.get_uninitialized_value
+
+    def value(dtype: Any, kind: str) -> Any:
+        if getattr(_lowered, "axes", None) is None:  # a kernel that users interpret themselves
+            return theirs(dtype, kind)
+        if jnp.issubdtype(dtype, jnp.signedinteger):  # as a TPU fills a pipeline's buffers
+            return jnp.iinfo(dtype).min
+        return float("nan") if jnp.issubdtype(dtype, jnp.complexfloating) else theirs(dtype, kind)
+
+    utils.get_uninitialized_value = value
 
 
 _on_core = threading.local()

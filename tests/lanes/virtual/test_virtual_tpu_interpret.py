@@ -361,22 +361,37 @@ def test_random_keys_of_jax_as_operands() -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
-def test_random_keys_of_a_tpus_generator_are_refused() -> None:
+def test_random_keys_of_a_tpus_generator() -> None:
+    """Numbers depend on the key and on what is folded into it, and the key stays as it is."""
     import jax
     from jax.experimental import pallas
     from jax.experimental.pallas import tpu
 
-    def body(key: Any, out: Any) -> None:
-        out[...] = jax.random.uniform(key[...], shape=out.shape)
-
-    smem = [pallas.BlockSpec(memory_space=tpu.SMEM)]
-    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
-    f = pallas.pallas_call(body, out_shape=out, in_specs=smem)
     if not hasattr(tpu, "to_pallas_key"):
         pytest.skip("this JAX makes such keys otherwise")
+
+    def body(key: Any, out: Any, same: Any) -> None:
+        for n in range(2):
+            out[n] = jax.random.uniform(key[...], X.shape)
+        out[2] = jax.random.uniform(jax.random.fold_in(key[...], 7), X.shape)
+        tpu.prng_seed(key[...])
+        out[3] = tpu.stateful_uniform(X.shape)
+        out[4] = tpu.stateful_uniform(X.shape)
+        tpu.sync_copy(key, same)
+
+    smem = pallas.BlockSpec(memory_space=tpu.SMEM)
     key = tpu.to_pallas_key(jax.random.key(0, impl="rbg"))
-    with pytest.raises(Exception, match="no random numbers of a TPU's own"):
-        jax.jit(f)(key)
+    shapes = [jax.ShapeDtypeStruct((5, *X.shape), X.dtype), jax.ShapeDtypeStruct((), key.dtype)]
+    f = pallas.pallas_call(
+        body, out_shape=shapes, in_specs=[smem], out_specs=[pallas.BlockSpec(), smem]
+    )
+    numbers, same = jax.jit(f)(key)
+    np.testing.assert_array_equal(jax.random.key_data(same), jax.random.key_data(key))
+    np.testing.assert_array_equal(numbers[1], numbers[0])
+    np.testing.assert_array_equal(numbers[3], numbers[0])
+    different = np.asarray(numbers)[[0, 2, 4]]
+    assert len(np.unique(different)) > 0.99 * different.size
+    np.testing.assert_allclose(different.mean((1, 2)), 0.5, atol=0.05)
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "float4_e2m1fn"])
@@ -600,6 +615,22 @@ def test_a_read_of_memory_that_nothing_was_written_to(tpu_events: EventLog) -> N
     result = jax.jit(call(body, [tpu.VMEM(X.shape, X.dtype)]))(X)
     assert np.isnan(result).any()
     assert faults(tpu_events) == {("nan", "body")}
+
+
+def test_integers_that_nothing_was_written_to() -> None:
+    """A TPU fills the buffers of a pipeline with the smallest."""
+    import jax
+    from jax.experimental import pallas
+
+    if jax.__version_info__ < (0, 8):
+        pytest.skip("this JAX has the largest")
+
+    def body(out: Any) -> None:
+        out[:4] = out[:4] * 0
+
+    out = jax.ShapeDtypeStruct((8, 128), np.int32)
+    result = jax.jit(pallas.pallas_call(body, out_shape=out))()
+    np.testing.assert_array_equal(result, np.repeat([0, -(2**31)], 4)[:, None] + np.zeros(128, int))
 
 
 def test_a_read_out_of_bounds(tpu_events: EventLog) -> None:
