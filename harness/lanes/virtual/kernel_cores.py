@@ -260,15 +260,16 @@ _lowered = threading.local()
 
 
 @contextmanager
-def lowering(interpreter: Any, call: Callable[..., Any]) -> Iterator[None]:
+def lowering(interpreter: Any, call: Callable[..., Any], *, together: bool) -> Iterator[None]:
     """Have what JAX's interpreter lowers in this thread run each core by jaxlib's own client.
 
     Args:
         interpreter: JAX's module.
         call: calls one of the interpreter's functions on a core, with its arguments.
+        together: whether devices that wait for each other run the kernel.
     """
     _replace_thread_map(interpreter)
-    _lowered.call = call
+    _lowered.call, _lowered.together = call, together
     try:
         yield
     finally:
@@ -307,17 +308,21 @@ def _map_cores(f: Callable[..., Any], count: int, token: Any) -> Any:
     shapes = [own, *(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in constants)]
     with host_callbacks.lowering(_lowered.call):
         program = lower_for_cpu(one, shapes, x64=jax.config.jax_enable_x64)
-    executable = _executable(program, count)
+    executable, together = cache(partial(_executable, program, count)), _lowered.together
     shape = jax.ShapeDtypeStruct(token.shape, token.dtype)
 
     def run(token: Any, *given: Any) -> Any:
-        _run(executable, count, given)
+        _, device = host_callbacks.execution()
+        place = device if together else 0
+        with _making:
+            own = executable(place)
+        _run(own, _client(count, place), given)
         return token
 
     return io_callback(run, shape, token, *constants)
 
 
-def _executable(program: bytes, count: int) -> Any:
+def _executable(program: bytes, count: int, place: int) -> Any:
     """Compile a program for jaxlib's own client, once for all cores."""
     import numpy as np
     from jaxlib import xla_client
@@ -329,13 +334,18 @@ def _executable(program: bytes, count: int) -> Any:
     options.device_assignment = xla_client.DeviceAssignment.create(grid)
     mlir = xla_client._xla.mlir
     module = mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(program))
-    devices = xla_client.DeviceList(tuple(_client(count).local_devices()))
-    return _client(count).compile_and_load(module, devices, options)
+    client = _client(count, place)
+    devices = xla_client.DeviceList(tuple(client.local_devices()))
+    return client.compile_and_load(module, devices, options)
 
 
 @cache
-def _client(count: int) -> Any:
-    """Return a client with so many devices, and a thread for each: a core that waits keeps its."""
+def _client(count: int, place: int) -> Any:
+    """Return the client of a device for so many cores, each with a thread: one that waits keeps it.
+
+    The devices of a client run one program after another.
+    """
+    del place
     from jaxlib import xla_client
 
     before = os.environ.get("PJRT_NPROC")
@@ -349,13 +359,14 @@ def _client(count: int) -> Any:
             os.environ["PJRT_NPROC"] = before
 
 
-def _run(executable: Any, count: int, constants: Sequence[Any]) -> None:
+def _run(executable: Any, client: Any, constants: Sequence[Any]) -> None:
     import numpy as np
     from jax._src.core import ShapedArray
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
     from jaxlib import xla_client
 
-    devices = _client(count).local_devices()
+    devices = client.local_devices()
+    count = len(devices)
     mesh = Mesh(np.array(devices), "core")
     numbers = np.arange(count, dtype=np.int32)
     arrays = [

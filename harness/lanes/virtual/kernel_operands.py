@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.lanes.virtual.kernel_jaxprs import (
+    equations,
     jaxprs_of,
     with_inner_jaxprs,
     with_jaxprs,
@@ -43,6 +44,8 @@ def is_key(aval: Any) -> bool:
 
 def without_keys(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return a kernel's call in which each key of a TPU's generator is a number."""
+    if not any(map(_has_keys, jaxprs_of(parameters))):
+        return dict(parameters)
     changed = with_jaxprs(parameters, map(_without_keys, jaxprs_of(parameters)))
     if "out_avals" in parameters:
         changed["out_avals"] = tuple(map(_number, parameters["out_avals"]))
@@ -53,20 +56,31 @@ def without_keys(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
+def _has_keys(jaxpr: Any) -> bool:
+    variables = (v for equation in equations(jaxpr) for v in equation.invars)
+    return any(_holds_keys(v.aval) for v in [*jaxpr.invars, *variables])
+
+
 def _numbers_in(block: Any) -> dict[str, Any]:
     """Return the types of a block mapping."""
     names = [field.name for field in dataclasses.fields(block) if field.name.endswith("_aval")]
     return {name: _number(getattr(block, name)) for name in names}
 
 
+def _holds_keys(aval: Any) -> bool:
+    """Return whether an array, or the one of a reference, has keys of a TPU's generator."""
+    return generator(getattr(aval, "inner_aval", aval)) == KEY
+
+
 def _number(aval: Any) -> Any:
     """Return a type, of an array or a reference, with numbers in the place of keys."""
     import numpy as np
 
+    if not _holds_keys(aval):
+        return aval
     if hasattr(aval, "inner_aval"):
-        inner = _number(aval.inner_aval)
-        return aval if inner is aval.inner_aval else aval.update(inner_aval=inner)
-    return aval.update(dtype=np.dtype(np.complex64)) if generator(aval) == KEY else aval
+        return aval.update(inner_aval=_number(aval.inner_aval), memory_space=aval.memory_space)
+    return aval.update(dtype=np.dtype(np.complex64))
 
 
 def _without_keys(jaxpr: Any) -> Any:
@@ -75,13 +89,13 @@ def _without_keys(jaxpr: Any) -> Any:
     same: dict[Any, Any] = {}
 
     def variable(old: Any) -> Any:
-        if isinstance(old, core.Literal) or _number(old.aval) is old.aval:
+        if isinstance(old, core.Literal) or not _holds_keys(old.aval):
             return old
         return same.setdefault(old, core.Var(_number(old.aval)))
 
-    given = {"constvars": jaxpr.constvars, "invars": jaxpr.invars, "outvars": jaxpr.outvars}
+    given = {"invars": jaxpr.invars, "outvars": jaxpr.outvars}
     parts = {name: list(map(variable, each)) for name, each in given.items()}
-    equations = [
+    body = [
         equation.replace(
             invars=list(map(variable, equation.invars)),
             outvars=list(map(variable, equation.outvars)),
@@ -92,7 +106,7 @@ def _without_keys(jaxpr: Any) -> Any:
     effects = {
         e.replace(same[e.input]) if getattr(e, "input", None) in same else e for e in jaxpr.effects
     }
-    return jaxpr.replace(**parts, eqns=equations, effects=effects)
+    return jaxpr.replace(**parts, eqns=body, effects=effects)
 
 
 def unpinned(aval: Any) -> Any:

@@ -123,7 +123,8 @@ def lowering(name: str, axes: Axes, shared: Sequence[int]) -> Iterator[Kernel]:
     _take_any_memory()
     _share_memory()
     _leave_unset()
-    cores = kernel_cores.lowering(_interpreter(), kernel.call_on_core)
+    together = kernel.devices > 1
+    cores = kernel_cores.lowering(_interpreter(), kernel.call_on_core, together=together)
     with over_mesh(axes), cores, host_callbacks.lowering(kernel.call):
         yield kernel
 
