@@ -440,19 +440,19 @@ def _leave_unset() -> None:
     """Say what is in memory that nothing was written to, for keys too."""
     import jax.numpy as jnp
 
-    utils = getattr(_interpreter(), "interpret_utils", None)
-    if utils is None:  # JAX before 0.8
-        return
-    theirs = utils.get_uninitialized_value
+    name, module = "get_uninitialized_value", getattr(_interpreter(), "interpret_utils", None)
+    if module is None:  # JAX before 0.8
+        name, module = "_uninitialized_value", _interpreter()
+    theirs = getattr(module, name)
 
-    def value(dtype: Any, kind: str) -> Any:
+    def value(dtype: Any, kind: Any) -> Any:
         if getattr(_lowered, "axes", None) is None:  # a kernel that users interpret themselves
             return theirs(dtype, kind)
         if jnp.issubdtype(dtype, jnp.signedinteger):  # as a TPU fills a pipeline's buffers
             return jnp.iinfo(dtype).min
         return float("nan") if jnp.issubdtype(dtype, jnp.complexfloating) else theirs(dtype, kind)
 
-    utils.get_uninitialized_value = value
+    setattr(module, name, value)
 
 
 _on_core = threading.local()
