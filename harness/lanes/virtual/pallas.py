@@ -94,8 +94,11 @@ class LoweredKernel:
 
         The mode's memories hold numbers; it has no random keys but those of a TPU's generator.
         """
+        import jax
+
         keys = [each for each in self.operands if kernel_operands.is_key(each)]
-        if any(kernel_random.generator(key) != kernel_random.KEY for key in keys):
+        are_a_tpus = all(kernel_random.generator(key) == kernel_random.KEY for key in keys)
+        if keys and (jax.__version_info__ < (0, 10) or not are_a_tpus):
             return None
         return tpu_interpret.mode()
 
@@ -106,7 +109,10 @@ class LoweredKernel:
             parameters = kernel_operands.without_keys(parameters)
             parameters, shared = kernel_cores.on_one_mesh(parameters)
         elif any(kernel_random.generator(each) == kernel_random.KEY for each in self.operands):
-            raise NotImplementedError("a key of a TPU's own generator")
+            raise NotImplementedError(
+                "a key of a TPU's own generator, which needs JAX 0.10 and one process: use a key of"
+                " another one, such as threefry2x32"
+            )
         kernel_primitives.lower_for_a_cpu()
         all_equations = (e for jaxpr in jaxprs_of(self.parameters) for e in equations(jaxpr))
         if any(equation.primitive.name == kernel_random.BITS for equation in all_equations):

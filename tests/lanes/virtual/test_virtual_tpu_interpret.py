@@ -413,7 +413,12 @@ def test_random_keys_of_a_tpus_generator() -> None:
     smem = pallas.BlockSpec(memory_space=tpu.SMEM)
     key = tpu.to_pallas_key(jax.random.key(0, impl="rbg"))
     out = jax.ShapeDtypeStruct((5, *X.shape), X.dtype)
-    numbers = jax.jit(pallas.pallas_call(body, out_shape=out, in_specs=[smem]))(key)
+    kernel = jax.jit(pallas.pallas_call(body, out_shape=out, in_specs=[smem]))
+    if jax.__version_info__ < (0, 10):
+        with pytest.raises(Exception, match="key of another one, such as threefry2x32"):
+            kernel(key)
+        return
+    numbers = kernel(key)
     np.testing.assert_array_equal(numbers[1], numbers[0])
     np.testing.assert_array_equal(numbers[3], numbers[0])
     different = np.asarray(numbers)[[0, 2, 4]]
