@@ -39,18 +39,18 @@ ENVIRONMENT: Mapping[str, str] = {
 def missing() -> str:
     """Return which package is missing; "" if none is."""
     if not library():
-        return "libtpu is not installed"
-    return "" if find_spec("jaxlib") else "jaxlib is not installed, which hands libtpu programs"
+        where = "which PyPI has for Linux on x86-64 from 0.0.1 on"
+        return f"libtpu is not installed: expected the package libtpu, {where}"
+    if not find_spec("jaxlib"):
+        return "jaxlib is not installed: expected it beside libtpu, which takes programs from it"
+    return ""
 
 
 def library_path() -> Path:
-    """Return the path of the stack's ``libtpu.so``; raise BadInputError if it has none."""
+    """Return the path of the stack's ``libtpu.so``; raise BadInputError if something is missing."""
     path = library()
-    if path is None:
-        raise BadInputError(
-            "lane tpu-aot: libtpu is not installed: expected the package libtpu, which PyPI has "
-            "for Linux on x86-64 from 0.0.1 on"
-        )
+    if (why := missing()) or path is None:
+        raise BadInputError(f"lane tpu-aot: {why}")
     return path
 
 
@@ -60,19 +60,10 @@ def preload() -> None:
 
     Raises BadInputError when it, or jaxlib, is missing or can't be loaded.
     """
-    _check_jaxlib()
     try:
         ctypes.CDLL(str(library_path()))
     except OSError as error:
         raise BadInputError(f"lane tpu-aot: {library_path()}: expected libtpu: {error}") from error
-
-
-def _check_jaxlib() -> None:
-    if find_spec("jaxlib") is None:
-        raise BadInputError(
-            "lane tpu-aot: jaxlib is not installed: expected it beside libtpu, which takes its "
-            "programs from it"
-        )
 
 
 @cache
@@ -94,7 +85,7 @@ def devices(topology: Topology) -> Sequence[Any]:
     The compiler is ``[0].client``. Raises BadInputError, with libtpu's message, for a slice that
     the installed libtpu does not know, and where libtpu or jaxlib is missing.
     """
-    _check_jaxlib()
+    preload()
     from jaxlib import xla_client
 
     options: dict[str, Any] = {}

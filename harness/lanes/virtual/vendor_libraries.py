@@ -11,7 +11,13 @@ from typing import Any
 import wrapt
 
 from harness.lanes import events
-from harness.lanes.virtual import cudnn_attention, divided_calls, gpu_kernels, in_own_words
+from harness.lanes.virtual import (
+    cudnn_attention,
+    divided_calls,
+    gpu_kernels,
+    in_own_words,
+    one_sided,
+)
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual.lowering import rule_of
 from harness.platforms import Platform
@@ -39,6 +45,8 @@ def replace(platform: Platform) -> None:
         lower_as_cpu = partial(_lower_as_cpu, platform.pjrt_name, option)
         wrapt.register_post_import_hook(_WITHOUT_RULES.get(module, lower_as_cpu), module)
     gpu_kernels.replace(platform.pjrt_name)
+    permute = partial(one_sided.permute, platform.pjrt_name)
+    wrapt.register_post_import_hook(permute, "jax._src.lax.parallel")
     for module in ("jax._src.callback", "jax._src.interpreters.mlir"):  # the second before JAX 0.5
         wrapt.register_post_import_hook(_call_as_a_tpu, module)
     wrapt.register_post_import_hook(divided_calls.tell_devices, "jax._src.debugging")

@@ -214,6 +214,42 @@ def test_attention_of_cudnn_of_8_bit_numbers(tpu_events: EventLog, layout: str) 
     assert replaced(tpu_events) == {"attention of cuDNN"}
 
 
+# Pairs of a psend and of its precv, which of four devices receive, and what is refused.
+ONE_SIDED = {
+    "chain": ([(0, 1), (1, 2), (2, 3)], None, ""),
+    "cycle": ([(0, 1), (1, 2), (2, 0)], None, "Expected send and recv instructions to have non-c"),
+    "other": ([(0, 1)], [(1, 0)], r"Deadlock detected. Last checked instructions: %psend"),
+    "shape": ([(0, 1)], None, r"psend of shape \(2,\) to a precv of shape \(3,\)"),
+    "alone": ([], [(0, 1)], "Expected send to match recv"),
+}
+
+
+@pytest.mark.topologies(4)
+@pytest.mark.parametrize("sent", ONE_SIDED)
+def test_what_is_sent_is_received(sent: str) -> None:
+    import jax
+    from jax import lax
+    from jax.sharding import PartitionSpec as P
+
+    if not hasattr(lax, "psend"):
+        pytest.skip("this release of JAX has no psend")
+    pairs, others, why = ONE_SIDED[sent]
+    values = np.arange(8, dtype=np.float32)
+
+    def step(part: Any) -> Any:
+        token = lax.psend(part, "x", pairs) if pairs else lax.create_token()
+        like = jax.ShapeDtypeStruct((3,) if sent == "shape" else part.shape, part.dtype)
+        return lax.precv(token, like, "x", others or pairs)
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), "x")
+    stepping = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
+    if why:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=why):
+            stepping(values)
+    else:
+        np.testing.assert_array_equal(stepping(values), [0, 0, *values[:6]])
+
+
 def test_attention_that_only_cudnn_has_is_refused() -> None:
     from jax._src.cudnn.fused_attention_stablehlo import dot_product_attention
 
