@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import faulthandler
 import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -16,30 +15,25 @@ from typing import NoReturn
 import pytest
 
 from harness.errors import BadInputError
-from harness.isolation import libc, post_mortem, pytest_child
+from harness.isolation import libc, pytest_child
 from harness.isolation.case_environment import LaneSetup, full_environment
 from harness.isolation.case_files import CaseFiles
 from harness.isolation.child import Endpoints, Setup, Tell, run_child
 from harness.isolation.foreign import ForeignFile, FoundTest, found
-from harness.isolation.post_mortem import Death, KernelOomKills
+from harness.isolation.item_result import ItemResult, explained, interpreted
+from harness.isolation.post_mortem import KernelOomKills
 from harness.isolation.preload import preload
-from harness.isolation.supervisor import GRACE, CaseProcess, CommandResult
-from harness.isolation.thread_limits import out_of_threads, out_of_threads_text
+from harness.isolation.supervisor import GRACE, CaseProcess
 from harness.isolation.threads import ForkGuard, NotForkableError
 from harness.isolation.watchdog import Watchdog
-from harness.lanes.events import Events
 from harness.messages.case_messages import (
-    ItemDone,
     ListTests,
     NotListed,
-    PhaseReported,
     RunItem,
     TestsListed,
-    Warned,
 )
 from harness.messages.typed import Message
 from harness.model.case import Case
-from harness.model.outcome import Kind
 from harness.scratch import Scratch
 
 # To gather the memory of a process with torch and JAX in huge pages takes as long as they save in
@@ -55,22 +49,6 @@ class Limits:
 
     memory_bytes: int | None
     output_bytes: int
-
-
-@dataclass
-class ItemResult:
-    """Result of running a case. Times are in seconds."""
-
-    reports: list[pytest.TestReport] = field(default_factory=list)
-    death: Death | None = None  # after those reports
-    sections: list[tuple[str, str]] = field(default_factory=list)  # output until the last report
-    stdout: str = ""  # after it
-    stderr: str = ""
-    events: Events = field(default_factory=Events)
-    process: Events = field(default_factory=Events)  # of cases before it in its process, too
-    runtime_start: dict[str, float] = field(default_factory=dict)  # seconds, by phase
-    wall: float = 0.0
-    began: float = 0.0  # of the machine's monotonic clock
 
 
 def _cases_of_a_process(session: pytest.Session) -> int:
@@ -133,7 +111,7 @@ class Isolator:
         except BaseException:
             self.close(grace=0)
             raise
-        run = self._interpret(result)
+        run = interpreted(self._session.config, result, self._oom_kills)
         run.process = files.log.read()
         run.events = run.process.after(before)
         if self._child is None or run.process.damage:  # the next case gets a new log
@@ -154,7 +132,7 @@ class Isolator:
         finally:
             self.close(grace=0)
         if result.death is not None:
-            death = self._explained(result.death, result.stderr)
+            death = explained(result.death, result.stderr, self._oom_kills)
             stacks = f"{death.python_stack}\n{death.native_stack}"
             raise file.CollectError(f"{death.kind} in its import: {death.message}\n{stacks}")
         match result.phases[-1].message:
@@ -220,85 +198,6 @@ class Isolator:
             echo=self._session.config.getoption("capture") == "no",
         )
         return self._child
-
-    def _interpret(self, result: CommandResult) -> ItemResult:
-        run = ItemResult(death=result.death and self._explained(result.death, result.stderr))
-        for phase in result.phases:
-            run.stdout += phase.stdout
-            run.stderr += phase.stderr
-            match phase.message:
-                case PhaseReported() as message:
-                    report = self._report(message)
-                    run.sections += captured(report, run.stdout, run.stderr)
-                    report.sections += run.sections  # and those of all phases before, as pytest's
-                    run.reports.append(report)
-                    run.stdout = run.stderr = ""
-                case Warned() as message:
-                    self._warn(message)
-                case ItemDone() as message:
-                    run.runtime_start = message.runtime_start
-                    _act_on(message)
-        run.stdout += result.stdout
-        run.stderr += result.stderr
-        return run
-
-    def _explained(self, death: Death, stderr: str) -> Death:
-        """Add what only the log and the kernel know: XLA's fatal message, and lost memory."""
-        reason = post_mortem.fatal_line(stderr)
-        if post_mortem.out_of_memory_text(stderr):
-            reason = f"out of memory: {reason}" if reason else "out of memory"
-        elif death.kind == Kind.CRASHED and out_of_threads_text(stderr):
-            reason = f"{out_of_threads()}: {reason}" if reason else out_of_threads()
-        if death.signal == "SIGKILL" and self._oom_kills.happened():
-            reason = "out of memory: killed by the kernel at the cgroup's limit"
-        return replace(death, message=f"{death.message}: {reason}") if reason else death
-
-    def _report(self, message: PhaseReported) -> pytest.TestReport:
-        config = self._session.config
-        report = config.hook.pytest_report_from_serializable(config=config, data=message.report)
-        assert isinstance(report, pytest.TestReport)
-        if isinstance(report.longrepr, list):  # a skip's place and reason, a tuple before JSON
-            report.longrepr = tuple(report.longrepr)
-        return report
-
-    def _warn(self, message: Warned) -> None:
-        name, text = message.category, message.text
-        category = getattr(builtins, name, UserWarning)
-        if category.__name__ != name:  # one that perhaps only the child knows
-            text = f"{name}: {text}"
-        warning = warnings.WarningMessage(
-            category(text), category, message.filename, message.lineno
-        )
-        self._session.config.hook.pytest_warning_recorded.call_historic(
-            kwargs={
-                "warning_message": warning,
-                "when": message.when,
-                "nodeid": message.nodeid,
-                "location": None,
-            }
-        )
-
-
-def captured(report: pytest.TestReport, stdout: str, stderr: str) -> list[tuple[str, str]]:
-    """Return the output of the phase that a report is about, as sections of the report."""
-    named = (("stdout", stdout), ("stderr", stderr))
-    return [(f"Captured {name} {report.when}", text) for name, text in named if text]
-
-
-def _act_on(done: ItemDone) -> None:
-    """End the run if the test has asked for that."""
-    if done.interrupted:
-        raise KeyboardInterrupt
-    if done.exit_reason is not None:
-        pytest.exit(done.exit_reason, exit_code(done.exit_code))
-
-
-def exit_code(code: int | None) -> int:
-    """Return the exit code of a run that a case ends, for the one that the case asks for.
-
-    The cases after it have not run, so it must be none with which a whole run ends.
-    """
-    return pytest.ExitCode.INTERRUPTED if code in (None, 0, 1, 5) else code
 
 
 def _private_bytes() -> int:

@@ -9,6 +9,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import cache
 
 from harness.model.case_id import test_of
 from harness.printable import INVISIBLE
@@ -30,6 +31,7 @@ def slug(text: str, *key: str) -> str:
     return f"{match[0].rstrip('-_')}-{digest}" if match else digest
 
 
+@cache
 def case_slug(case: str) -> str:
     """Return the last part of the addresses of a case."""
     return slug(test_of(case), case)

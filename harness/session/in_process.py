@@ -13,7 +13,7 @@ from _pytest.runner import runtestprotocol
 from harness.isolation.case_environment import full_environment
 from harness.isolation.case_files import CaseFiles
 from harness.isolation.child import set_environment
-from harness.isolation.isolator import ItemResult, exit_code
+from harness.isolation.item_result import ItemResult, exit_code
 from harness.isolation.pytest_child import RUNTIME_START
 from harness.isolation.threads import refuse_started_runtimes
 from harness.lanes import LANES

@@ -13,7 +13,7 @@ from harness.diagnosis.cause import Cause, signature_of
 from harness.diagnosis.layers import layer_of
 from harness.diagnosis.signature import headline, with_name_joined
 from harness.expectations import Expectation, judge
-from harness.isolation.isolator import ItemResult
+from harness.isolation.item_result import ItemResult
 from harness.isolation.pytest_child import is_phase
 from harness.junit.properties import EXPECTED_BY_ENTRY, EXPECTED_BY_PYTEST
 from harness.lanes import LANES

@@ -14,7 +14,7 @@ from _pytest._code.code import (
 )
 
 from harness.diagnosis.layers import message_of
-from harness.isolation.isolator import captured
+from harness.isolation.item_result import captured
 from harness.isolation.post_mortem import out_of_memory_text, without_runner
 from harness.isolation.pytest_child import is_phase
 from harness.isolation.ranks import RankError
@@ -27,7 +27,7 @@ from harness.model.mismatch import DiscoveryError, layer_of_mismatch
 from harness.model.outcome import Kind, Outcome
 
 if TYPE_CHECKING:
-    from harness.isolation.isolator import ItemResult
+    from harness.isolation.item_result import ItemResult
     from harness.isolation.post_mortem import Death
 
 _NEXT_PHASE = {"": "setup", "setup": "call", "call": "teardown", "teardown": "teardown"}

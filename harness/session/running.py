@@ -9,7 +9,8 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.isolation.foreign import MainBlock
-from harness.isolation.isolator import Isolator, ItemResult
+from harness.isolation.isolator import Isolator
+from harness.isolation.item_result import ItemResult
 from harness.isolation.threads import NotForkableError
 from harness.job import job
 from harness.lanes import LANES
