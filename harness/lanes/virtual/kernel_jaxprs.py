@@ -208,14 +208,16 @@ def _alternatives(reference: Any) -> Sequence[Any]:
     if isinstance(inner, tuple | list):
         return inner
     inner_ones = [] if inner is None else _alternatives(inner)
-    return [
-        type(reference)(getattr(each, "ref", each), (*_transforms(each), *reference.transforms))
-        for each in inner_ones
-    ]
+    return [_seen_through(each, reference.transforms) for each in inner_ones]
 
 
-def _transforms(reference: Any) -> Sequence[Any]:
-    return getattr(reference, "transforms", ())
+def _seen_through(reference: Any, transforms: Sequence[Any]) -> Any:
+    from jax._src.state.types import TransformedRef
+
+    inner = getattr(reference, "ref", None)
+    if inner is None or isinstance(inner, tuple | list):  # which selects again
+        return TransformedRef(reference, tuple(transforms))
+    return TransformedRef(inner, (*reference.transforms, *transforms))
 
 
 def _selected(equation: Any, info: Any) -> Any:

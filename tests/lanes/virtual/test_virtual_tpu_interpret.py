@@ -344,7 +344,7 @@ def test_a_read_out_of_bounds_on_one_of_several_cores(tpu_events: EventLog) -> N
 
 
 def test_a_copy_of_what_a_kernel_selects() -> None:
-    """The part of a selected array, and one of two semaphores, in a loop."""
+    """The part of a selected array, which another selection has, and one of two semaphores."""
     import jax
     from jax.experimental import pallas
     from jax.experimental.pallas import tpu
@@ -355,7 +355,8 @@ def test_a_copy_of_what_a_kernel_selects() -> None:
     def body(first: Any, second: Any, out: Any, semaphores: Any) -> None:
         def one_pair(n: Any) -> None:
             rows = pallas.ds(n * 2, 2)
-            source = pallas.select_ref(n % 2, first.at[...], second).at[rows]
+            inner = pallas.select_ref(0, first.at[...], second)
+            source = pallas.select_ref(n % 2, inner, second).at[rows]
             semaphore = pallas.select_ref(n // 2, semaphores.at[0], semaphores.at[1])
             tpu.async_copy(source, out.at[rows], semaphore).wait()
 
