@@ -450,16 +450,6 @@ def test_a_strangers_value_is_none(jobs: list[Job], words: str) -> None:
     assert exchanged(jobs, strangers) == [["zero", ["one", 1]]] * 2
 
 
-def test_connections_held_open_keep_no_value_out(jobs: list[Job]) -> None:
-    def strangers() -> ExitStack:
-        held = ExitStack()
-        for _ in range(HELD):
-            held.enter_context(knock(jobs[0], b"{", 1))
-        return held
-
-    assert exchanged(jobs, strangers) == [["zero", ["one", 1]]] * 2
-
-
 def test_a_worker_at_another_case_is_not_heard(jobs: list[Job]) -> None:
     def strangers() -> ExitStack:
         held = ExitStack()
