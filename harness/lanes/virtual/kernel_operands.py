@@ -93,20 +93,25 @@ def _without_keys(jaxpr: Any) -> Any:
             return old
         return same.setdefault(old, core.Var(_number(old.aval)))
 
+    def changed(effects: Any) -> set[Any]:
+        return {e.replace(same[e.input]) if getattr(e, "input", 0) in same else e for e in effects}
+
     given = {"invars": jaxpr.invars, "outvars": jaxpr.outvars}
+    if any(_holds_keys(v.aval) for v in jaxpr.constvars):
+        given["constvars"] = jaxpr.constvars
     parts = {name: list(map(variable, each)) for name, each in given.items()}
+    if "constvars" in parts and hasattr(jaxpr, "consts"):  # since JAX 0.12
+        parts["consts"] = list(jaxpr.consts)
     body = [
         equation.replace(
             invars=list(map(variable, equation.invars)),
             outvars=list(map(variable, equation.outvars)),
             params=with_inner_jaxprs(equation.params, _without_keys),
+            effects=changed(equation.effects),
         )
         for equation in jaxpr.eqns
     ]
-    effects = {
-        e.replace(same[e.input]) if getattr(e, "input", None) in same else e for e in jaxpr.effects
-    }
-    return jaxpr.replace(**parts, eqns=body, effects=effects)
+    return jaxpr.replace(**parts, eqns=body, effects=changed(jaxpr.effects))
 
 
 def unpinned(aval: Any) -> Any:

@@ -77,8 +77,11 @@ class LoweredKernel:
         """
         key = shapes, divided
         if key not in self._modules:
+            import jax
+
             try:
-                self._modules[key] = self._interpreted(*key)
+                with jax.enable_checks(False):  # of effects, which interpretation does not read
+                    self._modules[key] = self._interpreted(*key)
             except Exception as error:
                 why = why_not_interpreted(self.name, error, _LIMITS[self.mode])
                 raise CannotInterpretError(why) from error
