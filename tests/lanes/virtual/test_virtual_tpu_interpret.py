@@ -410,18 +410,19 @@ def test_random_keys_of_a_tpus_generator() -> None:
 
         pallas.run_scoped(copied, tpu.SMEM((), key.dtype))
         out[1] = jax.random.uniform(key[...], X.shape)
-        out[2] = jax.random.uniform(jax.random.fold_in(key[...], 7), X.shape)
+        for n in range(2):
+            out[2 + 3 * n] = jax.random.uniform(jax.random.fold_in(key[...], n), X.shape)
         tpu.prng_seed(key[...])
         out[3] = tpu.stateful_uniform(X.shape)
         out[4] = tpu.stateful_uniform(X.shape)
 
     smem = pallas.BlockSpec(memory_space=tpu.SMEM)
     key = tpu.to_pallas_key(jax.random.key(0, impl="rbg"))
-    out = jax.ShapeDtypeStruct((5, *X.shape), X.dtype)
+    out = jax.ShapeDtypeStruct((6, *X.shape), X.dtype)
     numbers = jax.jit(pallas.pallas_call(body, out_shape=out, in_specs=[smem]))(key)
     np.testing.assert_array_equal(numbers[1], numbers[0])
     np.testing.assert_array_equal(numbers[3], numbers[0])
-    different = np.asarray(numbers)[[0, 2, 4]]
+    different = np.asarray(numbers)[[0, 2, 4, 5]]
     assert len(np.unique(different)) > 0.99 * different.size
     np.testing.assert_allclose(different.mean((1, 2)), 0.5, atol=0.05)
 
@@ -1069,7 +1070,12 @@ def test_subcores_that_wait_for_all_at_a_barrier() -> None:
 
         def inner(own: Any, local: Any, shared: Any, total: Any) -> None:
             tpu.sync_copy(places, local)
-            tpu.sync_copy(x.at[number], own)
+
+            def late(_: Any, carry: Any) -> Any:
+                tpu.sync_copy(x.at[number], own)
+                return carry
+
+            lax.fori_loop(0, 1 + 20 * number, late, 0)
             tpu.sync_copy(own, shared.at[number])
 
             def fills() -> None:
