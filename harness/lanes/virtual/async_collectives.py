@@ -18,7 +18,7 @@ import wrapt
 from harness.lanes import events
 from harness.lanes.virtual import in_own_words, newer_programs, unreduced
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
-from harness.lanes.virtual.lowering import operations, tilings
+from harness.lanes.virtual.lowering import operations
 from harness.lanes.virtual.submitted import written_as
 from harness.platforms import platform_here
 
@@ -47,7 +47,6 @@ def _compile(
 ) -> Any:
     given = args[1] if len(args) > 1 else kwargs["module"]
     module, original = given, b""
-    _count("layout without its tiling", tilings(given))
     if unreduced.is_any(given):
         module = newer_programs.copy_of(given)
         original = _original(given)

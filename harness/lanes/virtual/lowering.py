@@ -101,21 +101,6 @@ def as_hlo(form: str, program: bytes) -> bytes:
     return serialized
 
 
-def tilings(module: Any) -> int:
-    """Return how many arguments and results on the device have a tiling in a module of MLIR."""
-    mains = [o for o in module.body.operations if _symbol(o) == "main"]
-    return sum(
-        "T(" in layout and memory == "device"
-        for main in mains
-        for of in ("arg_attrs", "res_attrs")
-        for layout, memory in zip(
-            _each(main, of, "mhlo.layout_mode", ""),
-            _each(main, of, "mhlo.memory_kind", "device"),
-            strict=True,
-        )
-    )
-
-
 def _each(function: Any, of: str, key: str, default: str) -> list[str]:
     """Return an attribute of each argument or result of a function, as text."""
     from jaxlib.mlir import ir

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from harness.job.ranks import run_ranks
-from harness.lanes.events import EventLog
 from harness.model.topology import Topology
 
 pytestmark = [
@@ -111,20 +110,6 @@ def test_layouts_of_results_on_the_host(
     np.testing.assert_array_equal(jax.device_put(twice, of_device.sharding), x * 2)
     np.testing.assert_array_equal(twice, x * 2)
     np.testing.assert_array_equal(more, x + 1)
-
-
-def test_a_tiling_of_device_memory_is_counted(tpu_events: EventLog) -> None:
-    """The virtual TPU has none, which no value shows."""
-    import jax
-    from jax.experimental.layout import Format, Layout
-
-    tiled = Format(Layout((0, 1), ((8, 128),)), sharding("device"))
-    x = np.arange(32, dtype=np.float32).reshape(8, 4)
-    result = jax.jit(lambda x: x + 1, out_shardings=tiled)(x)
-    assert result.format.layout.major_to_minor == (0, 1)
-    np.testing.assert_array_equal(result, x + 1)
-    rewritten = {event.rewrite for event in tpu_events.read().of("rewrite")}
-    assert rewritten == {"layout without its tiling"}
 
 
 def test_a_layout_that_pinned_memory_has_not() -> None:
