@@ -28,6 +28,9 @@ COMMANDS: Mapping[str, Command] = {
     "since": Command("commands.since", "first bad, last bad and first good stack of an issue"),
     "repro": Command("repro.command", "write a case as one script, without the harness and pytest"),
     "sensitivity": Command("sensitivity.command", "plant faults; count which of them tests see"),
+    "conformance": Command(
+        "conformance.command", "ask a PJRT plugin whether it does what frameworks rely on"
+    ),
     "record": Command("commands.record", "add JUnit reports, ours or any pytest's, to a history"),
     "verdict": Command(
         "commands.verdict", "what regressed, was fixed, is flaky, missing or slower"

@@ -81,8 +81,9 @@ void memories_fill(PJRT_Api *api);
 // --- layouts.c
 // Learn whether a buffer's last dimension comes first in memory, as is usual.
 PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *row_major);
-// Return an error for a layout on the host, which may be NULL, that differs from the array's own.
-PJRT_Error *layouts_check_host(PJRT_Buffer *buffer, const PJRT_Buffer_MemoryLayout *host);
+// Copy an array to the host in the layout that the caller names. The CPU's client passes over it:
+// where it differs from the array's own, this waits for the copy.
+PJRT_Error *layouts_to_host(PJRT_Buffer_ToHostBuffer_Args *args);
 // Copy an array to another memory, with its layout if it can have that there.
 PJRT_Error *layouts_copy(PJRT_Buffer_CopyToMemory_Args *args);
 void layouts_fill(PJRT_Api *api);

@@ -30,22 +30,6 @@ PJRT_Error *buffer_is_row_major(PJRT_Buffer *buffer, int *row_major) {
   return error;
 }
 
-PJRT_Error *layouts_check_host(PJRT_Buffer *buffer, const PJRT_Buffer_MemoryLayout *host) {
-  if (host == NULL || host->type != PJRT_Buffer_MemoryLayout_Type_Tiled) return NULL;
-  PJRT_Buffer_MemoryLayout own;
-  PJRT_Error *error = layout_of(buffer, &own);
-  if (error != NULL || own.type != PJRT_Buffer_MemoryLayout_Type_Tiled) return error;
-  const size_t rank = own.tiled.minor_to_major_size;
-  for (size_t i = 0; i < rank && rank == host->tiled.minor_to_major_size; ++i) {
-    if (own.tiled.minor_to_major[i] != host->tiled.minor_to_major[i]) {
-      return error_new(PJRT_Error_Code_UNIMPLEMENTED,
-                       "it copies an array to the host in the array's own layout only; change "
-                       "the order of the dimensions on the host");
-    }
-  }
-  return NULL;
-}
-
 // Read an array in its own layout.
 static PJRT_Error *read_array(PJRT_Buffer *buffer, void **data, size_t *size) {
   PJRT_Buffer_ToHostBuffer_Args args = {SIZED(PJRT_Buffer_ToHostBuffer_Args), .src = buffer};
@@ -66,6 +50,65 @@ static int64_t *strides_of(const PJRT_Buffer_MemoryLayout_Tiled *layout, const i
     strides[dimension] = stride /= dimensions[dimension];
   }
   return strides;
+}
+
+static int is_same_order(const PJRT_Buffer_MemoryLayout *one,
+                         const PJRT_Buffer_MemoryLayout *other) {
+  if (one->type != other->type || one->type != PJRT_Buffer_MemoryLayout_Type_Tiled) return 1;
+  const size_t rank = one->tiled.minor_to_major_size;
+  return rank != other->tiled.minor_to_major_size ||
+         memcmp(one->tiled.minor_to_major, other->tiled.minor_to_major, rank * sizeof(int64_t)) ==
+             0;
+}
+
+// Copy each element to where another order of the dimensions has it.
+static void reorder(const char *from, char *to, size_t size, const int64_t *dimensions, size_t rank,
+                    const int64_t *from_strides, const int64_t *to_strides) {
+  size_t count = 1;
+  for (size_t i = 0; i < rank; ++i) count *= (size_t)dimensions[i];
+  const size_t element = count == 0 ? 0 : size / count;
+  for (size_t number = 0; number < count; ++number) {
+    size_t rest = number, source = 0, target = 0;
+    for (size_t i = rank; i-- > 0; rest /= (size_t)dimensions[i]) {
+      const size_t index = rest % (size_t)dimensions[i];
+      source += index * (size_t)from_strides[i];
+      target += index * (size_t)to_strides[i];
+    }
+    memcpy(to + target, from + source, element);
+  }
+}
+
+PJRT_Error *layouts_to_host(PJRT_Buffer_ToHostBuffer_Args *args) {
+  PJRT_Buffer_MemoryLayout own;
+  const int is_given = args->dst != NULL && args->host_layout != NULL;
+  PJRT_Error *error = is_given ? layout_of(args->src, &own) : NULL;
+  if (error != NULL) return error;
+  if (!is_given || is_same_order(&own, args->host_layout)) {
+    return bridge_PJRT_Buffer_ToHostBuffer(args);
+  }
+  PJRT_Buffer_Dimensions_Args shape = {SIZED(PJRT_Buffer_Dimensions_Args), .buffer = args->src};
+  TRY(PJRT_Buffer_Dimensions, shape);
+  PJRT_Buffer_ReadyEvent_Args ready = {SIZED(PJRT_Buffer_ReadyEvent_Args), .buffer = args->src};
+  TRY(PJRT_Buffer_ReadyEvent, ready);
+  void *data = NULL;
+  size_t size = 0;
+  error = read_array(args->src, &data, &size);
+  if (error == NULL && args->dst_size < size) {
+    error = error_new(PJRT_Error_Code_INVALID_ARGUMENT, "an array of %zu bytes, and room for %zu",
+                      size, args->dst_size);
+  }
+  if (error == NULL) {
+    int64_t *from = strides_of(&own.tiled, shape.dims, size);
+    int64_t *to = strides_of(&args->host_layout->tiled, shape.dims, size);
+    reorder(data, args->dst, size, shape.dims, shape.num_dims, from, to);
+    free(from);
+    free(to);
+    args->event = ready.event;
+  } else {
+    event_drop(ready.event);
+  }
+  free(data);
+  return error;
 }
 
 // Make an array of what lies in memory in that layout.

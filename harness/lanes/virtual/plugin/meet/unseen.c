@@ -120,8 +120,7 @@ static PJRT_Error *ready_event(PJRT_Buffer_ReadyEvent_Args *args) {
 
 static PJRT_Error *to_host(PJRT_Buffer_ToHostBuffer_Args *args) {
   const int copies = args->dst != NULL;  // otherwise it is asked for the size
-  PJRT_Error *error = copies ? layouts_check_host(args->src, args->host_layout) : NULL;
-  if (error == NULL) error = bridge_PJRT_Buffer_ToHostBuffer(args);
+  PJRT_Error *error = layouts_to_host(args);
   if (error == NULL && copies) unseen_give(args->event, CALLER);
   if (error != NULL && copies) unseen_returned(error, CALLER);
   return error;

@@ -1,0 +1,76 @@
+"""What a plugin answered: to each check, and all together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from harness.conformance.check import LEVELS, Result
+
+
+@dataclass(frozen=True)
+class CheckAnswer:
+    """A plugin's answer to one check.
+
+    Attributes:
+        id: the check's.
+        result: what it says of the plugin.
+        kind: how the check failed: failed, crashed or hung; "" if it did not.
+        detail: what is wrong or missing, in a sentence.
+        steps: the functions of the plugin that it called, the last one last.
+        output: the end of what the plugin printed.
+        seconds: how long the check took.
+    """
+
+    id: str
+    title: str
+    result: Result
+    kind: str = ""
+    detail: str = ""
+    steps: tuple[str, ...] = ()
+    output: str = ""
+    seconds: float = 0.0
+
+    @property
+    def level(self) -> int:
+        """The number of the check's level."""
+        folder = self.id.partition("/")[0]
+        return next(level.number for level in LEVELS if level.folder == folder)
+
+
+@dataclass(frozen=True)
+class Conformance:
+    """All answers of one plugin, and what it says of itself."""
+
+    name: str
+    plugin: Mapping[str, Any]
+    answers: Sequence[CheckAnswer]
+    uncovered: Sequence[str] = field(default=())  # functions that no check calls
+
+    def counts(self, level: int | None = None) -> Counter[Result]:
+        """Return how many checks have each result, of one level or of all."""
+        return Counter(a.result for a in self.answers if level in (None, a.level))
+
+    @property
+    def conforms(self) -> bool:
+        """Whether no check failed."""
+        return not self.counts()[Result.FAILS]
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "format": 1,
+            "name": self.name,
+            "plugin": dict(self.plugin),
+            "levels": {
+                str(level.number): {
+                    "about": level.about,
+                    **{str(result): self.counts(level.number)[result] for result in Result},
+                }
+                for level in LEVELS
+            },
+            "checks": [asdict(answer) for answer in self.answers],
+            "uncovered": list(self.uncovered),
+        }

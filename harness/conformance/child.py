@@ -1,0 +1,114 @@
+"""The process that asks a plugin: ``python -m harness.conformance.child``.
+
+It reads questions from stdin, a line of JSON each: the check's id, the plugin's file, its options,
+why it has no client here, faults to plant, a deadline in seconds, and two files. It forks for each,
+so that no check begins with an import, and none meets what another one's plugin has left. The
+forked process writes its steps into one file, each before it is taken, and its answer at the end;
+what it and the plugin print goes to the other. How it ended is a line on stdout: ``exit 0``,
+``signal 11`` or ``deadline``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.conformance.check import (
+    Check,
+    NonconformanceError,
+    NotMeasurableError,
+    Result,
+    UnsupportedError,
+    all_checks,
+)
+
+ANSWER = "answer "  # begins the last line; the others are steps
+_MOST_OUTPUT = 1 << 26  # bytes that a plugin may print before it is ended
+_TICK = 0.005  # seconds
+
+
+def main() -> None:
+    """Answer questions until there are no more."""
+    checks = all_checks()
+    for line in sys.stdin:
+        question = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _ask(checks[question["check"]], question)
+        sys.stdout.write(f"{_end(pid, question)}\n")
+        sys.stdout.flush()
+
+
+def _end(pid: int, question: dict[str, Any]) -> str:
+    """Wait for a process, end it at its deadline, and end what it has started."""
+    end, tick = time.monotonic() + question["deadline"], _TICK
+    try:
+        while time.monotonic() < end:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return f"signal {-code}" if code < 0 else f"exit {code}"
+            if Path(question["output"]).stat().st_size > _MOST_OUTPUT:
+                break
+            time.sleep(tick)
+            tick = min(tick * 1.2, 0.1)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return "deadline"
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _ask(check: Check, question: dict[str, Any]) -> NoReturn:
+    os.setsid()
+    output = os.open(question["output"], os.O_WRONLY)
+    steps = os.open(question["answers"], os.O_WRONLY)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, target)
+    try:
+        answer = _answer(check, question, steps)
+        os.write(steps, f"{ANSWER}{json.dumps(answer)}\n".encode())
+    finally:
+        os._exit(0)  # what a plugin does at exit is not the check's
+
+
+def _answer(check: Check, question: dict[str, Any], steps: int) -> dict[str, str]:
+    try:
+        check(_subject(check, question, steps))
+    except UnsupportedError as error:
+        return {"result": Result.UNSUPPORTED, "detail": str(error)}
+    except NotMeasurableError as error:
+        return {"result": Result.NOT_MEASURABLE, "detail": str(error)}
+    except NonconformanceError as error:
+        return {"result": Result.FAILS, "detail": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"result": Result.FAILS, "detail": str(error) or type(error).__name__}
+    return {"result": Result.CONFORMS, "detail": ""}
+
+
+def _subject(check: Check, question: dict[str, Any], steps: int) -> Any:
+    from harness.conformance.c_api.api import CApi
+    from harness.conformance.c_api.client import Client
+    from harness.conformance.c_api.planted import Shim
+
+    def note(step: str) -> None:
+        os.write(steps, f"{step}\n".encode())
+
+    assert check.level == 0
+    shim = Shim(question["fault"], note) if question["fault"] else None
+    api = CApi(Path(question["plugin"]), note=note, shim=shim)
+    return Client(api, question["options"], question["no_client"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""``xla-harness conformance``: ask a PJRT plugin whether it does what frameworks rely on."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from harness.commands.output import answer as print_answer
+from harness.commands.output import say
+from harness.commands.parsers import add_json, output_file, whole_number
+from harness.errors import BadInputError, nearest
+
+if TYPE_CHECKING:
+    from harness.conformance.check import Check
+    from harness.conformance.processes import Asker
+
+_LINE_SECONDS = 5.0
+_LEAST_SEEN = 0.95  # of the faults that change a call
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("plugin", metavar="NAME=PATH", help="or NAME of an installed plugin of JAX")
+    parser.add_argument(
+        "--plugin-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the plugin's clients; may be repeated",
+    )
+    parser.add_argument("--levels", default="", metavar="NUMBERS", help="as 0 or 0,1; default: all")
+    parser.add_argument(
+        "--check", default="*", metavar="PATTERN", help="only these, as 'c_api/buffer/*'"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=whole_number(1, 3600),
+        default=20,
+        metavar="SECONDS",
+        help="for each check; default: 20",
+    )
+    parser.add_argument(
+        "--workers",
+        type=whole_number(1, 256),
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="checks at a time; default: as many as cores",
+    )
+    parser.add_argument(
+        "--junit", type=output_file, metavar="FILE", help="a report for record and verdict"
+    )
+    parser.add_argument(
+        "--badge", type=output_file, metavar="FILE", help="what shields.io shows in a README"
+    )
+    parser.add_argument(
+        "--faults",
+        type=whole_number(1, 10_000),
+        metavar="N",
+        help="plant N faults in front of the plugin; count which of them the checks see",
+    )
+    parser.add_argument(
+        "--seed",
+        type=whole_number(0, 10**9),
+        default=1,
+        metavar="N",
+        help="of --faults; default: 1",
+    )
+    add_json(parser)
+    parser.set_defaults(run=_run)
+    parser.epilog = (
+        "The exit code is 1 when a check fails. docs/your-plugin.md explains the levels."
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    from harness.conformance import report, table
+    from harness.conformance.answer import CheckAnswer, Conformance
+    from harness.conformance.c_api.coverage import uncovered
+    from harness.conformance.check import Result, all_checks
+    from harness.conformance.plugin_file import parse, parse_options
+    from harness.conformance.probe import probe
+    from harness.conformance.processes import Asker, Servers
+    from harness.files import write
+
+    plugin = parse(options.plugin, parse_options(options.plugin_option))
+    checks = _selected(all_checks(), options.levels, options.check)
+    say(f"{plugin.name}: {plugin.path}")
+    about = probe(plugin)
+    asker = Asker(plugin, about["client"], float(options.deadline))
+    if options.faults:
+        return _seen(options, asker, checks)
+    progress, answers = _Progress(len(checks)), dict[str, CheckAnswer]()
+    with Servers(options.workers) as servers:
+        for each in asker.all(checks, servers):
+            answers[each.id] = each
+            progress.add(str(each.result))
+    result = Conformance(plugin.name, about, [answers[check.id] for check in checks], uncovered())
+    files = {}
+    if options.junit:
+        files[options.junit] = report.junit(result)
+    if options.badge:
+        files[options.badge] = json.dumps(report.badge(result)) + "\n"
+    write(files)
+    print_answer(options, result.as_data(), "\n".join(table.lines(result)))
+    return int(bool(result.counts()[Result.FAILS]))
+
+
+def _seen(options: argparse.Namespace, asker: Asker, checks: list[Check]) -> int:
+    """Measure how much the checks see; the exit code is 1 below ``_LEAST_SEEN``."""
+    from harness.conformance.c_api.planted import sample
+    from harness.conformance.c_api.struct_sizes import RECIPES
+    from harness.conformance.processes import Servers
+    from harness.conformance.seen import FaultSeen, measure
+
+    faults = sample(RECIPES, options.faults, options.seed)
+    progress = _Progress(len(faults))
+
+    def note(each: FaultSeen) -> None:
+        progress.add("seen" if each.check else "not seen" if each.is_planted else "without effect")
+
+    with Servers(options.workers) as servers:
+        results = measure(asker, {each.id: each for each in checks}, faults, servers, note)
+    planted = [each for each in results if each.is_planted]
+    seen = [each for each in planted if each.check]
+    share = len(seen) / max(len(planted), 1)
+    lines = [
+        f"{len(faults)} faults of seed {options.seed}: {len(planted)} changed a call of a check,",
+        f"{len(seen)} of these were seen ({share:.0%}).",
+        *(f"not seen: {each.fault}" for each in planted if not each.check),
+    ]
+    data = {"seed": options.seed, "share": share, "faults": [asdict(each) for each in results]}
+    print_answer(options, data, "\n".join(lines))
+    return int(share < _LEAST_SEEN)
+
+
+def _selected(checks: Mapping[str, Check], levels: str, pattern: str) -> list[Check]:
+    """Return the chosen checks; raises BadInputError for a level or a pattern without any."""
+    known = sorted({str(each.level) for each in checks.values()})
+    wanted = [part.strip().removeprefix("L") for part in levels.split(",") if part.strip()]
+    for level in wanted:
+        if level not in known:
+            raise BadInputError(f"--levels {level!r}: expected some of {','.join(known)}")
+    # An id may have brackets, which are no pattern then.
+    chosen = [
+        each
+        for each in checks.values()
+        if (not wanted or str(each.level) in wanted)
+        and (each.id == pattern or fnmatch.fnmatchcase(each.id, pattern))
+    ]
+    if not chosen:
+        raise BadInputError(f"--check {pattern!r}: {nearest(pattern, checks)}")
+    return chosen
+
+
+class _Progress:
+    """How many checks are done: one line, redrawn on a terminal and repeated in a log."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._counts = total, Counter[str]()
+        self._begun = self._drawn = time.monotonic()
+
+    def add(self, result: str) -> None:
+        """Count an answer."""
+        self._counts[result] += 1
+        done, now = self._counts.total(), time.monotonic()
+        live = sys.stderr.isatty()
+        if done < self._total and now - self._drawn < (0.1 if live else _LINE_SECONDS):
+            return
+        self._drawn = now
+        parts = ", ".join(f"{count} {name}" for name, count in self._counts.items())
+        line = f"[{done}/{self._total} {now - self._begun:.0f} s] {parts}"
+        if not live:
+            say(line)
+            return
+        sys.stderr.write(f"\r{line[:78]:<78}" if done < self._total else f"\r{'':<78}\r")
+        sys.stderr.flush()

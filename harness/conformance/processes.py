@@ -1,0 +1,148 @@
+"""Ask a plugin each check in a process of its own, and see how the process ends."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from harness.conformance.answer import CheckAnswer
+from harness.conformance.check import PLANTED, Check, Result
+from harness.conformance.child import ANSWER
+from harness.conformance.plugin_file import PluginFile
+
+DEADLINE = 20.0  # seconds for a check
+_STEPS = 12  # the last ones that are kept
+_OUTPUT = 4000  # bytes of the end of what a plugin prints that are kept
+
+
+@dataclass(frozen=True)
+class Asker:
+    """How the checks of one plugin are run.
+
+    ``no_client`` is why the plugin has no client here, or ""; ``fault`` is the name of a planted
+    fault, for those who ask which checks see it.
+    """
+
+    plugin: PluginFile
+    no_client: str = ""
+    deadline: float = DEADLINE
+    fault: str = ""
+    keeps_steps: bool = False
+
+    def all(self, checks: Iterable[Check], servers: Servers) -> Iterator[CheckAnswer]:
+        """Yield the answers as they come, from as many checks at a time as there are servers."""
+        with ThreadPoolExecutor(servers.count) as pool:
+            asked = [pool.submit(self._one, check, servers) for check in checks]
+            for done in as_completed(asked):
+                yield done.result()
+
+    def _one(self, check: Check, servers: Servers) -> CheckAnswer:
+        begun = time.monotonic()
+        with tempfile.NamedTemporaryFile() as answers, tempfile.NamedTemporaryFile() as output:
+            end = servers.ask(
+                {
+                    "check": check.id,
+                    "plugin": str(self.plugin.path),
+                    "options": dict(self.plugin.options),
+                    "no_client": self.no_client,
+                    "fault": self.fault,
+                    "deadline": self.deadline,
+                    "answers": answers.name,
+                    "output": output.name,
+                }
+            )
+            lines = _text(Path(answers.name)).splitlines()
+            printed = _text(Path(output.name))[-_OUTPUT:]
+        steps = tuple(line for line in lines if not line.startswith(ANSWER))
+        steps = steps if self.keeps_steps else steps[-_STEPS:]
+        answer = CheckAnswer(
+            check.id,
+            check.title,
+            Result.FAILS,
+            steps=steps,
+            output=printed,
+            seconds=time.monotonic() - begun,
+        )
+        if lines and lines[-1].startswith(ANSWER):
+            return self._read(answer, json.loads(lines[-1].removeprefix(ANSWER)))
+        called = [step for step in steps if step != PLANTED]
+        last = f" in {called[-1]}" if called else " before it called the plugin"
+        if end == "deadline":
+            return replace(answer, kind="hung", detail=f"hung{last}, for {self.deadline:.0f} s")
+        return replace(answer, kind="crashed", detail=f"{_how(end)}{last}")
+
+    def _read(self, answer: CheckAnswer, data: Mapping[str, Any]) -> CheckAnswer:
+        """Return the answer that the process itself has given."""
+        result = Result(data["result"])
+        if result != Result.FAILS:
+            steps = answer.steps if self.keeps_steps else ()
+            return replace(answer, result=result, detail=data["detail"], steps=steps, output="")
+        return replace(answer, kind="failed", detail=data["detail"])
+
+
+class Servers:
+    """Processes that ask, one for each worker."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
+        self._all = [_start() for _ in range(count)]
+        for each in self._all:
+            self._idle.put(each)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._all:
+            assert each.stdin is not None
+            with suppress(BrokenPipeError):
+                each.stdin.close()
+            each.kill()
+            each.wait()
+
+    def ask(self, question: Mapping[str, Any]) -> str:
+        """Return how the process of a question has ended."""
+        server = self._idle.get()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(question) + "\n")
+        server.stdin.flush()
+        end = server.stdout.readline().strip()
+        if not end:
+            raise RuntimeError(f"the process that asks has ended with {server.wait()}")
+        self._idle.put(server)
+        return end
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "harness.conformance.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _how(end: str) -> str:
+    word, _, number = end.partition(" ")
+    if word == "exit":
+        return f"ended the process with exit status {number}"
+    with suppress(ValueError):
+        return f"died of {signal.Signals(int(number)).name}"
+    return f"died of signal {number}"
+
+
+def _text(file: Path) -> str:
+    return file.read_bytes().decode(errors="replace")

@@ -1,0 +1,92 @@
+"""Answers as text: a table by level, and what is behind it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from harness.conformance.answer import CheckAnswer, Conformance
+from harness.conformance.check import LEVELS, Result
+from harness.render.terminal_lines import title, wrapped
+
+_HEADS = "conforms", "fails", "unsupported", "not measurable"
+_MOST_SHOWN = 20
+
+
+def lines(answer: Conformance) -> Iterator[str]:
+    """Yield the table, what fails, and what a reader can do next."""
+    yield from _head(answer)
+    yield ""
+    yield f"{'':<26}" + "".join(f"{head:>13}" for head in _HEADS)
+    for level in LEVELS:
+        counts = answer.counts(level.number)
+        if counts:
+            yield _row(f"L{level.number} {level.about}", counts)
+            yield from _areas(answer, level.number)
+    yield from _failures([a for a in answer.answers if a.result is Result.FAILS])
+    yield from _lacks(answer)
+    yield ""
+    yield from _conclusion(answer)
+
+
+def _head(answer: Conformance) -> Iterator[str]:
+    plugin = answer.plugin
+    api = ".".join(map(str, plugin.get("api", ("?",))))
+    name = plugin.get("platform", answer.name)
+    devices = plugin.get("devices", 0)
+    kind = f" ({plugin['kinds'][0]})" if plugin.get("kinds") else ""
+    count = f"{devices} device{'s' * (devices != 1)}"
+    yield f"{answer.name}: platform {name}, PJRT {api}, {count}{kind}"
+    if plugin.get("extensions"):
+        yield from wrapped(f"extensions: {', '.join(plugin['extensions'])}")
+    if plugin.get("client"):
+        yield from wrapped(f"no client here: {plugin['client']}")
+
+
+def _row(name: str, counts: Counter[Result]) -> str:
+    return f"{name:<26}" + "".join(f"{counts[result] or '-':>13}" for result in Result)
+
+
+def _areas(answer: Conformance, level: int) -> Iterator[str]:
+    own = [each for each in answer.answers if each.level == level]
+    for area, members in groupby(own, lambda each: each.id.split("/")[1]):
+        yield _row(f"   {area.replace('_', ' ')}", Counter(each.result for each in members))
+
+
+def _failures(failed: Sequence[CheckAnswer]) -> Iterator[str]:
+    for each in failed[:_MOST_SHOWN]:
+        yield ""
+        yield title(f"{each.kind}: {each.id}")
+        yield from wrapped(f"{each.title}: {each.detail}")
+        yield from wrapped(" -> ".join(each.steps[-5:]), 2)
+    if len(failed) > _MOST_SHOWN:
+        yield ""
+        yield f"... and {len(failed) - _MOST_SHOWN} more: --json FILE has them all"
+
+
+def _lacks(answer: Conformance) -> Iterator[str]:
+    for result in (Result.UNSUPPORTED, Result.NOT_MEASURABLE):
+        reasons = Counter(a.detail.split("\n")[0] for a in answer.answers if a.result is result)
+        if not reasons:
+            continue
+        yield ""
+        yield f"{result}: {reasons.total()} checks"
+        for reason, count in reasons.most_common(8):
+            yield from wrapped(reason, 6, f"{count:>4}  ")
+        if len(reasons) > 8:
+            yield f"      and {len(reasons) - 8} other reasons"
+
+
+def _conclusion(answer: Conformance) -> Iterator[str]:
+    counts = answer.counts()
+    if answer.uncovered:
+        yield f"{len(answer.uncovered)} functions of the C API are not covered yet (--json)."
+    if not counts[Result.CONFORMS] + counts[Result.FAILS]:
+        yield f"{answer.name}: nothing could be measured here."
+    elif answer.conforms:
+        yield f"{answer.name} conforms: {counts[Result.CONFORMS]} checks, none fails."
+    else:
+        yield f"{answer.name}: {counts[Result.FAILS]} of {counts.total()} checks fail. One again:"
+        first = next(a for a in answer.answers if a.result is Result.FAILS)
+        yield f"  xla-harness conformance {answer.name}=PATH --check '{first.id}'"
