@@ -137,15 +137,15 @@ def _loaded(file: Path) -> str:
 
 def _installed(name: str) -> PluginFile:
     """Return an installed plugin; raises BadInputError with the names of those there are."""
-    found = [each for each in entry_points(group=GROUP) if each.name == name]
+    matches = [each for each in entry_points(group=GROUP) if each.name == name]
     names = sorted({each.name for each in entry_points(group=GROUP)})
-    if not found:
+    if not matches:
         known = nearest(name, names) if names else "none is installed"
         raise BadInputError(
             f"plugin {name}: no installed package has it as an entry point of {GROUP}: {known}; "
             "or give NAME=PATH"
         )
-    packages = [each.dist.name if each.dist else "?" for each in found]
+    packages = [each.dist.name if each.dist else "?" for each in matches]
     if len(set(packages)) > 1:
         raise BadInputError(f"plugin {name}: installed by {' and '.join(packages)}")
     data = _registered(name)

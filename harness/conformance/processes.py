@@ -43,8 +43,8 @@ class Asker:
     def all(self, checks: Iterable[Check], servers: Servers) -> Iterator[CheckAnswer]:
         """Yield the answers as they come, from as many checks at a time as there are servers."""
         with ThreadPoolExecutor(servers.count) as pool:
-            asked = [pool.submit(self._one, check, servers) for check in checks]
-            for done in as_completed(asked):
+            request = [pool.submit(self._one, check, servers) for check in checks]
+            for done in as_completed(request):
                 yield done.result()
 
     def _one(self, check: Check, servers: Servers) -> CheckAnswer:

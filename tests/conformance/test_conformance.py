@@ -254,4 +254,4 @@ class TestBadInput:
 
     def test_check(self) -> None:
         given = f"x={BACKEND.path}"
-        self.expect("did you mean c_api/buffer/deleted", given, "--check", "c_api/bufer/deleted")
+        self.expect("did you mean c_api/buffer/deleted", given, "--check", "c_api/buffer/deletde")

@@ -58,21 +58,21 @@ def round_trip(client: Client, kind: str, size: int) -> None:
     """Copy 24 elements to the device and back, bit for bit."""
     most = {"S4": 16, "U4": 16, "F4E2M1FN": 16, "S2": 4, "U2": 4, "PRED": 2}.get(kind, 256)
     data = bytes((7 * n + 3) % most for n in range(24 * size))
-    asked = client.copy_of(data, (4, 6), kind)
-    error = client.api.refusal("PJRT_Client_BufferFromHostBuffer", asked)
+    request = client.copy_of(data, (4, 6), kind)
+    error = client.api.refusal("PJRT_Client_BufferFromHostBuffer", request)
     if error is not None and error.code in _REFUSED and kind not in _MUST:
         raise UnsupportedError(error.message)
     if error is not None:
         raise error
-    if asked.done_with_host_buffer:
-        client.settle(asked.done_with_host_buffer)
-    back = client.content(asked.buffer)
+    if request.done_with_host_buffer:
+        client.settle(request.done_with_host_buffer)
+    back = client.content(request.buffer)
     if len(back) * 2 == len(data) or len(back) * 4 == len(data):
         raise NotMeasurableError(f"elements of {kind} come back packed")
     # A sign that fills up the byte of a smaller number is none of its bits.
     back = bytes(byte % most if most < 256 else byte for byte in back)
     expect(back == data, f"{data[:8].hex()}… came back as {back[:8].hex()}…")
-    it = client.api.call("PJRT_Buffer_ElementType", buffer=asked.buffer)
+    it = client.api.call("PJRT_Buffer_ElementType", buffer=request.buffer)
     expected = getattr(client.api.abi, f"PJRT_Buffer_Type_{kind}")
     expect(it.type == expected, f"the type of the buffer is number {it.type}, expected {expected}")
 
@@ -116,14 +116,14 @@ def strides(client: Client, steps: tuple[int, ...], first: int) -> None:
     source = ctypes.create_string_buffer(struct.pack("=12f", *range(12)))
     # Two rows of three numbers each, of which steps says where they are.
     values = [(first + i * steps[0] + j * steps[1]) // 4 for i in range(2) for j in range(3)]
-    asked = client.copy_of(source, (2, 3), byte_strides=int64s(steps), num_byte_strides=2)
-    asked.data += first
-    error = client.api.refusal("PJRT_Client_BufferFromHostBuffer", asked)
+    request = client.copy_of(source, (2, 3), byte_strides=int64s(steps), num_byte_strides=2)
+    request.data += first
+    error = client.api.refusal("PJRT_Client_BufferFromHostBuffer", request)
     if error is not None and error.code in _REFUSED:
         raise UnsupportedError(error.message)
     if error is not None:
         raise error
-    actual = client.values(asked.buffer)
+    actual = client.values(request.buffer)
     expect(actual == values, f"it has {actual}, expected {values}")
 
 
@@ -132,11 +132,11 @@ def source_changes_after_the_call(client: Client) -> None:
     """Keep the numbers though the source changes right after the call, as it may."""
     for count in (4, 1 << 16):
         source = ctypes.create_string_buffer(floats([1.5] * count))
-        asked = client.api.finish(
+        request = client.api.finish(
             "PJRT_Client_BufferFromHostBuffer", client.copy_of(source, (count,))
         )
         ctypes.memset(source, 0, 4 * count)
-        expect(client.values(asked.buffer) == [1.5] * count, "the buffer changed with its source")
+        expect(client.values(request.buffer) == [1.5] * count, "the buffer changed with its source")
 
 
 @checks(
@@ -150,11 +150,11 @@ def source_is_released(client: Client, semantics: str) -> None:
     """Say when the source may change, at the latest when the buffer is freed."""
     value = getattr(client.api.abi, f"PJRT_HostBufferSemantics_{semantics}")
     source = ctypes.create_string_buffer(floats(_SIX))
-    asked = client.copy_of(source, (6,), host_buffer_semantics=value)
-    client.api.finish("PJRT_Client_BufferFromHostBuffer", asked)
-    expect(client.values(asked.buffer) == _SIX, "the numbers have changed")
-    done = client.owned(asked.done_with_host_buffer, "done_with_host_buffer")
-    client.api.call("PJRT_Buffer_Destroy", buffer=asked.buffer)
+    request = client.copy_of(source, (6,), host_buffer_semantics=value)
+    client.api.finish("PJRT_Client_BufferFromHostBuffer", request)
+    expect(client.values(request.buffer) == _SIX, "the numbers have changed")
+    done = client.owned(request.done_with_host_buffer, "done_with_host_buffer")
+    client.api.call("PJRT_Buffer_Destroy", buffer=request.buffer)
     client.settle(done)
 
 
@@ -220,11 +220,11 @@ def pointer(client: Client) -> None:
 @check
 def unsafe_pointer(client: Client) -> None:
     """Give an address that differs between two buffers."""
-    one, other = (
+    first, other = (
         client.api.call("PJRT_Buffer_UnsafePointer", buffer=client.buffer()).buffer_pointer
         for _ in range(2)
     )
-    expect(one and other, "the address of a buffer is null")
+    expect(first and other, "the address of a buffer is null")
 
 
 @check
@@ -306,8 +306,8 @@ def _expect_refusal(client: Client, function: str, arguments: Any, otherwise: st
     """Raise NonconformanceError unless the call, or the event that it returns, has an error."""
     error = client.api.refusal(function, arguments)
     if error is None and getattr(arguments, "event", None):
-        asked = client.api.arguments("PJRT_Event_Await", event=arguments.event)
-        error = client.api.refusal("PJRT_Event_Await", asked)
+        request = client.api.arguments("PJRT_Event_Await", event=arguments.event)
+        error = client.api.refusal("PJRT_Event_Await", request)
     expect(error is not None, otherwise)
 
 
@@ -438,8 +438,8 @@ def of_an_error(client: Client) -> None:
     )
     buffer = client.owned(it.buffer, "PJRT_Client_CreateErrorBuffer: buffer")
     memory = ctypes.create_string_buffer(24)
-    asked = client.api.arguments("PJRT_Buffer_ToHostBuffer", src=buffer, dst=memory, dst_size=24)
-    _expect_refusal(client, "PJRT_Buffer_ToHostBuffer", asked, "the buffer of an error was read")
+    request = client.api.arguments("PJRT_Buffer_ToHostBuffer", src=buffer, dst=memory, dst_size=24)
+    _expect_refusal(client, "PJRT_Buffer_ToHostBuffer", request, "the buffer of an error was read")
 
 
 @check
@@ -449,7 +449,7 @@ def view_of_memory(client: Client) -> None:
     client.api.call("PJRT_Buffer_IncreaseExternalReferenceCount", buffer=source)
     it = client.api.call("PJRT_Buffer_OpaqueDeviceMemoryDataPointer", buffer=source)
     called = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: ended.append(1))
-    asked = client.api.arguments(
+    request = client.api.arguments(
         "PJRT_Client_CreateViewOfDeviceBuffer",
         client=client.handle,
         device_buffer_ptr=it.device_memory_ptr,
@@ -460,9 +460,9 @@ def view_of_memory(client: Client) -> None:
         device=client.device,
         memory=client.memory,
     )
-    asked.on_delete_callback = ctypes.cast(called, ctypes.c_void_p).value
-    client.api.finish("PJRT_Client_CreateViewOfDeviceBuffer", asked)
-    view = client.owned(asked.buffer, "PJRT_Client_CreateViewOfDeviceBuffer: buffer")
+    request.on_delete_callback = ctypes.cast(called, ctypes.c_void_p).value
+    client.api.finish("PJRT_Client_CreateViewOfDeviceBuffer", request)
+    view = client.owned(request.buffer, "PJRT_Client_CreateViewOfDeviceBuffer: buffer")
     expect(client.values(view) == _SIX, "the view has other numbers")
     client.api.call("PJRT_Buffer_Destroy", buffer=view)
     _expect_soon(lambda: bool(ended), "on_delete_callback was not called")
@@ -478,15 +478,15 @@ def _expect_soon(condition: Callable[[], bool], otherwise: str) -> None:
 @check
 def bitcast(client: Client) -> None:
     """View a buffer's bits as numbers of another type."""
-    asked = client.api.arguments(
+    request = client.api.arguments(
         "PJRT_Buffer_Bitcast",
         buffer=client.buffer(_SIX),
         element_type=client.api.abi.PJRT_Buffer_Type_U32,
         dims=int64s((6,)),
         num_dims=1,
     )
-    client.api.finish("PJRT_Buffer_Bitcast", asked)
-    other = client.owned(asked.out_buffer, "PJRT_Buffer_Bitcast: out_buffer")
+    client.api.finish("PJRT_Buffer_Bitcast", request)
+    other = client.owned(request.out_buffer, "PJRT_Buffer_Bitcast: out_buffer")
     it = client.api.call("PJRT_Buffer_ElementType", buffer=other)
     expect(it.type == client.api.abi.PJRT_Buffer_Type_U32, f"its type is number {it.type}")
     expect(client.content(other) == floats(_SIX), "its bits have changed")
@@ -518,11 +518,11 @@ def fulfilled_alias(client: Client) -> None:
 @check
 def same_memory_is_refused_or_copied(client: Client) -> None:
     """Refuse a copy to the memory that the buffer is in, or make one that has its numbers."""
-    asked = client.api.arguments(
+    request = client.api.arguments(
         "PJRT_Buffer_CopyToMemory", buffer=(own := client.buffer(_SIX)), dst_memory=client.memory
     )
-    if client.api.refusal("PJRT_Buffer_CopyToMemory", asked) is None:
-        copy = client.owned(asked.dst_buffer, "PJRT_Buffer_CopyToMemory: dst_buffer")
+    if client.api.refusal("PJRT_Buffer_CopyToMemory", request) is None:
+        copy = client.owned(request.dst_buffer, "PJRT_Buffer_CopyToMemory: dst_buffer")
         expect(copy != own, "the copy is the buffer itself")
         expect(client.values(copy) == _SIX, "the copy has other numbers")
 

@@ -82,12 +82,12 @@ class Client:
     def addressable(self) -> list[int]:
         """The devices that this process can use, of which there is at least one."""
         it = self.api.call("PJRT_Client_AddressableDevices", client=self.handle)
-        found = self.api.pointers(
+        matches = self.api.pointers(
             it.addressable_devices, it.num_addressable_devices, "PJRT_Client_AddressableDevices"
         )
-        if not found:
+        if not matches:
             raise NotMeasurableError("the client has no device that it can use")
-        return found
+        return matches
 
     @property
     def device(self) -> int:
@@ -216,11 +216,11 @@ class Client:
 
         ``more`` are fields of PJRT_ExecuteOptions.
         """
-        asked = self.execution(loaded, arguments, outputs, **more)
-        self.api.finish("PJRT_LoadedExecutable_Execute", asked)
-        self.settle(asked.events[0])
+        request = self.execution(loaded, arguments, outputs, **more)
+        self.api.finish("PJRT_LoadedExecutable_Execute", request)
+        self.settle(request.events[0])
         return self.api.pointers(
-            ctypes.addressof(asked.outputs), outputs, "PJRT_LoadedExecutable_Execute: outputs"
+            ctypes.addressof(request.outputs), outputs, "PJRT_LoadedExecutable_Execute: outputs"
         )
 
     def execution(

@@ -58,10 +58,10 @@ def code(client: Client) -> None:
 @check
 def two_errors(client: Client) -> None:
     """Keep one error readable after another was freed."""
-    one, other = _error(client), _error(client)
-    expect(one != other, "two calls returned one and the same error")
+    first, other = _error(client), _error(client)
+    expect(first != other, "two calls returned one and the same error")
     text = _message(client, other)
-    _free(client, one)
+    _free(client, first)
     expect(_message(client, other) == text, "an error's message changed when another was freed")
     _free(client, other)
 

@@ -45,9 +45,9 @@ def _running(client: Client) -> int:
     """Return the event of a program that has just been started."""
     loaded = client.compiled(LONG)
     value = client.buffer([0.01] * 65536, (256, 256))
-    asked = client.execution(loaded, [value])
-    client.api.finish("PJRT_LoadedExecutable_Execute", asked)
-    return client.owned(asked.events[0], "PJRT_LoadedExecutable_Execute: event")
+    request = client.execution(loaded, [value])
+    client.api.finish("PJRT_LoadedExecutable_Execute", request)
+    return client.owned(request.events[0], "PJRT_LoadedExecutable_Execute: event")
 
 
 def _is_ready(client: Client, event: int) -> bool:
@@ -119,8 +119,8 @@ def called_back_when_ready(client: Client) -> None:
 def two_callbacks(client: Client) -> None:
     """Call each of two callbacks once, with its own argument."""
     event = _running(client)
-    one, other = _Calls(client, event, 1), _Calls(client, event, 2)
-    one.expect_one(1)
+    first, other = _Calls(client, event, 1), _Calls(client, event, 2)
+    first.expect_one(1)
     other.expect_one(2)
     client.api.call("PJRT_Event_Destroy", event=event)
 
@@ -174,11 +174,11 @@ def error_of_a_deleted_buffer(client: Client) -> None:
     """Tell an event's error each time it is asked for, as an error of its own."""
     buffer = client.buffer()
     client.api.call("PJRT_Buffer_Delete", buffer=buffer)
-    asked = client.api.arguments("PJRT_Buffer_ReadyEvent", buffer=buffer)
-    refused = client.api.refusal("PJRT_Buffer_ReadyEvent", asked)
+    request = client.api.arguments("PJRT_Buffer_ReadyEvent", buffer=buffer)
+    refused = client.api.refusal("PJRT_Buffer_ReadyEvent", request)
     if refused is not None:
         return  # the other way to say it
-    event = client.owned(asked.event, "PJRT_Buffer_ReadyEvent: event")
+    event = client.owned(request.event, "PJRT_Buffer_ReadyEvent: event")
     await_ = client.api.arguments("PJRT_Event_Await", event=event)
     first = client.api.refusal("PJRT_Event_Await", await_)
     expect(first is not None, "the event of a deleted buffer has no error")

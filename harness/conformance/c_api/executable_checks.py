@@ -95,10 +95,10 @@ def damaged_options(client: Client) -> None:
 def replicas_and_partitions(client: Client) -> None:
     """State one replica and one partition of a program for one device."""
     executable = client.executable(client.compiled())
-    for what in ("replicas", "partitions"):
-        function = f"PJRT_Executable_Num{what.capitalize()}"
-        count = getattr(client.api.call(function, executable=executable), f"num_{what}")
-        expect(count == 1, f"it has {count} {what}")
+    for kind in ("replicas", "partitions"):
+        function = f"PJRT_Executable_Num{kind.capitalize()}"
+        count = getattr(client.api.call(function, executable=executable), f"num_{kind}")
+        expect(count == 1, f"it has {count} {kind}")
 
 
 @check
@@ -220,9 +220,9 @@ def _load(client: Client, data: bytes) -> Any:
 @check
 def loaded_again(client: Client) -> None:
     """Serialize a program, load it and run it."""
-    asked = _load(client, serialized(client, client.compiled()))
-    client.api.finish("PJRT_Executable_DeserializeAndLoad", asked)
-    loaded = client.owned(asked.loaded_executable, "loaded_executable")
+    request = _load(client, serialized(client, client.compiled()))
+    client.api.finish("PJRT_Executable_DeserializeAndLoad", request)
+    loaded = client.owned(request.loaded_executable, "loaded_executable")
     value = client.buffer()
     (output,) = client.run(loaded, [value, value])
     expect(client.values(output) == [2, 4, 6, 8], f"it returns {client.values(output)}")

@@ -46,17 +46,17 @@ _NUMBERED = """module @numbered {
 
 def _sum(client: Client, loaded: int, expected: list[float] | None = None) -> None:
     """Raise NonconformanceError unless a program adds two buffers rightly."""
-    one, other = client.buffer([1, 2, 3, 4]), client.buffer([10, 20, 30, 40])
-    (output,) = client.run(loaded, [one, other])
+    first, other = client.buffer([1, 2, 3, 4]), client.buffer([10, 20, 30, 40])
+    (output,) = client.run(loaded, [first, other])
     actual, expected = client.values(output), expected or [11, 22, 33, 44]
     expect(actual == expected, f"it returns {actual}, expected {expected}")
 
 
-def _expect_refusal(client: Client, asked: Any, otherwise: str) -> None:
+def _expect_refusal(client: Client, request: Any, otherwise: str) -> None:
     """Raise NonconformanceError unless the execution, or its event, has an error."""
-    error = client.api.refusal("PJRT_LoadedExecutable_Execute", asked)
-    if error is None and asked.events[0]:
-        wait = client.api.arguments("PJRT_Event_Await", event=asked.events[0])
+    error = client.api.refusal("PJRT_LoadedExecutable_Execute", request)
+    if error is None and request.events[0]:
+        wait = client.api.arguments("PJRT_Event_Await", event=request.events[0])
         error = client.api.refusal("PJRT_Event_Await", wait)
     expect(error is not None, otherwise)
 
@@ -70,8 +70,8 @@ def result(client: Client) -> None:
 @check
 def order_of_arguments(client: Client) -> None:
     """Multiply two matrices of different shapes."""
-    one, other = client.buffer(range(6), (2, 3)), client.buffer(range(6), (3, 2))
-    (output,) = client.run(client.compiled(_NUMBERED), [one, other])
+    first, other = client.buffer(range(6), (2, 3)), client.buffer(range(6), (3, 2))
+    (output,) = client.run(client.compiled(_NUMBERED), [first, other])
     expect(client.values(output) == [10, 13, 28, 40], f"it returns {client.values(output)}")
 
 
@@ -100,22 +100,30 @@ def no_output(client: Client) -> None:
 @check
 def again(client: Client) -> None:
     """Run a program a hundred times, each with the last one's output."""
-    loaded, value, one = client.compiled(), client.buffer([0, 0, 0, 0]), client.buffer([1, 2, 3, 4])
+    loaded, value, first = (
+        client.compiled(),
+        client.buffer([0, 0, 0, 0]),
+        client.buffer([1, 2, 3, 4]),
+    )
     for _ in range(100):
-        (value,) = client.run(loaded, [value, one])
+        (value,) = client.run(loaded, [value, first])
     expect(client.values(value) == [100, 200, 300, 400], f"it is {client.values(value)}")
 
 
 @check
 def many_under_way(client: Client) -> None:
     """Start a hundred executions before the first is awaited."""
-    loaded, value, one = client.compiled(), client.buffer([0, 0, 0, 0]), client.buffer([1, 2, 3, 4])
+    loaded, value, first = (
+        client.compiled(),
+        client.buffer([0, 0, 0, 0]),
+        client.buffer([1, 2, 3, 4]),
+    )
     events = []
     for _ in range(100):
-        asked = client.execution(loaded, [value, one])
-        client.api.finish("PJRT_LoadedExecutable_Execute", asked)
-        value = client.owned(asked.outputs[0], "an output")
-        events.append(asked.events[0])
+        request = client.execution(loaded, [value, first])
+        client.api.finish("PJRT_LoadedExecutable_Execute", request)
+        value = client.owned(request.outputs[0], "an output")
+        events.append(request.events[0])
     for event in events:
         client.settle(event)
     expect(client.values(value) == [100, 200, 300, 400], f"it is {client.values(value)}")
@@ -125,10 +133,10 @@ def many_under_way(client: Client) -> None:
 def without_an_event(client: Client) -> None:
     """Run where no event was asked for."""
     loaded, value = client.compiled(), client.buffer()
-    asked = client.execution(loaded, [value, value])
-    asked.device_complete_events = None
-    client.api.finish("PJRT_LoadedExecutable_Execute", asked)
-    expect(client.values(asked.outputs[0]) == [2, 4, 6, 8], "its result is wrong")
+    request = client.execution(loaded, [value, value])
+    request.device_complete_events = None
+    client.api.finish("PJRT_LoadedExecutable_Execute", request)
+    expect(client.values(request.outputs[0]) == [2, 4, 6, 8], "its result is wrong")
 
 
 @check
@@ -150,23 +158,23 @@ def output_is_described(client: Client) -> None:
 def output_outlives_program(client: Client) -> None:
     """Keep an output after the program and the arguments were destroyed."""
     loaded, value = client.compiled(), client.buffer()
-    asked = client.execution(loaded, [value, value])
-    client.api.finish("PJRT_LoadedExecutable_Execute", asked)
+    request = client.execution(loaded, [value, value])
+    client.api.finish("PJRT_LoadedExecutable_Execute", request)
     client.api.call("PJRT_Buffer_Destroy", buffer=value)
     client.api.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
-    client.settle(asked.events[0])
-    expect(client.values(asked.outputs[0]) == [2, 4, 6, 8], "its numbers have changed")
+    client.settle(request.events[0])
+    expect(client.values(request.outputs[0]) == [2, 4, 6, 8], "its numbers have changed")
 
 
 @check
 def deleted_while_it_runs(client: Client) -> None:
     """Finish a program whose argument is deleted while it runs."""
     value = client.buffer([0.01] * 65536, (256, 256))
-    asked = client.execution(client.compiled(LONG), [value])
-    client.api.finish("PJRT_LoadedExecutable_Execute", asked)
+    request = client.execution(client.compiled(LONG), [value])
+    client.api.finish("PJRT_LoadedExecutable_Execute", request)
     client.api.call("PJRT_Buffer_Delete", buffer=value)
-    client.settle(asked.events[0])
-    expect(len(client.content(asked.outputs[0])) == 4 << 16, "its result has another size")
+    client.settle(request.events[0])
+    expect(len(client.content(request.outputs[0])) == 4 << 16, "its result has another size")
 
 
 @checks(
@@ -180,9 +188,9 @@ def deleted_while_it_runs(client: Client) -> None:
 def wrong_arguments(client: Client, count: int, values: list[float]) -> None:
     """Refuse arguments that are not the program's, at once or by the event."""
     loaded = client.compiled()
-    asked = client.execution(loaded, [client.buffer(values) for _ in range(count)])
+    request = client.execution(loaded, [client.buffer(values) for _ in range(count)])
     _expect_refusal(
-        client, asked, f"it ran with {count} arguments of {len(values)} numbers, of 2 of 4"
+        client, request, f"it ran with {count} arguments of {len(values)} numbers, of 2 of 4"
     )
     _sum(client, loaded)
 
@@ -192,70 +200,70 @@ def deleted_argument(client: Client) -> None:
     """Refuse an argument that was deleted."""
     loaded, value, other = client.compiled(), client.buffer(), client.buffer()
     client.api.call("PJRT_Buffer_Delete", buffer=value)
-    asked = client.execution(loaded, [value, other])
-    _expect_refusal(client, asked, "it ran with a deleted argument")
+    request = client.execution(loaded, [value, other])
+    _expect_refusal(client, request, "it ran with a deleted argument")
     expect(not client.is_deleted(other), "the other argument is deleted, too")
 
 
 @check
 def donated(client: Client) -> None:
     """Delete an argument that the program returns its result in, and no other."""
-    loaded, one, other = client.compiled(DONATED), client.buffer(), client.buffer()
-    (output,) = client.run(loaded, [one, other])
+    loaded, first, other = client.compiled(DONATED), client.buffer(), client.buffer()
+    (output,) = client.run(loaded, [first, other])
     expect(client.values(output) == [2, 4, 6, 8], f"it returns {client.values(output)}")
-    expect(client.is_deleted(one), "an argument that was donated is still there")
+    expect(client.is_deleted(first), "an argument that was donated is still there")
     expect(not client.is_deleted(other), "an argument that was not donated is deleted")
 
 
 @check
 def used_after_donation(client: Client) -> None:
     """Refuse an argument that was donated before."""
-    loaded, one, other = client.compiled(DONATED), client.buffer(), client.buffer()
-    client.run(loaded, [one, other])
-    asked = client.execution(loaded, [one, other])
-    _expect_refusal(client, asked, "it ran with an argument that was donated before")
+    loaded, first, other = client.compiled(DONATED), client.buffer(), client.buffer()
+    client.run(loaded, [first, other])
+    request = client.execution(loaded, [first, other])
+    _expect_refusal(client, request, "it ran with an argument that was donated before")
 
 
 @check
 def not_donated(client: Client) -> None:
     """Keep an argument that the caller says must not be donated, with its numbers."""
-    loaded, one, other = client.compiled(DONATED), client.buffer(), client.buffer()
+    loaded, first, other = client.compiled(DONATED), client.buffer(), client.buffer()
     kept = int64s([0])
     (output,) = client.run(
-        loaded, [one, other], non_donatable_input_indices=kept, num_non_donatable_input_indices=1
+        loaded, [first, other], non_donatable_input_indices=kept, num_non_donatable_input_indices=1
     )
     expect(client.values(output) == [2, 4, 6, 8], f"it returns {client.values(output)}")
-    expect(not client.is_deleted(one), "an argument is deleted that must not be donated")
-    expect(client.values(one) == [1, 2, 3, 4], "an argument was written to that must not be")
+    expect(not client.is_deleted(first), "an argument is deleted that must not be donated")
+    expect(client.values(first) == [1, 2, 3, 4], "an argument was written to that must not be")
 
 
 @check
 def donated_twice(client: Client) -> None:
     """Refuse one buffer both as what is donated and as another argument, or copy it."""
-    loaded, one = client.compiled(DONATED), client.buffer()
-    asked = client.execution(loaded, [one, one])
-    error = client.api.refusal("PJRT_LoadedExecutable_Execute", asked)
+    loaded, first = client.compiled(DONATED), client.buffer()
+    request = client.execution(loaded, [first, first])
+    error = client.api.refusal("PJRT_LoadedExecutable_Execute", request)
     if error is not None:
         return
     try:
-        client.settle(asked.events[0])
+        client.settle(request.events[0])
     except Exception:
         return
-    expect(client.values(asked.outputs[0]) == [2, 4, 6, 8], "its result is wrong")
+    expect(client.values(request.outputs[0]) == [2, 4, 6, 8], "its result is wrong")
 
 
 @check
 def held_argument_is_not_written(client: Client) -> None:
     """Write no result over a donated argument that somebody holds."""
-    loaded, one, other = client.compiled(DONATED), client.buffer(), client.buffer()
-    client.api.call("PJRT_Buffer_IncreaseExternalReferenceCount", buffer=one)
-    it = client.api.call("PJRT_Buffer_OpaqueDeviceMemoryDataPointer", buffer=one)
-    if not client.api.call("PJRT_Buffer_IsOnCpu", buffer=one).is_on_cpu:
+    loaded, first, other = client.compiled(DONATED), client.buffer(), client.buffer()
+    client.api.call("PJRT_Buffer_IncreaseExternalReferenceCount", buffer=first)
+    it = client.api.call("PJRT_Buffer_OpaqueDeviceMemoryDataPointer", buffer=first)
+    if not client.api.call("PJRT_Buffer_IsOnCpu", buffer=first).is_on_cpu:
         raise NotMeasurableError("the host can't look into the device's memory")
-    asked = client.execution(loaded, [one, other])
-    if client.api.refusal("PJRT_LoadedExecutable_Execute", asked) is not None:
+    request = client.execution(loaded, [first, other])
+    if client.api.refusal("PJRT_LoadedExecutable_Execute", request) is not None:
         return
-    client.settle(asked.events[0])
+    client.settle(request.events[0])
     data = ctypes.string_at(it.device_memory_ptr, 16)
     expect(data == floats([1, 2, 3, 4]), "an argument that is held was written to")
 
@@ -266,13 +274,13 @@ def on_a_named_device(client: Client) -> None:
     loaded = client.compiled(ADD, compile_portable_executable=True)
     for device in client.addressable[:4]:
         value = client.from_host(floats([1, 2, 3, 4]), (4,), device=device).buffer
-        asked = client.execution(loaded, [value, value])
-        asked.execute_device = device
-        client.api.finish("PJRT_LoadedExecutable_Execute", asked)
-        client.settle(asked.events[0])
-        own = client.api.call("PJRT_Buffer_Device", buffer=asked.outputs[0]).device
+        request = client.execution(loaded, [value, value])
+        request.execute_device = device
+        client.api.finish("PJRT_LoadedExecutable_Execute", request)
+        client.settle(request.events[0])
+        own = client.api.call("PJRT_Buffer_Device", buffer=request.outputs[0]).device
         expect(own == device, f"the result is on device {client.device_id(own)}")
-        expect(client.values(asked.outputs[0]) == [2, 4, 6, 8], "its result is wrong")
+        expect(client.values(request.outputs[0]) == [2, 4, 6, 8], "its result is wrong")
 
 
 @check
@@ -285,8 +293,8 @@ def on_another_device(client: Client) -> None:
     own = client.api.pointers(it.addressable_devices, it.num_addressable_devices, "its devices")
     if own == [other]:
         raise NotMeasurableError("the program runs on the second device")
-    asked = client.execution(loaded, [value, value])
-    error = client.api.refusal("PJRT_LoadedExecutable_Execute", asked)
+    request = client.execution(loaded, [value, value])
+    error = client.api.refusal("PJRT_LoadedExecutable_Execute", request)
     expect(error is not None, "it ran with arguments of another device")
 
 

@@ -42,8 +42,8 @@ class Shim:
     def __init__(self, name: str, note: Callable[[str], None]) -> None:
         self._note = note
         self._is_about_size = name.startswith(("beyond:", "crash:", "hang:"))
-        what, _, self._function = name.partition(":")
-        self._plant = _GENERIC.get(what) or _NAMED[name]
+        kind, _, self._function = name.partition(":")
+        self._plant = _GENERIC.get(kind) or _NAMED[name]
         self.state: dict[str, Any] = {}
         self._errors = set[int]()
 
@@ -372,10 +372,10 @@ _NAMED: Mapping[str, Plant] = {
 def faults(functions: Iterable[str]) -> Sequence[str]:
     """Return the names of all faults of these functions, and those that have none."""
     names = [
-        f"{what}:{function}"
+        f"{kind}:{function}"
         for function in functions
-        for what in _GENERIC
-        if function not in VOID or what in ("crash", "hang", "null", "silent")
+        for kind in _GENERIC
+        if function not in VOID or kind in ("crash", "hang", "null", "silent")
     ]
     return [*_NAMED, *names]
 

@@ -87,12 +87,12 @@ def extensions(client: Client) -> None:
     while address:
         expect(address not in ends, "the chain of extensions is a circle")
         ends.add(address)
-        one = base.from_address(address)
+        first = base.from_address(address)
         expect(
-            one.struct_size >= api.abi.PJRT_Extension_Base_STRUCT_SIZE,
-            f"extension {one.type} has struct_size {one.struct_size}",
+            first.struct_size >= api.abi.PJRT_Extension_Base_STRUCT_SIZE,
+            f"extension {first.type} has struct_size {first.struct_size}",
         )
-        types.append(int(one.type))
-        address = one.next
+        types.append(int(first.type))
+        address = first.next
     double = {each for each in types if types.count(each) > 1}
     expect(not double, f"extension types {sorted(double)} are there more than once")

@@ -62,7 +62,8 @@ def descriptions(client: Client) -> None:
 
     def ids(ones: list[int]) -> list[int]:
         return [
-            client.api.call("PJRT_DeviceDescription_Id", device_description=one).id for one in ones
+            client.api.call("PJRT_DeviceDescription_Id", device_description=each).id
+            for each in ones
         ]
 
     again = ids(_descriptions(client, topology))
@@ -116,11 +117,11 @@ def not_read(client: Client) -> None:
 def fingerprint(client: Client) -> None:
     """Give one topology the same fingerprint each time."""
     topology = _topology(client)
-    one, other = (
+    first, other = (
         client.api.call("PJRT_TopologyDescription_Fingerprint", topology=topology).fingerprint
         for _ in range(2)
     )
-    expect(one == other, f"its fingerprint is {one}, then {other}")
+    expect(first == other, f"its fingerprint is {first}, then {other}")
 
 
 @check

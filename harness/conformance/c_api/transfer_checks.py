@@ -122,8 +122,8 @@ def ended_by_an_error(client: Client) -> None:
         error_message=b"planted by the caller",
     )
     it = client.api.call("PJRT_Buffer_ReadyEvent", buffer=buffer)
-    asked = client.api.arguments("PJRT_Event_Await", event=it.event)
-    error = client.api.refusal("PJRT_Event_Await", asked)
+    request = client.api.arguments("PJRT_Event_Await", event=it.event)
+    error = client.api.refusal("PJRT_Event_Await", request)
     expect(error is not None, "a buffer has no error whose transfer was ended by one")
 
 
