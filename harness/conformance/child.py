@@ -107,7 +107,8 @@ def _subject(check: Check, question: dict[str, Any], steps: int) -> Any:
     assert check.level == 0
     shim = Shim(question["fault"], note) if question["fault"] else None
     api = CApi(Path(question["plugin"]), note=note, shim=shim)
-    return Client(api, question["options"], question["no_client"])
+    missing, uninitialized = question["no_client"], question["uninitialized"]
+    return Client(api, question["options"], missing, uninitialized)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def _run(options: argparse.Namespace) -> int:
     checks = _selected(all_checks(), options.levels, options.check)
     say(f"{plugin.name}: {plugin.path}")
     about = probe(plugin)
-    asker = Asker(plugin, about["client"], float(options.deadline))
+    uninitialized = not about["initialized"]
+    asker = Asker(plugin, about["client"], uninitialized, float(options.deadline))
     if options.faults:
         return _seen(options, asker, checks)
     progress, answers = _Progress(len(checks)), dict[str, CheckAnswer]()

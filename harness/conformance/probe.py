@@ -26,10 +26,11 @@ _BEGIN = "plugin "
 def probe(plugin: PluginFile, deadline: float = DEADLINE) -> Mapping[str, Any]:
     """Return what the plugin says of itself; ``client`` is why it has none here, or "".
 
-    Keys: api, attributes, extensions, functions (how many), platform, version, devices, kinds.
+    ``initialized`` is whether its initialization ended well. Other keys: api, attributes,
+    extensions, functions (how many), platform, version, devices, kinds.
     """
     command = [sys.executable, "-m", "harness.conformance.probe", str(plugin.path)]
-    data: dict[str, Any] = {"client": ""}
+    data: dict[str, Any] = {"client": "", "initialized": False}
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [*command, json.dumps(dict(plugin.options))],
@@ -74,6 +75,7 @@ def _main() -> None:
     client = Client(api, json.loads(sys.argv[2]))
     try:
         api.call("PJRT_Plugin_Initialize")
+        tell({"initialized": True})
         it = api.call("PJRT_Plugin_Attributes")
         tell({"attributes": api.named_values(it.attributes, it.num_attributes, "attributes")})
         it = api.call("PJRT_Client_PlatformName", client=client.handle)

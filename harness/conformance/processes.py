@@ -30,12 +30,14 @@ _OUTPUT = 4000  # bytes of the end of what a plugin prints that are kept
 class Asker:
     """How the checks of one plugin are run.
 
-    ``no_client`` is why the plugin has no client here, or ""; ``fault`` is the name of a planted
+    ``no_client`` is why the plugin has no client here, or "", and ``uninitialized`` whether not
+    even its initialization ended well; ``fault`` is the name of a planted
     fault, for those who ask which checks see it.
     """
 
     plugin: PluginFile
     no_client: str = ""
+    uninitialized: bool = False
     deadline: float = DEADLINE
     fault: str = ""
     keeps_steps: bool = False
@@ -43,8 +45,8 @@ class Asker:
     def all(self, checks: Iterable[Check], servers: Servers) -> Iterator[CheckAnswer]:
         """Yield the answers as they come, from as many checks at a time as there are servers."""
         with ThreadPoolExecutor(servers.count) as pool:
-            request = [pool.submit(self._one, check, servers) for check in checks]
-            for done in as_completed(request):
+            answers = [pool.submit(self._one, check, servers) for check in checks]
+            for done in as_completed(answers):
                 yield done.result()
 
     def _one(self, check: Check, servers: Servers) -> CheckAnswer:
@@ -56,6 +58,7 @@ class Asker:
                     "plugin": str(self.plugin.path),
                     "options": dict(self.plugin.options),
                     "no_client": self.no_client,
+                    "uninitialized": self.uninitialized,
                     "fault": self.fault,
                     "deadline": self.deadline,
                     "answers": answers.name,
@@ -84,6 +87,8 @@ class Asker:
 
     def _read(self, answer: CheckAnswer, data: Mapping[str, Any]) -> CheckAnswer:
         """Return the answer that the process itself has given."""
+        if "bug" in data:
+            raise RuntimeError(f"check {answer.id}:\n{data['bug']}")
         result = Result(data["result"])
         if result != Result.FAILS:
             steps = answer.steps if self.keeps_steps else ()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pypjrt import Plugin
+from pypjrt import Plugin, _abi
 
 from harness.conformance.check import NonconformanceError, UnsupportedError
 
@@ -77,9 +78,13 @@ class CApi:
     def __init__(
         self, path: Path, *, note: Callable[[str], None] = lambda _: None, shim: Shim | None = None
     ) -> None:
-        self.plugin = Plugin(path)
-        self.abi = self.plugin.abi
-        self._note, self._shim = note, shim
+        self._path, self._note, self._shim = path, note, shim
+        self.abi = _abi.load(*_abi.available()[0])[0]
+
+    @cached_property
+    def plugin(self) -> Any:
+        """The library. A check that ends before it calls a function does not load it."""
+        return Plugin(self._path)
 
     @property
     def functions(self) -> Sequence[str]:

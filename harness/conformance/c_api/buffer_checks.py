@@ -335,7 +335,7 @@ def deleted_twice(client: Client) -> None:
 @check
 def destroy_nothing(client: Client) -> None:
     """Accept null where a buffer is destroyed."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     client.api.call("PJRT_Buffer_Destroy", buffer=None)
 
 

@@ -38,18 +38,26 @@ class Client:
     """A client, created when a check first needs it.
 
     ``options`` are the plugin's own, by name; ``missing`` is why no client can be created here, or
-    "".
+    "", and ``uninitialized`` whether even the plugin's initialization did not end well.
     """
 
     api: CApi
     options: Mapping[str, Option] = field(default_factory=dict)
     missing: str = ""
+    uninitialized: bool = False
 
     @cached_property
     def handle(self) -> int:
         """The client, after the plugin was initialized."""
-        self.api.call("PJRT_Plugin_Initialize")
+        if not self.missing:
+            self.initialize()
         return self.created()
+
+    def initialize(self) -> None:
+        """Initialize the plugin; raises NotMeasurableError where that has not ended before."""
+        if self.uninitialized:
+            raise NotMeasurableError(f"the plugin can't be initialized: {self.missing}")
+        self.api.call("PJRT_Plugin_Initialize")
 
     def created(self) -> int:
         """Return one more client; raises NotMeasurableError if there can't be any here."""

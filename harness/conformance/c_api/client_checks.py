@@ -129,9 +129,9 @@ def two_clients(client: Client) -> None:
 @check
 def one_after_another(client: Client) -> None:
     """Create a client, use it and destroy it, three times."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     for _ in range(3):
-        own = Client(client.api, client.options)
+        own = Client(client.api, client.options, client.missing)
         own.__dict__["handle"] = own.created()
         value, loaded = own.buffer(), own.compiled()
         (output,) = own.run(loaded, [value, value])
@@ -145,7 +145,7 @@ def one_after_another(client: Client) -> None:
 @check
 def destroy_nothing(client: Client) -> None:
     """Accept null where a client is destroyed."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     client.api.call("PJRT_Client_Destroy", client=None)
 
 

@@ -165,7 +165,7 @@ def awaited_by_threads(client: Client) -> None:
 @check
 def free_nothing(client: Client) -> None:
     """Accept null where an event is freed."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     client.api.call("PJRT_Event_Destroy", event=None)
 
 
@@ -195,7 +195,7 @@ def error_of_a_deleted_buffer(client: Client) -> None:
 @check
 def made_by_the_caller(client: Client) -> None:
     """Make an event, and be ready once it is set."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     event = client.owned(client.api.call("PJRT_Event_Create").event, "PJRT_Event_Create: event")
     expect(not _is_ready(client, event), "an event is ready that nobody has set")
     client.api.call("PJRT_Event_Set", event=event, error_code=0)
@@ -206,7 +206,7 @@ def made_by_the_caller(client: Client) -> None:
 @check
 def made_with_an_error(client: Client) -> None:
     """Make an event, and hand on the error that it was set with."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     event = client.owned(client.api.call("PJRT_Event_Create").event, "PJRT_Event_Create: event")
     client.api.call(
         "PJRT_Event_Set", event=event, error_code=_INTERNAL, error_message=b"planted by the caller"

@@ -275,7 +275,7 @@ def deleted(client: Client) -> None:
 )
 def destroy_nothing(client: Client, function: str) -> None:
     """Accept null where one is destroyed."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     client.api.call(function, executable=None)
 
 

@@ -51,13 +51,13 @@ def needed_entries(client: Client) -> None:
 @check
 def initialize(client: Client) -> None:
     """Initialize the plugin."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
 
 
 @check
 def attributes(client: Client) -> None:
     """Return attributes of the plugin that have names, types and values."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     it = client.api.call("PJRT_Plugin_Attributes")
     client.api.named_values(it.attributes, it.num_attributes, "PJRT_Plugin_Attributes")
 
@@ -65,6 +65,7 @@ def attributes(client: Client) -> None:
 @check
 def stablehlo_versions(client: Client) -> None:
     """State the versions of StableHLO that it reads, as three numbers each."""
+    client.initialize()
     it = client.api.call("PJRT_Plugin_Attributes")
     values = client.api.named_values(it.attributes, it.num_attributes, "PJRT_Plugin_Attributes")
     names = "stablehlo_minimum_version", "stablehlo_current_version"

@@ -77,7 +77,7 @@ def _event(client: Client) -> Fields:
 
 
 def _nothing(client: Client) -> Fields:
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     return {}
 
 
@@ -175,7 +175,7 @@ RECIPES: Mapping[str, Callable[[Client], Fields]] = {
     "PJRT_Error_Destroy": _error,
     "PJRT_Error_Message": _error,
     "PJRT_Error_GetCode": _error,
-    "PJRT_Plugin_Initialize": lambda _: {},
+    "PJRT_Plugin_Initialize": _nothing,
     "PJRT_Plugin_Attributes": _nothing,
     "PJRT_Event_Destroy": _event,
     "PJRT_Event_IsReady": _event,
@@ -295,6 +295,8 @@ def _ask(client: Client, function: str, size: int, filling: int | None = None) -
 @checks({name: (name,) for name in RECIPES})
 def of(client: Client, function: str) -> None:
     """Heed the caller's struct_size: its own, a newer caller's and an older one's."""
+    if client.missing:
+        RECIPES[function](client)  # raises, if it needs a client
     if why := client.api.lacks(function):
         raise UnsupportedError(why)
     whole = int(client.api.arguments(function).struct_size)

@@ -85,6 +85,8 @@ def forked(client: Client) -> None:
 @check
 def forked_before(client: Client) -> None:
     """Create a client in a forked process, if this one has none."""
+    if client.missing:
+        raise NotMeasurableError(f"no client: {client.missing}")
     client.api.call("PJRT_Plugin_Attributes")
     child = os.fork()
     if child == 0:

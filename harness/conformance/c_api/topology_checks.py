@@ -16,7 +16,7 @@ def _topology(client: Client) -> int:
 
 def _created(client: Client) -> int:
     """Return a topology that was created without a client, under the plugin's default name."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     it = client.api.arguments("PJRT_TopologyDescription_Create", topology_name=b"")
     error = client.api.refusal("PJRT_TopologyDescription_Create", it)
     if error is not None:
@@ -106,7 +106,7 @@ def read_again(client: Client) -> None:
 @check
 def not_read(client: Client) -> None:
     """Refuse bytes that are no topology."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     function = "PJRT_TopologyDescription_Deserialize"
     it = client.api.arguments(function, serialized_topology=b"\xff" * 64)
     error = client.api.refusal(function, it)
@@ -135,7 +135,7 @@ def created(client: Client) -> None:
 @check
 def no_such_name(client: Client) -> None:
     """Refuse a topology that nobody knows, or take the name for nothing."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     it = client.api.arguments("PJRT_TopologyDescription_Create", topology_name=b"no:such:name")
     if client.api.refusal("PJRT_TopologyDescription_Create", it) is None:
         client.owned(it.topology, "PJRT_TopologyDescription_Create: topology")
@@ -144,7 +144,7 @@ def no_such_name(client: Client) -> None:
 @check
 def destroy_nothing(client: Client) -> None:
     """Accept null where a topology is destroyed."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     client.api.call("PJRT_TopologyDescription_Destroy", topology=None)
 
 

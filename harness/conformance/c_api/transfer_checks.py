@@ -130,7 +130,7 @@ def ended_by_an_error(client: Client) -> None:
 @check
 def destroy_nothing(client: Client) -> None:
     """Accept null where a manager is destroyed."""
-    client.api.call("PJRT_Plugin_Initialize")
+    client.initialize()
     client.api.call("PJRT_AsyncHostToDeviceTransferManager_Destroy", transfer_manager=None)
 
 
