@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from harness.conformance.check import LEVELS, Result
+from harness.conformance.plugin_check import LEVELS, Conformity
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class CheckAnswer:
 
     id: str
     title: str
-    result: Result
+    result: Conformity
     kind: str = ""
     detail: str = ""
     steps: tuple[str, ...] = ()
@@ -49,14 +49,14 @@ class Conformance:
     answers: Sequence[CheckAnswer]
     uncovered: Sequence[str] = field(default=())  # functions that no check calls
 
-    def counts(self, level: int | None = None) -> Counter[Result]:
+    def counts(self, level: int | None = None) -> Counter[Conformity]:
         """Return how many checks have each result, of one level or of all."""
         return Counter(a.result for a in self.answers if level in (None, a.level))
 
     @property
     def conforms(self) -> bool:
         """Whether no check failed."""
-        return not self.counts()[Result.FAILS]
+        return not self.counts()[Conformity.FAILS]
 
     def as_data(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -67,7 +67,7 @@ class Conformance:
             "levels": {
                 str(level.number): {
                     "about": level.about,
-                    **{str(result): self.counts(level.number)[result] for result in Result},
+                    **{str(result): self.counts(level.number)[result] for result in Conformity},
                 }
                 for level in LEVELS
             },

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from harness.commands.output import answer as print_answer
@@ -19,8 +20,8 @@ from harness.commands.parsers import add_json, output_file, whole_number
 from harness.errors import BadInputError, nearest
 
 if TYPE_CHECKING:
-    from harness.conformance.check import Check
-    from harness.conformance.processes import Asker
+    from harness.conformance.asker import Asker
+    from harness.conformance.plugin_check import PluginCheck
 
 _LINE_SECONDS = 5.0
 _LEAST_SEEN = 0.95  # of the faults that change a call
@@ -81,13 +82,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from harness.conformance import report, table
+    if find_spec("pypjrt") is None:
+        raise BadInputError(
+            "conformance: expected the package pypjrt: pip install 'xla-harness[conformance]'"
+        )
+    from harness.conformance import answer_files, table
     from harness.conformance.answer import CheckAnswer, Conformance
+    from harness.conformance.asker import Asker, Servers
     from harness.conformance.c_api.coverage import uncovered
-    from harness.conformance.check import Result, all_checks
+    from harness.conformance.plugin_check import Conformity, all_checks
     from harness.conformance.plugin_file import parse, parse_options
     from harness.conformance.probe import probe
-    from harness.conformance.processes import Asker, Servers
     from harness.files import write
 
     plugin = parse(options.plugin, parse_options(options.plugin_option))
@@ -106,19 +111,19 @@ def _run(options: argparse.Namespace) -> int:
     result = Conformance(plugin.name, about, [answers[check.id] for check in checks], uncovered())
     files = {}
     if options.junit:
-        files[options.junit] = report.junit(result)
+        files[options.junit] = answer_files.junit(result)
     if options.badge:
-        files[options.badge] = json.dumps(report.badge(result)) + "\n"
+        files[options.badge] = json.dumps(answer_files.badge(result)) + "\n"
     write(files)
     print_answer(options, result.as_data(), "\n".join(table.lines(result)))
-    return int(bool(result.counts()[Result.FAILS]))
+    return int(bool(result.counts()[Conformity.FAILS]))
 
 
-def _seen(options: argparse.Namespace, asker: Asker, checks: list[Check]) -> int:
+def _seen(options: argparse.Namespace, asker: Asker, checks: list[PluginCheck]) -> int:
     """Measure how much the checks see; the exit code is 1 below ``_LEAST_SEEN``."""
+    from harness.conformance.asker import Servers
     from harness.conformance.c_api.planted import sample
     from harness.conformance.c_api.struct_sizes import RECIPES
-    from harness.conformance.processes import Servers
     from harness.conformance.seen import FaultSeen, measure
 
     faults = sample(RECIPES, options.faults, options.seed)
@@ -142,7 +147,7 @@ def _seen(options: argparse.Namespace, asker: Asker, checks: list[Check]) -> int
     return int(share < _LEAST_SEEN)
 
 
-def _selected(checks: Mapping[str, Check], levels: str, pattern: str) -> list[Check]:
+def _selected(checks: Mapping[str, PluginCheck], levels: str, pattern: str) -> list[PluginCheck]:
     """Return the chosen checks; raises BadInputError for a level or a pattern without any."""
     known = sorted({str(each.level) for each in checks.values()})
     wanted = [part.strip().removeprefix("L") for part in levels.split(",") if part.strip()]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.conformance.answer import CheckAnswer
+from harness.conformance.asker import Asker, Servers
 from harness.conformance.c_api.api import OF_ERRORS
 from harness.conformance.c_api.planted import functions_of
-from harness.conformance.check import PLANTED, Check, Result
-from harness.conformance.processes import Asker, Servers
+from harness.conformance.plugin_check import PLANTED, Conformity, PluginCheck
 
 _DEADLINE = 5.0  # seconds: a check that takes longer was hung by the fault
 
@@ -28,14 +28,14 @@ class FaultSeen:
 
 def measure(
     asker: Asker,
-    checks: Mapping[str, Check],
+    checks: Mapping[str, PluginCheck],
     faults: Sequence[str],
     servers: Servers,
     note: Callable[[FaultSeen], None] = lambda _: None,
 ) -> Sequence[FaultSeen]:
     """Plant each fault alone, and ask the checks that call the function it changes."""
     plain = replace(asker, keeps_steps=True)
-    answers = [a for a in plain.all(checks.values(), servers) if a.result is Result.CONFORMS]
+    answers = [a for a in plain.all(checks.values(), servers) if a.result is Conformity.CONFORMS]
     results = list[FaultSeen]()
     for fault in faults:
         results.append(
@@ -46,7 +46,10 @@ def measure(
 
 
 def _one(
-    asker: Asker, checks: Mapping[str, Check], answers: Sequence[CheckAnswer], servers: Servers
+    asker: Asker,
+    checks: Mapping[str, PluginCheck],
+    answers: Sequence[CheckAnswer],
+    servers: Servers,
 ) -> FaultSeen:
     """Ask the checks that call the function, those that do little besides first."""
     functions = functions_of(asker.fault)
@@ -57,6 +60,6 @@ def _one(
         batch = [checks[a.id] for a in relevant[start : start + 2 * servers.count]]
         for answer in asker.all(batch, servers):
             planted = planted or PLANTED in answer.steps
-            if answer.result is Result.FAILS and PLANTED in answer.steps:
+            if answer.result is Conformity.FAILS and PLANTED in answer.steps:
                 return FaultSeen(asker.fault, answer.id, is_planted=True)
     return FaultSeen(asker.fault, "", planted)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from harness.conformance.answer import CheckAnswer, Conformance
-from harness.conformance.check import LEVELS, Result
+from harness.conformance.plugin_check import LEVELS, Conformity
 from harness.render.terminal_lines import title, wrapped
 
 _HEADS = "conforms", "fails", "unsupported", "not measurable"
@@ -24,7 +24,7 @@ def lines(answer: Conformance) -> Iterator[str]:
         if counts:
             yield _row(f"L{level.number} {level.about}", counts)
             yield from _areas(answer, level.number)
-    yield from _failures([a for a in answer.answers if a.result is Result.FAILS])
+    yield from _failures([a for a in answer.answers if a.result is Conformity.FAILS])
     yield from _lacks(answer)
     yield ""
     yield from _conclusion(answer)
@@ -44,8 +44,8 @@ def _head(answer: Conformance) -> Iterator[str]:
         yield from wrapped(f"no client here: {plugin['client']}")
 
 
-def _row(name: str, counts: Counter[Result]) -> str:
-    return f"{name:<26}" + "".join(f"{counts[result] or '-':>13}" for result in Result)
+def _row(name: str, counts: Counter[Conformity]) -> str:
+    return f"{name:<26}" + "".join(f"{counts[result] or '-':>13}" for result in Conformity)
 
 
 def _areas(answer: Conformance, level: int) -> Iterator[str]:
@@ -66,7 +66,7 @@ def _failures(failed: Sequence[CheckAnswer]) -> Iterator[str]:
 
 
 def _lacks(answer: Conformance) -> Iterator[str]:
-    for result in (Result.UNSUPPORTED, Result.NOT_MEASURABLE):
+    for result in (Conformity.UNSUPPORTED, Conformity.NOT_MEASURABLE):
         reasons = Counter(a.detail.split("\n")[0] for a in answer.answers if a.result is result)
         if not reasons:
             continue
@@ -82,11 +82,12 @@ def _conclusion(answer: Conformance) -> Iterator[str]:
     counts = answer.counts()
     if answer.uncovered:
         yield f"{len(answer.uncovered)} functions of the C API are not covered yet (--json)."
-    if not counts[Result.CONFORMS] + counts[Result.FAILS]:
+    if not counts[Conformity.CONFORMS] + counts[Conformity.FAILS]:
         yield f"{answer.name}: nothing could be measured here."
     elif answer.conforms:
-        yield f"{answer.name} conforms: {counts[Result.CONFORMS]} checks, none fails."
+        yield f"{answer.name} conforms: {counts[Conformity.CONFORMS]} checks, none fails."
     else:
-        yield f"{answer.name}: {counts[Result.FAILS]} of {counts.total()} checks fail. One again:"
-        first = next(a for a in answer.answers if a.result is Result.FAILS)
+        failed = counts[Conformity.FAILS]
+        yield f"{answer.name}: {failed} of {counts.total()} checks fail. One again:"
+        first = next(a for a in answer.answers if a.result is Conformity.FAILS)
         yield f"  xla-harness conformance {answer.name}=PATH --check '{first.id}'"

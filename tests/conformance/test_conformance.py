@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from harness.conformance.asker import Asker, Servers
 from harness.conformance.c_api.coverage import uncovered
 from harness.conformance.c_api.planted import faults, functions_of
 from harness.conformance.c_api.struct_sizes import RECIPES
-from harness.conformance.check import Result, all_checks
+from harness.conformance.plugin_check import Conformity, all_checks
 from harness.conformance.plugin_file import PluginFile
-from harness.conformance.processes import Asker, Servers
 from harness.lanes.virtual import library
 from harness.model.topology import Topology
 from harness.platforms import PLATFORMS
@@ -69,7 +69,7 @@ def test_whole_level_on_the_cpu_plugin(tmp_path: Path) -> None:
     counts = answer["levels"]["0"]
     assert counts["conforms"] > 280, counts
     assert counts["not measurable here"] == 0
-    assert sum(counts[str(result)] for result in Result) == len(answer["checks"]) > 310
+    assert sum(counts[str(result)] for result in Conformity) == len(answer["checks"]) > 310
     assert answer["plugin"]["api"] == [0, 81]
     assert "Layouts" in answer["plugin"]["extensions"]
     assert "xla_cpu: platform cpu, PJRT 0.81" in ran.stdout
@@ -121,9 +121,9 @@ def test_own_plugin_conforms(platform: str, topology: str, monkeypatch: pytest.M
     asker = Asker(PluginFile("own", library.PLUGIN))
     with Servers(2) as servers:
         answers = list(asker.all(all_checks().values(), servers))
-    failed = {each.id: each.detail for each in answers if each.result is Result.FAILS}
+    failed = {each.id: each.detail for each in answers if each.result is Conformity.FAILS}
     assert failed == {}
-    assert sum(each.result is Result.CONFORMS for each in answers) > 280
+    assert sum(each.result is Conformity.CONFORMS for each in answers) > 280
 
 
 def ask(check: str, fault: str = "", deadline: float = 20.0, **more: Any) -> Any:
@@ -156,9 +156,9 @@ def ask(check: str, fault: str = "", deadline: float = 20.0, **more: Any) -> Any
     ],
 )
 def test_violation_is_seen(fault: str, check: str, kind: str, words: str) -> None:
-    assert ask(check).result is Result.CONFORMS
+    assert ask(check).result is Conformity.CONFORMS
     answer = ask(check, fault)
-    assert (answer.result, answer.kind) == (Result.FAILS, kind), answer
+    assert (answer.result, answer.kind) == (Conformity.FAILS, kind), answer
     assert words in answer.detail
 
 
@@ -169,14 +169,14 @@ def test_hang_names_the_function() -> None:
 
 def test_no_client_is_no_failure() -> None:
     answer = ask("c_api/buffer/deleted", no_client="it has no device")
-    assert answer.result is Result.NOT_MEASURABLE
+    assert answer.result is Conformity.NOT_MEASURABLE
     assert answer.detail == "no client: it has no device"
 
 
 def test_shim_without_a_fault_changes_nothing() -> None:
     """A fault of a function that a check never calls leaves its answer alone."""
     answer = ask("c_api/error/message", "crash:PJRT_Buffer_Delete")
-    assert answer.result is Result.CONFORMS
+    assert answer.result is Conformity.CONFORMS
 
 
 def test_faults_are_of_functions_that_there_are() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pypjrt import Plugin, _abi
 
-from harness.conformance.check import NonconformanceError, UnsupportedError
+from harness.conformance.plugin_check import NonconformanceError, UnsupportedError
 
 # They return nothing: what a caller finds in the register is no error.
 VOID = frozenset({"PJRT_Error_Destroy", "PJRT_Error_Message"})

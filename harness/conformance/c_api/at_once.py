@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.conformance.c_api.client import SECONDS
-from harness.conformance.check import expect
+from harness.conformance.plugin_check import expect
 
 
 def in_threads(count: int, work: Callable[[int], Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.conformance.c_api.api import int64s
 from harness.conformance.c_api.client import SECONDS, Client, floats
-from harness.conformance.check import (
+from harness.conformance.plugin_check import (
     NotMeasurableError,
     UnsupportedError,
     check,

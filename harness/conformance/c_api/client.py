@@ -12,7 +12,7 @@ from typing import Any
 from pypjrt.compile_options import CompileOptions
 
 from harness.conformance.c_api.api import CApi, handles, int64s
-from harness.conformance.check import NonconformanceError, NotMeasurableError, expect
+from harness.conformance.plugin_check import NonconformanceError, NotMeasurableError, expect
 
 ADD = """module @add {
   func.func public @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {

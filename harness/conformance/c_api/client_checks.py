@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from harness.conformance.c_api.client import Client
-from harness.conformance.check import NotMeasurableError, check, expect
+from harness.conformance.plugin_check import NotMeasurableError, check, expect
 
 
 @check

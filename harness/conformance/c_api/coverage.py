@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pypjrt import _abi
 
-from harness.conformance.check import LEVELS
+from harness.conformance.plugin_check import LEVELS
 
 _NAME = re.compile(r"PJRT_[A-Za-z]+(?:_[A-Za-z]+)*")
 

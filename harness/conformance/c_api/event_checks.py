@@ -8,7 +8,7 @@ import time
 
 from harness.conformance.c_api.at_once import in_threads
 from harness.conformance.c_api.client import SECONDS, Client
-from harness.conformance.check import check, expect
+from harness.conformance.plugin_check import check, expect
 
 _INTERNAL = 13
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)

@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from harness.conformance.c_api.client import ADD, Client
-from harness.conformance.check import (
+from harness.conformance.plugin_check import (
     NotMeasurableError,
     UnsupportedError,
     check,

@@ -10,7 +10,7 @@ from harness.conformance.c_api.api import int64s
 from harness.conformance.c_api.client import ADD, Client, floats
 from harness.conformance.c_api.event_checks import LONG
 from harness.conformance.c_api.executable_checks import TWO
-from harness.conformance.check import NotMeasurableError, check, checks, expect
+from harness.conformance.plugin_check import NotMeasurableError, check, checks, expect
 
 # The result is returned in the memory of the first argument.
 DONATED = """module @donated {

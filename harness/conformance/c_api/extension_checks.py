@@ -8,7 +8,7 @@ from typing import Any
 from harness.conformance.c_api.api import int64s
 from harness.conformance.c_api.client import Client
 from harness.conformance.c_api.executable_checks import TWO
-from harness.conformance.check import NonconformanceError, UnsupportedError, check, expect
+from harness.conformance.plugin_check import NonconformanceError, UnsupportedError, check, expect
 
 
 class _Layouts:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.conformance.c_api.api import VOID
-from harness.conformance.check import PLANTED
+from harness.conformance.plugin_check import PLANTED
 
 Real = Callable[[Any], int]
 

@@ -6,7 +6,7 @@ import ctypes
 
 from harness.conformance.c_api.api import NEEDED
 from harness.conformance.c_api.client import Client
-from harness.conformance.check import check, expect
+from harness.conformance.plugin_check import check, expect
 
 
 @check

@@ -19,7 +19,7 @@ from harness.conformance.c_api.api import VOID, ApiError, int64s
 from harness.conformance.c_api.client import Client, floats
 from harness.conformance.c_api.executable_checks import serialized
 from harness.conformance.c_api.guarded import GuardedStruct
-from harness.conformance.check import UnsupportedError, checks, expect
+from harness.conformance.plugin_check import UnsupportedError, checks, expect
 
 _MORE = 64  # bytes that a newer caller's struct is longer
 _UNIMPLEMENTED, _NOT_FOUND = 12, 5

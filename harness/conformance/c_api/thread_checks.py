@@ -8,7 +8,7 @@ import time
 
 from harness.conformance.c_api.at_once import in_threads
 from harness.conformance.c_api.client import ADD, SECONDS, Client
-from harness.conformance.check import NotMeasurableError, check, expect
+from harness.conformance.plugin_check import NotMeasurableError, check, expect
 
 
 @check

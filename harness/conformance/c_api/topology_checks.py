@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from harness.conformance.c_api.client import Client
-from harness.conformance.check import UnsupportedError, check, checks, expect
+from harness.conformance.plugin_check import UnsupportedError, check, checks, expect
 
 
 def _topology(client: Client) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.conformance.c_api.api import int64s
 from harness.conformance.c_api.client import Client, floats
-from harness.conformance.check import check, expect
+from harness.conformance.plugin_check import check, expect
 
 _SIX = [1, 2, 3, 4, 5, 6]
 

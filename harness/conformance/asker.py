@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.conformance.answer import CheckAnswer
-from harness.conformance.check import PLANTED, Check, Result
-from harness.conformance.child import ANSWER
+from harness.conformance.check_process import ANSWER
+from harness.conformance.plugin_check import PLANTED, Conformity, PluginCheck
 from harness.conformance.plugin_file import PluginFile
 
 DEADLINE = 20.0  # seconds for a check
@@ -42,14 +42,14 @@ class Asker:
     fault: str = ""
     keeps_steps: bool = False
 
-    def all(self, checks: Iterable[Check], servers: Servers) -> Iterator[CheckAnswer]:
+    def all(self, checks: Iterable[PluginCheck], servers: Servers) -> Iterator[CheckAnswer]:
         """Yield the answers as they come, from as many checks at a time as there are servers."""
         with ThreadPoolExecutor(servers.count) as pool:
             answers = [pool.submit(self._one, check, servers) for check in checks]
             for done in as_completed(answers):
                 yield done.result()
 
-    def _one(self, check: Check, servers: Servers) -> CheckAnswer:
+    def _one(self, check: PluginCheck, servers: Servers) -> CheckAnswer:
         begun = time.monotonic()
         with tempfile.NamedTemporaryFile() as answers, tempfile.NamedTemporaryFile() as output:
             end = servers.ask(
@@ -72,7 +72,7 @@ class Asker:
         answer = CheckAnswer(
             check.id,
             check.title,
-            Result.FAILS,
+            Conformity.FAILS,
             steps=steps,
             output=printed,
             seconds=time.monotonic() - begun,
@@ -89,8 +89,8 @@ class Asker:
         """Return the answer that the process itself has given."""
         if "bug" in data:
             raise RuntimeError(f"check {answer.id}:\n{data['bug']}")
-        result = Result(data["result"])
-        if result != Result.FAILS:
+        result = Conformity(data["result"])
+        if result != Conformity.FAILS:
             steps = answer.steps if self.keeps_steps else ()
             return replace(answer, result=result, detail=data["detail"], steps=steps, output="")
         return replace(answer, kind="failed", detail=data["detail"])
@@ -133,7 +133,7 @@ class Servers:
 
 def _start() -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "harness.conformance.child"],
+        [sys.executable, "-m", "harness.conformance.check_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -10,7 +10,7 @@ from junitparser.junitparser import Failure, Skipped
 from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 
 from harness.conformance.answer import CheckAnswer, Conformance
-from harness.conformance.check import LEVELS, Result
+from harness.conformance.plugin_check import LEVELS, Conformity
 from harness.diagnosis.cause import signature_of
 from harness.junit.properties import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY
 from harness.junit.seal import sealed
@@ -19,9 +19,9 @@ from harness.model.versions import stack_versions
 
 LANE = "pjrt"
 _KINDS = {
-    Result.CONFORMS: Kind.PASSED,
-    Result.UNSUPPORTED: Kind.SKIPPED,
-    Result.NOT_MEASURABLE: Kind.SKIPPED,
+    Conformity.CONFORMS: Kind.PASSED,
+    Conformity.UNSUPPORTED: Kind.SKIPPED,
+    Conformity.NOT_MEASURABLE: Kind.SKIPPED,
 }
 
 
@@ -47,7 +47,7 @@ def _case(answer: Conformance, check: CheckAnswer) -> Any:
     level, area, name = check.id.split("/", 2)
     kind = _KINDS.get(check.result) or Kind(check.kind)
     case = TestCase(name, f"conformance.{level}.{area}", round(check.seconds, 3))
-    failed = check.result is Result.FAILS
+    failed = check.result is Conformity.FAILS
     message = f"{check.result}: {check.detail}" if check.detail else str(check.result)
     if failed:
         case.result = Failure(check.detail)
@@ -81,10 +81,10 @@ def badge(answer: Conformance) -> dict[str, Any]:
     https://shields.io/badges/endpoint-badge
     """
     counts = answer.counts()
-    measured = counts[Result.CONFORMS] + counts[Result.FAILS]
+    measured = counts[Conformity.CONFORMS] + counts[Conformity.FAILS]
     highest = max((level.number for level in LEVELS if answer.counts(level.number)), default=0)
     levels = f"L0 to L{highest}" if highest else "L0"
-    message = f"{counts[Result.CONFORMS]} of {measured} checks, {levels}"
+    message = f"{counts[Conformity.CONFORMS]} of {measured} checks, {levels}"
     return {
         "schemaVersion": 1,
         "label": "PJRT conformance",

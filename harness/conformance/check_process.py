@@ -1,4 +1,4 @@
-"""The process that asks a plugin: ``python -m harness.conformance.child``.
+"""The process that asks a plugin: ``python -m harness.conformance.check_process``.
 
 It reads questions from stdin, a line of JSON each: the check's id, the plugin's file, its options,
 why it has no client here, faults to plant, a deadline in seconds, and two files. It forks for each,
@@ -20,11 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.conformance.check import (
-    Check,
+from harness.conformance.plugin_check import (
+    Conformity,
     NonconformanceError,
     NotMeasurableError,
-    Result,
+    PluginCheck,
     UnsupportedError,
     all_checks,
 )
@@ -67,7 +67,7 @@ def _end(pid: int, question: dict[str, Any]) -> str:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _ask(check: Check, question: dict[str, Any]) -> NoReturn:
+def _ask(check: PluginCheck, question: dict[str, Any]) -> NoReturn:
     os.setsid()
     output = os.open(question["output"], os.O_WRONLY)
     steps = os.open(question["answers"], os.O_WRONLY)
@@ -81,22 +81,22 @@ def _ask(check: Check, question: dict[str, Any]) -> NoReturn:
         os._exit(0)  # what a plugin does at exit is not the check's
 
 
-def _answer(check: Check, question: dict[str, Any], steps: int) -> dict[str, str]:
+def _answer(check: PluginCheck, question: dict[str, Any], steps: int) -> dict[str, str]:
     try:
         check(_subject(check, question, steps))
     except UnsupportedError as error:
-        return {"result": Result.UNSUPPORTED, "detail": str(error)}
+        return {"result": Conformity.UNSUPPORTED, "detail": str(error)}
     except NotMeasurableError as error:
-        return {"result": Result.NOT_MEASURABLE, "detail": str(error)}
+        return {"result": Conformity.NOT_MEASURABLE, "detail": str(error)}
     except NonconformanceError as error:
-        return {"result": Result.FAILS, "detail": str(error)}
+        return {"result": Conformity.FAILS, "detail": str(error)}
     except Exception as error:
         traceback.print_exc()
-        return {"result": Result.FAILS, "detail": str(error) or type(error).__name__}
-    return {"result": Result.CONFORMS, "detail": ""}
+        return {"result": Conformity.FAILS, "detail": str(error) or type(error).__name__}
+    return {"result": Conformity.CONFORMS, "detail": ""}
 
 
-def _subject(check: Check, question: dict[str, Any], steps: int) -> Any:
+def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
     from harness.conformance.c_api.api import CApi
     from harness.conformance.c_api.client import Client
     from harness.conformance.c_api.planted import Shim

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 
-class Result(StrEnum):
+class Conformity(StrEnum):
     """What a check says of a plugin."""
 
     CONFORMS = "conforms"
@@ -59,7 +59,7 @@ LEVELS = (
 
 
 @dataclass(frozen=True)
-class Check:
+class PluginCheck:
     """One question to a plugin."""
 
     level: int
@@ -94,12 +94,12 @@ def checks(parameters: Mapping[str, tuple[Any, ...]]) -> Callable[..., Callable[
 
 
 @cache
-def all_checks() -> Mapping[str, Check]:
+def all_checks() -> Mapping[str, PluginCheck]:
     """Return the checks of all levels by id, in the order in which they run."""
     return {each.id: each for level in LEVELS for each in _of(level)}
 
 
-def _of(level: Level) -> Iterator[Check]:
+def _of(level: Level) -> Iterator[PluginCheck]:
     for name in level.modules:
         module = import_module(f"harness.conformance.{level.folder}.{name}")
         for function in vars(module).values():
@@ -109,7 +109,7 @@ def _of(level: Level) -> Iterator[Check]:
                 own = f"{function.__name__}[{parameter}]" if parameter else function.__name__
                 area = name.removesuffix("_checks")
                 title = (function.__doc__ or "").partition("\n")[0].rstrip(".")
-                yield Check(
+                yield PluginCheck(
                     level.number, f"{level.folder}/{area}/{own}", title, function, arguments
                 )
 
