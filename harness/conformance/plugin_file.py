@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -132,7 +133,9 @@ def _loaded(file: Path) -> str:
     if done.returncode == 1 and text:
         lacking = re.search(r"(\S+): cannot open shared object file", text[-1])
         return f"it needs the library {lacking[1]}, which is missing" if lacking else text[-1]
-    return f"the process that loaded it died with status {done.returncode}"
+    if done.returncode < 0:
+        return f"loading it died of {signal.Signals(-done.returncode).name}"
+    return f"loading it ended the process with status {done.returncode}"
 
 
 def _installed(name: str) -> PluginFile:

@@ -118,7 +118,8 @@ class LoweredKernel:
             )
         kernel_primitives.lower_for_a_cpu()
         all_equations = (e for jaxpr in jaxprs_of(self.parameters) for e in equations(jaxpr))
-        if any(equation.primitive.name == kernel_random.BITS for equation in all_equations):
+        has_keys = any(kernel_random.generator(e) == kernel_random.KEY for e in self.operands)
+        if has_keys or any(e.primitive.name == kernel_random.BITS for e in all_equations):
             events.note("rewrite", rewrite="random numbers of a TPU")
         jaxprs = jaxprs_of(parameters)
         cores = dict(i for mesh in self.parameters.get("meshes", ()) for i in mesh.shape.items())

@@ -427,6 +427,27 @@ def test_random_keys_of_a_tpus_generator() -> None:
     np.testing.assert_allclose(different.mean((1, 2)), 0.5, atol=0.05)
 
 
+def test_numbers_of_a_tpus_key_are_counted(tpu_events: EventLog) -> None:
+    """A kernel that only has a key asks for no raw bits itself."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if jax.__version_info__ < (0, 10):
+        pytest.skip("JAX before 0.10 can't interpret a kernel that takes such keys")
+
+    def body(key: Any, out: Any) -> None:
+        out[...] = jax.random.uniform(key[...], X.shape)
+
+    smem = pallas.BlockSpec(memory_space=tpu.SMEM)
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    key = tpu.to_pallas_key(jax.random.key(0, impl="rbg"))
+    jax.block_until_ready(jax.jit(pallas.pallas_call(body, out_shape=out, in_specs=[smem]))(key))
+    assert [event.rewrite for event in tpu_events.read().of("rewrite")] == [
+        "random numbers of a TPU"
+    ]
+
+
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "float4_e2m1fn"])
 def test_numbers_smaller_than_a_byte(dtype: str) -> None:
     """XLA packs two into a byte, and NumPy does not."""
