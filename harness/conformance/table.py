@@ -18,7 +18,7 @@ def lines(answer: Conformance) -> Iterator[str]:
     """Yield the table, what fails, and what a reader can do next."""
     yield from _head(answer)
     yield ""
-    yield f"{'':<26}" + "".join(f"{head:>13}" for head in _HEADS)
+    yield f"{'':<20}" + "".join(f"{head:>15}" for head in _HEADS)
     for level in LEVELS:
         counts = answer.counts(level.number)
         if counts:
@@ -45,7 +45,7 @@ def _head(answer: Conformance) -> Iterator[str]:
 
 
 def _row(name: str, counts: Counter[Conformity]) -> str:
-    return f"{name:<26}" + "".join(f"{counts[result] or '-':>13}" for result in Conformity)
+    return f"{name:<20}" + "".join(f"{counts[result] or '-':>15}" for result in Conformity)
 
 
 def _areas(answer: Conformance, level: int) -> Iterator[str]:
