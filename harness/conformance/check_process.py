@@ -90,6 +90,8 @@ def _answer(check: PluginCheck, question: dict[str, Any], steps: int) -> dict[st
         return {"result": Conformity.NOT_MEASURABLE, "detail": str(error)}
     except NonconformanceError as error:
         return {"result": Conformity.FAILS, "detail": str(error)}
+    except (AttributeError, ImportError, NameError, TypeError):
+        return {"bug": traceback.format_exc()}  # of the check's: no plugin raises these
     except Exception as error:
         traceback.print_exc()
         return {"result": Conformity.FAILS, "detail": str(error) or type(error).__name__}

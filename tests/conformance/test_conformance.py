@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from harness.conformance import check_process
 from harness.conformance.asker import Asker, Servers
 from harness.conformance.c_api.coverage import uncovered
 from harness.conformance.c_api.planted import faults, functions_of
 from harness.conformance.c_api.struct_sizes import RECIPES
-from harness.conformance.plugin_check import Conformity, all_checks
+from harness.conformance.plugin_check import Conformity, PluginCheck, all_checks
 from harness.conformance.plugin_file import PluginFile
 from harness.lanes.virtual import library
 from harness.model.topology import Topology
@@ -186,6 +187,14 @@ def test_faults_are_of_functions_that_there_are() -> None:
         *("PJRT_Client_BufferFromHostBuffer", "PJRT_LoadedExecutable_Execute"),
         *("PJRT_Error_Destroy", "PJRT_Plugin_Attributes"),
     }
+
+
+def test_mistake_of_a_check_is_no_failure_of_the_plugin() -> None:
+    question: dict[str, Any] = {"plugin": str(BACKEND.path), "options": {}, "fault": ""}
+    question |= {"no_client": "", "uninitialized": False}
+    mistaken = PluginCheck(0, "c_api/x/y", "", lambda client: client.no_such_method())
+    answer = check_process._answer(mistaken, question, os.open(os.devnull, os.O_WRONLY))
+    assert "no_such_method" in answer["bug"]
 
 
 def test_share_is_printed() -> None:
