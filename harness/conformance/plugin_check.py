@@ -1,7 +1,7 @@
 """What a check is, what it answers, and the registry of all checks.
 
-A check is a function of a module that ``MODULES`` names. Its docstring's first line is its title;
-its id is the level, the module and the function, such as ``c_api/buffers/delete_twice``.
+A check is a function of a module that ``LEVELS`` names. Its docstring's first line is its title;
+its id is the level, the module and the function, such as ``c_api/buffer/deleted_twice``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pypjrt import Plugin, _abi
 
@@ -188,6 +188,18 @@ class CApi:
             raise NonconformanceError(f"{name} has {size} bytes at a null address")
         return ctypes.string_at(address, size) if address else b""
 
+    def integers(
+        self, address: int | None, count: int, name: str, *, kind: Literal["q", "Q"] = "q"
+    ) -> list[int]:
+        """Return an array of 64-bit numbers, signed unless ``kind`` is ``Q``."""
+        return [*memoryview(self.content(address, 8 * count, name)).cast(kind)]
+
+    def free(self, deleter: int | None, owner: int, name: str) -> None:
+        """Free what a function returned with its deleter; raises NonconformanceError for null."""
+        if not deleter:
+            raise NonconformanceError(f"{name} is null")
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(owner)
+
     def pointers(self, address: int | None, count: int, name: str) -> list[int]:
         """Return an array of handles; raises NonconformanceError where one is null."""
         if not 0 <= count <= 1 << 20:
@@ -238,8 +250,7 @@ class CApi:
             case "kInt64":
                 return int(value.int64_value)
             case "kInt64List":
-                content = self.content(value.int64_array_value, value.value_size * 8, name)
-                return [*memoryview(content).cast("q")]
+                return self.integers(value.int64_array_value, value.value_size, name)
             case "kFloat":
                 return float(value.float_value)
             case "kBool":

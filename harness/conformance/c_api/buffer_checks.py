@@ -6,7 +6,6 @@ import ctypes
 import struct
 import time
 from collections.abc import Callable
-from typing import Any
 
 from harness.conformance.c_api.api import int64s
 from harness.conformance.c_api.client import SECONDS, Client, floats
@@ -97,17 +96,11 @@ def shape(client: Client, dims: tuple[int, ...]) -> None:
     expect(buffer, "PJRT_Client_BufferFromHostBuffer: buffer is null")
     expect(client.content(buffer) == data, "the numbers have changed")
     it = client.api.call("PJRT_Buffer_Dimensions", buffer=buffer)
-    expect(
-        _sizes(client, it.dims, it.num_dims) == list(dims),
-        f"its dimensions are {_sizes(client, it.dims, it.num_dims)}, expected {list(dims)}",
-    )
+    sizes = client.api.integers(it.dims, it.num_dims, "dims")
+    expect(sizes == list(dims), f"its dimensions are {sizes}, expected {list(dims)}")
     it = client.api.call("PJRT_Buffer_OnDeviceSizeInBytes", buffer=buffer)
     size = it.on_device_size_in_bytes
     expect(size >= len(data), f"it has {size} bytes on the device, and {len(data)} on the host")
-
-
-def _sizes(client: Client, address: int | None, count: int) -> list[int]:
-    return [*memoryview(client.api.content(address, 8 * count, "dims")).cast("q")]
 
 
 @checks({"transposed": ((4, 8), 0), "padded": ((16, 4), 0), "backwards": ((-12, 4), 12)})
@@ -172,7 +165,7 @@ def no_dynamic_dimensions(client: Client) -> None:
     it = client.api.call("PJRT_Buffer_DynamicDimensionIndices", buffer=buffer)
     expect(it.num_dynamic_dims == 0, f"{it.num_dynamic_dims} dimensions are dynamic")
     it = client.api.call("PJRT_Buffer_UnpaddedDimensions", buffer=buffer)
-    sizes = _sizes(client, it.unpadded_dims, it.num_dims)
+    sizes = client.api.integers(it.unpadded_dims, it.num_dims, "dims")
     expect(sizes == [2, 3], f"its dimensions without padding are {sizes}")
 
 
@@ -225,6 +218,7 @@ def unsafe_pointer(client: Client) -> None:
         for _ in range(2)
     )
     expect(first and other, "the address of a buffer is null")
+    expect(first != other, "two buffers have one address")
 
 
 @check
@@ -262,14 +256,7 @@ def too_small_for_it(client: Client) -> None:
 @check
 def other_layout_on_host(client: Client) -> None:
     """Copy to the host in the order of dimensions that the host asks for."""
-    abi, buffer = client.api.abi, client.buffer(_SIX, (2, 3))
-    layout = client.api.struct("PJRT_Buffer_MemoryLayout")
-    layout.type = abi.PJRT_Buffer_MemoryLayout_Type_Tiled
-    order = int64s([0, 1])  # column by column
-    layout.tiled.struct_size = abi.PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE
-    layout.tiled.minor_to_major = ctypes.addressof(order)
-    layout.tiled.minor_to_major_size = 2
-    data = client.content(buffer, layout)
+    data = client.content(client.buffer(_SIX, (2, 3)), client.tiled([0, 1]))
     actual = list(struct.unpack("=6f", data))
     expect(actual == [1, 4, 2, 5, 3, 6], f"column by column it is {actual}")
 
@@ -299,16 +286,7 @@ def part_beyond_it(client: Client) -> None:
         offset=1 << 20,
         transfer_size=64,
     )
-    _expect_refusal(client, "PJRT_Buffer_CopyRawToHost", it, "bytes beyond a buffer were copied")
-
-
-def _expect_refusal(client: Client, function: str, arguments: Any, otherwise: str) -> None:
-    """Raise NonconformanceError unless the call, or the event that it returns, has an error."""
-    error = client.api.refusal(function, arguments)
-    if error is None and getattr(arguments, "event", None):
-        request = client.api.arguments("PJRT_Event_Await", event=arguments.event)
-        error = client.api.refusal("PJRT_Event_Await", request)
-    expect(error is not None, otherwise)
+    client.expect_refusal("PJRT_Buffer_CopyRawToHost", it, "bytes beyond a buffer were copied")
 
 
 @check
@@ -345,7 +323,7 @@ def read_after_deletion(client: Client) -> None:
     buffer, memory = client.buffer(_SIX), ctypes.create_string_buffer(24)
     client.api.call("PJRT_Buffer_Delete", buffer=buffer)
     it = client.api.arguments("PJRT_Buffer_ToHostBuffer", src=buffer, dst=memory, dst_size=24)
-    _expect_refusal(client, "PJRT_Buffer_ToHostBuffer", it, "a deleted buffer was read")
+    client.expect_refusal("PJRT_Buffer_ToHostBuffer", it, "a deleted buffer was read")
 
 
 @check
@@ -418,7 +396,7 @@ def uninitialized(client: Client) -> None:
     )
     buffer = client.owned(it.buffer, "PJRT_Client_CreateUninitializedBuffer: buffer")
     dims = client.api.call("PJRT_Buffer_Dimensions", buffer=buffer)
-    sizes = _sizes(client, dims.dims, dims.num_dims)
+    sizes = client.api.integers(dims.dims, dims.num_dims, "dims")
     expect(sizes == [2, 3], f"its dimensions are {sizes}")
     expect(len(client.content(buffer)) == 24, "it has another size than its shape")
 
@@ -439,7 +417,7 @@ def of_an_error(client: Client) -> None:
     buffer = client.owned(it.buffer, "PJRT_Client_CreateErrorBuffer: buffer")
     memory = ctypes.create_string_buffer(24)
     request = client.api.arguments("PJRT_Buffer_ToHostBuffer", src=buffer, dst=memory, dst_size=24)
-    _expect_refusal(client, "PJRT_Buffer_ToHostBuffer", request, "the buffer of an error was read")
+    client.expect_refusal("PJRT_Buffer_ToHostBuffer", request, "the buffer of an error was read")
 
 
 @check
@@ -456,7 +434,7 @@ def view_of_memory(client: Client) -> None:
         dims=int64s((6,)),
         num_dims=1,
         element_type=client.api.abi.PJRT_Buffer_Type_F32,
-        layout=client.row_major(1),
+        layout=client.tiled([0]),
         device=client.device,
         memory=client.memory,
     )
@@ -502,7 +480,7 @@ def fulfilled_alias(client: Client) -> None:
         shape_dims=int64s((6,)),
         shape_num_dims=1,
         shape_element_type=client.api.abi.PJRT_Buffer_Type_F32,
-        shape_layout=client.row_major(1),
+        shape_layout=client.tiled([0]),
     )
     alias = client.owned(it.alias_buffer, "PJRT_Client_CreateAliasBuffer: alias_buffer")
     client.api.call(
@@ -544,5 +522,5 @@ def layout(client: Client) -> None:
     if it.layout.type != client.api.abi.PJRT_Buffer_MemoryLayout_Type_Tiled:
         raise NotMeasurableError("its layout is one of strides")
     tiled = it.layout.tiled
-    order = _sizes(client, tiled.minor_to_major, tiled.minor_to_major_size)
+    order = client.api.integers(tiled.minor_to_major, tiled.minor_to_major_size, "dims")
     expect(sorted(order) == [0, 1], f"the order of its 2 dimensions is {order}")

@@ -11,8 +11,9 @@ from typing import Any
 
 from pypjrt.compile_options import CompileOptions
 
-from harness.conformance.c_api.api import CApi, handles, int64s
+from harness.conformance.c_api.api import ApiError, CApi, handles, int64s
 from harness.conformance.plugin_check import NonconformanceError, NotMeasurableError, expect
+from harness.conformance.plugin_file import Option
 
 ADD = """module @add {
   func.func public @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {
@@ -21,16 +22,7 @@ ADD = """module @add {
   }
 }
 """
-Option = str | int | float | bool
 SECONDS = 10.0  # a small program or copy that takes longer hangs
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """A buffer on the device: its handle, and the event after which its source may change."""
-
-    handle: int
-    done: int
 
 
 @dataclass
@@ -200,6 +192,19 @@ class Client:
         finally:
             self.api.call("PJRT_Event_Destroy", event=event)
 
+    def error_of(self, event: int) -> ApiError | None:
+        """Wait for an event; return its error, or None."""
+        request = self.api.arguments("PJRT_Event_Await", event=event)
+        return self.api.refusal("PJRT_Event_Await", request)
+
+    def expect_refusal(self, function: str, request: Any, otherwise: str) -> None:
+        """Raise NonconformanceError unless the call, or the event that it returns, has an error."""
+        error = self.api.refusal(function, request)
+        (event,) = getattr(request, "events", None) or [getattr(request, "event", None)]
+        if error is None and event:
+            error = self.error_of(event)
+        expect(error is not None, otherwise)
+
     def content(self, buffer: int, layout: Any = None) -> bytes:
         """Return a buffer's bytes on the host, in ``layout`` if one is given."""
         fields = {} if layout is None else {"host_layout": layout}
@@ -258,15 +263,15 @@ class Client:
         """Return whether a buffer says that it was deleted."""
         return bool(self.api.call("PJRT_Buffer_IsDeleted", buffer=buffer).is_deleted)
 
-    def row_major(self, dims: int) -> Any:
-        """Return the layout in which the last dimension's elements are side by side."""
+    def tiled(self, minor_to_major: Sequence[int]) -> Any:
+        """Return the layout without tiles that has the dimensions in this order in memory."""
         abi, layout = self.api.abi, self.api.struct("PJRT_Buffer_MemoryLayout")
-        order = int64s(range(dims - 1, -1, -1))
+        order = int64s(minor_to_major)
         layout.kept.append(order)
         layout.type = abi.PJRT_Buffer_MemoryLayout_Type_Tiled
         layout.tiled.struct_size = abi.PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE
         layout.tiled.minor_to_major = ctypes.addressof(order)
-        layout.tiled.minor_to_major_size = dims
+        layout.tiled.minor_to_major_size = len(minor_to_major)
         return layout
 
     def _set(self, value: Any, name: str, option: Option) -> list[Any]:

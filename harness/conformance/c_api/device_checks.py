@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 from harness.conformance.c_api.client import Client
 from harness.conformance.plugin_check import NotMeasurableError, check, checks, expect
 
@@ -176,8 +174,7 @@ def own_attributes(client: Client) -> None:
     """Return attributes of a device itself, and free them."""
     it = client.api.call("PJRT_Device_GetAttributes", device=client.device)
     client.api.named_values(it.attributes, it.num_attributes, "PJRT_Device_GetAttributes")
-    expect(it.attributes_deleter, "attributes_deleter is null")
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(it.attributes_deleter)(it.device_attributes)
+    client.api.free(it.attributes_deleter, it.device_attributes, "attributes_deleter")
 
 
 @check

@@ -179,8 +179,7 @@ def error_of_a_deleted_buffer(client: Client) -> None:
     if refused is not None:
         return  # the other way to say it
     event = client.owned(request.event, "PJRT_Buffer_ReadyEvent: event")
-    await_ = client.api.arguments("PJRT_Event_Await", event=event)
-    first = client.api.refusal("PJRT_Event_Await", await_)
+    first = client.error_of(event)
     expect(first is not None, "the event of a deleted buffer has no error")
     again = client.api.refusal(
         "PJRT_Event_Error", client.api.arguments("PJRT_Event_Error", event=event)
@@ -211,9 +210,7 @@ def made_with_an_error(client: Client) -> None:
     client.api.call(
         "PJRT_Event_Set", event=event, error_code=_INTERNAL, error_message=b"planted by the caller"
     )
-    error = client.api.refusal(
-        "PJRT_Event_Await", client.api.arguments("PJRT_Event_Await", event=event)
-    )
+    error = client.error_of(event)
     expect(error is not None, "an event that was set with an error has none")
     assert error is not None
     expect(

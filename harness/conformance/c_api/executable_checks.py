@@ -114,9 +114,9 @@ def outputs(client: Client) -> None:
     expect(types == expected, f"the types of the outputs are {types}, expected {expected}")
     it = api.call("PJRT_Executable_OutputDimensions", executable=executable)
     expect(it.num_outputs == 2, f"it states the shapes of {it.num_outputs} outputs")
-    ranks = [*memoryview(api.content(it.dim_sizes, 16, "dim_sizes")).cast("Q")]
+    ranks = api.integers(it.dim_sizes, 2, "dim_sizes", kind="Q")
     expect(ranks == [2, 0], f"the outputs have {ranks} dimensions")
-    sizes = [*memoryview(api.content(it.dims, 16, "dims")).cast("q")]
+    sizes = api.integers(it.dims, 2, "dims")
     expect(sizes == [3, 2], f"the sizes of the dimensions are {sizes}")
 
 
@@ -132,7 +132,7 @@ def memory_kinds(client: Client, function: str, field: str, expected: int) -> No
     count = getattr(it, field)
     expect(count == expected, f"it states the kinds of {count}, of {expected}")
     names = client.api.pointers(it.memory_kinds, count, "memory_kinds")
-    sizes = [*memoryview(client.api.content(it.memory_kind_sizes, 8 * count, "sizes")).cast("Q")]
+    sizes = client.api.integers(it.memory_kind_sizes, count, "sizes", kind="Q")
     kinds = [client.api.text(name, size, "a kind") for name, size in zip(names, sizes, strict=True)]
     known = {client.kind(memory) for memory in client.memories(client.device)}
     expect(set(kinds) <= known, f"they are in {kinds}, and the device has {sorted(known)}")
@@ -205,9 +205,8 @@ def serialized(client: Client, loaded: int) -> bytes:
     it = client.api.call("PJRT_Executable_Serialize", executable=client.executable(loaded))
     data = client.api.content(it.serialized_bytes, it.serialized_bytes_size, "serialized_bytes")
     expect(data, "a serialized program has no bytes")
-    expect(it.serialized_executable_deleter, "serialized_executable_deleter is null")
-    free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(it.serialized_executable_deleter)
-    free(it.serialized_executable)
+    name = "serialized_executable_deleter"
+    client.api.free(it.serialized_executable_deleter, it.serialized_executable, name)
     return data
 
 
@@ -291,9 +290,8 @@ def serialized_part(client: Client, function: str, owner: str) -> None:
     own = loaded if "Loaded" in function else client.executable(loaded)
     it = client.api.call(function, executable=own)
     client.api.content(it.serialized_bytes, it.serialized_bytes_size, "serialized_bytes")
-    deleter = getattr(it, f"{owner}_deleter")
-    expect(deleter, f"{owner}_deleter is null")
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(getattr(it, owner))
+    deleter = f"{owner}_deleter"
+    client.api.free(getattr(it, deleter), getattr(it, owner), deleter)
 
 
 @check

@@ -8,7 +8,7 @@ from typing import Any
 from harness.conformance.c_api.api import int64s
 from harness.conformance.c_api.client import Client
 from harness.conformance.c_api.executable_checks import TWO
-from harness.conformance.plugin_check import NonconformanceError, UnsupportedError, check, expect
+from harness.conformance.plugin_check import UnsupportedError, check, expect
 
 
 class _Layouts:
@@ -43,10 +43,8 @@ class _Layouts:
         """Return a layout as the text that XLA reads, such as ``{1,0}``."""
         it = self.call("MemoryLayout_Serialize", layout=layout)
         data = self.client.api.text(it.serialized_bytes, it.serialized_bytes_size, "a layout")
-        if not it.serialized_layout_deleter:
-            raise NonconformanceError("serialized_layout_deleter is null")
-        free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(it.serialized_layout_deleter)
-        free(it.serialized_layout)
+        name = "serialized_layout_deleter"
+        self.client.api.free(it.serialized_layout_deleter, it.serialized_layout, name)
         return data
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from harness.conformance.c_api.client import Client
@@ -32,8 +31,8 @@ def _descriptions(client: Client, topology: int) -> list[int]:
 def _serialized(client: Client, topology: int) -> bytes:
     it = client.api.call("PJRT_TopologyDescription_Serialize", topology=topology)
     data = client.api.content(it.serialized_bytes, it.serialized_bytes_size, "serialized_bytes")
-    expect(it.serialized_topology_deleter, "serialized_topology_deleter is null")
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(it.serialized_topology_deleter)(it.serialized_topology)
+    name = "serialized_topology_deleter"
+    client.api.free(it.serialized_topology_deleter, it.serialized_topology, name)
     return data
 
 
