@@ -110,18 +110,38 @@ def _leave(file: int, path: Path, code: int) -> None:
 def launched_job(variables: Mapping[str, str]) -> LaunchedJob | None:
     """Return the job of which Open MPI or Slurm has started this process; None without any.
 
-    mpirun comes first: Slurm may have started it.
+    mpirun comes first: Slurm may have started it. Raises BadInputError for variables of one of them
+    that are incomplete or no numbers.
+
     https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
     https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
     """
-    count = int(variables.get("OMPI_COMM_WORLD_SIZE", 1))
-    if count > 1:
-        number, here = (variables[f"OMPI_COMM_WORLD_{name}"] for name in ("RANK", "LOCAL_SIZE"))
-        name = variables["PMIX_NAMESPACE"]
-        return LaunchedJob("mpirun", name, int(number), count, int(here) == count)
-    count = int(variables.get("SLURM_STEP_NUM_TASKS", 1))
-    if count > 1:
-        name = ".".join(variables[f"SLURM_{each}"] for each in ("JOB_ID", "STEP_ID"))
-        number, nodes = variables["SLURM_PROCID"], variables["SLURM_STEP_NUM_NODES"]
-        return LaunchedJob("srun", name, int(number), count, int(nodes) == 1)
+    if (count := _number(variables, "OMPI_COMM_WORLD_SIZE", "1")) > 1:
+        number, here = (
+            _number(variables, f"OMPI_COMM_WORLD_{name}") for name in ("RANK", "LOCAL_SIZE")
+        )
+        name = _text(variables, "PMIX_NAMESPACE")
+        return LaunchedJob("mpirun", name, number, count, here == count)
+    if (count := _number(variables, "SLURM_STEP_NUM_TASKS", "1")) > 1:
+        name = ".".join(_text(variables, f"SLURM_{each}") for each in ("JOB_ID", "STEP_ID"))
+        number, nodes = (
+            _number(variables, f"SLURM_{each}") for each in ("PROCID", "STEP_NUM_NODES")
+        )
+        return LaunchedJob("srun", name, number, count, nodes == 1)
     return None
+
+
+def _text(variables: Mapping[str, str], name: str, otherwise: str | None = None) -> str:
+    """Return a launcher's variable; raise BadInputError if it is not set and must be."""
+    text = variables.get(name, otherwise)
+    if text is None:
+        raise BadInputError(f"variable {name} is not set: expected what the job's launcher sets")
+    return text
+
+
+def _number(variables: Mapping[str, str], name: str, otherwise: str | None = None) -> int:
+    """Return a launcher's variable that is a number, as ``_text`` does."""
+    text = _text(variables, name, otherwise)
+    if not (text.isascii() and text.isdigit()):
+        raise BadInputError(f"variable {name}={text!r}: expected a number")
+    return int(text)
