@@ -122,7 +122,7 @@ def strides(client: Client, steps: tuple[int, ...], first: int) -> None:
 
 @check
 def source_changes_after_the_call(client: Client) -> None:
-    """Keep the numbers though the source changes right after the call, as it may."""
+    """Keep a buffer's numbers though its source changes right after the call, as it may."""
     for count in (4, 1 << 16):
         source = ctypes.create_string_buffer(floats([1.5] * count))
         request = client.api.finish(
@@ -140,7 +140,7 @@ def source_changes_after_the_call(client: Client) -> None:
     }
 )
 def source_is_released(client: Client, semantics: str) -> None:
-    """Say when the source may change, at the latest when the buffer is freed."""
+    """Say when a buffer's source may change, at the latest when the buffer is freed."""
     value = getattr(client.api.abi, f"PJRT_HostBufferSemantics_{semantics}")
     source = ctypes.create_string_buffer(floats(_SIX))
     request = client.copy_of(source, (6,), host_buffer_semantics=value)
@@ -153,14 +153,14 @@ def source_is_released(client: Client, semantics: str) -> None:
 
 @check
 def element_type(client: Client) -> None:
-    """State the type of the elements."""
+    """State the type of a buffer's elements."""
     it = client.api.call("PJRT_Buffer_ElementType", buffer=client.buffer())
     expect(it.type == client.api.abi.PJRT_Buffer_Type_F32, f"32-bit floats are of type {it.type}")
 
 
 @check
 def no_dynamic_dimensions(client: Client) -> None:
-    """Have no dynamic dimension, and the same shape without padding, where none was given."""
+    """Give a buffer no dynamic dimension and no padding where none was asked for."""
     buffer = client.buffer(_SIX, (2, 3))
     it = client.api.call("PJRT_Buffer_DynamicDimensionIndices", buffer=buffer)
     expect(it.num_dynamic_dims == 0, f"{it.num_dynamic_dims} dimensions are dynamic")
@@ -171,7 +171,7 @@ def no_dynamic_dimensions(client: Client) -> None:
 
 @check
 def placed(client: Client) -> None:
-    """Be on the device that was named, in its default memory."""
+    """Put a buffer on the device that was named, in its default memory."""
     for device in client.addressable:
         it = client.from_host(floats(_SIX), (6,), device=device)
         own = client.api.call("PJRT_Buffer_Device", buffer=it.buffer).device
@@ -183,7 +183,7 @@ def placed(client: Client) -> None:
 
 @check
 def placed_in_memory(client: Client) -> None:
-    """Be in the memory that was named, whatever device is."""
+    """Put a buffer into the memory that was named, where no device is."""
     for memory in client.memories(client.device):
         it = client.from_host(floats(_SIX), (6,), memory=memory, device=None)
         own = client.api.call("PJRT_Buffer_Memory", buffer=it.buffer).memory
@@ -193,13 +193,13 @@ def placed_in_memory(client: Client) -> None:
 
 @check
 def on_cpu(client: Client) -> None:
-    """Say whether it is on a CPU."""
+    """Say whether a buffer is on a CPU."""
     client.api.call("PJRT_Buffer_IsOnCpu", buffer=client.buffer())
 
 
 @check
 def pointer(client: Client) -> None:
-    """Give an address while the buffer is held, at which a CPU can read it if it says so."""
+    """Give a held buffer's address, at which the CPU finds its numbers if it is on the CPU."""
     buffer = client.buffer(_SIX)
     client.api.call("PJRT_Buffer_IncreaseExternalReferenceCount", buffer=buffer)
     it = client.api.call("PJRT_Buffer_OpaqueDeviceMemoryDataPointer", buffer=buffer)
@@ -212,7 +212,7 @@ def pointer(client: Client) -> None:
 
 @check
 def unsafe_pointer(client: Client) -> None:
-    """Give an address that differs between two buffers."""
+    """Give two buffers different addresses."""
     first, other = (
         client.api.call("PJRT_Buffer_UnsafePointer", buffer=client.buffer()).buffer_pointer
         for _ in range(2)
@@ -231,14 +231,14 @@ def released_too_often(client: Client) -> None:
 
 @check
 def size_is_asked_for(client: Client) -> None:
-    """Say how many bytes the host needs."""
+    """Say how many bytes the host needs for a buffer."""
     it = client.api.call("PJRT_Buffer_ToHostBuffer", src=client.buffer(_SIX))
     expect(it.dst_size == 24, f"six 32-bit numbers need {it.dst_size} bytes")
 
 
 @check
 def too_small_for_it(client: Client) -> None:
-    """Refuse to copy to memory that is too small."""
+    """Refuse to copy a buffer to memory of the host that is too small."""
     memory = ctypes.create_string_buffer(b"\x55" * 24, 24)
     it = client.api.arguments(
         "PJRT_Buffer_ToHostBuffer", src=client.buffer(_SIX), dst=memory, dst_size=8
@@ -255,7 +255,7 @@ def too_small_for_it(client: Client) -> None:
 
 @check
 def other_layout_on_host(client: Client) -> None:
-    """Copy to the host in the order of dimensions that the host asks for."""
+    """Copy a buffer to the host in the order of dimensions that the host asks for."""
     data = client.content(client.buffer(_SIX, (2, 3)), client.tiled([0, 1]))
     actual = list(struct.unpack("=6f", data))
     expect(actual == [1, 4, 2, 5, 3, 6], f"column by column it is {actual}")
@@ -263,7 +263,7 @@ def other_layout_on_host(client: Client) -> None:
 
 @check
 def part_of_it(client: Client) -> None:
-    """Copy a part of the raw bytes."""
+    """Copy a part of a buffer's raw bytes."""
     it = client.api.call("PJRT_Buffer_OnDeviceSizeInBytes", buffer=(buffer := client.buffer(_SIX)))
     if it.on_device_size_in_bytes != 24:
         raise NotMeasurableError("the device stores other bytes than the host")
@@ -291,7 +291,7 @@ def part_beyond_it(client: Client) -> None:
 
 @check
 def deleted(client: Client) -> None:
-    """Be deleted once it was, and not before."""
+    """Call a buffer deleted once it was, and not before."""
     buffer = client.buffer()
     expect(not client.is_deleted(buffer), "a buffer is deleted that nobody deleted")
     client.api.call("PJRT_Buffer_Delete", buffer=buffer)
@@ -339,7 +339,7 @@ def deleted_while_it_is_read(client: Client) -> None:
 
 @check
 def event_from_before(client: Client) -> None:
-    """Keep an event without an error that was asked for before the buffer was deleted."""
+    """Keep the event of a buffer without an error if it is older than the deletion."""
     buffer = client.buffer()
     it = client.api.call("PJRT_Buffer_ReadyEvent", buffer=buffer)
     client.api.call("PJRT_Buffer_Delete", buffer=buffer)
@@ -348,14 +348,14 @@ def event_from_before(client: Client) -> None:
 
 @check
 def ready(client: Client) -> None:
-    """Become ready."""
+    """Have the event of a buffer ready at some time."""
     it = client.api.call("PJRT_Buffer_ReadyEvent", buffer=client.buffer())
     client.settle(it.event)
 
 
 @check
 def to_another_device(client: Client) -> None:
-    """Copy to another device."""
+    """Copy a buffer to another device."""
     _, other = client.two_devices()
     it = client.api.call("PJRT_Buffer_CopyToDevice", buffer=client.buffer(_SIX), dst_device=other)
     copy = client.owned(it.dst_buffer, "PJRT_Buffer_CopyToDevice: dst_buffer")
@@ -366,7 +366,7 @@ def to_another_device(client: Client) -> None:
 
 @check
 def to_another_memory(client: Client) -> None:
-    """Copy to each memory of the device and back."""
+    """Copy a buffer to each memory of its device and back."""
     others = [memory for memory in client.memories(client.device) if memory != client.memory]
     if not others:
         raise NotMeasurableError("the device has one memory")
@@ -516,7 +516,7 @@ def many(client: Client) -> None:
 
 @check
 def layout(client: Client) -> None:
-    """State the order of its dimensions in memory, each once."""
+    """State the order of a buffer's dimensions in memory, each once."""
     buffer = client.buffer(_SIX, (2, 3))
     it = client.api.call("PJRT_Buffer_GetMemoryLayout", buffer=buffer)
     if it.layout.type != client.api.abi.PJRT_Buffer_MemoryLayout_Type_Tiled:

@@ -34,7 +34,7 @@ def platform_version(client: Client) -> None:
 
 @check
 def process_index(client: Client) -> None:
-    """Be process 0 where there is one process."""
+    """Give the only process the number 0."""
     it = client.api.call("PJRT_Client_ProcessIndex", client=client.handle)
     expect(it.process_index == 0, f"the index of the only process is {it.process_index}")
 
@@ -83,7 +83,7 @@ def look_up_by_hardware(client: Client) -> None:
 
 @check
 def look_up_nothing(client: Client) -> None:
-    """Refuse the id of no device."""
+    """Refuse an id that no device has."""
     it = client.api.arguments("PJRT_Client_LookupDevice", client=client.handle, id=987654321)
     error = client.api.refusal("PJRT_Client_LookupDevice", it)
     expect(error is not None, "a device with id 987654321 was found")
@@ -91,7 +91,7 @@ def look_up_nothing(client: Client) -> None:
 
 @check
 def look_up_no_hardware(client: Client) -> None:
-    """Refuse the number of no hardware."""
+    """Refuse a number that no hardware has."""
     it = client.api.arguments(
         "PJRT_Client_LookupAddressableDevice", client=client.handle, local_hardware_id=987654321
     )
@@ -101,7 +101,7 @@ def look_up_no_hardware(client: Client) -> None:
 
 @check
 def memories(client: Client) -> None:
-    """List memories, with each device's own among them."""
+    """List all memories, with those of each device among them."""
     it = client.api.call("PJRT_Client_AddressableMemories", client=client.handle)
     listed = client.api.pointers(
         it.addressable_memories, it.num_addressable_memories, "PJRT_Client_AddressableMemories"
@@ -114,7 +114,7 @@ def memories(client: Client) -> None:
 
 @check
 def two_clients(client: Client) -> None:
-    """Run on one client after another one was destroyed, or refuse a second one."""
+    """Go on with a client after another one was destroyed, or refuse a second one."""
     loaded, value = client.compiled(), client.buffer()
     it = client.api.arguments("PJRT_Client_Create")
     error = client.api.refusal("PJRT_Client_Create", it)

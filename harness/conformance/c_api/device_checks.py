@@ -58,7 +58,7 @@ def process(client: Client) -> None:
 
 @check
 def addressable(client: Client) -> None:
-    """Say that a device can be used exactly if it is listed as such."""
+    """Call a device addressable exactly if it is listed as such."""
     for device in client.devices:
         it = client.api.call("PJRT_Device_IsAddressable", device=device)
         listed = device in client.addressable
@@ -79,7 +79,7 @@ def hardware_numbers(client: Client) -> None:
 
 @check
 def default_memory(client: Client) -> None:
-    """Have a default memory among the memories that the device can use."""
+    """Choose a device's default memory among those that the device can use."""
     for device in client.addressable:
         it = client.api.call("PJRT_Device_DefaultMemory", device=device)
         expect(it.memory, "a device's default memory is null")
@@ -179,7 +179,7 @@ def own_attributes(client: Client) -> None:
 
 @check
 def tracking_event(client: Client) -> None:
-    """Make an event for a work of the caller, and free it."""
+    """Make an event that tracks work of the caller, and free it."""
     it = client.api.call(
         "PJRT_Device_CreateAsyncTrackingEvent", device=client.device, description=b"a check"
     )

@@ -79,7 +79,7 @@ class _Calls:
 
 @check
 def awaited(client: Client) -> None:
-    """Be ready, without an error, once it was awaited."""
+    """Have an event ready, without an error, once it was awaited."""
     event = _running(client)
     client.api.call("PJRT_Event_Await", event=event)
     expect(_is_ready(client, event), "an event that was awaited is not ready")
@@ -90,7 +90,7 @@ def awaited(client: Client) -> None:
 
 @check
 def polled(client: Client) -> None:
-    """Become ready without being awaited."""
+    """Have an event ready at some time though nobody awaits it."""
     event, end = _running(client), time.monotonic() + SECONDS
     while not _is_ready(client, event) and time.monotonic() < end:
         time.sleep(0.01)
@@ -100,7 +100,7 @@ def polled(client: Client) -> None:
 
 @check
 def called_back(client: Client) -> None:
-    """Call back once when it becomes ready."""
+    """Call an event's callback once when the event becomes ready."""
     event = _running(client)
     _Calls(client, event).expect_one()
     client.api.call("PJRT_Event_Destroy", event=event)
@@ -108,7 +108,7 @@ def called_back(client: Client) -> None:
 
 @check
 def called_back_when_ready(client: Client) -> None:
-    """Call back once if it is ready already."""
+    """Call an event's callback once if the event is ready already."""
     event = _ready(client)
     client.api.call("PJRT_Event_Await", event=event)
     _Calls(client, event).expect_one()
@@ -127,7 +127,7 @@ def two_callbacks(client: Client) -> None:
 
 @check
 def freed_before_callback(client: Client) -> None:
-    """Call back although the event was freed before it was ready."""
+    """Call an event's callback although the event was freed before it was ready."""
     event = _running(client)
     calls = _Calls(client, event)
     client.api.call("PJRT_Event_Destroy", event=event)
@@ -156,7 +156,7 @@ def callback_calls_the_api(client: Client) -> None:
 
 @check
 def awaited_by_threads(client: Client) -> None:
-    """Be awaited by eight threads at once."""
+    """Let eight threads await one event at once."""
     event = _running(client)
     in_threads(8, lambda _: client.api.call("PJRT_Event_Await", event=event))
     client.api.call("PJRT_Event_Destroy", event=event)
@@ -171,7 +171,7 @@ def free_nothing(client: Client) -> None:
 
 @check
 def error_of_a_deleted_buffer(client: Client) -> None:
-    """Tell an event's error each time it is asked for, as an error of its own."""
+    """Tell the error of an event each time it is asked for, as an error of its own."""
     buffer = client.buffer()
     client.api.call("PJRT_Buffer_Delete", buffer=buffer)
     request = client.api.arguments("PJRT_Buffer_ReadyEvent", buffer=buffer)
@@ -193,7 +193,7 @@ def error_of_a_deleted_buffer(client: Client) -> None:
 
 @check
 def made_by_the_caller(client: Client) -> None:
-    """Make an event, and be ready once it is set."""
+    """Make an event for the caller, and have it ready once the caller has set it."""
     client.initialize()
     event = client.owned(client.api.call("PJRT_Event_Create").event, "PJRT_Event_Create: event")
     expect(not _is_ready(client, event), "an event is ready that nobody has set")
@@ -204,7 +204,7 @@ def made_by_the_caller(client: Client) -> None:
 
 @check
 def made_with_an_error(client: Client) -> None:
-    """Make an event, and hand on the error that it was set with."""
+    """Make an event for the caller, and hand on the error that it was set with."""
     client.initialize()
     event = client.owned(client.api.call("PJRT_Event_Create").event, "PJRT_Event_Create: event")
     client.api.call(

@@ -103,7 +103,7 @@ def replicas_and_partitions(client: Client) -> None:
 
 @check
 def outputs(client: Client) -> None:
-    """State how many outputs there are, of which types and shapes."""
+    """State how many outputs a program has, of which types and shapes."""
     api, executable = client.api, client.executable(client.compiled(TWO))
     count = api.call("PJRT_Executable_NumOutputs", executable=executable).num_outputs
     expect(count == 2, f"it has {count} outputs, of 2")
@@ -127,7 +127,7 @@ def outputs(client: Client) -> None:
     }
 )
 def memory_kinds(client: Client, function: str, field: str, expected: int) -> None:
-    """State in which kind of memory each of them is."""
+    """State in which kind of memory each output or parameter of a program is."""
     it = client.api.call(function, executable=client.executable(client.compiled(TWO)))
     count = getattr(it, field)
     expect(count == expected, f"it states the kinds of {count}, of {expected}")
@@ -140,7 +140,7 @@ def memory_kinds(client: Client, function: str, field: str, expected: int) -> No
 
 @check
 def code_size(client: Client) -> None:
-    """State the size of the generated code, or -1 where it is not known."""
+    """State the size of a program's code, or -1 where it is not known."""
     it = client.api.call(
         "PJRT_Executable_SizeOfGeneratedCodeInBytes",
         executable=client.executable(client.compiled()),
@@ -159,7 +159,7 @@ def cost(client: Client) -> None:
 
 @check
 def memory(client: Client) -> None:
-    """State how many bytes the arguments and the outputs need, at least their own."""
+    """State how many bytes a program's arguments and outputs need, at least their own."""
     it = client.api.call(
         "PJRT_Executable_GetCompiledMemoryStats", executable=client.executable(client.compiled())
     )
@@ -257,7 +257,7 @@ def devices(client: Client) -> None:
 
 @check
 def deleted(client: Client) -> None:
-    """Be deleted once it was, and not before."""
+    """Call a program deleted once it was, and not before."""
     loaded = client.compiled()
     for expected in (False, True):
         it = client.api.call("PJRT_LoadedExecutable_IsDeleted", executable=loaded)
@@ -273,7 +273,7 @@ def deleted(client: Client) -> None:
     }
 )
 def destroy_nothing(client: Client, function: str) -> None:
-    """Accept null where one is destroyed."""
+    """Accept null where a program is destroyed."""
     client.initialize()
     client.api.call(function, executable=None)
 
@@ -285,7 +285,7 @@ def destroy_nothing(client: Client, function: str) -> None:
     }
 )
 def serialized_part(client: Client, function: str, owner: str) -> None:
-    """Return what it was compiled with as bytes, and free them."""
+    """Return what a program was compiled with as bytes, and free them."""
     loaded = client.compiled()
     own = loaded if "Loaded" in function else client.executable(loaded)
     it = client.api.call(function, executable=own)
@@ -296,7 +296,7 @@ def serialized_part(client: Client, function: str, owner: str) -> None:
 
 @check
 def logical_ids(client: Client) -> None:
-    """State the logical ids of the devices, as many as there are devices."""
+    """State the logical ids of a program's devices, as many as there are devices."""
     it = client.api.call(
         "PJRT_LoadedExecutable_AddressableDeviceLogicalIds", executable=client.compiled()
     )
@@ -308,7 +308,7 @@ def logical_ids(client: Client) -> None:
 
 @check
 def for_another_device(client: Client) -> None:
-    """Compile for a device that the options assign, and run there."""
+    """Compile for the device that the options assign."""
     _, other = client.two_devices()
     number = client.device_id(other)
     if number > 127:  # else it is one byte below

@@ -121,7 +121,7 @@ def many_under_way(client: Client) -> None:
 
 @check
 def without_an_event(client: Client) -> None:
-    """Run where no event was asked for."""
+    """Run a program where no event was asked for."""
     loaded, value = client.compiled(), client.buffer()
     request = client.execution(loaded, [value, value])
     request.device_complete_events = None
@@ -235,7 +235,7 @@ def not_donated(client: Client) -> None:
 
 @check
 def donated_twice(client: Client) -> None:
-    """Refuse one buffer both as what is donated and as another argument, or copy it."""
+    """Refuse or copy a buffer that is both a donated argument and another one."""
     loaded, first = client.compiled(DONATED), client.buffer()
     request = client.execution(loaded, [first, first])
     error = client.api.refusal("PJRT_LoadedExecutable_Execute", request)

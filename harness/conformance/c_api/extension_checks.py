@@ -55,7 +55,7 @@ def _order(text: str) -> str:
 
 @check
 def default_layout(client: Client) -> None:
-    """State the default layout of an array, from which a buffer of it does not differ."""
+    """State the default layout of an array, which is that of a new buffer."""
     layouts = _Layouts(client)
     it = layouts.call(
         "PJRT_Client_GetDefaultLayout",

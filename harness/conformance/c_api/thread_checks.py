@@ -72,7 +72,7 @@ def freed_by_another(client: Client) -> None:
 
 @check
 def forked(client: Client) -> None:
-    """Go on after the process has forked, and let the other process end."""
+    """Go on after the process has forked, and let the forked one end."""
     loaded, value = client.compiled(), client.buffer()
     child = os.fork()
     if child == 0:

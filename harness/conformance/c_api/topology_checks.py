@@ -43,7 +43,7 @@ def _serialized(client: Client, topology: int) -> bytes:
     }
 )
 def platform(client: Client, function: str, field: str) -> None:
-    """Call the platform what the client calls it."""
+    """Give the platform of a topology the name and the version that the client gives it."""
     it = client.api.call(function, topology=_topology(client))
     own = client.api.text(getattr(it, field), getattr(it, f"{field}_size"), field)
     function = function.replace("TopologyDescription", "Client")
@@ -54,7 +54,7 @@ def platform(client: Client, function: str, field: str) -> None:
 
 @check
 def descriptions(client: Client) -> None:
-    """Describe as many devices as the client has, in the same order each time."""
+    """Describe a topology's devices, the client's, in the same order each time."""
     topology = _topology(client)
     first = _descriptions(client, topology)
     expect(len(first) == len(client.devices), f"{len(first)} devices, of {len(client.devices)}")
@@ -73,14 +73,14 @@ def descriptions(client: Client) -> None:
 
 @check
 def attributes(client: Client) -> None:
-    """Return attributes that have names, types and values."""
+    """Return attributes of a topology that have names, types and values."""
     it = client.api.call("PJRT_TopologyDescription_Attributes", topology=_topology(client))
     client.api.named_values(it.attributes, it.num_attributes, "PJRT_TopologyDescription_Attributes")
 
 
 @check
 def serialized(client: Client) -> None:
-    """Serialize to the same bytes each time."""
+    """Serialize a topology to the same bytes each time."""
     topology = _topology(client)
     data = _serialized(client, topology)
     expect(data, "a serialized topology has no bytes")

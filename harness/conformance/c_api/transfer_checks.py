@@ -57,7 +57,7 @@ def _transfer(
 
 @check
 def described(client: Client) -> None:
-    """Say how many buffers are expected, how large they are, and on which device."""
+    """Say of a transfer how many buffers are expected, how large they are, and where."""
     manager = _manager(client)
     it = client.api.call(
         "PJRT_AsyncHostToDeviceTransferManager_BufferCount", transfer_manager=manager
@@ -98,7 +98,7 @@ def in_parts(client: Client) -> None:
 
 @check
 def not_ready_before(client: Client) -> None:
-    """Be ready only once the last part is there."""
+    """Have a buffer ready only once the last part of its transfer is there."""
     manager = _manager(client)
     buffer = _buffer(client, manager, 0)
     it = client.api.call("PJRT_Buffer_ReadyEvent", buffer=buffer)
@@ -128,14 +128,14 @@ def ended_by_an_error(client: Client) -> None:
 
 @check
 def destroy_nothing(client: Client) -> None:
-    """Accept null where a manager is destroyed."""
+    """Accept null where a manager of transfers is destroyed."""
     client.initialize()
     client.api.call("PJRT_AsyncHostToDeviceTransferManager_Destroy", transfer_manager=None)
 
 
 @check
 def destroyed_early(client: Client) -> None:
-    """Allow a manager to be destroyed before anything was transferred."""
+    """Let a manager of transfers be destroyed before anything was transferred."""
     client.api.call(
         "PJRT_AsyncHostToDeviceTransferManager_Destroy", transfer_manager=_manager(client)
     )
