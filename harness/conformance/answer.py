@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from harness.conformance.plugin_check import LEVELS, Conformity
+from harness.conformance.plugin_check import LEVELS, Conformity, level_of
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class CheckAnswer:
         detail: what is wrong or missing, in a sentence.
         steps: the functions of the plugin that it called, the last one last.
         output: the end of what the plugin printed.
+        program: the program that a check which fails has run last, and its operands.
         seconds: how long the check took.
     """
 
@@ -31,13 +32,13 @@ class CheckAnswer:
     detail: str = ""
     steps: tuple[str, ...] = ()
     output: str = ""
+    program: str = ""
     seconds: float = 0.0
 
     @property
     def level(self) -> int:
         """The number of the check's level."""
-        folder = self.id.partition("/")[0]
-        return next(level.number for level in LEVELS if level.folder == folder)
+        return level_of(self.id).number
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def _case(answer: Conformance, check: CheckAnswer) -> Any:
     message = f"{check.result}: {check.detail}" if check.detail else str(check.result)
     if failed:
         case.result = Failure(check.detail)
-        case.result[0].text = "\n".join([check.detail, *check.steps, check.output])
+        case.result[0].text = "\n".join([check.detail, *check.steps, check.program, check.output])
     elif kind is Kind.SKIPPED:
         case.result = Skipped(message)
     id_ = f"conformance/{level}/{area}.py::{name}"

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from harness.conformance.answer import CheckAnswer
 from harness.conformance.check_process import ANSWER
-from harness.conformance.plugin_check import PLANTED, Conformity, PluginCheck
+from harness.conformance.plugin_check import PLANTED, PROGRAM, Conformity, PluginCheck
 from harness.conformance.plugin_file import PluginFile
 
 DEADLINE = 20.0  # seconds for a check
@@ -68,7 +68,8 @@ class Asker:
             )
             lines = _text(Path(answers.name)).splitlines()
             printed = _text(Path(output.name))[-_OUTPUT:]
-        steps = tuple(line for line in lines if not line.startswith(ANSWER))
+        steps = tuple(line for line in lines if not line.startswith((ANSWER, PROGRAM)))
+        programs = [line.removeprefix(PROGRAM) for line in lines if line.startswith(PROGRAM)]
         steps = steps if self.keeps_steps else steps[-_STEPS:]
         answer = CheckAnswer(
             check.id,
@@ -76,6 +77,7 @@ class Asker:
             Conformity.FAILS,
             steps=steps,
             output=printed,
+            program=json.loads(programs[-1]) if programs else "",
             seconds=time.monotonic() - begun,
         )
         if lines and lines[-1].startswith(ANSWER):
@@ -93,7 +95,9 @@ class Asker:
         result = Conformity(data["result"])
         if result != Conformity.FAILS:
             steps = answer.steps if self.keeps_steps else ()
-            return replace(answer, result=result, detail=data["detail"], steps=steps, output="")
+            return replace(
+                answer, result=result, detail=data["detail"], steps=steps, output="", program=""
+            )
         return replace(answer, kind="failed", detail=data["detail"])
 
 

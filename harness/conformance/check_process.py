@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.conformance.plugin_check import (
+    PROGRAM,
     Conformity,
     NonconformanceError,
     NotMeasurableError,
     PluginCheck,
     UnsupportedError,
-    all_checks,
+    named,
 )
 
 ANSWER = "answer "  # begins the last line; the others are steps
@@ -36,12 +37,12 @@ _TICK = 0.005  # seconds
 
 def main() -> None:
     """Answer questions until there are no more."""
-    checks = all_checks()
     for line in sys.stdin:
         question = json.loads(line)
+        check = named(question["check"])
         pid = os.fork()
         if pid == 0:
-            _ask(checks[question["check"]], question)
+            _ask(check, question)
         sys.stdout.write(f"{_end(pid, question)}\n")
         sys.stdout.flush()
 
@@ -106,11 +107,14 @@ def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
     def note(step: str) -> None:
         os.write(steps, f"{step}\n".encode())
 
-    assert check.level == 0
+    def note_program(text: str) -> None:
+        os.write(steps, f"{PROGRAM}{json.dumps(text)}\n".encode())
+
+    assert check.level in (0, 1)
     shim = Shim(question["fault"], note) if question["fault"] else None
     api = CApi(Path(question["plugin"]), note=note, shim=shim)
     missing, uninitialized = question["no_client"], question["uninitialized"]
-    return Client(api, question["options"], missing, uninitialized)
+    return Client(api, question["options"], missing, uninitialized, note_program)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from harness.conformance.plugin_check import PluginCheck
 
 _LINE_SECONDS = 5.0
+_INSTALL = "pip install 'xla-harness[conformance]'"
 _LEAST_SEEN = 0.95  # of the faults that change a call
 
 
@@ -83,9 +84,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if find_spec("pypjrt") is None:
-        raise BadInputError(
-            "conformance: expected the package pypjrt: pip install 'xla-harness[conformance]'"
-        )
+        raise BadInputError(f"conformance: expected the package pypjrt: {_INSTALL}")
     from harness.conformance import answer_files, table
     from harness.conformance.answer import CheckAnswer, Conformance
     from harness.conformance.asker import Asker, Servers
@@ -132,8 +131,9 @@ def _seen(options: argparse.Namespace, asker: Asker, checks: list[PluginCheck]) 
     def note(each: FaultSeen) -> None:
         progress.add("seen" if each.check else "not seen" if each.is_planted else "without effect")
 
+    relevant = {each.id: each for each in checks if each.level == 0}
     with Servers(options.workers) as servers:
-        results = measure(asker, {each.id: each for each in checks}, faults, servers, note)
+        results = measure(asker, relevant, faults, servers, note)
     planted = [each for each in results if each.is_planted]
     seen = [each for each in planted if each.check]
     share = len(seen) / max(len(planted), 1)
@@ -149,11 +149,19 @@ def _seen(options: argparse.Namespace, asker: Asker, checks: list[PluginCheck]) 
 
 def _selected(checks: Mapping[str, PluginCheck], levels: str, pattern: str) -> list[PluginCheck]:
     """Return the chosen checks; raises BadInputError for a level or a pattern without any."""
-    known = sorted({str(each.level) for each in checks.values()})
+    from harness.conformance.plugin_check import LEVELS
+
+    known = [str(level.number) for level in LEVELS]
     wanted = [part.strip().removeprefix("L") for part in levels.split(",") if part.strip()]
-    for level in wanted:
-        if level not in known:
-            raise BadInputError(f"--levels {level!r}: expected some of {','.join(known)}")
+    for level in LEVELS:
+        if level.missing and (not wanted or str(level.number) in wanted):
+            why = f"level {level.number} needs the package {level.missing}: {_INSTALL}"
+            if wanted:
+                raise BadInputError(f"--levels {levels}: {why}")
+            say(f"left out: {why}")
+    for number in wanted:
+        if number not in known:
+            raise BadInputError(f"--levels {number!r}: expected some of {','.join(known)}")
     # An id may have brackets, which are no pattern then.
     chosen = [
         each

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 
@@ -36,12 +37,21 @@ class NonconformanceError(AssertionError):
 
 
 class Level(NamedTuple):
-    """A level: its number, its folder, what it is about, and its modules in the order they run."""
+    """A level: its number, its folder, what it is about, and its modules in the order they run.
+
+    ``packages`` are those that its checks import, and that other levels do without.
+    """
 
     number: int
     folder: str
     about: str
     modules: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> str:
+        """The first of its packages that is not installed, or ""."""
+        return next((name for name in self.packages if find_spec(name) is None), "")
 
 
 LEVELS = (
@@ -54,6 +64,13 @@ LEVELS = (
             *("buffer_checks", "transfer_checks", "executable_checks", "execution_checks"),
             *("topology_checks", "extension_checks", "thread_checks", "struct_sizes"),
         ),
+    ),
+    Level(
+        1,
+        "operators",
+        "StableHLO's operators",
+        ("elementwise_checks",),
+        ("numpy", "ml_dtypes"),
     ),
 )
 
@@ -73,18 +90,29 @@ class PluginCheck:
         self.function(subject, *self.arguments)
 
 
+PROGRAM = "program "  # begins a line with what a check is about to compile, as JSON
 PLANTED = "(planted)"  # the step that says that a planted fault has changed the one before it
 _MARK = "_is_conformance_check"
 
 
 def check(function: Callable[..., None]) -> Callable[..., None]:
     """Mark a function as a check of its module."""
-    setattr(function, _MARK, {"": ()})
+    setattr(function, _MARK, {function.__name__: ()})
     return function
 
 
 def checks(parameters: Mapping[str, tuple[Any, ...]]) -> Callable[..., Callable[..., None]]:
     """Mark a function as one check for each name, with the arguments that it stands for."""
+
+    def mark(function: Callable[..., None]) -> Callable[..., None]:
+        names = {f"{function.__name__}[{name}]": each for name, each in parameters.items()}
+        return named_checks(names)(function)
+
+    return mark
+
+
+def named_checks(parameters: Mapping[str, tuple[Any, ...]]) -> Callable[..., Callable[..., None]]:
+    """Mark a function as the checks of these names, each with the arguments that it stands for."""
 
     def mark(function: Callable[..., None]) -> Callable[..., None]:
         setattr(function, _MARK, dict(parameters))
@@ -93,10 +121,25 @@ def checks(parameters: Mapping[str, tuple[Any, ...]]) -> Callable[..., Callable[
     return mark
 
 
-@cache
 def all_checks() -> Mapping[str, PluginCheck]:
-    """Return the checks of all levels by id, in the order in which they run."""
-    return {each.id: each for level in LEVELS for each in _of(level)}
+    """Return the checks of all levels that can run here by id, in the order in which they run."""
+    return {id_: each for level in LEVELS if not level.missing for id_, each in of(level).items()}
+
+
+def named(id_: str) -> PluginCheck:
+    """Return a check by its id; imports no other level than its own."""
+    return of(level_of(id_))[id_]
+
+
+def level_of(id_: str) -> Level:
+    """Return the level of the check with this id."""
+    return next(level for level in LEVELS if level.folder == id_.partition("/")[0])
+
+
+@cache
+def of(level: Level) -> Mapping[str, PluginCheck]:
+    """Return the checks of a level by id, in the order in which they run."""
+    return {each.id: each for each in _of(level)}
 
 
 def _of(level: Level) -> Iterator[PluginCheck]:
@@ -105,8 +148,7 @@ def _of(level: Level) -> Iterator[PluginCheck]:
         for function in vars(module).values():
             if getattr(function, "__module__", "") != module.__name__:
                 continue
-            for parameter, arguments in getattr(function, _MARK, {}).items():
-                own = f"{function.__name__}[{parameter}]" if parameter else function.__name__
+            for own, arguments in getattr(function, _MARK, {}).items():
                 area = name.removesuffix("_checks")
                 title = (function.__doc__ or "").partition("\n")[0].rstrip(".")
                 yield PluginCheck(

@@ -8,10 +8,13 @@ from itertools import groupby
 
 from harness.conformance.answer import CheckAnswer, Conformance
 from harness.conformance.plugin_check import LEVELS, Conformity
+from harness.printable import escaped
 from harness.render.terminal_lines import title, wrapped
 
 _HEADS = "conforms", "fails", "unsupported", "not measurable"
 _MOST_SHOWN = 20
+_MOST_LINES = 24  # of a program
+_WIDTH = 140
 
 
 def lines(answer: Conformance) -> Iterator[str]:
@@ -60,9 +63,18 @@ def _failures(failed: Sequence[CheckAnswer]) -> Iterator[str]:
         yield title(f"{each.kind}: {each.id}")
         yield from wrapped(f"{each.title}: {each.detail}")
         yield from wrapped(" -> ".join(each.steps[-5:]), 2)
+        yield from _program(each)
     if len(failed) > _MOST_SHOWN:
         yield ""
         yield f"... and {len(failed) - _MOST_SHOWN} more: --json FILE has them all"
+
+
+def _program(answer: CheckAnswer) -> Iterator[str]:
+    """Yield the lines that reproduce a failure, or the first of many."""
+    of_program = answer.program.splitlines()
+    yield from (f"    {escaped(line[:_WIDTH])}" for line in of_program[:_MOST_LINES])
+    if len(of_program) > _MOST_LINES:
+        yield f"    ... {len(of_program) - _MOST_LINES} more lines: --json FILE"
 
 
 def _lacks(answer: Conformance) -> Iterator[str]:

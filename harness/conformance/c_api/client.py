@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -31,12 +31,14 @@ class Client:
 
     ``options`` are the plugin's own, by name; ``missing`` is why no client can be created here, or
     "", and ``uninitialized`` whether even the plugin's initialization did not end well.
+    ``note_program`` is called with each program that a check of operators compiles, before it is.
     """
 
     api: CApi
     options: Mapping[str, Option] = field(default_factory=dict)
     missing: str = ""
     uninitialized: bool = False
+    note_program: Callable[[str], None] = lambda _: None
 
     @cached_property
     def handle(self) -> int:

@@ -1,0 +1,1 @@
+"""StableHLO's operators on one device, against NumPy: level 1."""
