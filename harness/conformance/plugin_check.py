@@ -69,7 +69,7 @@ LEVELS = (
         1,
         "operators",
         "StableHLO's operators",
-        ("elementwise_checks",),
+        ("elementwise_checks", "choice_checks", "movement_checks", "reduction_checks"),
         ("numpy", "ml_dtypes"),
     ),
 )

@@ -8,7 +8,7 @@ import pytest
 
 from harness.conformance.asker import Asker, Servers
 from harness.conformance.operators.accuracy import TABLE, ulps
-from harness.conformance.operators.comparison import Expected, first_difference
+from harness.conformance.operators.closeness import Expected, first_difference
 from harness.conformance.operators.elementwise_checks import OPERATORS
 from harness.conformance.plugin_check import LEVELS, Conformity, all_checks, of
 from harness.conformance.plugin_file import PluginFile

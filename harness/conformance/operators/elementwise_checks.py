@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.conformance.c_api.client import Client
 from harness.conformance.operators.accuracy import ulps
-from harness.conformance.operators.comparison import Expected
+from harness.conformance.operators.closeness import Expected
 from harness.conformance.operators.element_types import (
     COMPLEX,
     FLOATS,
@@ -24,7 +24,7 @@ from harness.conformance.operators.element_types import (
     of,
 )
 from harness.conformance.operators.evaluation import Operation, verify
-from harness.conformance.operators.values import SHAPES, denormals, numbers, specials
+from harness.conformance.operators.operand_values import SHAPES, denormals, numbers, specials
 from harness.conformance.plugin_check import named_checks
 
 Meaning = Callable[..., Any]

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.conformance.c_api.api import ApiError
 from harness.conformance.c_api.client import Client
-from harness.conformance.operators.comparison import Expected, first_difference
+from harness.conformance.operators.closeness import Expected, first_difference
 from harness.conformance.operators.element_types import TYPES, Array, of, tensor
 from harness.conformance.operators.required import is_required
 from harness.conformance.plugin_check import NonconformanceError, UnsupportedError
@@ -54,7 +54,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Lines:
+class ProgramLines:
     """Several operations as they stand in a program, whose operands are ``%0``, ``%1`` and so on.
 
     ``names`` are those of the results. No other operation can be in the same program.
@@ -73,7 +73,11 @@ class Lines:
 
 
 def verify(
-    client: Client, operator: str, kind: str, *operations: Operation | Lines, required: bool = True
+    client: Client,
+    operator: str,
+    kind: str,
+    *operations: Operation | ProgramLines,
+    required: bool = True,
 ) -> None:
     """Run operations as one program; raise NonconformanceError unless all results are right.
 
@@ -92,7 +96,7 @@ def verify(
 
 
 def run(
-    client: Client, label: str, operations: Sequence[Operation | Lines], *, needed: bool
+    client: Client, label: str, operations: Sequence[Operation | ProgramLines], *, needed: bool
 ) -> list[Array]:
     """Return the results of a program of these operations, on the first device."""
     code = module(operations)
@@ -112,7 +116,7 @@ def run(
     return [_array(client, output, each) for output, each in zip(outputs, expected, strict=True)]
 
 
-def module(operations: Sequence[Operation | Lines]) -> str:
+def module(operations: Sequence[Operation | ProgramLines]) -> str:
     """Return the program that takes all operands and returns all results."""
     arguments, names, types, body = list[str](), list[str](), list[str](), list[str]()
     for number, operation in enumerate(operations):

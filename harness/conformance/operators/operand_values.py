@@ -52,6 +52,15 @@ def specials(kind: str) -> Array:
         return np.array([*positive, *(-v for v in positive), np.nan]).astype(own)
 
 
+def mixed(kind: str, shape: Sequence[int]) -> Array:
+    """Return special values and others in turn."""
+    others = numbers(kind, (max(int(np.prod(shape)), 1),), 3)
+    every = np.empty(2 * len(others), dtype(kind))
+    every[::2] = np.resize(specials(kind), len(others))
+    every[1::2] = others
+    return np.resize(every, shape)
+
+
 def denormals(kind: str) -> Array:
     """Return the smallest numbers of a type, which devices may take as zeros."""
     limits = ml_dtypes.finfo(dtype(kind))

@@ -55,7 +55,7 @@ def first_difference(result: Array, expected: Expected, name: str = "") -> str:
     if right.all():
         return ""
     where = tuple(int(index) for index in np.argwhere(~right)[0])
-    exact = expected.exact[where]
+    exact = _wide(expected.exact[where]) if is_float(result.dtype) else expected.exact[where]
     words = f"{name}at {list(where)} it is {_shown(result[where])}, expected {_shown(exact)}"
     if is_float(result.dtype) and np.isfinite(exact) and np.isfinite(float(result[where])):
         distance = abs(_wide(result[where]) - exact) / _ulp(np.asarray(exact), result.dtype)
@@ -70,7 +70,7 @@ def _right(result: Array, exact: Array, expected: Expected) -> Any:
     if not is_float(result.dtype):
         same = result.astype(np.int64) == exact.astype(np.int64)  # int2 has no comparison
         return np.asarray(same)
-    return _near(result, exact, expected)
+    return _near(result, _wide(exact), expected)
 
 
 def _near(result: Array, exact: Array, expected: Expected) -> Any:
