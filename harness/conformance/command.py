@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from harness.commands.output import answer as print_answer
@@ -83,8 +82,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if find_spec("pypjrt") is None:
-        raise BadInputError(f"conformance: expected the package pypjrt: {_INSTALL}")
+    from harness.conformance.choose import need_pypjrt
+
+    need_pypjrt("conformance")
     from harness.conformance import answer_files, table
     from harness.conformance.answer import CheckAnswer, Conformance
     from harness.conformance.asker import Asker, Servers

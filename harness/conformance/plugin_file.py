@@ -9,8 +9,8 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,13 @@ def parse(text: str, options: Mapping[str, Option]) -> PluginFile:
         raise BadInputError(f"plugin {text!r}: expected NAME=PATH, with letters and digits as NAME")
     if not separator:
         registered = _installed(name)
-        return PluginFile(name, registered.path, {**registered.options, **options})
+        return replace(registered, options={**registered.options, **options})
     file = Path(path).expanduser()
     _check(name, file)
     return PluginFile(name, file.resolve(), options)
 
 
-def parse_options(texts: list[str]) -> dict[str, Option]:
+def parse_options(texts: Sequence[str]) -> dict[str, Option]:
     """Return options written as ``KEY=VALUE``: numbers, true, false, or else text."""
     options = dict[str, Option]()
     for text in texts:
@@ -153,7 +153,7 @@ def _installed(name: str) -> PluginFile:
         raise BadInputError(f"plugin {name}: installed by {' and '.join(packages)}")
     data = _registered(name)
     _check(name, Path(data["path"]))
-    return PluginFile(name, Path(data["path"]).resolve(), data["options"])
+    return PluginFile(data["name"], Path(data["path"]).resolve(), data["options"])
 
 
 # What a package registers is known once its entry point has run, in a process that has JAX.
@@ -162,7 +162,8 @@ from importlib.metadata import entry_points
 from jax._src import xla_bridge
 def register(plugin_name, *rest, library_path=None, options=None, **more):
     values = options() if callable(options) else options or {}
-    print("plugin", json.dumps({"path": str(library_path), "options": dict(values)}))
+    data = {"name": plugin_name, "path": str(library_path), "options": dict(values)}
+    print("plugin", json.dumps(data))
     sys.stdout.flush()
     import os
     os._exit(0)

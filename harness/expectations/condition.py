@@ -12,9 +12,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from harness.errors import BadInputError
+from harness.model.chosen_plugin import COMPONENT
 from harness.model.versions import COMPONENTS
 
-KEYS = ("python", *COMPONENTS)
+KEYS = ("python", *COMPONENTS, COMPONENT)
 Versions = Mapping[
     str, str
 ]  # component to version, as harness.model.versions.stack_versions() has them

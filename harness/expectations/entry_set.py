@@ -12,6 +12,7 @@ from harness.expectations import entry_files
 from harness.expectations.condition import Versions
 from harness.expectations.entry import Expectation
 from harness.model.case_id import file_of
+from harness.model.chosen_plugin import plugin_versions
 from harness.model.versions import stack_versions
 
 
@@ -21,7 +22,7 @@ class Expectations:
     def __init__(self, entries: Iterable[Expectation] = (), stack: Versions | None = None) -> None:
         """``stack`` is the one that runs unless another is given."""
         self.entries = tuple(entries)
-        self.stack = stack_versions() if stack is None else stack
+        self.stack = {**stack_versions(), **plugin_versions()} if stack is None else stack
         # By test file: a collection has thousands of cases, and each file a few entries.
         self._by_file: dict[str, list[tuple[re.Pattern[str], Expectation]]] = defaultdict(list)
         for entry in self.entries:
@@ -41,7 +42,7 @@ class Expectations:
         Without ``known`` any version may exist, without ``findings`` any finding. Raises
         BadInputError naming the file, the line and the key.
         """
-        stacks = [*known, stack_versions()] if known else []
+        stacks = [*known, {**stack_versions(), **plugin_versions()}] if known else []
         return cls(entry_files.read_all(folder, stacks, findings))
 
     @classmethod

@@ -73,6 +73,7 @@ LANES: Registry[Lane] = Registry(
         "virtual-tpu": "harness.lanes.virtual.lane:VirtualLane",
         "tpu-aot": "harness.lanes.aot.lane:AotLane",
         "tpu": "harness.lanes.hardware.lane:HardwareLane",
+        "pjrt": "harness.conformance.plugin_lane:PluginLane",
     },
     _of_platforms,
 )

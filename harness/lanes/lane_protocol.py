@@ -66,3 +66,11 @@ class Lane(Protocol):
     def facts(self, events: Events) -> Mapping[str, str]:
         """Return the lane's measurements of a case as JUnit properties; empty ones are left out."""
         ...
+
+
+class RealLane(Lane, Protocol):
+    """Lane whose devices are there already, so that a case may need more than there are."""
+
+    def lacks(self, needed: Topology) -> str:
+        """Return why a case of that topology can't run on these devices, or ""."""
+        ...

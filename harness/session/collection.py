@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
 from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.lanes import LANES
-from harness.lanes.hardware.enough import why_not
+from harness.lanes.lane_protocol import RealLane
 from harness.model.fit import unfit_here
 from harness.model.topology import Target
 from harness.session.fixtures import CASE, DEFAULT_FRAMEWORK, EXPECTATION
@@ -130,7 +131,7 @@ class Collection:
         """Skip a case that needs other hardware than there is."""
         if self._settings.hardware is None:
             return
-        reason = why_not(target, self._settings.hardware)
+        reason = cast("RealLane", LANES[target.lane]).lacks(target.topology)
         if item.get_closest_marker("emulated"):
             reason = f"about lane {LANES[target.lane].runs_cases_of} itself"
         if reason:

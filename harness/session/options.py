@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,24 @@ def add_options(parser: pytest.Parser) -> None:
         "--processes",
         metavar="EACH",
         help="run jobs with a process for each chip, host or slice, of GPUs device or node",
+    )
+    where.addoption(
+        "--plugin",
+        metavar="NAME=PATH",
+        help="the PJRT plugin that lane pjrt asks; NAME alone is one that is installed for JAX",
+    )
+    where.addoption(
+        "--plugin-option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of the plugin's clients; may be repeated",
+    )
+    where.addoption(
+        "--plugin-version",
+        metavar="VERSION",
+        default="",
+        help="the plugin's version, for expectations (default: its package's)",
     )
     which = parser.getgroup("xla-harness: which cases run")
     which.addoption(
@@ -163,6 +182,7 @@ class Settings:
         cases = _cases(config)
         if config.getoption("quick") and not lanes:
             lanes = (QUICK_LANE,)
+        _choose_plugin(config, lanes)
         topologies = () if sizes == "all" else tuple(map(Topology.parse, _split(sizes)))
         if processes := config.getoption("processes") or "":
             topologies = _divided(topologies, lanes, processes)
@@ -276,6 +296,20 @@ def _divided(
     except BadInputError as error:
         raise BadInputError(f"--{error}") from None
     return tuple(size.divided(word) for size in topologies)
+
+
+def _choose_plugin(config: pytest.Config, lanes: Sequence[str]) -> None:
+    """Ask the plugin of lane pjrt what it is; BadInputError names the option."""
+    plugin: str | None = config.getoption("plugin")
+    given = [name for name in ("plugin_option", "plugin_version") if config.getoption(name)]
+    if not plugin:
+        if given:
+            raise BadInputError(f"--{given[0].replace('_', '-')}: expected --plugin beside it")
+        return
+    if "pjrt" not in lanes:
+        raise BadInputError(f"--plugin {plugin}: expected --lane pjrt, whose plugin it is")
+    choose = import_module("harness.conformance.choose").choose
+    choose(plugin, config.getoption("plugin_option"), config.getoption("plugin_version"))
 
 
 def _why_in_process(config: pytest.Config) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from harness.diagnosis.cause import by_cause
 from harness.diagnosis.signature import generalised
 from harness.lanes import DEFAULT_LANE
+from harness.model.chosen_plugin import chosen_plugin
 from harness.model.outcome import Kind
 from harness.model.scriptable import becomes_script
 from harness.printable import folded
@@ -114,6 +115,8 @@ def _command(record: Record) -> str:
     placed = f"[{record.lane}-{record.topology}" not in record.id  # by the options
     where = ["--lane", record.lane] if placed or record.lane != DEFAULT_LANE else []
     where += ["--topology", record.topology] if placed else []
+    plugin = chosen_plugin()
+    where += plugin.request if plugin else ()
     return shlex.join(["pytest", *where, record.id])
 
 

@@ -11,6 +11,7 @@ from harness.diagnosis import layers
 from harness.diagnosis.cause import Cause
 from harness.diagnosis.signature import headline
 from harness.isolation.pytest_child import is_phase
+from harness.model.chosen_plugin import chosen_plugin
 from harness.model.outcome import Kind
 from harness.model.provenance import modified_components
 from harness.printable import printable
@@ -47,6 +48,8 @@ class Terminal:
 
     def pytest_report_header(self) -> list[str]:
         lines = [f"xla-harness: {printable(str(component))}" for component in modified_components()]
+        if plugin := chosen_plugin():
+            lines.append(f"xla-harness: {plugin.headline}")
         if self._in_process:
             lines.append(
                 f"xla-harness: no isolation ({self._in_process}): cases share this process"

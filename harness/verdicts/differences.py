@@ -48,6 +48,8 @@ NOT_COMPARED: Mapping[str, str] = {
     **dict.fromkeys(("id", "area", "lane", "topology", "framework", "upstream"), _CASE),
     **dict.fromkeys(("isolation", "deadline", "modified"), _CASE),
     **dict.fromkeys(("card", "driver", "plugin"), _CASE),
+    **dict.fromkeys(("plugin_api", "plugin_says"), _CASE),
+    **dict.fromkeys(("plugin_attributes", "plugin_extensions"), _CASE),
     "aot_not_computed": _EMULATED,
     **dict.fromkeys(("duration_setup", "duration_runtime_start"), _TIME),
     **dict.fromkeys(("duration_body", "duration_isolation"), _TIME),

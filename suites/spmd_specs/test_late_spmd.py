@@ -93,6 +93,7 @@ def test_late_old_tensor(topology: Topology, start_runtime: StartRuntime, use: s
         assert torch.equal(result.cpu(), expected)
 
 
+@pytest.mark.emulated
 @pytest.mark.upstream("pytorch/xla#9535")
 @pytest.mark.topologies(1, 4)
 def test_device_type(xla_target: Target, start_runtime: StartRuntime) -> None:
@@ -102,6 +103,7 @@ def test_device_type(xla_target: Target, start_runtime: StartRuntime) -> None:
     assert xm.xla_device_hw(torch_xla.device()) == expected
 
 
+@pytest.mark.emulated
 @pytest.mark.upstream("pytorch/xla#9535")
 @pytest.mark.topologies(1, 8)
 def test_device_counts(topology: Topology, xla_target: Target, start_runtime: StartRuntime) -> None:
@@ -117,6 +119,7 @@ def test_device_counts(topology: Topology, xla_target: Target, start_runtime: St
     assert names == [f"{type_}:{i}" for i in range(topology.devices)]
 
 
+@pytest.mark.emulated
 @pytest.mark.upstream("pytorch/xla#9535")
 @pytest.mark.topologies(1, 4)
 @pytest.mark.parametrize("mode", ["spmd", "replica"])

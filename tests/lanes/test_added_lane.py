@@ -105,7 +105,7 @@ def test_a_topology_that_it_cannot_have_is_refused(project: Project) -> None:
     assert ran.shows("topology 2x2: lane acme has one slice")
     ran = project.run("--lane", "acne", PYTHONPATH=path)
     assert ran.code == 2
-    assert ran.shows("lane 'acne': expected one of cpu, virtual-tpu, tpu-aot, tpu, acme")
+    assert ran.shows("lane 'acne': expected one of cpu, virtual-tpu, tpu-aot, tpu, pjrt, acme")
 
 
 def test_a_plan_has_a_cell_on_it_for_a_stack_with_its_packages(

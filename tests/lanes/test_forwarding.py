@@ -106,6 +106,20 @@ def test_a_clients_stack_and_guard(other: Path, tmp_path: Path) -> None:
     assert 'File "<string>", line 4, in <module>' in (client.stack or "")
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_only_the_first_devices_are_shown(other: Path, tmp_path: Path, *, others: bool) -> None:
+    """Of another library, and of the plugin itself, whose path means that there is no other."""
+    path = other if others else library.PLUGIN
+    four = library.environment(Topology.parse("4"), TPU) | {
+        "VIRTUAL_TPU_FORWARD": str(path),
+        "VIRTUAL_TPU_FORWARD_DEVICES": "3",
+    }
+    run = Asked(TORCH + JAX, tmp_path, path, **four)
+    assert run.stdout.splitlines() == [f"{SQUARE} 3"] * 2, run.stderr
+    assert [client.by for client in run.events.of("client")] == ["torch_xla", "jax"]
+    assert bool(run.arrived.of("client")) == others
+
+
 def test_nothing_is_emulated(tmp_path: Path) -> None:
     """OpenXLA's CPU plugin says what it is, and its own error of an older caller comes through."""
     run = Asked("import jax; print(jax.devices())\n" + JAX, tmp_path, library.backend_path())

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from harness.model.topology import Target, Topology
-from harness.platforms import PLATFORMS
+from harness.model.topology import Topology
 
 
-def why_not(target: Target, here: Topology) -> str:
-    """Explain why a case with that target can't run on the devices that are here, or return "".
+def why_not(needed: Topology, here: Topology, *, divides: bool) -> str:
+    """Explain why a case of that topology can't run on the devices that are here, or return "".
 
-    A topology without a generation runs on any. The target's lane is that of a platform's hardware.
+    A topology without a generation runs on any. ``divides`` says whether a process may have some of
+    the devices.
     """
-    needed, hardware = target.topology, PLATFORMS[target.lane].hardware
     fits = needed.generation in ("", here.generation)
-    if hardware is not None and hardware.divides:
-        # Here is one machine, of whose devices a process may have some.
+    if divides:
         fits &= needed.slices == needed.process_count == 1 and needed.devices <= here.devices
     else:
         same = (needed.slices, needed.devices) == (here.slices, here.devices)

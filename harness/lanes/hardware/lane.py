@@ -13,7 +13,8 @@ import wrapt
 from harness import frameworks
 from harness.errors import BadInputError
 from harness.lanes.events import Events
-from harness.lanes.lane_protocol import Lane
+from harness.lanes.hardware.enough import why_not
+from harness.lanes.lane_protocol import RealLane
 from harness.lanes.virtual import library
 from harness.lanes.virtual.lane import requests, unless_client
 from harness.model.topology import Topology
@@ -23,7 +24,7 @@ from harness.platforms.tpu import TPU
 FORWARD = "VIRTUAL_TPU_FORWARD"  # the library that the plugin forwards to, and emulates nothing
 
 
-class HardwareLane(Lane):
+class HardwareLane(RealLane):
     """Runs the cases of a platform's virtual lane on this machine's devices."""
 
     counts_events = True
@@ -41,6 +42,9 @@ class HardwareLane(Lane):
             return Topology.parse(self._hardware.topology())
         except BadInputError:
             return Topology(1, 4)
+
+    def lacks(self, needed: Topology) -> str:
+        return why_not(needed, self.default_topology, divides=self._hardware.divides)
 
     def check(self, topology: Topology) -> None:
         self.platform.generation(topology.generation)  # whether it is this one is asked later

@@ -9,7 +9,7 @@ from harness.errors import BadInputError
 from harness.junit import report
 from harness.lanes.hardware.enough import why_not
 from harness.lanes.virtual import library
-from harness.model.topology import Target, Topology
+from harness.model.topology import Topology
 from harness.platforms.gpu import machine
 
 H100, L4, OTHER = "NVIDIA H100 80GB HBM3", "NVIDIA L4", "NVIDIA GeForce RTX 4090"
@@ -57,7 +57,7 @@ FITS = [
 
 @pytest.mark.parametrize(("needed", "here", "fits"), FITS)
 def test_a_case_needs_no_more_than_there_is(needed: str, here: str, fits: bool) -> None:  # noqa: FBT001
-    why = why_not(Target("gpu", Topology.parse(needed)), Topology.parse(here))
+    why = why_not(Topology.parse(needed), Topology.parse(here), divides=True)
     assert why == ("" if fits else f"needs {needed}, here {here}")
 
 

@@ -16,7 +16,7 @@ from harness.junit import report
 from harness.lanes.hardware.enough import why_not
 from harness.lanes.virtual import library
 from harness.lanes.virtual.plugin import build
-from harness.model.topology import Target, Topology
+from harness.model.topology import Topology
 from harness.platforms.tpu import TPU
 from harness.platforms.tpu import machine as hardware
 
@@ -111,7 +111,7 @@ FITS = [
 
 @pytest.mark.parametrize(("needed", "here", "fits"), FITS)
 def test_a_case_needs_its_topology(needed: str, here: str, fits: bool) -> None:  # noqa: FBT001
-    why = why_not(Target("tpu", Topology.parse(needed)), Topology.parse(here))
+    why = why_not(Topology.parse(needed), Topology.parse(here), divides=False)
     assert why == ("" if fits else f"needs {Topology.parse(needed)}, here {here}")
 
 

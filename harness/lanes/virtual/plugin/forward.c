@@ -82,6 +82,7 @@ const PJRT_Api *forward_api(const char *path, char *wrong, size_t size) {
     copy->PJRT_Client_Create = create;
     copy->PJRT_Client_Compile = compile;
     copy->PJRT_LoadedExecutable_Execute = execute;
+    fewer_fill(copy);
   }
   pthread_mutex_unlock(&lock);
   return copy;

@@ -50,11 +50,13 @@ static void fill(PJRT_Api *api) {
   bridge_fill(api);
   if (backend != NULL) fill_own(api);
   bridge_front(api);
+  fewer_fill(api);
 }
 
 VIRTUAL_TPU_EXPORT const PJRT_Api *GetPjrtApi(void) {
   const char *forward = getenv(FORWARD_VARIABLE);
-  const int forwards = forward != NULL && *forward != '\0';
+  // In front of itself, as where a case is about this plugin, it only has to count.
+  const int forwards = forward != NULL && *forward != '\0' && !is_own_library(forward);
   const PJRT_Api *other = forwards ? forwarding(forward) : NULL;
   if (other != NULL) return other;
   if (!forwards) backend_load();

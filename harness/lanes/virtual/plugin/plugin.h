@@ -62,6 +62,7 @@
 // plugin.c     GetPjrtApi: the table of entries
 // clients.c    creating and destroying a client
 // forward.c    instead of all that: another library's own table, with its calls counted
+// fewer_devices.c  the first few of that library's devices, as if it had no others
 #ifndef XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
 #define XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_
 
@@ -74,5 +75,10 @@ void clients_fill(PJRT_Api *api);
 // Return the table of the library at `path`, whose clients, compilations and executions are events.
 // On failure returns NULL and writes why into `wrong`.
 const PJRT_Api *forward_api(const char *path, char *wrong, size_t size);
+
+// --- fewer_devices.c
+// Put entries in front of those of `api` that show no more devices of a client than
+// VIRTUAL_TPU_FORWARD_DEVICES says; without the variable, all are shown.
+void fewer_fill(PJRT_Api *api);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_PLUGIN_H_

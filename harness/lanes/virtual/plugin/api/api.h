@@ -29,6 +29,8 @@ void backend_withhold(const char *why);
 // Return the table of the library at `path`, which the variable `name` names. On failure returns
 // NULL and writes why into `wrong`.
 const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t size);
+// Whether the library at `path` is this plugin.
+int is_own_library(const char *path);
 
 // --- errors.c
 // Make an error of the plugin, printf-like. It begins with "virtual TPU: ", or as the platform's

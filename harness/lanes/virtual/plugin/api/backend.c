@@ -1,3 +1,5 @@
+#define _GNU_SOURCE  // dladdr
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -27,6 +29,14 @@ const PJRT_Api *api_of(const char *name, const char *path, char *wrong, size_t s
              get == NULL ? "exports no GetPjrtApi" : "has a GetPjrtApi that returns NULL");
   }
   return api;
+}
+
+int is_own_library(const char *path) {
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  Dl_info info, own;
+  const void *get = library == NULL ? NULL : dlsym(library, "GetPjrtApi");
+  return get != NULL && dladdr(get, &info) != 0 && dladdr(missing, &own) != 0 &&
+         info.dli_fbase == own.dli_fbase;
 }
 
 // Load the backend. That takes longer than all else here, so a process that forks many does it
