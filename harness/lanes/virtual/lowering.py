@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from harness.lanes.hlo import Module
@@ -27,8 +28,9 @@ def lower_for_cpu(function: Callable[..., Any], shapes: Sequence[Any], *, x64: b
     """
     import jax
 
-    # Options of the user's are for their own programs.
-    with _x64(on=x64), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+    # Options and a mesh of the user's are for their own programs.
+    promotion = jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard")
+    with _x64(on=x64), _without_mesh(), promotion[0], promotion[1]:
         lowered = _lower(jax.jit(function, keep_unused=True), shapes)
     module: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
     return module
@@ -168,6 +170,15 @@ def _x64(*, on: bool) -> Any:
     from jax.experimental import enable_x64
 
     return enable_x64(on)
+
+
+def _without_mesh() -> Any:
+    """Leave the mesh that JAX traces for, such as a ``shard_map`` outside of jit that compiles."""
+    from jax._src import mesh
+
+    if not hasattr(mesh, "empty_abstract_mesh"):  # before JAX 0.5
+        return nullcontext()
+    return mesh.use_abstract_mesh(mesh.empty_abstract_mesh)
 
 
 def _lower(function: Any, shapes: Sequence[Any]) -> Any:

@@ -367,12 +367,16 @@ def over_mesh(axes: Axes) -> Iterator[None]:
         yield
         return
     _register_lowerings()
+    # A shard_map outside of jit compiles while its own axes are known.
+    around = core.trace_ctx.axis_env
+    core.trace_ctx.set_axis_env(core.top_axis_env)
     _lowered.axes = axes
     try:
         with core.extend_axis_env_nd(list(axes)):
             yield
     finally:
         _lowered.axes = None
+        core.trace_ctx.set_axis_env(around)
 
 
 @cache

@@ -766,6 +766,33 @@ def test_devices_that_run_a_kernel_of_their_own(topology: Topology) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
+def test_a_kernel_that_compiles_while_axes_and_a_mesh_are_known(topology: Topology) -> None:
+    """So does a shard_map outside of jit."""
+    import jax
+    from jax.experimental import pallas
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+    def body(x: Any, out: Any) -> None:
+        out[...] = x[...] + pallas.program_id(0) * 2
+
+    mesh, spec = jax.make_mesh((topology.total,), ("x",)), PartitionSpec("x")
+    block = pallas.BlockSpec((8, 128), lambda n: (n, 0))
+    shape = jax.ShapeDtypeStruct((24, 128), np.int32)
+    f = pallas.pallas_call(body, grid=(3,), in_specs=[block], out_specs=block, out_shape=shape)
+    f = jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    x = jax.device_put(np.zeros((24 * topology.total, 128), np.int32), NamedSharding(mesh, spec))
+    lowered = jax.jit(f).lower(x)
+    around = mesh.abstract_mesh.update_axis_types({"x": AxisType.Auto})
+    with (
+        jax._src.core.extend_axis_env_nd([("x", topology.total)]),
+        jax._src.mesh.use_abstract_mesh(around),
+    ):
+        compiled = lowered.compile()
+    blocks = np.asarray(compiled(x)).reshape(-1, 3, 8 * 128)
+    np.testing.assert_array_equal(blocks.min(-1), [[0, 2, 4]] * topology.total)
+    np.testing.assert_array_equal(blocks.max(-1), [[0, 2, 4]] * topology.total)
+
+
 def test_kernels_and_collectives_that_do_not_wait_for_each_other(topology: Topology) -> None:
     """None of the four depends on another: the compiler may put their steps in any order."""
     from jax import lax
