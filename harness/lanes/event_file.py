@@ -14,7 +14,6 @@ from pathlib import Path
 from harness.lanes.events import LEDGER, VARIABLE, WRITTEN_VARIABLE, Events, read_events
 
 FOLDER_VARIABLE = "XLA_HARNESS_EVENTS_FOLDER"  # names a folder in which the logs stay
-_FIXED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class EventFile:
@@ -30,7 +29,7 @@ class EventFile:
         self._ledger = _memory("xla-harness-events-written")
         self._inodes = {each: os.fstat(each).st_ino for each in (self._log, self._ledger)}
         os.ftruncate(self._ledger, mmap.PAGESIZE)
-        fcntl.fcntl(self._ledger, fcntl.F_ADD_SEALS, _FIXED | fcntl.F_SEAL_GROW)
+        _fix(self._ledger, fcntl.F_SEAL_GROW)
         self._counts = mmap.mmap(self._ledger, mmap.PAGESIZE)
         LEDGER.pack_into(self._counts, 0, self._inodes[self._log], 0, 0)
 
@@ -78,8 +77,14 @@ def _open() -> int:
         with suppress(OSError):  # no room there
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     log = _memory("xla-harness-events")
-    fcntl.fcntl(log, fcntl.F_ADD_SEALS, _FIXED)
+    _fix(log)
     return log
+
+
+def _fix(descriptor: int, more: int = 0) -> None:
+    """Let nobody shorten the file, nor undo that."""
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL | more
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
 
 
 def _memory(name: str) -> int:

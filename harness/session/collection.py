@@ -20,6 +20,7 @@ from harness.session.imports import Imports
 from harness.session.markers import case_of, declared_targets, parametrized_target
 from harness.session.options import Settings
 from harness.session.refusal import stop
+from harness.session.running import CASES_NEED
 from harness.session.selection import Shard, shards
 
 
@@ -85,7 +86,8 @@ class Collection:
 
     def _choose(self, items: list[pytest.Item]) -> None:
         chosen = [item for item in items if self._is_asked_for(item) and self._runs_here(item)]
-        if any(CASE in item.stash for item in chosen) and (unfit := unfit_here()):
+        has_cases = any(CASE in item.stash for item in chosen)
+        if has_cases and (unfit := CASES_NEED or unfit_here()):
             raise BadInputError(unfit)
         if self._imports.unlaunched:
             raise BadInputError(self._imports.unlaunched)

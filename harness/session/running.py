@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from harness.job.rendezvous import Meetings
 
 
+# Why no case can run on this system, or "": a process that has ended is known by a descriptor, and
+# a log that nobody can cut is a file in memory.
+CASES_NEED = "" if hasattr(os, "pidfd_open") else f"cases need Linux, and this is {sys.platform}"
+
+
 class Running:
     """Runs the cases of a session."""
 
@@ -44,7 +50,7 @@ class Running:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         # Before any test module is imported: what is started later can't be forked.
-        if not self._settings.in_process:
+        if not self._settings.in_process and not CASES_NEED:
             limits, modules = self._settings.limits, self._settings.preload
             try:
                 self.isolator = Isolator(session, limits, modules, LANES)

@@ -21,6 +21,7 @@ from support.commands import run_program
 from support.paths import ROOT
 
 from harness import __version__
+from harness.lanes.virtual import library
 
 SITE = Path(pytest.__file__).parent.parent
 NAME = f"xla_harness-{__version__}"
@@ -147,6 +148,77 @@ def test_the_plugin_asks_python_only_for_its_stable_abi() -> None:
     assert used == {*names, *OPTIONAL, "PyGILState_GetThisThreadState"}
     late = {name: FUNCTIONS.get(Symbol(name)) for name in used - OPTIONAL}
     assert {n: f for n, f in late.items() if f is None or f.added > PyVersion(3, 11)} == {}
+
+
+# What Python has on Linux alone, taken away before anything is imported.
+MAC = """\
+import fcntl, os, select, signal, sys
+for module, names in {
+    os: ("memfd_create", "pidfd_open", "waitid", "sched_getaffinity", "P_PIDFD", "MFD_CLOEXEC"),
+    signal: ("pidfd_send_signal",), select: ("epoll",), fcntl: ("F_ADD_SEALS", "F_SEAL_SHRINK"),
+}.items():
+    for name in names:
+        if hasattr(module, name): delattr(module, name)
+"""
+EVERYTHING = """\
+import importlib, pkgutil, harness
+for module in pkgutil.walk_packages(harness.__path__, "harness."):
+    if not module.name.endswith(("__main__", ".plugin.build", ".plugin.entries")):
+        importlib.import_module(module.name)
+print(harness.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The package as it is made and installed on a Mac, where no C compiler is looked for."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    mac = {"_PYTHON_HOST_PLATFORM": "macosx-14.0-arm64", "CC": "no-compiler"}
+    build = "uv", "build", "--quiet", "--offline", "--no-build-isolation", "--wheel"
+    run(*build, "--python", sys.executable, "--out-dir", folder, folder=ROOT, **mac)
+    wheel = next(folder.glob("*.whl"))
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if name.endswith(".so")] == []
+        archive.extractall(folder / "site")
+    return {**mac, "PYTHONPATH": str(folder / "site")}
+
+
+def test_every_module_imports_where_there_is_no_compiled_part(
+    elsewhere: dict[str, str], tmp_path: Path
+) -> None:
+    where = run(sys.executable, "-c", MAC + EVERYTHING, folder=tmp_path, **elsewhere)
+    assert where.startswith(elsewhere["PYTHONPATH"])
+
+
+def test_conformance_needs_no_compiled_part(elsewhere: dict[str, str], tmp_path: Path) -> None:
+    ask = MAC + "from harness.cli import main; sys.exit(main(sys.argv[1:]))"
+    plugin = f"cpu={library.backend_path()}"
+    command = "conformance", plugin, "--check", "c_api/[be]*/[a-c]*"
+    shown = run(sys.executable, "-c", ask, *command, folder=tmp_path, **elsewhere)
+    assert re.search(r"cpu conforms: \d\d checks, none fails", shown), shown
+
+
+def test_lanes_without_their_compiled_part_are_left_out_on_arm(
+    elsewhere: dict[str, str], tmp_path: Path
+) -> None:
+    case = "import pytest\n@pytest.mark.lanes({!r})\ndef test_{}(): pass\n"
+    lanes = ("cpu", "virtual-tpu", "virtual-gpu")
+    text = "".join(case.format(lane, number) for number, lane in enumerate(lanes))
+    (tmp_path / "test_inner.py").write_text(text)
+    arm = elsewhere | {"_PYTHON_HOST_PLATFORM": "linux-aarch64"}
+    shown = run(sys.executable, "-m", "pytest", "test_inner.py", folder=tmp_path, **arm)
+    why = "needs this package's compiled part, which there is for Linux on x86-64"
+    assert "1 passed, 2 deselected" in shown
+    assert f"lane virtual-gpu: {why}" in " ".join(shown.split())
+    test = MAC + "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    command = sys.executable, "-c", test, "test_inner.py"
+    refused = run_program(*command, cwd=tmp_path, env=os.environ | elsewhere)
+    assert refused.returncode == 2
+    assert "cases need Linux" in refused.stdout + refused.stderr
+    (tmp_path / "test_plain.py").write_text("def test_x(): pass\n")
+    plain_tests = sys.executable, "-c", test, "test_plain.py"
+    assert "1 passed" in run(*plain_tests, folder=tmp_path, **elsewhere)
 
 
 def test_the_plugin_needs_glibc_and_nothing_else(built: Built, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class AotLane(VirtualLane):
         self.vendor.check(topology)
 
     def missing(self) -> str:
-        return self.vendor.missing()
+        return super().missing() or self.vendor.missing()
 
     def preload(self) -> None:
         from harness.lanes.aot import case_compiler  # noqa: F401 - once for all cases

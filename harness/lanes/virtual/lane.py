@@ -56,7 +56,8 @@ class VirtualLane(Lane):
             )
 
     def missing(self) -> str:
-        return ""  # a part of this package: preload says what is wrong with it
+        # Where it is a part of this package, preload says what is wrong with it.
+        return "" if library.is_compiled_here() else library.NOT_HERE
 
     def preload(self) -> None:
         from harness.lanes.virtual import process  # noqa: F401 - once for all cases

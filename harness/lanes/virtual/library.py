@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
@@ -25,6 +26,7 @@ from harness.platforms import Platform
 PLUGIN = Path(__file__).with_name("libvirtual_tpu.so")
 _STARTUP = Path(__file__).with_name("startup")
 MOST_DEVICES = 4096
+NOT_HERE = "needs this package's compiled part, which there is for Linux on x86-64 only"
 _LEAST_THREADS = 16
 
 
@@ -39,6 +41,11 @@ def backend_path() -> Path:
         "lane virtual-tpu: xla_cpu_pjrt.so is missing: expected the package xla-cpu-pjrt==0.0.1, "
         "which PyPI has for Linux on x86-64"
     )
+
+
+def is_compiled_here() -> bool:
+    """Return whether the package has the plugin on such a machine; elsewhere it is Python only."""
+    return sysconfig.get_platform() == "linux-x86_64"
 
 
 @cache
@@ -63,6 +70,8 @@ def load_plugin() -> ctypes.CDLL:
     Raises BadInputError when it was not compiled, or is another version's.
     """
     if not PLUGIN.exists():
+        if not is_compiled_here():
+            raise BadInputError(f"lane virtual-tpu: {NOT_HERE}")
         raise BadInputError(
             f"lane virtual-tpu: {PLUGIN.name} is missing: it is compiled when xla-harness is "
             "installed; install it again on a machine with a C compiler"

@@ -21,6 +21,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[3]
+_PLATFORM = "linux-x86_64"  # the one that has xla-cpu-pjrt
 _LIBRARY = Path("harness/lanes/virtual/libvirtual_tpu.so")
 _SHIPPED = ("stacks", "expectations", "upstream.toml")  # of fixtures/, for harness.shipped
 _FLAGS = ["-std=c17", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden"]
@@ -32,6 +33,9 @@ class VirtualTpuBuild(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile; in an editable install too, which reads ``fixtures/`` where it is.
 
+        Elsewhere than on Linux on x86-64, for which alone there is a backend, the package is made
+        of Python only: it has no virtual devices, and what reads results or asks plugins works.
+
         Raises:
             SystemExit: there is no C compiler or no header, or the compiler failed.
         """
@@ -40,13 +44,15 @@ class VirtualTpuBuild(BuildHookInterface):  # type: ignore[type-arg]
                 build_data["force_include"][str(_ROOT / "fixtures" / name)] = (
                     f"harness/fixtures/{name}"
                 )
+        platform = sysconfig.get_platform()
+        if platform != _PLATFORM:
+            return
         compile_plugin(_ROOT / _LIBRARY, ["-shared"])
         build_data["artifacts"].append(str(_LIBRARY))
         build_data["pure_python"] = False
         # One library for every CPython: it finds functions of the stable ABI in the process by
         # name. So not py3-none: PyPy has other names, and free-threaded builds another ABI.
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"cp311-abi3-{platform}"
+        build_data["tag"] = f"cp311-abi3-{platform.replace('-', '_')}"
 
 
 def compile_plugin(target: Path, flags: list[str]) -> None:
