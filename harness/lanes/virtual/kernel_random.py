@@ -7,13 +7,14 @@ always has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from harness.lanes.virtual.kernel_calls import InPython
 
-BITS = "prng_random_bits"
+SEED, BITS = "prng_seed", "prng_random_bits"
 KEY, STATEFUL = "pallas_tpu", "_pallas_internal_stateful"  # generators
 
 _Place = tuple[int, int]  # device, core
@@ -23,7 +24,38 @@ def call_for(equation: Any) -> InPython | None:
     """Return what an equation calls if it seeds a core's generator or takes bits from it."""
     if equation.primitive.name == BITS:
         return InPython(partial(_bits, equation.params["shape"]))
-    return InPython(_seed) if equation.primitive.name == "prng_seed" else None
+    return InPython(_seed) if equation.primitive.name == SEED else None
+
+
+def is_random(equation: Any) -> bool:
+    """Return whether an equation uses a core's generator or a key of one."""
+    return equation.primitive.name in {SEED, BITS} or meaning_of(equation) is not None
+
+
+def key(words: Iterable[Any], zero: Any) -> tuple[Any, Any]:
+    """Return the key that a seed makes, of unsigned words of 32 bits in NumPy or JAX."""
+    first = second = zero
+    for word in words:
+        first, second = _mixed(first ^ word), _mixed(second + word + _constant(0x9E3779B9))
+    return first, second
+
+
+def numbers(first: Any, second: Any, counts: Any) -> Any:
+    """Return the numbers that a key gives for counts, as unsigned words of 32 bits."""
+    return _mixed(_mixed(counts ^ first) + second)
+
+
+def _mixed(words: Any) -> Any:
+    """Mix the bits of each word, as the hash ``lowbias32`` does."""
+    words = (words ^ words >> _constant(16)) * _constant(0x7FEB352D)
+    words = (words ^ words >> _constant(15)) * _constant(0x846CA68B)
+    return words ^ words >> _constant(16)
+
+
+def _constant(number: int) -> Any:
+    import numpy as np
+
+    return np.uint32(number)
 
 
 def _generators(memory: Any) -> dict[_Place, Any]:
@@ -32,12 +64,12 @@ def _generators(memory: Any) -> dict[_Place, Any]:
     return own
 
 
-def _seed(memory: Any, place: _Place, *numbers: Any) -> Any:
+def _seed(memory: Any, place: _Place, *given: Any) -> Any:
     import numpy as np
 
-    words = np.concatenate([np.atleast_1d(number).view(np.uint32) for number in numbers])
-    seed = np.random.SeedSequence(words)
-    _generators(memory)[place] = np.random.Generator(np.random.Philox(seed))
+    words = np.concatenate([np.atleast_1d(number).view(np.uint32) for number in given])
+    state = [*key(words[:, None], np.zeros(1, np.uint32)), np.zeros(1, np.uint32)]
+    _generators(memory)[place] = state
     return np.int32(0)
 
 
@@ -46,7 +78,10 @@ def _bits(shape: tuple[int, ...], memory: Any, place: _Place) -> Any:
 
     if place not in _generators(memory):
         raise ValueError("a kernel takes random bits before pltpu.prng_seed")
-    return _generators(memory)[place].integers(-(2**31), 2**31, shape, np.int32)
+    first, second, count = _generators(memory)[place]
+    counts = count + np.arange(math.prod(shape), dtype=np.uint32)
+    _generators(memory)[place] = [first, second, count + np.uint32(counts.size)]
+    return numbers(first, second, counts).view(np.int32).reshape(shape)
 
 
 # --- Keys

@@ -21,6 +21,7 @@ import wrapt
 from harness.lanes import events
 from harness.lanes.hlo import Module
 from harness.lanes.virtual import (
+    generator_state,
     kernel_cores,
     kernel_operands,
     kernel_primitives,
@@ -111,15 +112,11 @@ class LoweredKernel:
         if mode is not None:
             parameters = kernel_operands.without_keys(parameters)
             parameters, shared = kernel_cores.on_one_mesh(parameters)
-        elif any(kernel_random.generator(each) == kernel_random.KEY for each in self.operands):
-            raise NotImplementedError(
-                "a key of a TPU's own generator, which needs JAX 0.10 and one process: use a key of"
-                " another one, such as threefry2x32"
-            )
         kernel_primitives.lower_for_a_cpu()
         all_equations = (e for jaxpr in jaxprs_of(self.parameters) for e in equations(jaxpr))
         has_keys = any(kernel_random.generator(e) == kernel_random.KEY for e in self.operands)
-        if has_keys or any(e.primitive.name == kernel_random.BITS for e in all_equations):
+        is_random = has_keys or any(map(kernel_random.is_random, all_equations))
+        if is_random:
             events.note("rewrite", rewrite="random numbers of a TPU")
         jaxprs = jaxprs_of(parameters)
         cores = dict(i for mesh in self.parameters.get("meshes", ()) for i in mesh.shape.items())
@@ -128,8 +125,12 @@ class LoweredKernel:
         )
         axes = tuple(self.mesh.shape.items()) if reaches else ()
         if mode is None:
-            function, given, _ = self._with(parameters, True, shapes)
             with tpu_interpret.over_mesh(axes), kernel_reports.interpreting():
+                if is_random:
+                    parameters = generator_state.with_state(
+                        kernel_operands.without_keys(parameters)
+                    )
+                function, given, _ = self._with(parameters, True, shapes)
                 if reaches and not divided:
                     return lower_by_hand(function, given, self.mesh, x64=self.x64)
                 return lower_for_cpu(function, given, x64=self.x64)

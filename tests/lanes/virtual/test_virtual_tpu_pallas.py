@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from harness.job.ranks import run_ranks
 from harness.lanes.events import EventLog
 from harness.lanes.hlo import Module
+from harness.lanes.virtual import kernel_random
 from harness.lanes.virtual.custom_calls import replace_custom_calls
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
@@ -164,15 +166,32 @@ def _in_a_job(topology: Topology, body: Any, **options: Any) -> list[Any]:
 
 
 @pytest.mark.topologies("2@chip")
-def test_a_kernel_with_random_numbers_in_a_job_is_refused(topology: Topology) -> None:
+def test_a_kernel_with_random_numbers_in_a_job(topology: Topology) -> None:
+    """Their numbers are those of one process, which NumPy computes."""
+
     def body(x: Any, out: Any) -> None:
+        from jax import lax
         from jax.experimental.pallas import tpu
 
-        tpu.prng_seed(0)
-        out[...] = x[...] + tpu.prng_random_bits(x.shape).astype(np.float32)
+        def add(total: Any) -> Any:
+            return total + (tpu.prng_random_bits(x.shape) >> 20).astype(np.float32)
 
-    for message in _in_a_job(topology, body):
-        assert "virtual TPU: Pallas kernel 'asking' can't be interpreted" in message
+        tpu.prng_seed(3, 4)
+        total = lax.fori_loop(0, 2, lambda _, total: add(total), x[...])
+        last = 1 + (x[0, 0] < 50).astype(np.int32)
+        _, total = lax.while_loop(
+            lambda carry: carry[0] < last, lambda carry: (carry[0] + 1, add(carry[1])), (0, total)
+        )
+        out[...] = lax.cond(x[0, 0] < 50, add, lambda total: total, total)
+
+    def number_of_times(times: int) -> Any:
+        memory, place = SimpleNamespace(), (0, 0)
+        kernel_random._seed(memory, place, np.int32(3), np.int32(4))
+        return sum(kernel_random._bits(X.shape, memory, place) >> 20 for _ in range(times))
+
+    first, second = _in_a_job(topology, body)
+    np.testing.assert_allclose(first, X + number_of_times(5), atol=0.01)
+    np.testing.assert_allclose(second, X + 100 + number_of_times(3), atol=0.01)
 
 
 @pytest.mark.topologies("2@chip")
