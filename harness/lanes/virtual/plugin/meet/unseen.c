@@ -12,13 +12,18 @@
 // such error is an event, and so is each error that the user gets: with a value that is copied to
 // the host, or when a buffer is waited for. An error that a call returns is raised there and then.
 
-enum { SECONDS_FOR_CALLBACKS = 2 };
+// XLA's CPU client starts a launch in the threads that run programs, and waits there once 32 are on
+// their way to a device. An earlier program that needs this thread to join a collective then hangs.
+// So the caller waits, before there are as many.
+enum { SECONDS_FOR_CALLBACKS = 2, MOST_LAUNCHES = 24 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
 static int running, given_events;  // executions on their way, and events that users have asked for
+static int launches;               // calls with such executions
 
 typedef struct {
   PJRT_Event *event;  // to be destroyed with this; NULL when it is the caller's
+  size_t *left;       // executions of the same launch that are on their way; the last one frees it
   const void *caller;
   struct timespec since;
   HostTransfers *transfers;
@@ -57,6 +62,12 @@ static void end(PJRT_Error *error, void *argument) {
   }
   if (execution->event != NULL) event_drop(execution->event);
   host_transfers_leave(execution->transfers, 1);
+  pthread_mutex_lock(&lock);
+  if (--*execution->left == 0) {
+    free(execution->left);
+    --launches;
+  }
+  pthread_mutex_unlock(&lock);
   free(execution);
   less(&running);
 }
@@ -69,10 +80,9 @@ static void when_ready(PJRT_Event *event, PJRT_Event_OnReadyCallback function, v
   if (error != NULL) function(error, argument);
 }
 
-static void follow(PJRT_Event *event, int is_own, const void *caller, HostTransfers *transfers) {
+static void follow(PJRT_Event *event, Execution like) {
   Execution *execution = allocate(1, sizeof *execution, "an execution");
-  *execution =
-      (Execution){.event = is_own ? event : NULL, .caller = caller, .transfers = transfers};
+  *execution = like;
   clock_gettime(CLOCK_MONOTONIC, &execution->since);
   more(&running);
   when_ready(event, end, execution);
@@ -86,12 +96,24 @@ PJRT_Error *unseen_execute(PJRT_LoadedExecutable_Execute_Args *args, const void 
   PJRT_Event **events =
       given != NULL ? given : allocate(args->num_devices, sizeof *events, "completion events");
   args->device_complete_events = events;
+  pthread_mutex_lock(&lock);
+  while (launches >= MOST_LAUNCHES) pthread_cond_wait(&ended, &lock);
+  ++launches;
+  pthread_mutex_unlock(&lock);
   error = bridge_PJRT_LoadedExecutable_Execute(args);
   args->device_complete_events = given;
-  for (size_t i = 0; error == NULL && i < args->num_devices; ++i) {
-    follow(events[i], given == NULL, caller, transfers);
+  if (error == NULL) {
+    size_t *left = allocate(1, sizeof *left, "a launch");
+    *left = args->num_devices;
+    for (size_t i = 0; i < args->num_devices; ++i) {
+      PJRT_Event *event = given == NULL ? events[i] : NULL;
+      follow(events[i],
+             (Execution){.event = event, .left = left, .caller = caller, .transfers = transfers});
+    }
+  } else {
+    less(&launches);
+    host_transfers_leave(transfers, args->num_devices);
   }
-  if (error != NULL) host_transfers_leave(transfers, args->num_devices);
   if (given == NULL) free(events);
   return error;
 }
@@ -164,7 +186,7 @@ VIRTUAL_TPU_EXPORT void virtual_tpu_raised(int waits) {
 // Forget what runs, in a fork: it has none of the threads that would end what its parent has
 // started.
 static void forget(void) {
-  running = given_events = kept_count = 0;
+  running = given_events = launches = kept_count = 0;
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   ended = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 }
