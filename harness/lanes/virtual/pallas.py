@@ -59,6 +59,7 @@ class LoweredKernel:
     Attributes:
         call: JAX's primitive.
         mesh: that the kernel's program is divided over by hand, if it is.
+        types: of the operands and results that it was lowered for.
     """
 
     name: str
@@ -67,6 +68,7 @@ class LoweredKernel:
     operands: Sequence[Any]
     x64: bool
     mesh: Any = None
+    types: Sequence[str] = ()
     _modules: dict[tuple[Shapes, bool], bytes] = field(default_factory=dict)
 
     def module(self, shapes: Shapes, divided: bool) -> bytes:  # noqa: FBT001 - of a program
@@ -249,7 +251,10 @@ def _record_rule(module: Any, name: str, call: Any) -> None:
 
         results, context = rule(*arguments, **parameters), arguments[0]
         payload = _payload(results, context.module_context.module)
-        if payload is not None and payload not in _KERNELS:
+        types = [str(aval) for aval in [*context.avals_in, *context.avals_out]]
+        # Mosaic's integers have no sign: kernels over int8 and uint8 have one payload, and a
+        # program is compiled after it was lowered.
+        if payload is not None and (payload not in _KERNELS or _KERNELS[payload].types != types):
             _KERNELS[payload] = LoweredKernel(
                 name_of(parameters),
                 call,
@@ -257,6 +262,7 @@ def _record_rule(module: Any, name: str, call: Any) -> None:
                 list(context.avals_in),
                 jax.config.jax_enable_x64,
                 tpu_interpret.mesh_of(context),
+                types,
             )
         return results
 

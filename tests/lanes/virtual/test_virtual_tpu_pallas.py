@@ -147,6 +147,17 @@ def test_interpretation_creates_no_client_and_executes_nothing(tpu_events: Event
     np.testing.assert_array_equal(compiled(x), 2 * X)
 
 
+def test_kernels_that_differ_only_in_the_sign_of_their_integers() -> None:
+    """They have one payload."""
+    import jax
+
+    x = np.arange(8 * 128, dtype=np.int32).reshape(8, 128)
+    for dtype in (np.int32, np.uint32, np.int32):
+        result = jax.jit(kernel(double, "double", dtype=dtype))(x.astype(dtype))
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result, 2 * x)
+
+
 def _in_a_job(topology: Topology, body: Any, **options: Any) -> list[Any]:
     """What each process has of the kernel's result, or why the kernel can't be interpreted."""
 
