@@ -32,8 +32,8 @@ class Asker:
 
     ``no_client`` is why the plugin has no client here, or "", and ``uninitialized`` whether not
     even its initialization ended well; ``fault`` is the name of a planted fault, for those who ask
-    which checks see it; ``keeps_steps`` keeps all functions that a check called, and not only the
-    last ones of one that fails.
+    which checks see it; ``keeps_steps`` keeps all functions that a check called, and its
+    program, and not only the last ones of one that fails.
     """
 
     plugin: PluginFile
@@ -94,10 +94,8 @@ class Asker:
             raise RuntimeError(f"check {answer.id}:\n{data['bug']}")
         result = Conformity(data["result"])
         if result != Conformity.FAILS:
-            steps = answer.steps if self.keeps_steps else ()
-            return replace(
-                answer, result=result, detail=data["detail"], steps=steps, output="", program=""
-            )
+            answer = replace(answer, result=result, detail=data["detail"], output="")
+            return answer if self.keeps_steps else replace(answer, steps=(), program="")
         return replace(answer, kind="failed", detail=data["detail"])
 
 

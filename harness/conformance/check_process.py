@@ -111,10 +111,12 @@ def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
         os.write(steps, f"{PROGRAM}{json.dumps(text)}\n".encode())
 
     assert check.level in (0, 1)
-    shim = Shim(question["fault"], note) if question["fault"] else None
+    fault = question["fault"]
+    shim = Shim(fault, note) if fault and check.level == 0 else None
+    planted = Path(fault).read_bytes() if fault and check.level == 1 else b""
     api = CApi(Path(question["plugin"]), note=note, shim=shim)
     missing, uninitialized = question["no_client"], question["uninitialized"]
-    return Client(api, question["options"], missing, uninitialized, note_program)
+    return Client(api, question["options"], missing, uninitialized, note_program, planted)
 
 
 if __name__ == "__main__":

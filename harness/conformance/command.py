@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,9 @@ from harness.commands.parsers import add_json, output_file, whole_number
 from harness.errors import BadInputError, nearest
 
 if TYPE_CHECKING:
-    from harness.conformance.asker import Asker
+    from harness.conformance.asker import Asker, Servers
     from harness.conformance.plugin_check import PluginCheck
+    from harness.conformance.seen import FaultSeen
 
 _LINE_SECONDS = 5.0
 _INSTALL = "pip install 'xla-harness[conformance]'"
@@ -121,30 +122,70 @@ def _run(options: argparse.Namespace) -> int:
 def _seen(options: argparse.Namespace, asker: Asker, checks: list[PluginCheck]) -> int:
     """Measure how much the checks see; the exit code is 1 below ``_LEAST_SEEN``."""
     from harness.conformance.asker import Servers
-    from harness.conformance.c_api.planted import sample
-    from harness.conformance.c_api.struct_sizes import RECIPES
-    from harness.conformance.seen import FaultSeen, measure
 
-    faults = sample(RECIPES, options.faults, options.seed)
-    progress = _Progress(len(faults))
+    level = _level_of_faults(checks)
+    progress = _Progress(options.faults)
 
     def note(each: FaultSeen) -> None:
         progress.add("seen" if each.check else "not seen" if each.is_planted else "without effect")
 
-    relevant = {each.id: each for each in checks if each.level == 0}
+    relevant = {each.id: each for each in checks if each.level == level}
     with Servers(options.workers) as servers:
-        results = measure(asker, relevant, faults, servers, note)
+        results = _FAULTS[level](options, asker, relevant, servers, note)
     planted = [each for each in results if each.is_planted]
     seen = [each for each in planted if each.check]
     share = len(seen) / max(len(planted), 1)
     lines = [
-        f"{len(faults)} faults of seed {options.seed}: {len(planted)} changed a call of a check,",
+        f"{len(results)} faults of seed {options.seed}: {len(planted)} changed a call or a result,",
         f"{len(seen)} of these were seen ({share:.0%}).",
         *(f"not seen: {each.fault}" for each in planted if not each.check),
     ]
     data = {"seed": options.seed, "share": share, "faults": [asdict(each) for each in results]}
     print_answer(options, data, "\n".join(lines))
     return int(share < _LEAST_SEEN)
+
+
+def _level_of_faults(checks: list[PluginCheck]) -> int:
+    """Return the lowest level of the checks, whose faults are planted.
+
+    Raises BadInputError for one without faults of its own, or without what plants them.
+    """
+    level = min(each.level for each in checks)
+    if level not in _FAULTS:
+        raise BadInputError(f"--faults: expected --levels {' or '.join(map(str, _FAULTS))}")
+    if level == 1 and find_spec("jaxlib") is None:
+        raise BadInputError("--faults: at level 1 it needs the package jaxlib, which makes HLO")
+    return level
+
+
+def _of_c_api(
+    options: argparse.Namespace,
+    asker: Asker,
+    checks: Mapping[str, PluginCheck],
+    servers: Servers,
+    note: Callable[[FaultSeen], None],
+) -> Sequence[FaultSeen]:
+    from harness.conformance.c_api.planted import sample
+    from harness.conformance.c_api.struct_sizes import RECIPES
+    from harness.conformance.seen import measure
+
+    return measure(asker, checks, sample(RECIPES, options.faults, options.seed), servers, note)
+
+
+def _of_operators(
+    options: argparse.Namespace,
+    asker: Asker,
+    checks: Mapping[str, PluginCheck],
+    servers: Servers,
+    note: Callable[[FaultSeen], None],
+) -> Sequence[FaultSeen]:
+    from harness.conformance.operators.planted_programs import measure
+    from harness.sensitivity.sample import Sample
+
+    return measure(asker, checks, Sample(options.seed, options.faults), servers, note)
+
+
+_FAULTS = {0: _of_c_api, 1: _of_operators}
 
 
 def _selected(checks: Mapping[str, PluginCheck], levels: str, pattern: str) -> list[PluginCheck]:

@@ -69,7 +69,14 @@ LEVELS = (
         1,
         "operators",
         "StableHLO's operators",
-        ("elementwise_checks", "choice_checks", "movement_checks", "reduction_checks"),
+        (
+            "elementwise_checks",
+            "choice_checks",
+            "movement_checks",
+            "reduction_checks",
+            "indexing_checks",
+            "structure_checks",
+        ),
         ("numpy", "ml_dtypes"),
     ),
 )

@@ -31,7 +31,8 @@ class Client:
 
     ``options`` are the plugin's own, by name; ``missing`` is why no client can be created here, or
     "", and ``uninitialized`` whether even the plugin's initialization did not end well.
-    ``note_program`` is called with each program that a check of operators compiles, before it is.
+    ``note_program`` is called with each program that a check of operators compiles, before it is;
+    ``planted`` is HLO to compile in its place, or nothing.
     """
 
     api: CApi
@@ -39,6 +40,7 @@ class Client:
     missing: str = ""
     uninitialized: bool = False
     note_program: Callable[[str], None] = lambda _: None
+    planted: bytes = b""
 
     @cached_property
     def handle(self) -> int:
@@ -143,7 +145,7 @@ class Client:
         it = self.api.call(
             "PJRT_Client_Compile",
             client=self.handle,
-            program=self.program(code),
+            program=self.program(self.planted, b"hlo") if self.planted else self.program(code),
             compile_options=self.compile_options(**options),
         )
         return self.owned(it.executable, "PJRT_Client_Compile: executable")
