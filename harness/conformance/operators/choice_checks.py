@@ -87,8 +87,8 @@ def compare_in_total_order(client: Client, kind: str) -> None:
     first, second = np.meshgrid(values, values, indexing="ij")
     a, b = np.meshgrid(keys, keys, indexing="ij")
     made = [
-        _compare(direction, "TOTALORDER", [first, second], meaning(a, b))
-        for direction, meaning in _DIRECTIONS.items()
+        _compare(direction, "TOTALORDER", [first, second], _DIRECTIONS[direction](a, b))
+        for direction in ("LT", "GT")
     ]
     verify(client, "stablehlo.compare", kind, *made)
 
