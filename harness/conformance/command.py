@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from harness.commands.output import answer as print_answer

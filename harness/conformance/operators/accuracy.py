@@ -41,7 +41,7 @@ TABLE = {
     "atan2": Accuracy(6, 6, 2, _OPENCL),
     "complex": Accuracy(16, 16, 16, "ours", "of the modulus; no standard bounds complex functions"),
     "complex power": Accuracy(64, 64, 64, "ours", "a logarithm is multiplied before exp"),
-    "chlo": Accuracy(64, 64, 3, "ours", "made of many operators; XLA on a CPU needs 37 for atanh"),
+    "chlo": Accuracy(64, 128, 3, "ours", "made of many operators; XLA on a CPU needs 68 for atanh"),
 }
 _EIGHT_BITS = 0.6  # formats that IEEE 754 does not have: computed in another one, rounded twice
 

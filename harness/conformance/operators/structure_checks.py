@@ -65,9 +65,9 @@ def if_(client: Client, kind: str, value: bool) -> None:  # noqa: FBT001
     verify(client, "stablehlo.if", kind, made)
 
 
-@checks({f"{kind},{count}": (kind, count) for kind in ("f32", "s32", "u32") for count in (0, 1, 9)})
-def while_(client: Client, kind: str, count: int) -> None:
-    """Repeat a body with a counter and a sum, so many times or never."""
+@checks({kind: (kind,) for kind in ("f32", "s32", "u32")})
+def while_(client: Client, kind: str) -> None:
+    """Repeat a body with a counter and a sum, often, once and never."""
     x = numbers(kind, (7, 13), 1)
     text = Expected(kind, x).text
     lines = f"""%one = "stablehlo.constant"() {{value = dense<1> : tensor<i32>}} : () -> tensor<i32>
@@ -81,15 +81,12 @@ def while_(client: Client, kind: str, count: int) -> None:
     %t = "stablehlo.add"(%s, %2) : ({text}, {text}) -> {text}
     "stablehlo.return"(%n, %t) : (tensor<i32>, {text}) -> ()
 }}) : (tensor<i32>, {text}) -> (tensor<i32>, {text})"""
-    given = [np.asarray(0, np.int32), np.asarray(count, np.int32), x]
-    exact = wide(x) * (count + 1)
-    expected = [exactly(given[1]), near(kind, exact, np.abs(exact), count)]
-    verify(
-        client,
-        "stablehlo.while",
-        kind,
-        ProgramLines("while", lines, ["%r#0", "%r#1"], given, expected),
-    )
+    for count in (9, 1, 0):
+        given = [np.asarray(0, np.int32), np.asarray(count, np.int32), x]
+        exact = wide(x) * (count + 1)
+        expected = [exactly(given[1]), near(kind, exact, np.abs(exact), count)]
+        made = ProgramLines("while", lines, ["%r#0", "%r#1"], given, expected)
+        verify(client, "stablehlo.while", kind, made)
 
 
 @checks({kind: (kind,) for kind in ("f32", "s32", "bf16", "u8")})
@@ -307,7 +304,7 @@ def batch_norm_training(client: Client, kind: str) -> None:
 _SPECIAL: dict[str, tuple[Callable[[float], float], float, float]] = {
     "erf": (math.erf, -3, 3),
     "erfc": (math.erfc, -3, 3),
-    "lgamma": (math.lgamma, 2.5, 30),
+    "lgamma": (math.lgamma, 0.1, 30),
     "asin": (math.asin, -1, 1),
     "acos": (math.acos, -0.9, 0.9),
     "atan": (math.atan, -9, 9),
@@ -331,7 +328,8 @@ def chlo(client: Client, name: str, kind: str) -> None:
     meaning, low, high = _SPECIAL[name]
     x = np.random.default_rng(1).uniform(low, high, (7, 13)).astype(dtype(kind))
     exact = np.vectorize(meaning)(x.astype(np.float64))
-    made = Operation(f"chlo.{name}", [x], [Expected(kind, exact, ulps("chlo", kind))])
+    slack = 16 * float(ml_dtypes.finfo(x.dtype).eps)  # of a sum whose terms cancel
+    made = Operation(f"chlo.{name}", [x], [Expected(kind, exact, ulps("chlo", kind), slack)])
     verify(client, f"chlo.{name}", kind, made)
 
 
