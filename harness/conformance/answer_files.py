@@ -67,7 +67,11 @@ def _case(answer: Conformance, check: CheckAnswer) -> Any:
         "failure": check.detail if failed else "",
         "layer": "execution" if failed else "",
         "signature": signature_of(id_, check.detail) if failed else "",
-        "plugin": str(answer.plugin.get("version", "")).split("\n")[0],
+        "plugin": answer.name,
+        "plugin_api": ".".join(map(str, answer.plugin.get("api", ()))),
+        "plugin_says": str(answer.plugin.get("version", "")).split("\n")[0],
+        "conformity": str(check.result),
+        "conformity_level": next(f"L{i.number} {i.about}" for i in LEVELS if i.folder == level),
     }
     for key, value in properties.items():
         if value:

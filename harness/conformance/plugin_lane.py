@@ -94,15 +94,13 @@ class PluginLane(RealLane):
     def facts(self, events: Events) -> Mapping[str, str]:
         """Return counts of the case's requests to the plugin, and what the plugin is."""
         plugin = chosen_plugin()
-        if plugin is None:
-            return requests(events)
         return {
             **requests(events),
-            "plugin": " ".join(filter(None, (plugin.name, plugin.version))),
-            "plugin_api": plugin.api,
-            "plugin_says": plugin.says,
-            "plugin_attributes": plugin.attributes,
-            "plugin_extensions": plugin.extensions,
+            "plugin": plugin.title if plugin else "",
+            "plugin_api": plugin.api if plugin else "",
+            "plugin_says": plugin.says if plugin else "",
+            "plugin_attributes": plugin.attributes if plugin else "",
+            "plugin_extensions": plugin.extensions if plugin else "",
         }
 
 

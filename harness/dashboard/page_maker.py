@@ -40,7 +40,7 @@ POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'self'"
 )
 # Pages in the menu, in the order of a morning: what broke, why, and then the rest.
-_ISSUES, _SENSITIVITY = "issues.html", "sensitivity.html"
+_ISSUES, _SENSITIVITY, _PLUGINS = "issues.html", "sensitivity.html", "plugins.html"
 _MENU = (
     ("index.html", "Tonight"),
     ("failures.html", "Failures"),
@@ -50,6 +50,7 @@ _MENU = (
     ("slow.html", "Slow"),
     ("coverage.html", "Coverage"),
     (_SENSITIVITY, "Sensitivity"),
+    (_PLUGINS, "Plugins"),
     ("runs.html", "Runs"),
     ("compare.html", "Compare"),
 )
@@ -88,6 +89,8 @@ class Build:
             empty.add(_ISSUES)
         if all(n.property != PERCENT for each in self.facts.numbers.values() for n in each):
             empty.add(_SENSITIVITY)
+        if not self.facts.plugin_answers:
+            empty.add(_PLUGINS)
         return empty
 
     def is_listed(self, case: str) -> bool:

@@ -19,6 +19,7 @@ from harness.dashboard.pages import (
     flaky_page,
     front_page,
     issues_page,
+    plugins_page,
     runs_page,
     search_page,
     sensitivity_page,
@@ -40,6 +41,7 @@ _PAGES = (
     slow_page,
     coverage_page,
     sensitivity_page,
+    plugins_page,
     feed,
 )
 

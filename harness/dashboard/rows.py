@@ -214,6 +214,17 @@ class RunOutcome(NamedTuple):
     framework: str
 
 
+class PluginAnswer(NamedTuple):
+    """What a PJRT plugin answered to one check of conformance, the case ``name``."""
+
+    plugin: str
+    api: str  # the plugin's version of PJRT
+    level: str
+    name: str
+    conformity: str
+    message: str
+
+
 @dataclass
 class Trend:
     """An area on a stack and lane, night by night: how many cases ran, how many did well."""

@@ -18,6 +18,7 @@ from harness.dashboard.rows import (
     Moved,
     Number,
     OutcomeCount,
+    PluginAnswer,
     Point,
     RunOutcome,
     ShownRun,
@@ -177,6 +178,11 @@ class Facts:
         for row in self._rows("moved", start=self.start):
             by_case[row[0]].append(Moved(*row))
         return by_case
+
+    @cached_property
+    def plugin_answers(self) -> list[PluginAnswer]:
+        """What plugins answered to conformance's checks, by plugin and level."""
+        return [PluginAnswer(*row) for row in self._rows("conformity")]
 
     def points(self) -> Iterator[tuple[str, list[Point]]]:
         """Yield each case with all its results, by configuration, the oldest first."""

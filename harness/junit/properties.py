@@ -29,6 +29,7 @@ _FACTS = frozenset(
         *("clients", "discoveries", "compilations", "executions"),
         "communicators",
         *("card", "driver", "plugin"),
+        *("conformity", "conformity_level"),
         *("plugin_api", "plugin_says", "plugin_attributes", "plugin_extensions"),
         *("pallas_interpreted", "pallas_tpu_interpreted", "pallas_kernels", "pallas_faults"),
         *("options_left_out", "rewritten", "faults_planted"),

@@ -44,11 +44,15 @@ class ChosenPlugin:
     extensions: str
 
     @property
+    def title(self) -> str:
+        """Return its name and, if that is known, its version."""
+        return " ".join(filter(None, (self.name, self.version)))
+
+    @property
     def headline(self) -> str:
         """Return what it is in a line."""
-        name = " ".join(filter(None, (self.name, self.version)))
         count = f"{self.devices} device{'s' * (self.devices != 1)}"
-        parts = [f"plugin {name}", f"PJRT {self.api}", count, self.says, self.path]
+        parts = [f"plugin {self.title}", f"PJRT {self.api}", count, self.says, self.path]
         return ", ".join(filter(None, parts))
 
     def hand_on(self) -> None:

@@ -49,6 +49,7 @@ NOT_COMPARED: Mapping[str, str] = {
     **dict.fromkeys(("isolation", "deadline", "modified"), _CASE),
     **dict.fromkeys(("card", "driver", "plugin"), _CASE),
     **dict.fromkeys(("plugin_api", "plugin_says"), _CASE),
+    **dict.fromkeys(("conformity", "conformity_level"), _ANSWER),
     **dict.fromkeys(("plugin_attributes", "plugin_extensions"), _CASE),
     "aot_not_computed": _EMULATED,
     **dict.fromkeys(("duration_setup", "duration_runtime_start"), _TIME),

@@ -32,6 +32,9 @@ from support.site_nights import (
 )
 
 from harness import cli
+from harness.conformance.answer import CheckAnswer, Conformance
+from harness.conformance.answer_files import junit
+from harness.conformance.plugin_check import Conformity
 from harness.dashboard import shapes, units
 from harness.errors import PARTIAL
 from harness.render import page_names
@@ -208,6 +211,30 @@ def test_sensitivity_has_areas_with_their_trend(tmp_path: Path) -> None:
     assert "narrowed 2, constant-off 1" in page.words
     assert "slice-shifted" not in page.words
     assert "test_it" not in page.words
+
+
+def test_plugins_by_level(tmp_path: Path) -> None:
+    """As the command writes its report: what fails is named, and what is unsupported is none."""
+    answers = [
+        CheckAnswer("c_api/event/awaited", "Await", Conformity.CONFORMS),
+        CheckAnswer("c_api/struct_sizes/f", "Sizes", Conformity.FAILS, "failed", "got 8"),
+        CheckAnswer("c_api/event/s", "Stream", Conformity.UNSUPPORTED, detail="null"),
+    ]
+    plugin = {"api": [0, 115], "devices": 4, "version": "cpu"}
+    written = tmp_path / "report.xml"
+    written.write_text(junit(Conformance("mine", plugin, answers)))
+    history = str(tmp_path / "history")
+    assert cli.main(["record", str(written), "--history", history]) == 0
+    assert publish(tmp_path / "history", tmp_path / "site") == 0
+    page = Page(tmp_path / "site" / "plugins.html")
+    assert "mine 0.115L0 the C API1110".replace(" ", "") in page.words.replace(" ", "")
+    assert "mine, L0 the C API: 1 failed" in page.words
+    assert "f: got 8" in page.words
+    assert "Plugins" in Page(tmp_path / "site" / "index.html").words
+
+
+def test_plugins_that_nobody_has_asked(pages: dict[str, Page]) -> None:
+    assert "No plugin was asked in these nights" in pages["plugins.html"].words
 
 
 def test_sensitivity_that_nobody_has_measured(pages: dict[str, Page]) -> None:

@@ -169,7 +169,8 @@ def test_every_name_that_the_harness_writes_is_reserved() -> None:
     facts = {name for lane in LANES.values() for name in lane.facts(Events())}
     merged = {"workers", "skipped_on", "outcomes", "lost"}
     stack = {"python", "modified", *COMPONENTS}
-    assert record | facts | merged | stack == RESERVED
+    of_checks = {"conformity", "conformity_level"}
+    assert record | facts | merged | stack | of_checks == RESERVED
     assert of_a_test("outcome") == "test:outcome"
     assert of_a_test("rows") == "rows"
 
