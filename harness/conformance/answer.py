@@ -9,13 +9,15 @@ from typing import Any
 
 from harness.conformance.plugin_check import LEVELS, Conformity, level_of
 
+STACK_MARK = "@"  # in an id, it comes before the name of the stack that asked
+
 
 @dataclass(frozen=True)
 class CheckAnswer:
     """A plugin's answer to one check.
 
     Attributes:
-        id: the check's.
+        id: the check's, and the stack that asked if one was named: ``jax_programs/a/b@jax-0.9.2``.
         result: what it says of the plugin.
         kind: how the check failed: failed, crashed or hung; "" if it did not.
         detail: what is wrong or missing, in a sentence.
@@ -39,6 +41,16 @@ class CheckAnswer:
     def level(self) -> int:
         """The number of the check's level."""
         return level_of(self.id).number
+
+    @property
+    def check(self) -> str:
+        """The check's id, without the stack that asked."""
+        return self.id.partition(STACK_MARK)[0]
+
+    @property
+    def stack(self) -> str:
+        """The stack in whose environment the check ran; "" for this one."""
+        return self.id.partition(STACK_MARK)[2]
 
 
 @dataclass(frozen=True)

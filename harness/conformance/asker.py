@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from harness.conformance.answer import CheckAnswer
+from harness.conformance.answer import STACK_MARK, CheckAnswer
 from harness.conformance.check_process import ANSWER
 from harness.conformance.plugin_check import PLANTED, PROGRAM, Conformity, PluginCheck
 from harness.conformance.plugin_file import PluginFile
@@ -56,7 +57,9 @@ class Asker:
             end = servers.ask(
                 {
                     "check": check.id,
+                    "name": self.plugin.name,
                     "plugin": str(self.plugin.path),
+                    "imports": "jax" if check.level == 2 else "",
                     "options": dict(self.plugin.options),
                     "no_client": self.no_client,
                     "uninitialized": self.uninitialized,
@@ -72,7 +75,7 @@ class Asker:
         programs = [line.removeprefix(PROGRAM) for line in lines if line.startswith(PROGRAM)]
         steps = steps if self.keeps_steps else steps[-_STEPS:]
         answer = CheckAnswer(
-            check.id,
+            f"{check.id}{STACK_MARK}{servers.stack}" if servers.stack else check.id,
             check.title,
             Conformity.FAILS,
             steps=steps,
@@ -102,10 +105,11 @@ class Asker:
 class Servers:
     """Processes that ask, one for each worker."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, stack: str = "") -> None:
+        """Start them, in the environment of a stack if one is named."""
+        self.count, self.stack = count, stack
         self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
-        self._all = [_start() for _ in range(count)]
+        self._all = [_start(*_python(stack)) for _ in range(count)]
         for each in self._all:
             self._idle.put(each)
 
@@ -128,15 +132,30 @@ class Servers:
         server.stdin.write(json.dumps(question) + "\n")
         server.stdin.flush()
         end = server.stdout.readline().strip()
+        self._idle.put(server)  # also one that has ended: others must not wait for it
         if not end:
             raise RuntimeError(f"the process that asks has ended with {server.wait()}")
-        self._idle.put(server)
         return end
 
 
-def _start() -> subprocess.Popen[str]:
+def _python(stack: str) -> tuple[str, Mapping[str, str]]:
+    """Return the Python of a stack, and its variables; raises BadInputError."""
+    if not stack:
+        return sys.executable, os.environ
+    from harness.commands.in_stack import stack_named
+    from harness.commands.output import say
+    from harness.matrix.cell import variables
+    from harness.stacks.environments import Environments
+
+    environments = Environments()
+    python = environments.create(stack_named(stack), say).python
+    return str(python), variables(stack, environments.cache)
+
+
+def _start(python: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "harness.conformance.check_process"],
+        [python, "-m", "harness.conformance.check_process"],
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,6 +40,8 @@ def main() -> None:
     """Answer questions until there are no more."""
     for line in sys.stdin:
         question = json.loads(line)
+        if question["imports"]:
+            import_module(question["imports"])
         check = named(question["check"])
         pid = os.fork()
         if pid == 0:
@@ -100,6 +103,12 @@ def _answer(check: PluginCheck, question: dict[str, Any], steps: int) -> dict[st
 
 
 def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
+    if check.level == 2:
+        from harness.conformance.jax_programs.program import JaxSubject
+
+        return JaxSubject(
+            question["name"], question["plugin"], question["options"], question["no_client"]
+        )
     from harness.conformance.c_api.api import CApi
     from harness.conformance.c_api.client import Client
     from harness.conformance.c_api.planted import Shim

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from harness.commands.output import answer as print_answer
 from harness.commands.output import say
-from harness.commands.parsers import add_json, output_file, whole_number
+from harness.commands.parsers import add_json, names, output_file, whole_number
 from harness.errors import BadInputError, nearest
 
 if TYPE_CHECKING:
@@ -42,6 +42,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--levels", default="", metavar="NUMBERS", help="as 0 or 0,1; default: all")
     parser.add_argument(
         "--check", default="*", metavar="PATTERN", help="only these, as 'c_api/buffer/*'"
+    )
+    parser.add_argument(
+        "--stack",
+        type=names,
+        default=[],
+        metavar="NAMES",
+        help="the stacks, by comma, whose JAX runs level 2; default: the JAX that is installed",
     )
     parser.add_argument(
         "--deadline",
@@ -104,12 +111,18 @@ def _run(options: argparse.Namespace) -> int:
     asker = Asker(plugin, about["client"], uninitialized, float(options.deadline))
     if options.faults:
         return _seen(options, asker, checks)
-    progress, answers = _Progress(len(checks)), dict[str, CheckAnswer]()
-    with Servers(options.workers) as servers:
-        for each in asker.all(checks, servers):
-            answers[each.id] = each
-            progress.add(str(each.result))
-    result = Conformance(plugin.name, about, [answers[check.id] for check in checks], uncovered())
+    runs = _runs(checks, options.stack)
+    progress = _Progress(sum(len(chosen) for _, chosen in runs))
+    answers = list[CheckAnswer]()
+    for stack, chosen in runs:
+        order = {check.id: number for number, check in enumerate(chosen)}
+        with Servers(options.workers, stack) as servers:
+            part = list[CheckAnswer]()
+            for each in asker.all(chosen, servers):
+                part.append(each)
+                progress.add(str(each.result))
+        answers += sorted(part, key=lambda each: order[each.check])
+    result = Conformance(plugin.name, about, answers, uncovered())
     files = {}
     if options.junit:
         files[options.junit] = answer_files.junit(result)
@@ -187,6 +200,15 @@ def _of_operators(
 
 
 _FAULTS = {0: _of_c_api, 1: _of_operators}
+
+
+def _runs(checks: list[PluginCheck], stacks: Sequence[str]) -> list[tuple[str, list[PluginCheck]]]:
+    """Return the checks by the stack in whose environment they run, "" for this one."""
+    if not stacks:
+        return [("", checks)]
+    here = [each for each in checks if each.level != 2]
+    programs = [each for each in checks if each.level == 2]
+    return [("", here), *((stack, programs) for stack in stacks)]
 
 
 def _selected(checks: Mapping[str, PluginCheck], levels: str, pattern: str) -> list[PluginCheck]:

@@ -79,6 +79,15 @@ LEVELS = (
         ),
         ("numpy", "ml_dtypes"),
     ),
+    Level(
+        2,
+        "jax_programs",
+        "JAX programs",
+        (
+            *("client_in_jax_checks", "transformation_checks", "control_flow_checks"),
+            *("random_bit_checks",),
+        ),
+    ),
 )
 
 

@@ -23,10 +23,12 @@ def lines(answer: Conformance) -> Iterator[str]:
     yield ""
     yield f"{'':<20}" + "".join(f"{head:>15}" for head in _HEADS)
     for level in LEVELS:
-        counts = answer.counts(level.number)
-        if counts:
-            yield _row(f"L{level.number} {level.about}", counts)
-            yield from _areas(answer, level.number)
+        own = [each for each in answer.answers if each.level == level.number]
+        for stack in dict.fromkeys(each.stack for each in own):
+            members = [each for each in own if each.stack == stack]
+            counts = Counter(each.result for each in members)
+            yield _row(f"L{level.number} {stack or level.about}", counts)
+            yield from _areas(members)
     yield from _failures([a for a in answer.answers if a.result is Conformity.FAILS])
     yield from _lacks(answer)
     yield ""
@@ -51,8 +53,7 @@ def _row(name: str, counts: Counter[Conformity]) -> str:
     return f"{name:<20}" + "".join(f"{counts[result] or '-':>15}" for result in Conformity)
 
 
-def _areas(answer: Conformance, level: int) -> Iterator[str]:
-    own = [each for each in answer.answers if each.level == level]
+def _areas(own: Sequence[CheckAnswer]) -> Iterator[str]:
     for area, members in groupby(own, lambda each: each.id.split("/")[1]):
         yield _row(f"   {area.replace('_', ' ')}", Counter(each.result for each in members))
 

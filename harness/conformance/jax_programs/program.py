@@ -1,0 +1,157 @@
+"""Run a JAX program on a plugin, and compare what it yields."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from harness.conformance.jax_programs.agreement import agree
+from harness.conformance.jax_programs.late import IMPORTS, jax
+from harness.conformance.plugin_check import (
+    NonconformanceError,
+    NotMeasurableError,
+    UnsupportedError,
+    check,
+)
+
+Program = Callable[[], Iterator[tuple[Any, Any]]]
+_FAMILY = __package__
+_LACKS = re.compile(
+    r"unimplemented|not (yet )?(implemented|supported|available)|(does not|doesn't) support"
+    r"|unsupported|could not find|failed to find|no .* registered",
+    re.IGNORECASE,
+)
+
+
+# A plugin that takes no struct of an older or newer caller's size cannot be asked by this JAX.
+_REFUSES = re.compile(r"Unexpected PJRT_\w+ size|PJRT API version", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class JaxSubject:
+    """JAX with a plugin in place of its own devices.
+
+    ``library`` is the plugin's file: "" for one that a package registers, or that is JAX's own.
+    ``missing`` is why it has no client here, or "".
+    """
+
+    name: str
+    library: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    missing: str = ""
+    note_program: Callable[[str], None] = lambda _: None
+
+    def start(self) -> Any:
+        """Return JAX's client of the plugin; raises whatever refuses it."""
+        jax.config.update("jax_platforms", self.name if self.name == "cpu" else f"{self.name},cpu")
+        from jax._src import xla_bridge
+
+        if self.library:
+            xla_bridge.register_plugin(
+                self.name, library_path=self.library, options=dict(self.options)
+            )
+        return jax.devices(self.name)[0].client
+
+
+def program(devices: int = 1, optional: str = "") -> Callable[[Program], Callable[..., None]]:
+    """Mark a program as a check.
+
+    Args:
+        devices: how many it needs.
+        optional: what of it a plugin may lack, in words; "" for nothing.
+    """
+
+    def mark(function: Program) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(subject: JaxSubject) -> None:
+            subject.note_program(source(function))
+            client = _client(subject)
+            if client.local_device_count() < devices:
+                raise NotMeasurableError(
+                    f"needs {devices} devices, here {client.local_device_count()}"
+                )
+            try:
+                used = _compare(function, client)
+            except (AttributeError, ImportError) as error:
+                if "jax" in str(error) and "has no" in str(error):
+                    raise NotMeasurableError(f"JAX {jax.__version__}: {error}") from error
+                raise NonconformanceError(_words(error)) from error
+            except AssertionError as error:
+                raise NonconformanceError(_words(error)) from error
+            except Exception as error:
+                if _REFUSES.search(str(error)):
+                    raise _refused(error) from error
+                if optional and _LACKS.search(f"{type(error).__name__}: {error}"):
+                    raise UnsupportedError(f"{optional}: {_words(error)}") from error
+                raise NonconformanceError(_words(error)) from error
+            if not used:
+                raise NonconformanceError("no result was on the plugin's devices")
+
+        return check(run)
+
+    return mark
+
+
+def _client(subject: JaxSubject) -> Any:
+    if subject.missing:
+        raise NotMeasurableError(f"no client: {subject.missing}")
+    try:
+        return subject.start()
+    except Exception as error:
+        raise _refused(error) from error
+
+
+def _refused(error: BaseException) -> NotMeasurableError:
+    return NotMeasurableError(f"refused by JAX {jax.__version__}: {_words(error)}")
+
+
+def _compare(function: Program, client: Any) -> bool:
+    """Compare all pairs; return whether an array of the plugin's was among them."""
+    used = False
+    for actual, expected in function():
+        for leaf in jax.tree.leaves(actual):
+            if isinstance(leaf, jax.Array) and not leaf.is_deleted():
+                used = used or all(device.client is client for device in leaf.devices())
+        agree(actual, expected)
+    return used
+
+
+def source(function: Callable[..., Any]) -> str:
+    """Return a script with a program, the functions that it calls, and the comparison."""
+    functions = dict[str, Callable[..., Any]]()
+    _collect(agree, functions)
+    _collect(function, functions)
+    texts = [inspect.getsource(each).partition("def ")[2] for each in functions.values()]
+    call = f"for actual, expected in {function.__name__}():\n    agree(actual, expected)\n"
+    return "\n\n".join(
+        [f"from typing import Any\n\n{IMPORTS}", *(f"def {text}" for text in texts), call]
+    )
+
+
+def _collect(function: Callable[..., Any], functions: dict[str, Callable[..., Any]]) -> None:
+    """Add a function behind those of this package that it names."""
+    for name in _names(function.__code__):
+        other = getattr(inspect.getmodule(function), name, None)
+        own = inspect.isfunction(other) and other.__module__.startswith(_FAMILY or "")
+        if own and name not in functions and other is not function:
+            _collect(other, functions)
+    functions[function.__name__] = function
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _words(error: BaseException) -> str:
+    """Return what an error says, in few lines."""
+    text = " ".join(line.strip() for line in str(error).strip().splitlines() if line.strip())
+    name = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+    return f"{name}{text[:600]}"
