@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from harness.conformance.jax_programs import PLANNED, VERSION
 from harness.conformance.plugin_check import LEVELS, Conformity, level_of
 
 STACK_MARK = "@"  # in an id, it comes before the name of the stack that asked
@@ -84,6 +85,7 @@ class Conformance:
                 }
                 for level in LEVELS
             },
+            "mustpass": {"version": VERSION, "planned": PLANNED},
             "checks": [asdict(answer) for answer in self.answers],
             "uncovered": list(self.uncovered),
         }

@@ -41,7 +41,8 @@ def main() -> None:
     for line in sys.stdin:
         question = json.loads(line)
         if question["imports"]:
-            import_module(question["imports"])
+            with suppress(ImportError):
+                import_module(question["imports"])  # once for all forks
         check = named(question["check"])
         pid = os.fork()
         if pid == 0:
@@ -103,21 +104,20 @@ def _answer(check: PluginCheck, question: dict[str, Any], steps: int) -> dict[st
 
 
 def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
+    def note_program(text: str) -> None:
+        os.write(steps, f"{PROGRAM}{json.dumps(text)}\n".encode())
+
     if check.level == 2:
         from harness.conformance.jax_programs.program import JaxSubject
 
-        return JaxSubject(
-            question["name"], question["plugin"], question["options"], question["no_client"]
-        )
+        name, library, options = (question[key] for key in ("name", "plugin", "options"))
+        return JaxSubject(name, library, options, question["no_client"], note_program)
     from harness.conformance.c_api.api import CApi
     from harness.conformance.c_api.client import Client
     from harness.conformance.c_api.planted import Shim
 
     def note(step: str) -> None:
         os.write(steps, f"{step}\n".encode())
-
-    def note_program(text: str) -> None:
-        os.write(steps, f"{PROGRAM}{json.dumps(text)}\n".encode())
 
     assert check.level in (0, 1)
     fault = question["fault"]

@@ -103,4 +103,5 @@ def _conclusion(answer: Conformance) -> Iterator[str]:
         failed = counts[Conformity.FAILS]
         yield f"{answer.name}: {failed} of {counts.total()} checks fail. One again:"
         first = next(a for a in answer.answers if a.result is Conformity.FAILS)
-        yield f"  xla-harness conformance {answer.name}=PATH --check '{first.id}'"
+        stack = f" --stack {first.stack}" if first.stack else ""
+        yield f"  xla-harness conformance {answer.name}=PATH --check '{first.check}'{stack}"

@@ -234,7 +234,7 @@ class TestBadInput:
         self.expect("expected KEY=VALUE", f"x={BACKEND.path}", "--plugin-option", "a")
 
     def test_level(self) -> None:
-        self.expect("--levels '7': expected some of 0,1", f"x={BACKEND.path}", "--levels", "7")
+        self.expect("--levels '7': expected some of 0,1,2", f"x={BACKEND.path}", "--levels", "7")
 
     def test_check(self) -> None:
         given = f"x={BACKEND.path}"

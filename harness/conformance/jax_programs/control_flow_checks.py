@@ -171,7 +171,7 @@ def map_over_a_tree() -> Pairs:
 def carry_of_many_types() -> Pairs:
     """Carry bits, bytes, halves and complex numbers through a loop."""
 
-    def turn(i: Any, s: Any) -> Any:
+    def turn(_: Any, s: Any) -> Any:
         bit, byte, half, pair = s
         return ~bit, (byte * 3 + 1).astype("uint8"), half / 2, pair * jnp.complex64(1j)
 

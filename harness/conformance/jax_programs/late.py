@@ -21,4 +21,12 @@ jnp: Any = _Late("jax.numpy")
 lax: Any = _Late("jax.lax")
 np: Any = _Late("numpy")
 
-IMPORTS = "import jax\nimport jax.numpy as jnp\nimport numpy as np\nfrom jax import lax\n"
+IMPORTS = """from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+"""

@@ -6,7 +6,9 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from types import CodeType
 from typing import Any
 
@@ -36,22 +38,29 @@ _REFUSES = re.compile(r"Unexpected PJRT_\w+ size|PJRT API version", re.IGNORECAS
 class JaxSubject:
     """JAX with a plugin in place of its own devices.
 
-    ``library`` is the plugin's file: "" for one that a package registers, or that is JAX's own.
-    ``missing`` is why it has no client here, or "".
+    ``library`` is the plugin's file, and ``missing`` why it has no client here, or "".
     """
 
     name: str
-    library: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    missing: str = ""
+    library: str
+    options: Mapping[str, Any]
+    missing: str
     note_program: Callable[[str], None] = lambda _: None
 
     def start(self) -> Any:
-        """Return JAX's client of the plugin; raises whatever refuses it."""
-        jax.config.update("jax_platforms", self.name if self.name == "cpu" else f"{self.name},cpu")
+        """Return JAX's client of the plugin; raises whatever refuses it.
+
+        Raises NotMeasurableError without a client or without JAX.
+        """
+        if self.missing:
+            raise NotMeasurableError(f"no client: {self.missing}")
+        if find_spec("jax") is None:
+            raise NotMeasurableError("JAX is not installed")
         from jax._src import xla_bridge
 
-        if self.library:
+        jax.config.update("jax_platforms", f"{self.name},cpu")
+        # A package that is installed registers its plugin itself, with more than the library.
+        if not entry_points(group="jax_plugins", name=self.name):
             xla_bridge.register_plugin(
                 self.name, library_path=self.library, options=dict(self.options)
             )
@@ -77,18 +86,8 @@ def program(devices: int = 1, optional: str = "") -> Callable[[Program], Callabl
                 )
             try:
                 used = _compare(function, client)
-            except (AttributeError, ImportError) as error:
-                if "jax" in str(error) and "has no" in str(error):
-                    raise NotMeasurableError(f"JAX {jax.__version__}: {error}") from error
-                raise NonconformanceError(_words(error)) from error
-            except AssertionError as error:
-                raise NonconformanceError(_words(error)) from error
             except Exception as error:
-                if _REFUSES.search(str(error)):
-                    raise _refused(error) from error
-                if optional and _LACKS.search(f"{type(error).__name__}: {error}"):
-                    raise UnsupportedError(f"{optional}: {_words(error)}") from error
-                raise NonconformanceError(_words(error)) from error
+                raise _judged(error, optional) from error
             if not used:
                 raise NonconformanceError("no result was on the plugin's devices")
 
@@ -98,12 +97,24 @@ def program(devices: int = 1, optional: str = "") -> Callable[[Program], Callabl
 
 
 def _client(subject: JaxSubject) -> Any:
-    if subject.missing:
-        raise NotMeasurableError(f"no client: {subject.missing}")
     try:
         return subject.start()
+    except NotMeasurableError:
+        raise
     except Exception as error:
         raise _refused(error) from error
+
+
+def _judged(error: Exception, optional: str) -> Exception:
+    """Return what an error of a program says of the plugin."""
+    text = f"{type(error).__name__}: {error}"
+    if _REFUSES.search(text):
+        return _refused(error)
+    if isinstance(error, AttributeError | ImportError) and re.search(r"\bjax\b.* has no ", text):
+        return NotMeasurableError(f"JAX {jax.__version__}: {error}")
+    if optional and not isinstance(error, AssertionError) and _LACKS.search(text):
+        return UnsupportedError(f"{optional}: {_words(error)}")
+    return NonconformanceError(_words(error))
 
 
 def _refused(error: BaseException) -> NotMeasurableError:
@@ -128,15 +139,13 @@ def source(function: Callable[..., Any]) -> str:
     _collect(function, functions)
     texts = [inspect.getsource(each).partition("def ")[2] for each in functions.values()]
     call = f"for actual, expected in {function.__name__}():\n    agree(actual, expected)\n"
-    return "\n\n".join(
-        [f"from typing import Any\n\n{IMPORTS}", *(f"def {text}" for text in texts), call]
-    )
+    return "\n\n".join([IMPORTS, *(f"def {text}" for text in texts), call])
 
 
 def _collect(function: Callable[..., Any], functions: dict[str, Callable[..., Any]]) -> None:
     """Add a function behind those of this package that it names."""
     for name in _names(function.__code__):
-        other = getattr(inspect.getmodule(function), name, None)
+        other: Any = getattr(inspect.getmodule(function), name, None)
         own = inspect.isfunction(other) and other.__module__.startswith(_FAMILY or "")
         if own and name not in functions and other is not function:
             _collect(other, functions)

@@ -86,10 +86,7 @@ def hessian() -> Pairs:
 @program()
 def custom_vjp() -> Pairs:
     """Use a program's own rule in place of the derivative."""
-
-    @jax.custom_vjp
-    def clipped(x: Any) -> Any:
-        return x * x
+    clipped = jax.custom_vjp(lambda x: x * x)
 
     def forward(x: Any) -> Any:
         return x * x, x
@@ -106,11 +103,7 @@ def custom_vjp() -> Pairs:
 @program()
 def custom_jvp() -> Pairs:
     """Use a program's own forward rule, transposed for a gradient."""
-
-    @jax.custom_jvp
-    def cube(x: Any) -> Any:
-        return x**3
-
+    cube = jax.custom_jvp(lambda x: x**3)
     cube.defjvps(lambda t, _, x: 7 * t * x)
     x = normal(5)
     yield jax.jit(jax.grad(lambda x: cube(x).sum()))(x), 7 * x
@@ -207,15 +200,14 @@ def training_step() -> Pairs:
     def loss(weights: Any) -> Any:
         return jnp.mean((jnp.tanh(x @ weights["a"]) @ weights["b"] - y) ** 2)
 
-    @jax.jit
     def step(weights: Any) -> Any:
         value, slopes = jax.value_and_grad(loss)(weights)
         return value, jax.tree.map(lambda w, g: w - 0.05 * g, weights, slopes)
 
-    weights: Any = {"a": first, "b": second}
+    compiled, weights = jax.jit(step), {"a": first, "b": second}
     a, b = first.astype("float64"), second.astype("float64")
     for _ in range(20):
-        value, weights = step(weights)
+        value, weights = compiled(weights)
         hidden = np.tanh(x @ a)
         error = hidden @ b - y
         back = (2 / 16) * error

@@ -1,0 +1,154 @@
+"""Level 2: JAX programs on OpenXLA's CPU plugin, and what they see."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.commands import run_program, xla_harness
+
+from harness.conformance.asker import Asker, Servers
+from harness.conformance.jax_programs import VERSION
+from harness.conformance.jax_programs.agreement import agree
+from harness.conformance.jax_programs.program import JaxSubject, program, source
+from harness.conformance.jax_programs.random_bit_checks import threefry
+from harness.conformance.plugin_check import (
+    LEVELS,
+    Conformity,
+    NonconformanceError,
+    NotMeasurableError,
+    UnsupportedError,
+    of,
+)
+from harness.conformance.plugin_file import PluginFile
+from harness.lanes.virtual import library
+
+PROGRAMS = of(LEVELS[2])
+
+
+def test_version_is_of_this_list() -> None:
+    """Another list needs another version: change both lines together."""
+    digest = hashlib.sha256("\n".join(PROGRAMS).encode()).hexdigest()[:8]
+    assert (VERSION, len(PROGRAMS), digest) == ("2026.11", 45, "df81cebe")
+
+
+def test_jax_that_refuses_the_plugin_is_one_failure() -> None:
+    """PJRT 0.81 takes no options of an older header, and the JAX of this environment has one."""
+    asker = Asker(PluginFile("xla_cpu", library.backend_path()), deadline=60)
+    chosen = [
+        PROGRAMS[f"jax_programs/{name}"]
+        for name in ("client_in_jax/started", "transformation/grad")
+    ]
+    with Servers(1) as servers:
+        first, second = sorted(asker.all(chosen, servers), key=lambda each: each.id)
+    assert first.result is Conformity.FAILS
+    assert "refused by JAX" in first.detail
+    assert second.result is Conformity.NOT_MEASURABLE
+    assert "Unexpected PJRT_ExecuteOptions size" in second.detail
+
+
+class InProcess(JaxSubject):
+    """JAX's own client of this process."""
+
+    def start(self) -> Any:
+        import jax
+
+        return jax.devices("cpu")[0].client
+
+
+SUBJECT = InProcess("cpu", "", {}, "")
+
+
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if "client_in_jax" not in n])
+def test_programs_agree_with_the_oracle_on_jaxs_own_client(name: str) -> None:
+    PROGRAMS[name](SUBJECT)
+
+
+def ask(function: Any, **options: Any) -> None:
+    program(**options)(function)(SUBJECT)
+
+
+def test_wrong_number_is_seen() -> None:
+    def wrong() -> Iterator[Any]:
+        import jax.numpy as jnp
+
+        yield jnp.arange(3.0), np.array([0, 1, 2.01])
+
+    with pytest.raises(NonconformanceError, match=r"2\.01"):
+        ask(wrong)
+
+
+def test_program_that_never_used_the_plugin_does_not_pass() -> None:
+    def idle() -> Iterator[Any]:
+        yield np.arange(3), np.arange(3)
+
+    with pytest.raises(NonconformanceError, match="no result was on the plugin's devices"):
+        ask(idle)
+
+
+def test_only_what_is_optional_may_lack() -> None:
+    def lacking() -> Iterator[Any]:
+        raise RuntimeError("UNIMPLEMENTED: callbacks")
+        yield
+
+    with pytest.raises(UnsupportedError, match="host callbacks: RuntimeError: UNIMPLEMENTED"):
+        ask(lacking, optional="host callbacks")
+    with pytest.raises(NonconformanceError, match="UNIMPLEMENTED"):
+        ask(lacking)
+
+
+def test_more_devices_than_there_are() -> None:
+    with pytest.raises(NotMeasurableError, match="needs 4096 devices"):
+        ask(lambda: iter(()), devices=4096)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (np.zeros((2, 1)), np.zeros(2)),
+        ((np.zeros(2),), np.zeros(2)),
+        (np.array([1, 2]), np.array([1, 3])),
+        (np.float32(1), np.float32(1.001)),
+        (np.float32("nan"), np.float32(1)),
+        ("float32", "bfloat16"),
+    ],
+)
+def test_disagreement(actual: Any, expected: Any) -> None:
+    with pytest.raises(AssertionError):
+        agree(actual, expected)
+    agree(expected, expected)
+
+
+def test_threefry_has_the_published_answers() -> None:
+    """Of Random123's file of known answers."""
+    high = np.uint32(0xFFFFFFFF)
+    assert threefry((high, high), ([high], [high]))[:, 0].tolist() == [0x1CB996FC, 0xBB002BE7]
+
+
+def test_source_reproduces_a_check(tmp_path: Path) -> None:
+
+    function: Any = PROGRAMS["jax_programs/random_bit/uniform"].function
+    script = tmp_path / "program.py"
+    text = source(function.__wrapped__)
+    script.write_text(text)
+    run_program(sys.executable, script, check=True)
+    script.write_text(text.replace("np.float32(3)", "np.float32(4)"))
+    assert "AssertionError" in run_program(sys.executable, script).stderr
+
+
+def test_stack_is_in_the_id_and_unknown_ones_are_named(tmp_path: Path) -> None:
+    ran = xla_harness("conformance", f"x={library.backend_path()}", "--levels", "2", "--stack", "a")
+    assert ran.returncode == 2
+    assert "stack 'a'" in ran.stderr
+    data = tmp_path / "a.json"
+    given = f"x={library.backend_path()}", "--check", "jax_programs/client_in_jax/*"
+    xla_harness("conformance", *given, "--json", data)
+    answer = json.loads(data.read_text())
+    assert answer["mustpass"]["version"] == VERSION
+    assert "import jax" in answer["checks"][0]["program"] or answer["checks"][0]["detail"]
