@@ -108,7 +108,7 @@ def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
         os.write(steps, f"{PROGRAM}{json.dumps(text)}\n".encode())
 
     if check.level == 2:
-        from harness.conformance.jax_programs.program import JaxSubject
+        from harness.conformance.jax_programs.compared_program import JaxSubject
 
         name, library, options = (question[key] for key in ("name", "plugin", "options"))
         return JaxSubject(name, library, options, question["no_client"], note_program)

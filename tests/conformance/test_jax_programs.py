@@ -16,7 +16,7 @@ from support.commands import run_program, xla_harness
 from harness.conformance.asker import Asker, Servers
 from harness.conformance.jax_programs import VERSION
 from harness.conformance.jax_programs.agreement import agree
-from harness.conformance.jax_programs.program import JaxSubject, program, source
+from harness.conformance.jax_programs.compared_program import JaxSubject, program, source
 from harness.conformance.jax_programs.random_bit_checks import threefry
 from harness.conformance.plugin_check import (
     LEVELS,

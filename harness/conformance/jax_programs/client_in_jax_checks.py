@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.conformance.jax_programs.agreement import agree
+from harness.conformance.jax_programs.compared_program import JaxSubject
 from harness.conformance.jax_programs.late import jax, np
-from harness.conformance.jax_programs.program import JaxSubject
 from harness.conformance.plugin_check import NonconformanceError, NotMeasurableError, check, expect
 
 

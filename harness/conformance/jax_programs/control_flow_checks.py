@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.conformance.jax_programs.agreement import normal
+from harness.conformance.jax_programs.compared_program import program
 from harness.conformance.jax_programs.late import jax, jnp, lax, np
-from harness.conformance.jax_programs.program import program
 
 Pairs = Iterator[tuple[Any, Any]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from harness.conformance.jax_programs.compared_program import program
 from harness.conformance.jax_programs.late import jax, jnp, np
-from harness.conformance.jax_programs.program import program
 
 Pairs = Iterator[tuple[Any, Any]]
 
