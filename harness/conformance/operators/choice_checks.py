@@ -151,7 +151,7 @@ def convert(client: Client, kind: str, to: str) -> None:
     if kind in FLOATS and to in FLOATS:
         x = np.concatenate([x, numbers(kind, (50,), 8)])
         wide = x.astype(np.float64)
-    elif kind in FLOATS and to in INTEGERS and not to.endswith("2"):
+    elif kind in FLOATS and to in INTEGERS and to not in ("s2", "u2"):
         fractions = np.array([0.5, 1.5, 1.25, 2.75] + [-0.5, -1.5, -2.75] * (low < 0))
         x = np.concatenate([x, fractions.astype(dtype(kind))])
         wide = np.trunc(x.astype(np.float64))
@@ -291,7 +291,7 @@ def _sortable(kind: str) -> Array:
     return np.where((order == 0) | (order != order), np.zeros(1, x.dtype), x)  # noqa: PLR0124
 
 
-@checks({kind: (kind,) for kind in _REAL if kind not in ("s2", "u2")})
+@checks({kind: (kind,) for kind in _REAL})
 def sort(client: Client, kind: str) -> None:
     """Sort rows and columns, ascending and descending, and carry places along in order."""
     x = _sortable(kind)
