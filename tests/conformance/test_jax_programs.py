@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from support.commands import run_program, xla_harness
 
 from harness.conformance.asker import Asker, Servers
-from harness.conformance.jax_programs import VERSION
+from harness.conformance.jax_programs import PLANNED, VERSION
 from harness.conformance.jax_programs.agreement import agree
 from harness.conformance.jax_programs.compared_program import JaxSubject, program, source
 from harness.conformance.jax_programs.random_bit_checks import threefry
@@ -36,6 +37,14 @@ def test_version_is_of_this_list() -> None:
     """Another list needs another version: change both lines together."""
     digest = hashlib.sha256("\n".join(PROGRAMS).encode()).hexdigest()[:8]
     assert (VERSION, len(PROGRAMS), digest) == ("2026.11", 45, "df81cebe")
+
+
+def test_planned_apis_have_no_program() -> None:
+    functions: list[Any] = [each.function for each in PROGRAMS.values()]
+    texts = "\n".join(source(f.__wrapped__) for f in functions if hasattr(f, "__wrapped__"))
+    # With more words, what is planned may be a use of an API that has a program.
+    apis = [word for area in PLANNED.values() for word in area if " " not in word]
+    assert [api for api in apis if re.search(rf"\b{re.escape(api)}\b", texts)] == []
 
 
 def test_jax_that_refuses_the_plugin_is_one_failure() -> None:
