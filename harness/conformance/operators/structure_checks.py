@@ -301,7 +301,7 @@ def batch_norm_training(client: Client, kind: str) -> None:
     verify(client, "stablehlo.batch_norm_training", kind, made)
 
 
-_SPECIAL: dict[str, tuple[Callable[[float], float], float, float]] = {
+SPECIAL: dict[str, tuple[Callable[[float], float], float, float]] = {
     "erf": (math.erf, -3, 3),
     "erfc": (math.erfc, -3, 3),
     "lgamma": (math.lgamma, 0.1, 30),
@@ -319,17 +319,18 @@ _SPECIAL: dict[str, tuple[Callable[[float], float], float, float]] = {
 @named_checks(
     {
         f"chlo_{name}[{kind}]": (name, kind)
-        for name in _SPECIAL
+        for name in SPECIAL
         for kind in ("f32", "f64", "bf16", "f16")
     }
 )
 def chlo(client: Client, name: str, kind: str) -> None:
     """Compute a function that frameworks leave to the plugin, as an operator of CHLO."""
-    meaning, low, high = _SPECIAL[name]
+    meaning, low, high = SPECIAL[name]
     x = np.random.default_rng(1).uniform(low, high, (7, 13)).astype(dtype(kind))
     exact = np.vectorize(meaning)(x.astype(np.float64))
-    slack = 16 * float(ml_dtypes.finfo(x.dtype).eps)  # of a sum whose terms cancel
-    made = Operation(f"chlo.{name}", [x], [Expected(kind, exact, ulps("chlo", kind), slack)])
+    # Near its zeros it is a sum whose terms cancel.
+    slack = 16 * float(ml_dtypes.finfo(x.dtype).eps) if name == "lgamma" else 0.0
+    made = Operation(f"chlo.{name}", [x], [Expected(kind, exact, ulps(name, kind), slack)])
     verify(client, f"chlo.{name}", kind, made)
 
 
