@@ -85,7 +85,7 @@ LEVELS = (
         "JAX programs",
         (
             *("client_in_jax_checks", "transformation_checks", "control_flow_checks"),
-            *("random_bit_checks",),
+            *("random_bit_checks", "array_checks", "number_type_checks", "call_checks"),
         ),
     ),
 )
