@@ -109,7 +109,7 @@ class Servers:
         """Start them, in the environment of a stack if one is named."""
         self.count, self.stack = count, stack
         self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
-        self._all = [_start(*_python(stack)) for _ in range(count)]
+        self._all = [_start(*python_of(stack)) for _ in range(count)]
         for each in self._all:
             self._idle.put(each)
 
@@ -118,11 +118,9 @@ class Servers:
 
     def __exit__(self, *_: object) -> None:
         for each in self._all:
-            assert each.stdin is not None
-            with suppress(BrokenPipeError):
-                each.stdin.close()
             each.kill()
-            each.wait()
+            with suppress(BrokenPipeError), each:
+                pass  # which closes its pipes, and waits for it
 
     def ask(self, question: Mapping[str, Any]) -> str:
         """Return how the process of a question has ended."""
@@ -138,7 +136,7 @@ class Servers:
         return end
 
 
-def _python(stack: str) -> tuple[str, Mapping[str, str]]:
+def python_of(stack: str) -> tuple[str, Mapping[str, str]]:
     """Return the Python of a stack, and its variables; raises BadInputError."""
     if not stack:
         return sys.executable, os.environ

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from harness.conformance.plugin_file import GROUP, PluginFile, parse, parse_options
 from harness.conformance.probe import probe
@@ -29,21 +30,37 @@ def choose(text: str, options: Sequence[str], version: str) -> None:
     that inherits the same choice does not ask the plugin again. Raises BadInputError as
     :func:`harness.conformance.plugin_file.parse` does.
     """
-    request = ("--plugin", text, *(f"--plugin-option={each}" for each in options))
-    request += (f"--plugin-version={version}",) if version else ()
+    request = request_of(text, options, version)
     before = chosen_plugin()
     if before is not None and before.request == request:
         return
     need_pypjrt("--plugin")
     plugin = parse(text, parse_options(options))
-    about = probe(plugin)
+    hand_on(plugin, probe(plugin), request, is_registered="=" not in text, version=version)
+
+
+def request_of(text: str, options: Sequence[str], version: str = "") -> tuple[str, ...]:
+    """Return the options of a command line that choose a plugin."""
+    request = ("--plugin", text, *(f"--plugin-option={each}" for each in options))
+    return (*request, *((f"--plugin-version={version}",) if version else ()))
+
+
+def hand_on(
+    plugin: PluginFile,
+    about: Mapping[str, Any],
+    request: tuple[str, ...],
+    *,
+    is_registered: bool,
+    version: str = "",
+) -> None:
+    """Choose a plugin that has said what it is (``about``) for what this process starts."""
     ChosenPlugin(
         request=request,
         name=plugin.name,
         path=str(plugin.path),
-        is_registered="=" not in text,
+        is_registered=is_registered,
         options=plugin.options,
-        version=version or _version(text, plugin),
+        version=version or _version(request[1], plugin),
         missing=about["client"],
         devices=about.get("devices", 0),
         api=".".join(map(str, about.get("api", ()))),

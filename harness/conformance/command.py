@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import os
 import sys
@@ -48,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=[],
         metavar="NAMES",
-        help="the stacks, by comma, whose JAX runs level 2; default: the JAX that is installed",
+        help="the stacks, by comma, whose JAX runs levels 2 and 3; default: the installed JAX",
     )
     parser.add_argument(
         "--deadline",
@@ -91,13 +90,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from harness.conformance.choose import need_pypjrt
+    from harness.conformance.choose import need_pypjrt, request_of
 
     need_pypjrt("conformance")
     from harness.conformance import answer_files, table
     from harness.conformance.answer import CheckAnswer, Conformance
     from harness.conformance.asker import Asker, Servers
     from harness.conformance.c_api.coverage import uncovered
+    from harness.conformance.distribution import SuiteRun
     from harness.conformance.plugin_check import Conformity, all_checks
     from harness.conformance.plugin_file import parse, parse_options
     from harness.conformance.probe import probe
@@ -105,6 +105,9 @@ def _run(options: argparse.Namespace) -> int:
 
     plugin = parse(options.plugin, parse_options(options.plugin_option))
     checks = _selected(all_checks(), options.levels, options.check)
+    suites = _asks_suites(options.levels, options.check)
+    if not checks and not suites:
+        raise BadInputError(f"--check {options.check!r}: {nearest(options.check, all_checks())}")
     say(f"{plugin.name}: {plugin.path}")
     about = probe(plugin)
     uninitialized = not about["initialized"]
@@ -122,6 +125,13 @@ def _run(options: argparse.Namespace) -> int:
                 part.append(each)
                 progress.add(str(each.result))
         answers += sorted(part, key=lambda each: order[each.check])
+    for stack in (options.stack or [""]) if suites else []:
+        request = request_of(options.plugin, options.plugin_option)
+        run = SuiteRun(asker, about, request, options.check, stack, options.workers)
+        for each in run.answers(progress.of_session):
+            answers.append(each)
+            progress.add(str(each.result), is_more=True)
+    progress.end()
     result = Conformance(plugin.name, about, answers, uncovered())
     files = {}
     if options.junit:
@@ -146,6 +156,7 @@ def _seen(options: argparse.Namespace, asker: Asker, checks: list[PluginCheck]) 
     relevant = {each.id: each for each in checks if each.level == level}
     with Servers(options.workers) as servers:
         results = _FAULTS[level](options, asker, relevant, servers, note)
+    progress.end()
     planted = [each for each in results if each.is_planted]
     seen = [each for each in planted if each.check]
     share = len(seen) / max(len(planted), 1)
@@ -164,7 +175,7 @@ def _level_of_faults(checks: list[PluginCheck]) -> int:
 
     Raises BadInputError for one without faults of its own, or without what plants them.
     """
-    level = min(each.level for each in checks)
+    level = min((each.level for each in checks), default=3)
     if level not in _FAULTS:
         raise BadInputError(f"--faults: expected --levels {' or '.join(map(str, _FAULTS))}")
     if level == 1 and find_spec("jaxlib") is None:
@@ -212,11 +223,11 @@ def _runs(checks: list[PluginCheck], stacks: Sequence[str]) -> list[tuple[str, l
 
 
 def _selected(checks: Mapping[str, PluginCheck], levels: str, pattern: str) -> list[PluginCheck]:
-    """Return the chosen checks; raises BadInputError for a level or a pattern without any."""
-    from harness.conformance.plugin_check import LEVELS
+    """Return the chosen checks; raises BadInputError for a level that does not exist."""
+    from harness.conformance.plugin_check import LEVELS, has
 
     known = [str(level.number) for level in LEVELS]
-    wanted = [part.strip().removeprefix("L") for part in levels.split(",") if part.strip()]
+    wanted = _numbers(levels)
     for level in LEVELS:
         if level.missing and (not wanted or str(level.number) in wanted):
             why = f"level {level.number} needs the package {level.missing}: {_INSTALL}"
@@ -226,16 +237,23 @@ def _selected(checks: Mapping[str, PluginCheck], levels: str, pattern: str) -> l
     for number in wanted:
         if number not in known:
             raise BadInputError(f"--levels {number!r}: expected some of {','.join(known)}")
-    # An id may have brackets, which are no pattern then.
-    chosen = [
+    return [
         each
         for each in checks.values()
-        if (not wanted or str(each.level) in wanted)
-        and (each.id == pattern or fnmatch.fnmatchcase(each.id, pattern))
+        if (not wanted or str(each.level) in wanted) and has(pattern, each.id)
     ]
-    if not chosen:
-        raise BadInputError(f"--check {pattern!r}: {nearest(pattern, checks)}")
-    return chosen
+
+
+def _asks_suites(levels: str, pattern: str) -> bool:
+    """Return whether level 3 is chosen, whose cases only a session of theirs knows."""
+    from harness.conformance.distribution import FOLDER
+
+    chosen = "3" in (_numbers(levels) or "3")
+    return chosen and (pattern == "*" or pattern.startswith(FOLDER))
+
+
+def _numbers(levels: str) -> list[str]:
+    return [part.strip().removeprefix("L") for part in levels.split(",") if part.strip()]
 
 
 class _Progress:
@@ -243,20 +261,34 @@ class _Progress:
 
     def __init__(self, total: int) -> None:
         self._total, self._counts = total, Counter[str]()
+        self._of_session = 0, 0
         self._begun = self._drawn = time.monotonic()
 
-    def add(self, result: str) -> None:
-        """Count an answer."""
+    def add(self, result: str, *, is_more: bool = False) -> None:
+        """Count an answer, which may be more than was expected."""
         self._counts[result] += 1
-        done, now = self._counts.total(), time.monotonic()
-        live = sys.stderr.isatty()
-        if done < self._total and now - self._drawn < (0.1 if live else _LINE_SECONDS):
+        self._total += is_more
+        self._draw()
+
+    def of_session(self, done: int, total: int) -> None:
+        """Count cases that are under way, or have no answer yet."""
+        self._of_session = done, total
+        self._draw()
+
+    def end(self) -> None:
+        """Say what it came to, or leave a terminal as it was."""
+        self._draw(is_last=True)
+
+    def _draw(self, *, is_last: bool = False) -> None:
+        live, now = sys.stderr.isatty(), time.monotonic()
+        if not is_last and now - self._drawn < (0.1 if live else _LINE_SECONDS):
             return
-        self._drawn = now
+        self._drawn, more = now, self._of_session
+        done, total = self._counts.total() + more[0], self._total + more[1]
         parts = ", ".join(f"{count} {name}" for name, count in self._counts.items())
-        line = f"[{done}/{self._total} {now - self._begun:.0f} s] {parts}"
+        line = f"[{done}/{total} {now - self._begun:.0f} s] {parts}"
         if not live:
             say(line)
             return
-        sys.stderr.write(f"\r{line[:78]:<78}" if done < self._total else f"\r{'':<78}\r")
+        sys.stderr.write(f"\r{'':<78}\r" if is_last else f"\r{line[:78]:<78}")
         sys.stderr.flush()

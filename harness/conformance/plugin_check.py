@@ -6,6 +6,7 @@ its id is the level, the module and the function, such as ``c_api/buffer/deleted
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,6 +89,7 @@ LEVELS = (
             *("random_bit_checks", "array_checks", "number_type_checks", "call_checks"),
         ),
     ),
+    Level(3, "distribution", "distribution", ()),  # harness.conformance.distribution asks it
 )
 
 
@@ -145,6 +147,11 @@ def all_checks() -> Mapping[str, PluginCheck]:
 def named(id_: str) -> PluginCheck:
     """Return a check by its id; imports no other level than its own."""
     return of(level_of(id_))[id_]
+
+
+def has(pattern: str, id_: str) -> bool:
+    """Return whether a pattern has an id, whose brackets are no pattern if it is that id."""
+    return id_ == pattern or fnmatch.fnmatchcase(id_, pattern)
 
 
 def level_of(id_: str) -> Level:

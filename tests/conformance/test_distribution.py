@@ -1,0 +1,183 @@
+"""Level 3: what cases of the suites, run on a plugin, say of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.commands import xla_harness
+
+from harness.conformance import distribution
+from harness.conformance.answer import CheckAnswer
+from harness.conformance.asker import Asker
+from harness.conformance.choose import request_of
+from harness.conformance.distribution import SuiteArea, SuiteRun
+from harness.conformance.plugin_file import PluginFile
+from harness.conformance.probe import probe
+from harness.lanes.virtual import library
+from harness.model.chosen_plugin import VARIABLE
+from harness.model.topology import Topology
+from harness.platforms.tpu import TPU
+
+OWN = PluginFile("mine", library.PLUGIN)
+DEVICES = {
+    name: value
+    for name, value in library.environment(Topology.parse("4"), TPU).items()
+    if name.startswith("VIRTUAL_TPU_") and value
+}
+CASES = """
+import os
+import pytest
+
+pytestmark = pytest.mark.lanes("cpu")
+
+def total():
+    import jax
+    return float(jax.jit(lambda: jax.numpy.arange(4.0).sum())())
+
+def test_right(): assert total() == 6
+
+def test_wrong(): assert total() == 7
+
+def test_crash(): total(); os.abort()
+
+@pytest.mark.topologies(8)
+def test_larger(): assert total() == 6
+
+def test_not_here(): pytest.skip("this release of JAX has none")
+
+def test_known(): assert total() == 8
+
+def test_partitioner():
+    import jax
+    assert total() == 6
+    assert not jax.config.jax_use_shardy_partitioner
+
+def test_left_out(): assert total() == 9
+"""
+KNOWN = """
+[[expectation]]
+cases = ["suites/spmd_specs/test_jax_few.py::test_known[cpu-4]"]
+issue = "jax-ml/jax#1"
+reason = "sums are wrong"
+signature = "6.0 == 8"
+"""
+FEW = SuiteArea(
+    "gspmd",
+    ("suites/spmd_specs/test_jax_few.py",),
+    ("left_out", "nothing and right"),
+    {"JAX_USE_SHARDY_PARTITIONER": "false"},
+)
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone with few cases, and a plugin of four devices."""
+    for name, value in {**DEVICES, VARIABLE: ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distribution, "HOME", tmp_path)
+    monkeypatch.setattr(distribution, "AREAS", (FEW,))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nxla_expectations = known\n")
+    cases, known = tmp_path / FEW.files[0], tmp_path / "known" / "few.toml"
+    for file, text in ((cases, CASES), (known, KNOWN)):
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    return tmp_path
+
+
+def answers(pattern: str = "*", plugin: PluginFile = OWN) -> dict[str, CheckAnswer]:
+    progress = list[tuple[int, int]]()
+    request = request_of(f"{plugin.name}={plugin.path}", ())
+    about = probe(plugin)
+    run = SuiteRun(Asker(plugin, about["client"]), about, request, pattern, "", workers=1)
+    by_id = {each.id: each for each in run.answers(lambda *counts: progress.append(counts))}
+    assert not progress or progress[-1] == (0, 0)
+    assert len(by_id) < 2 or max(progress)[1] >= len(by_id) - 1
+    return by_id
+
+
+def test_cases_are_answers(clone: Path) -> None:
+    assert clone.is_dir()
+    by_id = answers()
+    begin = "distribution/gspmd/few/test_"
+    assert {id_.removeprefix(begin): str(each.result) for id_, each in by_id.items()} == {
+        "right[cpu-4]": "conforms",
+        "wrong[cpu-4]": "fails",
+        "crash[cpu-4]": "fails",
+        "larger[cpu-8]": "not measurable here",
+        "not_here[cpu-4]": "not measurable here",
+        "known[cpu-4]": "not measurable here",
+        "partitioner[cpu-4]": "conforms",
+    }
+    wrong, crash, larger, known = (
+        by_id[f"{begin}{name}"]
+        for name in ("wrong[cpu-4]", "crash[cpu-4]", "larger[cpu-8]", "known[cpu-4]")
+    )
+    assert (wrong.kind, crash.kind) == ("failed", "crashed")
+    assert "6.0 == 7" in wrong.detail
+    assert "SIGABRT" in crash.detail
+    case = "suites/spmd_specs/test_jax_few.py::test_wrong[cpu-4]"
+    again = f"pytest --lane pjrt --plugin mine={OWN.path} '{case}'"
+    assert wrong.program == f"JAX_USE_SHARDY_PARTITIONER=false {again}"
+    assert larger.detail == "needs 8, here 4"
+    assert known.detail.startswith("known of this JAX: jax-ml/jax#1\n")
+
+
+def test_jax_that_refuses_the_plugin_is_one_answer(clone: Path) -> None:
+    """PJRT 0.81 takes no options of an older header, and the JAX of this environment has one."""
+    assert clone.is_dir()
+    by_id = answers(plugin=PluginFile("xla_cpu", library.backend_path()))
+    assert list(by_id) == ["distribution/session/started"]
+    (answer,) = by_id.values()
+    assert str(answer.result) == "not measurable here"
+    assert "refused by JAX" in answer.detail
+
+
+def test_without_the_suites(clone: Path) -> None:
+    (clone / FEW.files[0]).unlink()
+    (clone / FEW.files[0]).parent.rmdir()
+    (answer,) = answers().values()
+    assert answer.detail == "the suites are in a clone of xla-harness only"
+
+
+def test_session_that_has_no_answer(clone: Path) -> None:
+    (clone / FEW.files[0]).write_text("raise SystemExit(3)")
+    (answer,) = answers().values()
+    assert (answer.id, str(answer.result)) == (
+        "distribution/gspmd/started",
+        "not measurable here",
+    )
+    assert "SystemExit" in answer.output
+
+
+def test_cases_of_the_suites(tmp_path: Path) -> None:
+    """The command, its files and the suites themselves."""
+    data, report, badge = tmp_path / "a.json", tmp_path / "a.xml", tmp_path / "b.json"
+    case = "distribution/shardy/history/test_concatenate_over_one_of_two_axes[cpu-4]"
+    given = "conformance", f"mine={OWN.path}", "--check", case, "--json", data
+    ran = xla_harness(*given, "--junit", report, "--badge", badge, env=environment())
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    answer = json.loads(data.read_text())
+    assert [(each["id"], each["result"]) for each in answer["checks"]] == [(case, "conforms")]
+    assert answer["levels"]["3"]["conforms"] == 1
+    assert "L3 distribution" in ran.stdout
+    assert json.loads(badge.read_text())["message"] == "1 of 1 checks, L0 to L3"
+    assert "L3 distribution" in report.read_text()
+
+
+def test_bad_input() -> None:
+    wrong = "conformance", f"mine={OWN.path}", "--check", "distribution/colectives/*"
+    ran = xla_harness(*wrong, env=environment())
+    assert ran.returncode == 2
+    assert "--check 'distribution/colectives/*'" in ran.stderr
+    assert "distribution/collectives/" in ran.stderr
+    ran = xla_harness("conformance", f"mine={OWN.path}", "--levels", "3", "--faults", "2")
+    assert ran.returncode == 2
+    assert "expected --levels 0 or 1" in ran.stderr
+
+
+def environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, **DEVICES}
