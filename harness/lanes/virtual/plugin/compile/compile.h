@@ -110,8 +110,10 @@ const char *find_note(const char *bytes, size_t size, const char *name, size_t *
 
 // --- options.c
 // A CompileOptionsProto that compiles fast, has what the Python half has noted in the program and
-// is without the options of the TPU's own compiler, to be freed, and its size.
-char *options_completed(const char *options, const PJRT_Program *program, size_t *size);
+// is without the options of the TPU's own compiler, to be freed, and its size. `with_emitters` is
+// for programs that what compiles fastest gets wrong.
+char *options_completed(const char *options, const PJRT_Program *program, int with_emitters,
+                        size_t *size);
 // Copy a CompileOptionsProto so that equal options are equal bytes, to be freed: the entries of its
 // maps have another order in each process.
 char *options_sorted(const char *options, size_t size);
@@ -145,5 +147,7 @@ int executable_exchanges(const char *executable, size_t size, int *exchanges);
 // Return whether an HloModuleProto, or the one in an HloModuleProtoWithConfig, calls a Pallas
 // kernel.
 int module_calls_kernel(const char *program, size_t size, int with_config);
+// Return whether it has floating-point numbers of 8 bits or fewer.
+int module_has_small_floats(const char *program, size_t size, int with_config);
 
 #endif  // XLA_HARNESS_VIRTUAL_TPU_COMPILE_H_

@@ -125,9 +125,10 @@ typedef struct {
 } Option;
 // The first byte of fields 1, 2 and 3 of OptionOverrideProto.
 enum { TEXT = 1 << 3 | 2, BOOLEAN = 2 << 3, INTEGER = 3 << 3 };
+static const char EMITTERS[] = "xla_cpu_use_fusion_emitters";
 static const Option QUICK[] = {
     {"xla_backend_optimization_level", INTEGER, 0},
-    {"xla_cpu_use_fusion_emitters", BOOLEAN, 0},
+    {EMITTERS, BOOLEAN, 0},
     {"xla_cpu_parallel_codegen_split_count", INTEGER, 1},
     {"xla_cpu_experimental_ynn_fusion_type", TEXT, 0},
 };
@@ -135,11 +136,12 @@ enum { QUICK_COUNT = sizeof QUICK / sizeof *QUICK, QUICK_MOST = 64 };  // bytes 
 
 // Write the overrides that go before the caller's own, which replace them. XLA_FLAGS may say
 // otherwise.
-static size_t write_quick(char *to) {
+static size_t write_quick(char *to, int with_emitters) {
   const char *flags = getenv("XLA_FLAGS");
   size_t written = 0;
   for (const Option *option = QUICK; option < QUICK + QUICK_COUNT; ++option) {
     if (flags != NULL && strstr(flags, option->name) != NULL) continue;
+    if (with_emitters && strcmp(option->name, EMITTERS) == 0) continue;
     const int length = (int)strlen(option->name);
     // An entry of a map: its key is field 1, its value, a message, field 2.
     written +=
@@ -149,11 +151,12 @@ static size_t write_quick(char *to) {
   return written;
 }
 
-char *options_completed(const char *options, const PJRT_Program *program, size_t *size) {
+char *options_completed(const char *options, const PJRT_Program *program, int with_emitters,
+                        size_t *size) {
   size_t digits = 0;  // hexadecimal ones, see harness/lanes/virtual/noted_layouts.py
   const char *noted = find_note(program->code, program->code_size, "xla_harness_options:", &digits);
   char *completed = allocate(*size + QUICK_COUNT * QUICK_MOST + digits / 2, 1, "options");
-  size_t written = write_quick(completed);
+  size_t written = write_quick(completed, with_emitters);
   written += copy_of_cpu(completed + written, options, *size);
   for (size_t i = 0; i + 1 < digits; i += 2) {
     completed[written++] = (char)strtoul((char[]){noted[i], noted[i + 1], '\0'}, NULL, 16);

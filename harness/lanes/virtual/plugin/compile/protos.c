@@ -208,6 +208,31 @@ int module_calls_kernel(const char *program, size_t size, int with_config) {
   return at != NULL && any_instruction(at, end, is_kernel);
 }
 
+// Return whether a ShapeProto is of floating-point numbers of 8 bits or fewer, or a tuple with
+// such.
+static int has_small_float(unsigned char *at, unsigned char *end) {
+  enum { TYPE = 2, ELEMENTS = 4 };
+  // Of PrimitiveType in xla_data.proto: F8E5M2 is 19, F8E3M4 29, F4E2M1FN 32 and F8E8M0FNU 33.
+  static const uint64_t SMALL = 1ull << 19 | 1ull << 20 | 1ull << 23 | 1ull << 24 | 1ull << 25 |
+                                1ull << 28 | 1ull << 29 | 1ull << 32 | 1ull << 33;
+  for (Field field; next_field(&at, end, &field);) {
+    if (field.number == TYPE && field.integer < 64 && SMALL >> field.integer & 1) return 1;
+    if (field.number == ELEMENTS && has_small_float(field.value, field.end)) return 1;
+  }
+  return 0;
+}
+
+static int is_of_small_floats(unsigned char *at, unsigned char *end) {
+  enum { SHAPE = 3 };
+  unsigned char *shape = find_field(at, end, SHAPE, &end);
+  return shape != NULL && has_small_float(shape, end);
+}
+
+int module_has_small_floats(const char *program, size_t size, int with_config) {
+  unsigned char *end, *at = find_module(program, size, with_config, &end);
+  return at != NULL && any_instruction(at, end, is_of_small_floats);
+}
+
 // Find the HloModuleProtoWithConfig of a serialised CPU executable; NULL without one.
 static unsigned char *find_program(const char *executable, size_t size, unsigned char **end) {
   enum { RESULT = 1, HLO = 1 };

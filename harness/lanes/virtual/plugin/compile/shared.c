@@ -66,17 +66,43 @@ static void remove_program(Shared *gone) {
   free(gone);
 }
 
+// Return whether a program has to be compiled again with MLIR's emitters: without them XLA's CPU
+// compiler is wrong about floating-point numbers of 8 bits, also where it only moves them.
+static int needs_emitters(PJRT_LoadedExecutable *executable) {
+  PJRT_Program program;
+  PJRT_Error *error = program_optimized(executable, &program);
+  if (error != NULL) {
+    error_drop(error);
+    return 0;
+  }
+  const int needs =
+      module_has_small_floats(program.code, program.code_size, program_has_config(&program));
+  free(program.code);
+  return needs;
+}
+
 static PJRT_Error *compile_for_caller(PJRT_Client_Compile_Args *args, const void *caller) {
   // The bridge has not widened this struct, which may be an older caller's.
   PJRT_Client_Compile_Args wide = {SIZED(PJRT_Client_Compile_Args), .client = args->client,
                                    .program = args->program,
                                    .compile_options_size = args->compile_options_size};
-  char *options =
-      options_completed(args->compile_options, args->program, &wide.compile_options_size);
-  wide.compile_options = options;
-  int is_reused;
-  PJRT_Error *error = compilations_compile(&wide, &is_reused);
-  free(options);
+  int is_reused = 0;
+  PJRT_Error *error = NULL;
+  for (int with_emitters = 0; with_emitters < 2 && error == NULL; ++with_emitters) {
+    if (with_emitters && !needs_emitters(wide.executable)) break;
+    if (with_emitters) {
+      program_forget(wide.executable);
+      PJRT_LoadedExecutable_Destroy_Args destroy = {SIZED(PJRT_LoadedExecutable_Destroy_Args),
+                                                    .executable = wide.executable};
+      error_drop(backend->PJRT_LoadedExecutable_Destroy(&destroy));
+    }
+    wide.compile_options_size = args->compile_options_size;
+    char *options = options_completed(args->compile_options, args->program, with_emitters,
+                                      &wide.compile_options_size);
+    wide.compile_options = options;
+    error = compilations_compile(&wide, &is_reused);
+    free(options);
+  }
   if (is_reused) event_write("reuse", caller, NULL, "%s", "");
   if (error != NULL) return error;
   args->executable = wide.executable;
