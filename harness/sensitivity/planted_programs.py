@@ -1,7 +1,7 @@
 """How much the checks of operators see: faults planted in the programs that they compile.
 
-The operators that plant them are those of ``sensitivity``. They change HLO, which the plugin then
-compiles in place of StableHLO, so the plugin has to accept HLO, and jaxlib has to be installed.
+The faults are in HLO, which the plugin then compiles in place of StableHLO, so the plugin has to
+accept HLO, and jaxlib has to be installed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from harness.sensitivity.sample import Sample, planned
 def measure(
     asker: Asker,
     checks: Mapping[str, PluginCheck],
-    sample: Sample,
+    sample: tuple[int, int],
     servers: Servers,
     note: Callable[[FaultSeen], None],
 ) -> Sequence[FaultSeen]:
-    """Plant a sample of faults, each in the program of one check that conforms, and ask it again.
+    """Plant faults, each in the program of one check that conforms, and ask it again.
 
+    ``sample`` is the seed that chooses them, and how many.
     A fault that the compiler refuses, and one that is not seen and changes no result of random
     operands either, count as not planted.
     """
@@ -46,7 +47,7 @@ def measure(
         programs = {a.id: [_recorded(a.program, folder, options)] for a in answers if a.program}
         areas = {id_: id_.split("/")[1] for id_ in programs}
         results = []
-        for fault in planned(areas, programs, list(OPERATORS), sample):
+        for fault in planned(areas, programs, list(OPERATORS), Sample(*sample)):
             results.append(_seen(plain, checks[fault.case], fault, folder, servers))
             note(results[-1])
         return results
