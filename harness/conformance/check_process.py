@@ -30,6 +30,7 @@ from harness.conformance.plugin_check import (
     UnsupportedError,
     named,
 )
+from harness.conformance.plugin_file import NO_FILE
 
 ANSWER = "answer "  # begins the last line; the others are steps
 _MOST_OUTPUT = 1 << 26  # bytes that a plugin may print before it is ended
@@ -112,6 +113,8 @@ def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
 
         name, library, options = (question[key] for key in ("name", "plugin", "options"))
         return JaxSubject(name, library, options, question["no_client"], note_program)
+    if question["plugin"] == str(NO_FILE):
+        raise NotMeasurableError("jaxlib's own client has no table")
     from harness.conformance.c_api.api import CApi
     from harness.conformance.c_api.client import Client
     from harness.conformance.c_api.planted import Shim

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.commands.output import answer as print_answer
 from harness.commands.output import say
@@ -22,6 +22,7 @@ from harness.errors import BadInputError, nearest
 if TYPE_CHECKING:
     from harness.conformance.asker import Asker, Servers
     from harness.conformance.plugin_check import PluginCheck
+    from harness.conformance.plugin_file import Option, PluginFile
     from harness.conformance.seen import FaultSeen
 
 _LINE_SECONDS = 5.0
@@ -100,17 +101,16 @@ def _run(options: argparse.Namespace) -> int:
     from harness.conformance.c_api.coverage import uncovered
     from harness.conformance.distribution import SuiteRun
     from harness.conformance.plugin_check import Conformity, all_checks
-    from harness.conformance.plugin_file import parse, parse_options
-    from harness.conformance.probe import probe
+    from harness.conformance.plugin_file import JAXLIBS_CLIENT, parse_options
     from harness.files import write
 
-    plugin = parse(options.plugin, parse_options(options.plugin_option))
+    if options.plugin == JAXLIBS_CLIENT and (options.faults or options.plugin_option):
+        raise BadInputError("plugin cpu: jaxlib's own client takes no --faults or --plugin-option")
     checks = _selected(all_checks(), options.levels, options.check)
-    suites = _asks_suites(options.levels, options.check)
+    suites = options.plugin != JAXLIBS_CLIENT and _asks_suites(options.levels, options.check)
     if not checks and not suites:
         raise BadInputError(f"--check {options.check!r}: {nearest(options.check, all_checks())}")
-    say(f"{plugin.name}: {plugin.path}")
-    about = probe(plugin)
+    plugin, about = _plugin(options.plugin, parse_options(options.plugin_option))
     uninitialized = not about["initialized"]
     asker = Asker(plugin, about["client"], uninitialized, float(options.deadline))
     if options.faults:
@@ -142,6 +142,18 @@ def _run(options: argparse.Namespace) -> int:
     write(files)
     print_answer(options, result.as_data(), "\n".join(table.lines(result)))
     return int(bool(result.counts()[Conformity.FAILS]))
+
+
+def _plugin(text: str, options: Mapping[str, Option]) -> tuple[PluginFile, Mapping[str, Any]]:
+    """Return the plugin, and what it says of itself; raises BadInputError as ``parse`` does."""
+    from harness.conformance.plugin_file import JAXLIBS_CLIENT, NO_FILE, PluginFile, parse
+    from harness.conformance.probe import probe
+
+    if text == JAXLIBS_CLIENT:
+        return PluginFile(text, NO_FILE), {"client": "", "initialized": True, "platform": text}
+    plugin = parse(text, options)
+    say(f"{plugin.name}: {plugin.path}")
+    return plugin, probe(plugin)
 
 
 def _seen(options: argparse.Namespace, asker: Asker, checks: list[PluginCheck]) -> int:

@@ -31,6 +31,8 @@ _MACHINES = {  # e_machine of ELF, and what Python calls it
 }
 _SAME = {"AMD64": "x86_64", "arm64": "aarch64"}
 Option = str | int | float | bool
+JAXLIBS_CLIENT = "cpu"  # the name that asks jaxlib's own client, which is no plugin
+NO_FILE = Path()
 
 
 @dataclass(frozen=True)

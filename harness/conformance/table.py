@@ -37,6 +37,9 @@ def lines(answer: Conformance) -> Iterator[str]:
 
 def _head(answer: Conformance) -> Iterator[str]:
     plugin = answer.plugin
+    if not plugin.get("api") and not plugin.get("client"):
+        yield f"{answer.name}: jaxlib's own client"
+        return
     api = ".".join(map(str, plugin.get("api", ("?",))))
     name = plugin.get("platform", answer.name)
     devices = plugin.get("devices", 0)

@@ -25,9 +25,10 @@ from harness.conformance.plugin_check import (
     NonconformanceError,
     NotMeasurableError,
     UnsupportedError,
+    named,
     of,
 )
-from harness.conformance.plugin_file import PluginFile
+from harness.conformance.plugin_file import NO_FILE, PluginFile
 from harness.lanes.virtual import library
 
 PROGRAMS = of(LEVELS[2])
@@ -60,6 +61,22 @@ def test_jax_that_refuses_the_plugin_is_one_failure() -> None:
     assert "refused by JAX" in first.detail
     assert second.result is Conformity.NOT_MEASURABLE
     assert "Unexpected PJRT_ExecuteOptions size" in second.detail
+
+
+def test_jaxlibs_own_client_has_programs_but_no_table() -> None:
+    chosen = "c_api/error/message", "jax_programs/client_in_jax/started"
+    asker = Asker(PluginFile("cpu", NO_FILE), deadline=60)
+    with Servers(1) as servers:
+        first, second = sorted(asker.all([named(each) for each in chosen], servers), key=str)
+    assert first.result is Conformity.NOT_MEASURABLE
+    assert first.detail == "jaxlib's own client has no table"
+    assert second.result is Conformity.CONFORMS, second.detail
+    ran = xla_harness("conformance", "cpu", "--check", chosen[1])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.startswith("cpu: jaxlib's own client\n")
+    ran = xla_harness("conformance", "cpu", "--faults", "1")
+    assert ran.returncode == 2
+    assert "jaxlib's own client takes no --faults" in ran.stderr
 
 
 class InProcess(JaxSubject):

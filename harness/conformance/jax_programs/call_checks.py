@@ -133,6 +133,7 @@ def persistent_cache() -> Pairs:
     from pathlib import Path
 
     from jax import monitoring
+    from jax.experimental.compilation_cache import compilation_cache
 
     hits = []
     with tempfile.TemporaryDirectory() as folder:
@@ -147,6 +148,7 @@ def persistent_cache() -> Pairs:
             yield jax.jit(lambda x: jnp.cos(x) * 7)(x), np.cos(x) * np.float32(7)
         entries = list(Path(folder).iterdir())
         jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
     if not entries:
         raise RuntimeError("not supported: nothing was kept")
     yield bool(hits), True

@@ -20,12 +20,13 @@ from harness.conformance.plugin_check import (
     UnsupportedError,
     check,
 )
+from harness.conformance.plugin_file import NO_FILE
 
 Program = Callable[[], Iterator[tuple[Any, Any]]]
 _FAMILY = __package__
 _LACKS = re.compile(
     r"unimplemented|not (yet )?(implemented|supported|available)|(does not|doesn't) support"
-    r"|unsupported|could not find|failed to find|no .* registered",
+    r"|unsupported|could not find|failed to find|no (.* )?registered|cannot be used as",
     re.IGNORECASE,
 )
 
@@ -56,6 +57,9 @@ class JaxSubject:
             raise NotMeasurableError(f"no client: {self.missing}")
         if find_spec("jax") is None:
             raise NotMeasurableError("JAX is not installed")
+        if self.library == str(NO_FILE):
+            jax.config.update("jax_platforms", self.name)
+            return jax.devices(self.name)[0].client
         from jax._src import xla_bridge
 
         jax.config.update("jax_platforms", f"{self.name},cpu")
