@@ -61,7 +61,8 @@ class Conformance:
     name: str
     plugin: Mapping[str, Any]
     answers: Sequence[CheckAnswer]
-    uncovered: Sequence[str] = field(default=())  # functions that no check calls
+    # By the number of a level, the functions, operators and types that no check of it uses.
+    uncovered: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     def counts(self, level: int | None = None) -> Counter[Conformity]:
         """Return how many checks have each result, of one level or of all."""
@@ -87,5 +88,5 @@ class Conformance:
             },
             "mustpass": {"version": VERSION, "planned": PLANNED},
             "checks": [asdict(answer) for answer in self.answers],
-            "uncovered": list(self.uncovered),
+            "uncovered": {str(level): list(names) for level, names in self.uncovered.items()},
         }

@@ -100,6 +100,7 @@ def _run(options: argparse.Namespace) -> int:
     from harness.conformance.asker import Asker, Servers
     from harness.conformance.c_api.coverage import uncovered
     from harness.conformance.distribution import SuiteRun
+    from harness.conformance.operators.uncovered_operators import OPERATORS, TYPES
     from harness.conformance.plugin_check import Conformity, all_checks
     from harness.conformance.plugin_file import JAXLIBS_CLIENT, parse_options
     from harness.files import write
@@ -133,7 +134,8 @@ def _run(options: argparse.Namespace) -> int:
             answers.append(each)
             progress.add(str(each.result), is_more=True)
     progress.end()
-    result = Conformance(plugin.name, about, answers, uncovered())
+    lacking = {0: uncovered(), 1: (*OPERATORS, *TYPES)}
+    result = Conformance(plugin.name, about, answers, lacking)
     files = {}
     if options.junit:
         files[options.junit] = answer_files.junit(result)

@@ -96,8 +96,9 @@ def _lacks(answer: Conformance) -> Iterator[str]:
 
 def _conclusion(answer: Conformance) -> Iterator[str]:
     counts = answer.counts()
-    if answer.uncovered:
-        yield f"{len(answer.uncovered)} functions of the C API are not covered yet (--json)."
+    for level, kinds in enumerate(("functions of the C API", "operators and types of StableHLO")):
+        if names := answer.uncovered.get(level):
+            yield f"{len(names)} {kinds} are not covered yet (--json)."
     if not counts[Conformity.CONFORMS] + counts[Conformity.FAILS]:
         yield f"{answer.name}: nothing could be measured here."
     elif answer.conforms:

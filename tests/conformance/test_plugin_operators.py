@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import fnmatch
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
+from support.commands import run_program, xla_harness
 
 from harness.conformance.asker import Asker, Servers
+from harness.conformance.operators import evaluation, uncovered_operators
 from harness.conformance.operators.accuracy import TABLE, ulps
 from harness.conformance.operators.closeness import Expected, first_difference
+from harness.conformance.operators.element_types import TYPES
 from harness.conformance.operators.elementwise_checks import OPERATORS
+from harness.conformance.operators.planted_programs import measure
 from harness.conformance.operators.structure_checks import SPECIAL
 from harness.conformance.plugin_check import LEVELS, Conformity, all_checks, of
 from harness.conformance.plugin_file import PluginFile
 from harness.lanes.virtual import library
+from harness.sensitivity.sample import Sample
 
 BACKEND = PluginFile("xla_cpu", library.backend_path())
 
@@ -88,3 +100,115 @@ def test_ids_are_unique_and_of_their_level() -> None:
     names = list(of(LEVELS[1]))
     assert len(set(names)) == len(names) > 700
     assert all(name.startswith("operators/") for name in names)
+
+
+class ProgramTakenError(Exception):
+    """The end of a check whose program was wanted, and not its results."""
+
+
+class ProgramTaker:
+    """A client that takes the program of a check and runs nothing."""
+
+    def note_program(self, program: str) -> None:
+        raise ProgramTakenError(program)
+
+
+def test_uncovered_operators_are_those_of_no_program() -> None:
+    """Every check is asked for its program; jaxlib has the list of all operators."""
+    from jaxlib.mlir.dialects import chlo, stablehlo
+
+    used = set[str]()
+    for check in of(LEVELS[1]).values():
+        with pytest.raises(ProgramTakenError) as taken:
+            check(ProgramTaker())
+        used |= set(re.findall(r"(?<!#)\b(?:stablehlo|chlo)\.\w+", str(taken.value)))
+    known = {
+        each.OPERATION_NAME
+        for dialect in (stablehlo, chlo)
+        for each in vars(dialect).values()
+        if hasattr(each, "OPERATION_NAME")
+    }
+    elsewhere = {f"stablehlo.{name}" for name in uncovered_operators.ELSEWHERE}
+    others = {n for n in known if n.startswith(("chlo.broadcast_", "chlo._"))}
+    assert known - used - elsewhere - others == set(uncovered_operators.OPERATORS)
+    assert not set(uncovered_operators.TYPES) & set(TYPES)
+
+
+def test_uncovered_operators_are_counted(tmp_path: Any) -> None:
+    data = tmp_path / "answer.json"
+    given = f"x={BACKEND.path}", "--check", "operators/movement/iota[[]s2]", "--json", data
+    ran = xla_harness("conformance", *given)
+    names = json.loads(data.read_text())["uncovered"]["1"]
+    assert {"stablehlo.composite", "f8E8M0FNU"} <= set(names)
+    assert f"{len(names)} operators and types of StableHLO are not covered" in ran.stdout
+
+
+_INTERPRETED = (
+    "elementwise/*[[]f32]",
+    "movement/*[[]s32]",
+    "indexing/gather_*[[]f32]",
+    "indexing/scatter_*[[]s32,out of bounds]",
+    "reduction/convolution[[]f32,*]",
+    "reduction/reduce_window_*[[]f32,*",
+    "choice/sort[[]s32]",
+    "structure/case[[]f32,*]",
+)
+
+
+def _interpreted(
+    _: Any, __: str, operations: Sequence[evaluation.Operation], **___: Any
+) -> list[Any]:
+    """Return the results of StableHLO's reference interpreter, as a plugin's are returned."""
+    from jax._src.interpreters.mlir import make_ir_context
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with make_ir_context() as context:
+        stablehlo.register_interpreter_dialect(context)
+        operands = []
+        for each in (operand for operation in operations for operand in operation.operands):
+            kind = ir.IntegerType.get_signless(1) if each.dtype == bool else None
+            bits = np.packbits(each.reshape(-1), bitorder="little") if kind else each.copy()
+            operands.append(ir.DenseElementsAttr.get(bits, type=kind, shape=each.shape))
+        module = ir.Module.parse(evaluation.module(operations))
+        results = stablehlo.eval_module(module, operands)
+        return [np.array(ir.DenseElementsAttr(each)) for each in results]
+
+
+def test_oracle_agrees_with_the_reference_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "run", _interpreted)
+    chosen = [
+        check
+        for name, check in of(LEVELS[1]).items()
+        if any(fnmatch.fnmatchcase(name, f"operators/{pattern}") for pattern in _INTERPRETED)
+    ]
+    assert len(chosen) > 100
+    for check in chosen:
+        check(None)
+
+
+def test_planted_faults_are_seen() -> None:
+    names = "movement/pad[f32]", "reduction/reduce_add[f32]", "choice/compare[s32]"
+    chosen = {f"operators/{name}": all_checks()[f"operators/{name}"] for name in names}
+    with Servers(2) as servers:
+        results = measure(Asker(BACKEND), chosen, Sample(1, 5), servers, lambda _: None)
+    planted = [each for each in results if each.is_planted]
+    assert len(planted) > 2
+    assert [each.fault for each in planted if not each.check] == []
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "words"),
+    [
+        ("ml_dtypes", (), "level 1 needs the package ml_dtypes: pip install"),
+        ("jaxlib", ("--faults", "1"), "at level 1 it needs the package jaxlib"),
+    ],
+)
+def test_missing_package_is_named(package: str, options: Sequence[str], words: str) -> None:
+    given = "conformance", f"x={BACKEND.path}", "--levels", "1", *options
+    program = f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = {list(given)}"
+    ran = run_program(
+        sys.executable, "-c", f"{program}; from harness.cli import main; sys.exit(main())"
+    )
+    assert ran.returncode == 2, ran.stdout + ran.stderr
+    assert words in " ".join(ran.stderr.split())

@@ -246,7 +246,8 @@ def parts(client: Client, kind: str) -> None:
 def reduce_precision(client: Client, kind: str, exponent: int, mantissa: int) -> None:
     """Round to fewer bits, to infinity or to zero."""
     x = np.concatenate([specials(kind), numbers(kind, (91,), 9, 12.0)])
-    x = x[~(np.abs(x) < ml_dtypes.finfo(x.dtype).smallest_normal) | (x == 0)]
+    with np.errstate(invalid="ignore"):
+        x = x[~(np.abs(x) < ml_dtypes.finfo(x.dtype).smallest_normal) | (x == 0)]
     wide = x.astype(np.float64)
     low, high = 2.0 ** (2 - (1 << (exponent - 1))), (1 << (exponent - 1)) - 1
     with np.errstate(all="ignore"):
