@@ -20,11 +20,11 @@ from harness.conformance.operators.accuracy import TABLE, ulps
 from harness.conformance.operators.closeness import Expected, first_difference
 from harness.conformance.operators.element_types import TYPES
 from harness.conformance.operators.elementwise_checks import OPERATORS
-from harness.conformance.operators.planted_programs import measure
 from harness.conformance.operators.structure_checks import SPECIAL
 from harness.conformance.plugin_check import LEVELS, Conformity, all_checks, of
 from harness.conformance.plugin_file import PluginFile
 from harness.lanes.virtual import library
+from harness.sensitivity.planted_programs import measure
 from harness.sensitivity.sample import Sample
 
 BACKEND = PluginFile("xla_cpu", library.backend_path())
