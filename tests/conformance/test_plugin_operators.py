@@ -25,7 +25,6 @@ from harness.conformance.plugin_check import LEVELS, Conformity, all_checks, of
 from harness.conformance.plugin_file import PluginFile
 from harness.lanes.virtual import library
 from harness.sensitivity.planted_programs import measure
-from harness.sensitivity.sample import Sample
 
 BACKEND = PluginFile("xla_cpu", library.backend_path())
 
@@ -191,7 +190,7 @@ def test_planted_faults_are_seen() -> None:
     names = "movement/pad[f32]", "reduction/reduce_add[f32]", "choice/compare[s32]"
     chosen = {f"operators/{name}": all_checks()[f"operators/{name}"] for name in names}
     with Servers(2) as servers:
-        results = measure(Asker(BACKEND), chosen, Sample(1, 5), servers, lambda _: None)
+        results = measure(Asker(BACKEND), chosen, (1, 5), servers, lambda _: None)
     planted = [each for each in results if each.is_planted]
     assert len(planted) > 2
     assert [each.fault for each in planted if not each.check] == []
