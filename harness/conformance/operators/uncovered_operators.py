@@ -13,7 +13,7 @@ OPERATORS = (
     *("stablehlo.uniform_quantize", "chlo.bessel_i1e", "chlo.conj", "chlo.constant"),
     *("chlo.constant_like", "chlo.digamma", "chlo.erf_inv", "chlo.is_inf", "chlo.is_neg_inf"),
     *("chlo.is_pos_inf", "chlo.next_after", "chlo.polygamma", "chlo.ragged_dot", "chlo.square"),
-    *("chlo.tan"),
+    *("chlo.tan", "chlo.zeta"),
 )
 ELSEWHERE = (
     *("after_all", "all_gather", "all_reduce", "all_to_all", "collective_broadcast"),
