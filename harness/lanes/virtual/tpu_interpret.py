@@ -367,16 +367,27 @@ def over_mesh(axes: Axes) -> Iterator[None]:
         yield
         return
     _register_lowerings()
-    # A shard_map outside of jit compiles while its own axes are known.
-    around = core.trace_ctx.axis_env
-    core.trace_ctx.set_axis_env(core.top_axis_env)
     _lowered.axes = axes
     try:
-        with core.extend_axis_env_nd(list(axes)):
+        with _outside_of_axes(core), core.extend_axis_env_nd(list(axes)):
             yield
     finally:
         _lowered.axes = None
-        core.trace_ctx.set_axis_env(around)
+
+
+@contextmanager
+def _outside_of_axes(core: Any) -> Iterator[None]:
+    """Forget the axes around: a shard_map outside of jit compiles while its own are known."""
+    context = getattr(core, "trace_ctx", None)
+    if context is None:  # JAX 0.4.33, whose shard_map does not
+        yield
+        return
+    around = context.axis_env
+    context.set_axis_env(core.top_axis_env)
+    try:
+        yield
+    finally:
+        context.set_axis_env(around)
 
 
 @cache
