@@ -10,7 +10,7 @@ from junitparser.junitparser import Failure, Skipped
 from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
 
 from harness.conformance.answer import CheckAnswer, Conformance
-from harness.conformance.plugin_check import LEVELS, Conformity
+from harness.conformance.plugin_check import LEVELS, Conformity, level_of
 from harness.diagnosis.cause import signature_of
 from harness.junit.properties import FORMAT, FORMAT_PROPERTY, STACK_PROPERTY
 from harness.junit.seal import sealed
@@ -44,9 +44,10 @@ def junit(answer: Conformance) -> str:
 
 
 def _case(answer: Conformance, check: CheckAnswer) -> Any:
-    level, area, name = check.id.split("/", 2)
+    folder, area, name = check.id.split("/", 2)
+    level = level_of(check.id)
     kind = _KINDS.get(check.result) or Kind(check.kind)
-    case = TestCase(name, f"conformance.{level}.{area}", round(check.seconds, 3))
+    case = TestCase(name, f"conformance.{folder}.{area}", round(check.seconds, 3))
     failed = check.result is Conformity.FAILS
     message = f"{check.result}: {check.detail}" if check.detail else str(check.result)
     if failed:
@@ -54,10 +55,10 @@ def _case(answer: Conformance, check: CheckAnswer) -> Any:
         case.result[0].text = "\n".join([check.detail, *check.steps, check.program, check.output])
     elif kind is Kind.SKIPPED:
         case.result = Skipped(message)
-    id_ = f"conformance/{level}/{area}.py::{name}"
+    id_ = f"conformance/{folder}/{area}.py::{name}"
     properties = {
         "id": id_,
-        "area": level,
+        "area": folder,
         "lane": LANE,
         "topology": str(max(int(answer.plugin.get("devices", 0)), 1)),
         "isolation": "process",
@@ -71,7 +72,7 @@ def _case(answer: Conformance, check: CheckAnswer) -> Any:
         "plugin_api": ".".join(map(str, answer.plugin.get("api", ()))),
         "plugin_says": str(answer.plugin.get("version", "")).split("\n")[0],
         "conformity": str(check.result),
-        "conformity_level": next(f"L{i.number} {i.about}" for i in LEVELS if i.folder == level),
+        "conformity_level": f"L{level.number} {level.about}",
     }
     for key, value in properties.items():
         if value:

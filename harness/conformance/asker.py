@@ -109,7 +109,8 @@ class Servers:
         """Start them, in the environment of a stack if one is named."""
         self.count, self.stack = count, stack
         self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
-        self._all = [_start(*python_of(stack)) for _ in range(count)]
+        python, environment = python_of(stack)
+        self._all = [_start(python, environment) for _ in range(count)]
         for each in self._all:
             self._idle.put(each)
 

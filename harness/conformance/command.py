@@ -20,7 +20,7 @@ from harness.commands.parsers import add_json, names, output_file, whole_number
 from harness.errors import BadInputError, nearest
 
 if TYPE_CHECKING:
-    from harness.conformance.asker import Asker, Servers
+    from harness.conformance.asker import Asker
     from harness.conformance.plugin_check import PluginCheck
     from harness.conformance.plugin_file import Option, PluginFile
     from harness.conformance.seen import FaultSeen
@@ -170,7 +170,8 @@ def _seen(options: argparse.Namespace, asker: Asker, checks: list[PluginCheck]) 
 
     relevant = {each.id: each for each in checks if each.level == level}
     with Servers(options.workers) as servers:
-        results = _FAULTS[level](options, asker, relevant, servers, note)
+        measure, sample = _FAULTS[level](options)
+        results = measure(asker, relevant, sample, servers, note)
     progress.end()
     planted = [each for each in results if each.is_planted]
     seen = [each for each in planted if each.check]
@@ -198,32 +199,18 @@ def _level_of_faults(checks: list[PluginCheck]) -> int:
     return level
 
 
-def _of_c_api(
-    options: argparse.Namespace,
-    asker: Asker,
-    checks: Mapping[str, PluginCheck],
-    servers: Servers,
-    note: Callable[[FaultSeen], None],
-) -> Sequence[FaultSeen]:
+def _of_c_api(options: argparse.Namespace) -> tuple[Callable[..., Sequence[FaultSeen]], Any]:
     from harness.conformance.c_api.planted import sample
     from harness.conformance.c_api.struct_sizes import RECIPES
     from harness.conformance.seen import measure
 
-    return measure(asker, checks, sample(RECIPES, options.faults, options.seed), servers, note)
+    return measure, sample(RECIPES, options.faults, options.seed)
 
 
-def _of_operators(
-    options: argparse.Namespace,
-    asker: Asker,
-    checks: Mapping[str, PluginCheck],
-    servers: Servers,
-    note: Callable[[FaultSeen], None],
-) -> Sequence[FaultSeen]:
+def _of_operators(options: argparse.Namespace) -> tuple[Callable[..., Sequence[FaultSeen]], Any]:
     # Its operators plant them; all else here works without it.
-    measure = import_module("harness.sensitivity.planted_programs").measure
-    sample = options.seed, options.faults
-    results: Sequence[FaultSeen] = measure(asker, checks, sample, servers, note)
-    return results
+    module = import_module("harness.sensitivity.planted_programs")
+    return module.measure, (options.seed, options.faults)
 
 
 _FAULTS = {0: _of_c_api, 1: _of_operators}

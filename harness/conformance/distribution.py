@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +154,12 @@ class SuiteRun:
         return "" if started.result is Conformity.CONFORMS else started.detail
 
     def _partitioners(self) -> list[str]:
-        python, environment = python_of(self.stack)
+        python, environment = self._python
         return subprocess.check_output([python, "-c", _ASK], env=environment, text=True).split()
+
+    @cached_property
+    def _python(self) -> tuple[str, Mapping[str, str]]:
+        return python_of(self.stack)
 
     def _chosen(self) -> dict[SuiteArea, list[str]]:
         """Return the cases that the pattern has, by area; none stands for all of the area."""
@@ -223,7 +228,7 @@ class SuiteRun:
 
     def _command(self, area: SuiteArea) -> tuple[list[str], dict[str, str]]:
         """Return the pytest of an area, and its variables."""
-        command = [python_of(self.stack)[0], "-m", "pytest", "--color=no", "-p", "no:cacheprovider"]
+        command = [self._python[0], "-m", "pytest", "--color=no", "-p", "no:cacheprovider"]
         command += ["--lane", _LANE, *self.request, *area.words]
         command += ["--deadline", str(max(self.asker.deadline, _LEAST_DEADLINE))]
         own = {**variables(self.stack, cache_folder()), "COLUMNS": "80", **area.variables}

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 
+from harness.conformance.plugin_check import Conformity
 from harness.dashboard.page_maker import Build
 from harness.dashboard.rows import PluginAnswer
-
-COLUMNS = ("conforms", "fails", "unsupported", "not measurable here")
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,13 @@ class PluginLevel:
 def publish(build: Build) -> None:
     """Write the page."""
     rows = []
-    key = lambda row: (row.plugin, row.level)  # noqa: E731 - of the order that they have
-    for (plugin, level), group in groupby(build.facts.plugin_answers, key):
+    for (plugin, level), group in groupby(
+        build.facts.plugin_answers, attrgetter("plugin", "level")
+    ):
         answers = list(group)
         counts = Counter(answer.conformity for answer in answers)
-        failed = [answer for answer in answers if answer.conformity == "fails"]
+        failed = [answer for answer in answers if answer.conformity == Conformity.FAILS]
         rows.append(
-            PluginLevel(plugin, answers[0].api, level, [counts[c] for c in COLUMNS], failed)
+            PluginLevel(plugin, answers[0].api, level, [counts[c] for c in Conformity], failed)
         )
-    build.page("plugins.html", "plugins.html", rows=rows, columns=COLUMNS)
+    build.page("plugins.html", "plugins.html", rows=rows, columns=list(Conformity))
