@@ -121,7 +121,10 @@ def _answer(address: Any) -> int:
     try:
         _callback_of(call).call(call.arguments, call.results)
     except BaseException as raised:
-        text = f"{type(raised).__name__}: {raised}".encode()[: call.error_size - 1]
+        text = f"{type(raised).__name__}: {raised}".encode()
+        if len(text) >= call.error_size:  # the cause is at its end, if the text has a traceback
+            part = call.error_size // 2 - 4
+            text = text[:part] + b"\n...\n" + text[-part:]
         ctypes.memmove(call.error, text + b"\0", len(text) + 1)
         return 0
     return 1

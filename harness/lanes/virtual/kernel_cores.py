@@ -77,6 +77,9 @@ class CoreMeshes:
         if name == "barrier":  # of the subcores of a core
             *_, size = mesh.shape.values()
             return InPython(partial(_wait, size, self.first(mesh)))
+        if name == "sc_fetch_and_add":
+            *_, size = mesh.shape.values()
+            return InPython(partial(_fetch_and_add, size, self.first(mesh)))
         if name == "semaphore_signal":
             *_, core = parameters["args_tree"].unflatten(equation.invars)
             if core is None:
@@ -146,6 +149,31 @@ def _wait(count: int, first: int, memory: Any, place: tuple[int, int]) -> Any:
     import numpy as np
 
     return np.int32(0)
+
+
+def _fetch_and_add(
+    count: int, first: int, memory: Any, place: tuple[int, int], *operands: Any
+) -> Any:
+    """Add to a number in the SMEM of a subcore of the same core, and return what was there.
+
+    Args:
+        count: of the subcores of a core.
+        first: number of the first of them, or of those of all cores.
+        memory: the interpreter's.
+        place: the device and the core.
+        operands: the number of the buffer, what is added, its place there, and the subcore.
+    """
+    import numpy as np
+
+    number, value, *indices, subcore = map(int, operands)
+    device, core = place
+    core += subcore - (core - first) % count
+    with memory.lock:
+        content = memory.mem["smem", number, device, core].content
+        position = np.ravel_multi_index(indices, content.shape)  # raises if out of bounds
+        before = content.flat[position]
+        content.flat[position] = before + value
+    return before
 
 
 _making = threading.Lock()

@@ -283,29 +283,46 @@ def list_of_rows(reference: Any) -> tuple[int, int] | None:
         (n, k)
         for n, transform in enumerate(getattr(reference, "transforms", ()))
         for k, index in enumerate(getattr(transform, "indices", ()))
-        if getattr(getattr(index, "aval", index), "shape", ())
+        if getattr(getattr(_rows(index), "aval", _rows(index)), "shape", ())
     )
     return next(places, None)
 
 
+def _rows(index: Any) -> Any:
+    """Return the array in an index of a SparseCore's (``plsc.Indices``), or any other index."""
+    return getattr(index, "values", index)
+
+
 def copy_rows(primitive: Any, *flat: Any, tree: Any, **parameters: Any) -> Sequence[Any]:
     """Start a copy of each row, or wait for it: all use the semaphores of the whole copy."""
+    from jax import lax
     from jax._src.pallas.mosaic import primitives
+    from jax.experimental import pallas
 
     source, target, *rest = tree.unflatten(flat)
     sides = [source, target]
     side = 0 if list_of_rows(source) else 1
     n, k = list_of_rows(sides[side]) or (0, 0)
-    listed = sides[side].transforms[n].indices[k]
     if k or any(list_of_rows(each) for each in [sides[1 - side]]):
         raise NotImplementedError(
             "a copy of places that an array lists, other than along the first axis of one side"
         )
-    for number in range(listed.shape[0]):
-        each = [_row(reference, None, number) for reference in sides]
-        each[side] = _row(sides[side], n, listed[number])
-        operands, own = primitives._dma_flatten(*each, *rest)
-        primitive.bind(*operands, tree=own, **parameters)
+    listed = sides[side].transforms[n].indices[k]
+    rows, ignored = _rows(listed), getattr(listed, "ignored_value", None)
+
+    def copy(number: Any, carry: Any) -> Any:
+        row = rows[number]
+
+        def start_or_wait() -> None:
+            each = [_row(reference, None, number) for reference in sides]
+            each[side] = _row(sides[side], n, row)
+            operands, own = primitives._dma_flatten(*each, *rest)
+            primitive.bind(*operands, tree=own, **parameters)
+
+        pallas.when(ignored is None or row != ignored)(start_or_wait)
+        return carry
+
+    lax.fori_loop(0, rows.shape[0], copy, 0)
     return ()
 
 

@@ -167,12 +167,16 @@ class LoweredKernel:
         if any(map(kernel_semaphores.is_semaphore, [*avals, *parameters.get("out_avals", ())])):
             raise NotImplementedError("semaphores that go from one kernel to another")
 
+        grid = parameters.get("grid_mapping")
+        bounds = grid.num_dynamic_grid_bounds if grid else 0
         parameters = kernel_operands.in_one_buffer(parameters, len(avals))
         if "out_avals" in parameters:
             parameters["out_avals"] = tuple(map(kernel_operands.unpinned, parameters["out_avals"]))
 
         def interpreted(*operands: Any) -> Any:
             operands = tuple(map(kernel_operands.as_operand, operands, avals))
+            # Mosaic takes a bound of the grid in an array of one number too.
+            operands = (*(bound.reshape(()) for bound in operands[:bounds]), *operands[bounds:])
             if "jaxprs" in parameters:  # over cores
                 operands = tuple(map(kernel_operands.in_its_memory, operands, avals))
             results = self.call.bind(*operands, **parameters)
@@ -214,11 +218,9 @@ def record_kernels() -> None:
 def _inline_pipelines(module: Any) -> None:
     """Have a kernel do what a pipeline does, without an operation for all of it.
 
-    JAX's TPU interpret mode knows the operation since JAX 0.11.2.
+    JAX's TPU interpret mode knows the operation since JAX 0.11.2, but none within another one.
     """
-    from jax.version import __version_info__
-
-    if hasattr(module, "emit_pipeline_p") and __version_info__ < (0, 11, 2):
+    if hasattr(module, "emit_pipeline_p"):
         module.config = _WithoutPipelines(module.config)
 
 

@@ -442,8 +442,17 @@ def _register_lowerings() -> None:
 
 @cache
 def _take_any_memory() -> None:
-    """Let the interpreter's operands be in any memory: it copies each into one of its own."""
+    """Let the interpreter's operands be in any memory: it copies each into one of its own.
+
+    Keys of a TPU's generator are numbers here, in SMEM if they are in the memory of keys.
+    """
     from jax._src import core
+    from jax._src.pallas.core import MemorySpace
+    from jax.experimental.pallas import tpu
+
+    numbers = getattr(_interpreter(), "TPU_MEMORY_SPACE_IDXS", {})
+    if hasattr(MemorySpace, "KEY") and tpu.SMEM in numbers:
+        numbers[MemorySpace.KEY] = numbers[tpu.SMEM]
 
     _interpreter().remove_memory_space_p.def_abstract_eval(
         lambda x: core.ShapedArray(x.shape, x.dtype) if isinstance(x, core.ShapedArray) else x

@@ -48,6 +48,20 @@ def test_an_answer_outlives_a_foreign_thread() -> None:
     assert (answer.names, answer.modes) == (b"kernel\nother", b"tpu\nhlo")
 
 
+def test_a_long_error_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's interpreter ends its tracebacks with what went wrong."""
+    text = ctypes.create_string_buffer(256)
+    call = host_callbacks._HostCall(error=ctypes.addressof(text), error_size=len(text))
+
+    def fail(*_: object) -> None:
+        raise ValueError("first " + "frame " * 200 + "out of bounds")
+
+    monkeypatch.setitem(host_callbacks._callbacks, (0, 0), SimpleNamespace(call=fail))
+    assert host_callbacks._answer(ctypes.pointer(call)) == 0
+    assert text.value.startswith(b"ValueError: first")
+    assert text.value.endswith(b"out of bounds")
+
+
 @pytest.mark.parametrize("error", [None, pallas.CannotInterpretError("no"), ValueError("no")])
 def test_no_garbage_is_collected_during_an_interpretation(error: Exception | None) -> None:
     """TorchTPU ends the process when a tensor dies in the thread in which it compiles."""

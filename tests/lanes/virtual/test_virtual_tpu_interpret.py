@@ -404,11 +404,14 @@ def test_random_keys_of_a_tpus_generator() -> None:
         pytest.skip("JAX before 0.10 can't interpret a kernel that takes such keys")
 
     def body(key: Any, out: Any) -> None:
-        def copied(own: Any) -> None:
+        def copied(own: Any, other: Any) -> None:
             tpu.sync_copy(key, own)
             out[0] = jax.random.uniform(own[...], X.shape)
+            tpu.sync_copy(key, other)
+            out[6] = jax.random.uniform(other[...], X.shape)
 
-        pallas.run_scoped(copied, tpu.SMEM((), key.dtype))
+        spaces = tpu.SMEM, pallas.MemorySpace.KEY
+        pallas.run_scoped(copied, *(space((), key.dtype) for space in spaces))
         out[1] = jax.random.uniform(key[...], X.shape)
         for n in range(2):
             out[2 + 3 * n] = jax.random.uniform(jax.random.fold_in(key[...], n), X.shape)
@@ -418,9 +421,10 @@ def test_random_keys_of_a_tpus_generator() -> None:
 
     smem = pallas.BlockSpec(memory_space=tpu.SMEM)
     key = tpu.to_pallas_key(jax.random.key(0, impl="rbg"))
-    out = jax.ShapeDtypeStruct((6, *X.shape), X.dtype)
+    out = jax.ShapeDtypeStruct((7, *X.shape), X.dtype)
     numbers = jax.jit(pallas.pallas_call(body, out_shape=out, in_specs=[smem]))(key)
     np.testing.assert_array_equal(numbers[1], numbers[0])
+    np.testing.assert_array_equal(numbers[6], numbers[0])
     np.testing.assert_array_equal(numbers[3], numbers[0])
     different = np.asarray(numbers)[[0, 2, 4, 5]]
     assert len(np.unique(different)) > 0.99 * different.size
@@ -1165,13 +1169,16 @@ def test_a_copy_of_rows_that_memory_lists() -> None:
         np.array([6, 1, 1, 4, 0, 7, 2, 5], np.int32),
     )
 
-    def body(x: Any, listed: Any, gathered: Any, scattered: Any) -> None:
+    def body(x: Any, listed: Any, gathered: Any, scattered: Any, ignored: Any) -> None:
         def inner(rows: Any, local: Any) -> None:
             tpu.sync_copy(listed, rows)
             tpu.sync_copy(x.at[rows], local)
             tpu.sync_copy(local, gathered)
             tpu.sync_copy(x, scattered)
             tpu.sync_copy(local, scattered.at[rows])
+            tpu.sync_copy(x.at[tpu_sc.Indices(rows, ignored_value=4)], local)
+            tpu.sync_copy(x.at[tpu_sc.Indices(rows, ignored_value=1)], local)
+            tpu.sync_copy(local, ignored)
 
         pallas.run_scoped(inner, tpu.VMEM((8,), np.int32), tpu.VMEM(x.shape, x.dtype))
 
@@ -1179,9 +1186,62 @@ def test_a_copy_of_rows_that_memory_lists() -> None:
         core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=1
     )
     out = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    gathered, scattered = jax.jit(pallas.kernel(body, out_type=[out, out], mesh=mesh))(x, listed)
+    kernel = pallas.kernel(body, out_type=[out] * 3, mesh=mesh)
+    gathered, scattered, ignored = jax.jit(kernel)(x, listed)
     np.testing.assert_array_equal(gathered, x[listed])
     np.testing.assert_array_equal(scattered, x)
+    np.testing.assert_array_equal(ignored, x[listed])
+
+
+def test_a_number_in_memory_of_another_subcore() -> None:
+    import jax
+    from jax import lax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("JAX before 0.10 can't interpret kernels of SparseCores")
+    from jax.experimental.pallas import tpu_sc
+
+    def body(out: Any) -> None:
+        own = lax.axis_index("subcore")
+
+        def inner(number: Any, local: Any) -> None:
+            number[1] = 100 * own
+            tpu_sc.subcore_barrier()
+            before = tpu_sc.fetch_and_add(number.at[1], own + 1, subcore_id=(own + 1) % 4)
+            tpu_sc.subcore_barrier()
+            first = lax.iota(np.int32, 8) == 0
+            local[...] = jax.numpy.where(first, before, number[1])
+            tpu.sync_copy(local, out.at[own])
+
+        pallas.run_scoped(inner, tpu.SMEM((2,), np.int32), tpu.VMEM((8,), np.int32))
+
+    mesh = tpu_sc.VectorSubcoreMesh(
+        core_axis_name="core", subcore_axis_name="subcore", num_cores=1, num_subcores=4
+    )
+    kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct((4, 8), np.int32), mesh=mesh)
+    result = np.asarray(jax.jit(kernel)())
+    assert result[:, :2].tolist() == [[100, 4], [200, 101], [300, 202], [0, 303]]
+
+
+def test_a_bound_of_the_grid_in_an_array() -> None:
+    """JAX's interpreter takes only a scalar for a bound; Mosaic takes one number too."""
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    def body(_: Any, out: Any) -> None:
+        out[0] = jax.numpy.where(pallas.program_id(0) == 0, 1, out[0] + 1)
+
+    memory = pallas.BlockSpec(memory_space=tpu.SMEM)
+
+    def count(n: Any) -> Any:
+        grid = pallas.GridSpec(grid=(n,), in_specs=[memory], out_specs=memory)
+        out = jax.ShapeDtypeStruct((1,), np.int32)
+        return pallas.pallas_call(body, out_shape=out, grid_spec=grid)(n)
+
+    assert jax.jit(count)(np.array([5], np.int32)).tolist() == [5]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int16"])
@@ -1256,7 +1316,7 @@ def test_a_kernel_reads_its_semaphores() -> None:
 
 
 def test_a_pipeline_as_one_operation() -> None:
-    """JAX's interpreter knows it from 0.11.2 on; before, a pipeline is traced as what it does."""
+    """JAX's interpreter knows it from 0.11.2 on, but not one within another."""
     import jax
     from jax.experimental import pallas
     from jax.experimental.pallas import tpu
@@ -1264,19 +1324,27 @@ def test_a_pipeline_as_one_operation() -> None:
     if not hasattr(jax.config, "jax_use_emit_pipeline_primitive"):
         pytest.skip("JAX before 0.10.2 has no such operation")
 
-    def body(x: Any, out: Any) -> None:
-        def rows(x: Any, out: Any) -> None:
-            out[...] = x[...] * 2
+    x = np.arange(32 * 128, dtype=np.float32).reshape(32, 128)
 
-        block = pallas.BlockSpec((4, 128), lambda n: (n, 0))
-        tpu.emit_pipeline(rows, grid=(2,), in_specs=[block], out_specs=[block])(x, out)
+    def double(x: Any, out: Any) -> None:
+        out[...] = x[...] * 2
+
+    def by(rows: int, step: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        block = pallas.BlockSpec((rows, 128), lambda n: (n, 0))
+
+        def pipeline(x: Any, out: Any) -> None:
+            grid = (x.shape[0] // rows,)
+            tpu.emit_pipeline(step, grid=grid, in_specs=[block], out_specs=[block])(x, out)
+
+        return pipeline
 
     anywhere = pallas.BlockSpec(memory_space=pallas.ANY)
-    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
-    f = pallas.pallas_call(body, out_shape=out, in_specs=[anywhere], out_specs=anywhere)
-    np.testing.assert_array_equal(jax.jit(f)(X), 2 * X)
-    with jax._src.config.use_emit_pipeline_primitive(True):
-        np.testing.assert_array_equal(jax.jit(f)(X), 2 * X)
+    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    for body in by(16, double), by(16, by(8, double)):
+        f = pallas.pallas_call(body, out_shape=out, in_specs=[anywhere], out_specs=anywhere)
+        np.testing.assert_array_equal(jax.jit(f)(x), 2 * x)
+        with jax._src.config.use_emit_pipeline_primitive(True):
+            np.testing.assert_array_equal(jax.jit(f)(x), 2 * x)
 
 
 def test_random_bits_of_a_tpus_own_generator(tpu_events: EventLog) -> None:
