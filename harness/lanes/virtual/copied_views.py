@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.lanes.virtual import reference_views
-from harness.lanes.virtual.kernel_primitives import AddedTo
+from harness.lanes.virtual.kernel_primitives import AddedTo, Listed
 
 _KINDS = ("bitcast", "reshape", "transpose")  # in the names of their classes
 _adding = threading.Lock()
@@ -54,7 +54,7 @@ def _is_transform(value: Any) -> bool:
 
 def _is_known(view: Any) -> bool:
     name = type(view).__name__.lower()
-    if isinstance(view, AddedTo):
+    if isinstance(view, AddedTo | Listed):
         return True
     return reference_views.is_index(view) or any(kind in name for kind in _KINDS)
 
@@ -93,16 +93,17 @@ def _get(get: Callable[..., Any], arguments: Sequence[Any], at: int, first: int)
     part = _Part(get, arguments, at, first)
     values = part.read(get, part.boxes(part.touched))
     result = reference_views.look(values, part.shown)
-    return (arguments[0], result) if part.has_tokens else result
+    has_tokens = "token" in inspect.signature(get).parameters  # since JAX 0.10
+    return (arguments[0], result) if has_tokens else result
 
 
 def _store(store: Any, arguments: Sequence[Any], at: int, first: int) -> Any:
     *transforms, last = arguments[at]
     if isinstance(last, AddedTo):
         with _adding:  # a read in the order of copies would be one that races with the store
-            added = _here(_interpreted(store), arguments[at - 4 : at], transforms)
+            added = _sum(_interpreted(store), arguments[at - 4 : at], transforms, arguments[at + 1])
             known = _interpreted(store)["store"].__wrapped__
-            place = (*arguments[:at], tuple(transforms), added + arguments[at + 1])
+            place = (*arguments[:at], tuple(transforms), added)
             return known(*place, *arguments[at + 2 :], **store.keywords)
     part = _Part(store, arguments, at, first)
     value, *rest = arguments[at + 1 :]
@@ -133,7 +134,6 @@ class _Part:
         marked, _ = reference_views.changed(self._zeros(), self.shown, ones, None)
         in_bytes = np.ascontiguousarray(marked)[..., None].view(np.uint8) > 0
         self.touched, self.covered = in_bytes.any(-1), in_bytes.all(-1)
-        self.has_tokens = False
 
     def _zeros(self) -> Any:
         import numpy as np
@@ -173,8 +173,7 @@ class _Part:
         values = self._zeros()
         for box in boxes:
             result = get(*self.before, self.transforms(box))
-            self.has_tokens = isinstance(result, tuple)  # since JAX 0.10, before the array
-            values[box] = result[-1] if self.has_tokens else result
+            values[box] = result[-1] if isinstance(result, tuple) else result
         return values
 
 
@@ -187,13 +186,27 @@ def _buffer(function: Any, device: Any, _core: Any, space: Any, number: Any) -> 
     return buffer.shape, buffer.dtype
 
 
-def _here(module: dict[str, Any], place: Sequence[Any], views: Sequence[Any]) -> Any:
-    """Return what views show of a simulated buffer: on a device, a core, in a space, a number."""
+def _sum(module: dict[str, Any], place: Sequence[Any], views: Sequence[Any], value: Any) -> Any:
+    """Return what views show of a simulated buffer, with a value added.
+
+    Args:
+        module: the names in JAX's.
+        place: a device, a core, a space and a number.
+        views: may list a row more than once, which then has the sum of all that is added to it.
+        value: to add.
+    """
+    import numpy as np
+
     device, core, space, number = place
     name = module["TPU_MEMORY_SPACE_NAMES"][int(space)]
     core = module["_local_core_id_or_zero_if_hbm"](int(core), name)
-    buffer = module["_get_shared_memory"]().mem[name, int(number), int(device), core]
-    return reference_views.look(buffer.content, views)
+    content = module["_get_shared_memory"]().mem[name, int(number), int(device), core].content
+    if not any(isinstance(view, Listed) for view in views):
+        return reference_views.look(content, views) + value
+    places = reference_views.look(np.arange(content.size).reshape(content.shape), views)
+    total = content.flatten()
+    np.add.at(total, places, value)  # what a mask leaves out is 0
+    return total[places]
 
 
 def _interpreted(function: Any) -> dict[str, Any]:

@@ -294,11 +294,13 @@ def _rows(index: Any) -> Any:
 
 
 def copy_rows(primitive: Any, *flat: Any, tree: Any, **parameters: Any) -> Sequence[Any]:
-    """Start a copy of each row, or wait for it: all use the semaphores of the whole copy."""
-    from jax import lax
+    """Start or wait for a copy of the rows that an array lists, seen through ``Listed``."""
+    import jax.numpy as jnp
     from jax._src.pallas.mosaic import primitives
-    from jax.experimental import pallas
+    from jax._src.state import indexing
+    from jax._src.state.types import TransformedRef
 
+    _register()
     source, target, *rest = tree.unflatten(flat)
     sides = [source, target]
     side = 0 if list_of_rows(source) else 1
@@ -307,23 +309,65 @@ def copy_rows(primitive: Any, *flat: Any, tree: Any, **parameters: Any) -> Seque
         raise NotImplementedError(
             "a copy of places that an array lists, other than along the first axis of one side"
         )
-    listed = sides[side].transforms[n].indices[k]
+    before, (index, *after) = sides[side].transforms[:n], sides[side].transforms[n:]
+    listed, *others = index.indices
     rows, ignored = _rows(listed), getattr(listed, "ignored_value", None)
-
-    def copy(number: Any, carry: Any) -> Any:
-        row = rows[number]
-
-        def start_or_wait() -> None:
-            each = [_row(reference, None, number) for reference in sides]
-            each[side] = _row(sides[side], n, row)
-            operands, own = primitives._dma_flatten(*each, *rest)
-            primitive.bind(*operands, tree=own, **parameters)
-
-        pallas.when(ignored is None or row != ignored)(start_or_wait)
-        return carry
-
-    lax.fori_loop(0, rows.shape[0], copy, 0)
+    size, starts = rows.shape[0], primitive is primitives.dma_start_p
+    rows = rows[...] if starts else jnp.zeros(size, jnp.int32)  # a wait only counts
+    is_kept = jnp.ones(size, bool) if ignored is None else rows != ignored
+    within = indexing.NDIndexer((indexing.Slice(0, size), *others), (size, *index.shape[1:]), ())
+    sides[side] = TransformedRef(sides[side].ref, (*before, Listed(rows, is_kept), within, *after))
+    if ignored is not None:  # the other side leaves out the same
+        other = sides[1 - side]
+        reference, transforms = getattr(other, "ref", other), getattr(other, "transforms", ())
+        same = Listed(jnp.arange(size), is_kept)
+        sides[1 - side] = TransformedRef(reference, (*transforms, same))
+    operands, own = primitives._dma_flatten(*sides, *rest)
+    primitive.bind(*operands, tree=own, **parameters)
     return ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Listed:
+    """Transform of a reference: its rows that an array lists.
+
+    Attributes:
+        rows: their numbers.
+        is_kept: for each of them, whether a copy reads and writes it; what is left out reads as 0.
+    """
+
+    rows: Array
+    is_kept: Array
+
+    def transform_type(self, aval: Any) -> Any:
+        if hasattr(aval, "inner_aval"):
+            return aval.update(inner_aval=self.transform_type(aval.inner_aval))
+        return aval.update(shape=(*self.rows.shape, *aval.shape[1:]))
+
+    def seen(self, array: Any) -> Any:
+        """Return the rows of an array of NumPy's."""
+        part = array[self._places(array)]
+        part[~self.is_kept] = 0
+        return part
+
+    def undone(self, part: Any, array: Any) -> Any:
+        """Return the array with the rows that ``part`` has of it."""
+        array = array.copy()
+        array[self._places(array)[self.is_kept]] = part[self.is_kept]
+        return array
+
+    def _places(self, array: Any) -> Any:
+        import numpy as np
+
+        places = np.where(self.is_kept, self.rows, 0)
+        outside = places[(places < 0) | (places >= len(array))]
+        if outside.size:
+            raise IndexError(f"Out-of-bounds row {outside[0]} of a buffer with {len(array)} rows")
+        return places
+
+
+class ListedHere(Listed):
+    """The rows as NumPy's arrays, which no traversal of transforms reaches."""
 
 
 class AddedTo:
@@ -356,17 +400,8 @@ def _register() -> None:
     import jax
 
     jax.tree_util.register_static(AddedTo)
-
-
-def _row(reference: Any, n: int | None, number: Any) -> Any:
-    """Return a row of a reference, or of its transform ``n`` that lists several."""
-    if n is None:
-        return reference.at[number]
-    transforms = list(reference.transforms)
-    _, *others = transforms[n].indices
-    indices = {"indices": (number, *others), "int_indexer_shape": ()}
-    transforms[n] = dataclasses.replace(transforms[n], **indices)
-    return type(reference)(reference.ref, tuple(transforms))
+    jax.tree_util.register_static(ListedHere)
+    jax.tree_util.register_dataclass(Listed, ["rows", "is_kept"], [])
 
 
 _ON_REFERENCES: dict[str, Callable[..., Any]] = {

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.lanes.virtual import kernel_calls
+from harness.lanes.virtual.kernel_primitives import Listed, ListedHere
 from harness.lanes.virtual.kernel_semaphores import counts_of
 
-_LOADS, _STORES = "get", "swap"  # JAX's functions by which a kernel loads and stores
+# JAX's functions by which a kernel loads, stores and copies
+_LOADS, _STORES, _COPIES = "get", "swap", "dma_start"
 
 
 def called(function: Any, *flat: Any) -> Any:
@@ -27,10 +29,22 @@ def called(function: Any, *flat: Any) -> Any:
     """
     import jax
 
-    python = function.callback_func
-    if name_of(python) not in {_LOADS, _STORES}:
+    name = name_of(function.callback_func)
+    if name not in {_LOADS, _STORES, _COPIES}:
         return function(*flat)
     arguments, _ = jax.tree.unflatten(function.in_tree, flat)
+    if name == _COPIES:  # takes single numbers in its transforms, and no arrays
+        arguments = jax.tree.map(_here, arguments, is_leaf=lambda each: type(each) is Listed)
+        return function.callback_func(*arguments)
+    return _through_views(function.callback_func, arguments)
+
+
+def _here(value: Any) -> Any:
+    return ListedHere(value.rows, value.is_kept) if type(value) is Listed else value
+
+
+def _through_views(python: Any, arguments: Sequence[Any]) -> Any:
+    """Call JAX's function that loads or stores, with the arguments of the callback."""
     at = _parameters(python).index("transforms")
     before, transforms, operands = arguments[:at], arguments[at], arguments[at + 1 :]
     if kernel_calls.is_python(before[-1]):
@@ -41,7 +55,7 @@ def called(function: Any, *flat: Any) -> Any:
     first = first_view(transforms)
     masked = name_of(python) == _STORES and operands[1] is not None
     if first == len(transforms) and not masked:
-        return function(*flat)
+        return python(*arguments)
     views = transforms[first:]
     *token, value = _several(_other(python, _LOADS)(*before, transforms[:first]))
     if name_of(python) == _LOADS:
@@ -150,6 +164,8 @@ def _seen(array: Any, view: Any, of: Any = None) -> Any:
     """Return a view that is no index of an array; ``of`` is the array for which it is undone."""
     import numpy as np
 
+    if isinstance(view, Listed):
+        return view.seen(array) if of is None else view.undone(array, of)
     if (order := getattr(view, "permutation", None)) is not None:
         return array.transpose(order if of is None else np.argsort(order))
     shape = getattr(view, "shape", None)

@@ -1150,8 +1150,11 @@ def test_subcores_that_wait_for_all_at_a_barrier() -> None:
     )
     x = np.arange(128, dtype=np.int32).reshape(4, 32)
     kernel = pallas.kernel(body, out_type=jax.ShapeDtypeStruct((5, 32), x.dtype), mesh=mesh)
-    result = jax.jit(kernel)(x, np.arange(32, dtype=np.int32)[::-1])
-    np.testing.assert_array_equal(result, [*x[::-1], x[0] + x.sum(0)[::-1]])
+    places = np.arange(32, dtype=np.int32)[::-1] // 2  # each twice
+    result = jax.jit(kernel)(x, places)
+    total = x[0].copy()
+    np.add.at(total, places, x.sum(0))
+    np.testing.assert_array_equal(result, [*x[::-1], total])
 
 
 def test_a_copy_of_rows_that_memory_lists() -> None:
@@ -1179,6 +1182,7 @@ def test_a_copy_of_rows_that_memory_lists() -> None:
             tpu.sync_copy(x.at[tpu_sc.Indices(rows, ignored_value=4)], local)
             tpu.sync_copy(x.at[tpu_sc.Indices(rows, ignored_value=1)], local)
             tpu.sync_copy(local, ignored)
+            tpu.sync_copy(local, ignored.at[tpu_sc.Indices(rows, ignored_value=0)])
 
         pallas.run_scoped(inner, tpu.VMEM((8,), np.int32), tpu.VMEM(x.shape, x.dtype))
 
@@ -1190,7 +1194,36 @@ def test_a_copy_of_rows_that_memory_lists() -> None:
     gathered, scattered, ignored = jax.jit(kernel)(x, listed)
     np.testing.assert_array_equal(gathered, x[listed])
     np.testing.assert_array_equal(scattered, x)
-    np.testing.assert_array_equal(ignored, x[listed])
+    expected = x.copy()
+    expected[[0, 3]] = x[listed][[0, 3]]
+    np.testing.assert_array_equal(ignored, expected)
+
+
+@pytest.mark.parametrize("is_within", [True, False])
+def test_many_rows_that_memory_lists(*, is_within: bool) -> None:
+    """They are one copy: JAX would look for races between thousands of them for minutes."""
+    import jax
+
+    x = np.arange(2048, dtype=np.int32)
+    rows = np.random.default_rng(0).permutation(x)
+
+    def body(rows: Any, gathered: Any) -> None:
+        from jax.experimental import pallas
+        from jax.experimental.pallas import tpu
+
+        def inner(local: Any) -> None:
+            tpu.sync_copy(rows, local)
+            tpu.sync_copy(local.at[rows], gathered)
+
+        pallas.run_scoped(inner, tpu.VMEM_SHARED(x.shape, x.dtype))
+
+    kernel = on_a_subcore(body, jax.ShapeDtypeStruct(x.shape, x.dtype))
+    if is_within:
+        np.testing.assert_array_equal(kernel(rows), [rows[rows]])
+        return
+    rows[7] = 2048
+    with pytest.raises(Exception, match="Out-of-bounds row 2048 of a buffer with 2048 rows"):
+        jax.block_until_ready(kernel(rows))
 
 
 def test_a_number_in_memory_of_another_subcore() -> None:
