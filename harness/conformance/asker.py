@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,13 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from harness.conformance.answer import STACK_MARK, CheckAnswer
 from harness.conformance.check_process import ANSWER
 from harness.conformance.plugin_check import PLANTED, PROGRAM, Conformity, PluginCheck
-from harness.conformance.plugin_file import PluginFile
+from harness.conformance.plugin_file import NO_FILE, PluginFile
 
 DEADLINE = 20.0  # seconds for a check
 _STEPS = 12  # the last ones that are kept
@@ -51,7 +53,26 @@ class Asker:
             for done in as_completed(answers):
                 yield done.result()
 
-    def _one(self, check: PluginCheck, servers: Servers) -> CheckAnswer:
+    def together(self, check: PluginCheck, servers: Servers) -> CheckAnswer:
+        """Ask a check of as many processes as there are servers, which are one job.
+
+        Return the answer of the first process that did not conform: the others may have ended
+        because it had.
+        """
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        places = [(address, servers.count, number) for number in range(servers.count)]
+        with ThreadPoolExecutor(servers.count) as pool:
+            answers = list(pool.map(partial(self._one, check, servers), places))
+        number, first = min(
+            enumerate(answers),
+            key=lambda each: (each[1].result is Conformity.CONFORMS, each[1].seconds),
+        )
+        return replace(first, detail=first.detail and f"process {number}: {first.detail}")
+
+    def _one(
+        self, check: PluginCheck, servers: Servers, place: tuple[str, int, int] | None = None
+    ) -> CheckAnswer:
         begun = time.monotonic()
         with tempfile.NamedTemporaryFile() as answers, tempfile.NamedTemporaryFile() as output:
             end = servers.ask(
@@ -59,11 +80,12 @@ class Asker:
                     "check": check.id,
                     "name": self.plugin.name,
                     "plugin": str(self.plugin.path),
-                    "imports": "jax" if check.level == 2 else "",
+                    "imports": "jax" if self._needs_jax(check) else "",
                     "options": dict(self.plugin.options),
                     "no_client": self.no_client,
                     "uninitialized": self.uninitialized,
                     "fault": self.fault,
+                    "place": place,
                     "deadline": self.deadline,
                     "answers": answers.name,
                     "output": output.name,
@@ -84,12 +106,16 @@ class Asker:
             seconds=time.monotonic() - begun,
         )
         if lines and lines[-1].startswith(ANSWER):
-            return self._read(answer, json.loads(lines[-1].removeprefix(ANSWER)))
+            data = json.loads(lines[-1].removeprefix(ANSWER))
+            return self._read(replace(answer, seconds=data["at"] - begun), data)
         called = [step for step in steps if step != PLANTED]
         last = f" in {called[-1]}" if called else " before it called the plugin"
         if end == "deadline":
             return replace(answer, kind="hung", detail=f"hung{last}, for {self.deadline:.0f} s")
         return replace(answer, kind="crashed", detail=f"{_how(end)}{last}")
+
+    def _needs_jax(self, check: PluginCheck) -> bool:
+        return check.level > (0 if self.plugin.path == NO_FILE else 1)
 
     def _read(self, answer: CheckAnswer, data: Mapping[str, Any]) -> CheckAnswer:
         """Return the answer that the process itself has given."""

@@ -1,11 +1,11 @@
 """The process that asks a plugin: ``python -m harness.conformance.check_process``.
 
 It reads questions from stdin, a line of JSON each: the check's id, the plugin's file, its options,
-why it has no client here, faults to plant, a deadline in seconds, and two files. It forks for each,
-so that no check begins with an import, and none meets what another one's plugin has left. The
-forked process writes its steps into one file, each before it is taken, and its answer at the end;
-what it and the plugin print goes to the other. How it ended is a line on stdout: ``exit 0``,
-``signal 11`` or ``deadline``.
+why it has no client here, faults to plant, its place in a job, a deadline in seconds, and two
+files. It forks for each, so that no check begins with an import, and none meets what another one's
+plugin has left. The forked process writes its steps into one file, each before it is taken, and its
+answer at the end; what it and the plugin print goes to the other. How it ended is a line on stdout:
+``exit 0``, ``signal 11`` or ``deadline``.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ def _ask(check: PluginCheck, question: dict[str, Any]) -> NoReturn:
     for descriptor, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(descriptor, target)
     try:
-        answer = _answer(check, question, steps)
+        answer = {**_answer(check, question, steps), "at": time.monotonic()}
         os.write(steps, f"{ANSWER}{json.dumps(answer)}\n".encode())
+        if question["place"] and answer.get("result") != Conformity.FAILS:
+            import_module("jax").distributed.shutdown()  # which waits for the other processes
     finally:
         os._exit(0)  # what a plugin does at exit is not the check's
 
@@ -108,12 +110,17 @@ def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
     def note_program(text: str) -> None:
         os.write(steps, f"{PROGRAM}{json.dumps(text)}\n".encode())
 
-    if check.level == 2:
+    if check.level in (2, 3):
         from harness.conformance.jax_programs.compared_program import JaxSubject
 
         name, library, options = (question[key] for key in ("name", "plugin", "options"))
-        return JaxSubject(name, library, options, question["no_client"], note_program)
+        place = tuple(question["place"]) if question["place"] else None
+        return JaxSubject(name, library, options, question["no_client"], note_program, place)
     if question["plugin"] == str(NO_FILE):
+        if check.level == 1:
+            from harness.conformance.operators.devices import JaxlibDevice
+
+            return JaxlibDevice(note_program)
         raise NotMeasurableError("jaxlib's own client has no table")
     from harness.conformance.c_api.api import CApi
     from harness.conformance.c_api.client import Client
@@ -128,7 +135,12 @@ def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
     planted = Path(fault).read_bytes() if fault and check.level == 1 else b""
     api = CApi(Path(question["plugin"]), note=note, shim=shim)
     missing, uninitialized = question["no_client"], question["uninitialized"]
-    return Client(api, question["options"], missing, uninitialized, note_program, planted)
+    client = Client(api, question["options"], missing, uninitialized, planted)
+    if check.level == 0:
+        return client
+    from harness.conformance.operators.devices import TableDevice
+
+    return TableDevice(client, note_program)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,6 +20,7 @@ from harness.commands.parsers import add_json, names, output_file, whole_number
 from harness.errors import BadInputError, nearest
 
 if TYPE_CHECKING:
+    from harness.conformance.answer import CheckAnswer
     from harness.conformance.asker import Asker
     from harness.conformance.plugin_check import PluginCheck
     from harness.conformance.plugin_file import Option, PluginFile
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _LINE_SECONDS = 5.0
 _INSTALL = "pip install 'xla-harness[conformance]'"
+_PROCESSES = 2  # of a job
 _LEAST_SEEN = 0.95  # of the faults that change a call
 
 
@@ -96,10 +98,10 @@ def _run(options: argparse.Namespace) -> int:
 
     need_pypjrt("conformance")
     from harness.conformance import answer_files, table
-    from harness.conformance.answer import CheckAnswer, Conformance
-    from harness.conformance.asker import Asker, Servers
+    from harness.conformance.answer import Conformance
+    from harness.conformance.asker import Asker
     from harness.conformance.c_api.coverage import uncovered
-    from harness.conformance.distribution import SuiteRun
+    from harness.conformance.distribution.suite_run import AREAS, SuiteRun
     from harness.conformance.operators.uncovered_operators import OPERATORS, TYPES
     from harness.conformance.plugin_check import Conformity, all_checks
     from harness.conformance.plugin_file import JAXLIBS_CLIENT, parse_options
@@ -108,9 +110,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.plugin == JAXLIBS_CLIENT and (options.faults or options.plugin_option):
         raise BadInputError("plugin cpu: jaxlib's own client takes no --faults or --plugin-option")
     checks = _selected(all_checks(), options.levels, options.check)
-    suites = options.plugin != JAXLIBS_CLIENT and _asks_suites(options.levels, options.check)
+    suites = _asks_suites(options.levels, options.check)
     if not checks and not suites:
-        raise BadInputError(f"--check {options.check!r}: {nearest(options.check, all_checks())}")
+        places = [*all_checks(), *(area.prefix for area in AREAS)]
+        raise BadInputError(f"--check {options.check!r}: {nearest(options.check, places)}")
     plugin, about = _plugin(options.plugin, parse_options(options.plugin_option))
     uninitialized = not about["initialized"]
     asker = Asker(plugin, about["client"], uninitialized, float(options.deadline))
@@ -118,17 +121,17 @@ def _run(options: argparse.Namespace) -> int:
         return _seen(options, asker, checks)
     runs = _runs(checks, options.stack)
     progress = _Progress(sum(len(chosen) for _, chosen in runs))
-    answers = list[CheckAnswer]()
+    answers: list[CheckAnswer] = []
     for stack, chosen in runs:
         order = {check.id: number for number, check in enumerate(chosen)}
-        with Servers(options.workers, stack) as servers:
-            part = list[CheckAnswer]()
-            for each in asker.all(chosen, servers):
-                part.append(each)
-                progress.add(str(each.result))
+        part: list[CheckAnswer] = []
+        for each in _answers(asker, chosen, stack, options.workers):
+            part.append(each)
+            progress.add(str(each.result))
         answers += sorted(part, key=lambda each: order[each.check])
     for stack in (options.stack or [""]) if suites else []:
-        request = request_of(options.plugin, options.plugin_option)
+        own = options.plugin == JAXLIBS_CLIENT
+        request = () if own else request_of(options.plugin, options.plugin_option)
         run = SuiteRun(asker, about, request, options.check, stack, options.workers)
         for each in run.answers(progress.of_session):
             answers.append(each)
@@ -144,6 +147,23 @@ def _run(options: argparse.Namespace) -> int:
     write(files)
     print_answer(options, result.as_data(), "\n".join(table.lines(result)))
     return int(bool(result.counts()[Conformity.FAILS]))
+
+
+def _answers(
+    asker: Asker, checks: Sequence[PluginCheck], stack: str, workers: int
+) -> Iterator[CheckAnswer]:
+    """Yield the answers of one stack, at last of the checks that several processes share."""
+    from harness.conformance.asker import Servers
+
+    alone = [each for each in checks if each.level < 3]
+    if alone:
+        with Servers(workers, stack) as servers:
+            yield from asker.all(alone, servers)
+    jobs = [each for each in checks if each.level == 3]
+    if jobs:
+        with Servers(_PROCESSES, stack) as servers:
+            for check in jobs:
+                yield asker.together(check, servers)
 
 
 def _plugin(text: str, options: Mapping[str, Option]) -> tuple[PluginFile, Mapping[str, Any]]:
@@ -220,8 +240,8 @@ def _runs(checks: list[PluginCheck], stacks: Sequence[str]) -> list[tuple[str, l
     """Return the checks by the stack in whose environment they run, "" for this one."""
     if not stacks:
         return [("", checks)]
-    here = [each for each in checks if each.level != 2]
-    programs = [each for each in checks if each.level == 2]
+    here = [each for each in checks if each.level < 2]
+    programs = [each for each in checks if each.level >= 2]
     return [("", here), *((stack, programs) for stack in stacks)]
 
 
@@ -249,10 +269,11 @@ def _selected(checks: Mapping[str, PluginCheck], levels: str, pattern: str) -> l
 
 def _asks_suites(levels: str, pattern: str) -> bool:
     """Return whether level 3 is chosen, whose cases only a session of theirs knows."""
-    from harness.conformance.distribution import FOLDER
+    from harness.conformance.distribution.suite_run import AREAS, FOLDER, may_match
 
     chosen = "3" in (_numbers(levels) or "3")
-    return chosen and (pattern == "*" or pattern.startswith(FOLDER))
+    areas = any(may_match(pattern, area.prefix) for area in AREAS)
+    return chosen and (pattern == "*" or (pattern.startswith(FOLDER) and areas))
 
 
 def _numbers(levels: str) -> list[str]:

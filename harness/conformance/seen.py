@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from harness.conformance.answer import CheckAnswer
 from harness.conformance.asker import Asker, Servers
 from harness.conformance.c_api.api import OF_ERRORS
-from harness.conformance.c_api.planted import functions_of
+from harness.conformance.c_api.planted import functions_of, may_be_lacking
 from harness.conformance.plugin_check import PLANTED, Conformity, PluginCheck
 
 _DEADLINE = 5.0  # seconds: a check that takes longer was hung by the fault
@@ -53,6 +53,7 @@ def _one(
 ) -> FaultSeen:
     """Ask the checks that call the function, those that do little besides first."""
     functions = functions_of(asker.fault)
+    seen = {Conformity.FAILS} | ({Conformity.UNSUPPORTED} if may_be_lacking(asker.fault) else set())
     relevant = [a for a in answers if not functions.isdisjoint((*a.steps, *OF_ERRORS))]
     relevant.sort(key=lambda a: (not any(f in a.id for f in functions), len(a.steps)))
     planted = False
@@ -60,6 +61,6 @@ def _one(
         batch = [checks[a.id] for a in relevant[start : start + 2 * servers.count]]
         for answer in asker.all(batch, servers):
             planted = planted or PLANTED in answer.steps
-            if answer.result is Conformity.FAILS and PLANTED in answer.steps:
+            if answer.result in seen and PLANTED in answer.steps:
                 return FaultSeen(asker.fault, answer.id, is_planted=True)
     return FaultSeen(asker.fault, "", planted)

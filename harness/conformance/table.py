@@ -8,6 +8,7 @@ from itertools import groupby
 
 from harness.conformance.answer import CheckAnswer, Conformance
 from harness.conformance.plugin_check import LEVELS, Conformity
+from harness.conformance.plugin_file import JAXLIBS_CLIENT
 from harness.printable import escaped
 from harness.render.terminal_lines import title, wrapped
 
@@ -108,4 +109,5 @@ def _conclusion(answer: Conformance) -> Iterator[str]:
         yield f"{answer.name}: {failed} of {counts.total()} checks fail. One again:"
         first = next(a for a in answer.answers if a.result is Conformity.FAILS)
         stack = f" --stack {first.stack}" if first.stack else ""
-        yield f"  xla-harness conformance {answer.name}=PATH --check '{first.check}'{stack}"
+        subject = answer.name if answer.name == JAXLIBS_CLIENT else f"{answer.name}=PATH"
+        yield f"  xla-harness conformance {subject} --check '{first.check}'{stack}"

@@ -26,6 +26,7 @@ from harness.conformance.plugin_check import (
     of,
 )
 from harness.conformance.plugin_file import PluginFile
+from harness.conformance.seen import measure
 from harness.lanes.virtual import library
 from harness.model.topology import Topology
 from harness.platforms import PLATFORMS
@@ -120,6 +121,13 @@ def ask(check: str, fault: str = "", deadline: float = 20.0, **more: Any) -> Any
         ),
         ("tt-xla#97", "c_api/plugin/stablehlo_versions", "failed", "stablehlo_current_version"),
         ("iree#19223", "c_api/plugin/attributes", "failed", "PJRT_Plugin_Attributes"),
+        (
+            "openxla-pjrt-plugin#262",
+            "c_api/plugin/needed_entries",
+            "failed",
+            "the entry PJRT_Device_AddressableMemories is null",
+        ),
+        ("openxla-pjrt-plugin#262", "c_api/device/memories_of_a_device", "failed", "is null"),
         ("iree#20907", "c_api/device/default_memory", "failed", "PJRT_Device_DefaultMemory"),
         ("null:PJRT_Client_Compile", "c_api/executable/compiled", "failed", "without an error"),
         ("error freed twice", "c_api/error/message", "crashed", "died of SIG"),
@@ -134,6 +142,16 @@ def test_violation_is_seen(fault: str, check: str, kind: str, words: str) -> Non
     answer = ask(check, fault)
     assert (answer.result, answer.kind) == (Conformity.FAILS, kind), answer
     assert words in answer.detail
+
+
+def test_entry_that_may_be_null_is_counted() -> None:
+    answer = ask("c_api/buffer/uninitialized", "tt-xla#4970")
+    assert answer.result is Conformity.UNSUPPORTED
+    assert answer.detail == "the entry PJRT_Client_CreateUninitializedBuffer is null"
+    chosen = {name: all_checks()[name] for name in ("c_api/buffer/uninitialized",)}
+    with Servers(1) as servers:
+        (result,) = measure(Asker(BACKEND), chosen, ["tt-xla#4970"], servers)
+    assert (result.check, result.is_planted) == ("c_api/buffer/uninitialized", True)
 
 
 def test_hang_names_the_function() -> None:
@@ -159,6 +177,7 @@ def test_faults_are_of_functions_that_there_are() -> None:
     assert {f for name in names for f in functions_of(name)} <= set(RECIPES) | {
         *("PJRT_Client_BufferFromHostBuffer", "PJRT_LoadedExecutable_Execute"),
         *("PJRT_Error_Destroy", "PJRT_Plugin_Attributes"),
+        *("PJRT_Device_AddressableMemories", "PJRT_Client_CreateUninitializedBuffer"),
     }
 
 

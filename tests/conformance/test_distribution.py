@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 from support.commands import xla_harness
 
-from harness.conformance import distribution
 from harness.conformance.answer import CheckAnswer
-from harness.conformance.asker import Asker
+from harness.conformance.asker import Asker, Servers
 from harness.conformance.choose import request_of
-from harness.conformance.distribution import SuiteArea, SuiteRun
-from harness.conformance.plugin_file import PluginFile
+from harness.conformance.distribution import suite_run
+from harness.conformance.distribution.suite_run import SuiteArea, SuiteRun
+from harness.conformance.plugin_check import named
+from harness.conformance.plugin_file import NO_FILE, PluginFile
 from harness.conformance.probe import probe
 from harness.lanes.virtual import library
 from harness.model.chosen_plugin import VARIABLE
 from harness.model.topology import Topology
+from harness.platforms.gpu import GPU
 from harness.platforms.tpu import TPU
 
 OWN = PluginFile("mine", library.PLUGIN)
@@ -76,8 +78,8 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A clone with few cases, and a plugin of four devices."""
     for name, value in {**DEVICES, VARIABLE: ""}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(distribution, "HOME", tmp_path)
-    monkeypatch.setattr(distribution, "AREAS", (FEW,))
+    monkeypatch.setattr(suite_run, "HOME", tmp_path)
+    monkeypatch.setattr(suite_run, "AREAS", (FEW,))
     (tmp_path / "pytest.ini").write_text("[pytest]\nxla_expectations = known\n")
     cases, known = tmp_path / FEW.files[0], tmp_path / "known" / "few.toml"
     for file, text in ((cases, CASES), (known, KNOWN)):
@@ -164,6 +166,54 @@ def test_cases_of_the_suites(tmp_path: Path) -> None:
     assert "L3 distribution" in ran.stdout
     assert json.loads(badge.read_text())["message"] == "1 of 1 checks, L0 to L3"
     assert "L3 distribution" in report.read_text()
+
+
+def test_suites_on_jaxlibs_own_client(clone: Path) -> None:
+    assert clone.is_dir()
+    asker = Asker(PluginFile("cpu", NO_FILE))
+    pattern = "distribution/gspmd/few/test_[rw]*"
+    run = SuiteRun(asker, {}, (), pattern, "", workers=1)
+    right, wrong = sorted(run.answers(lambda *_: None), key=lambda each: each.id)
+    assert (str(right.result), str(wrong.result)) == ("conforms", "fails")
+    assert "pytest --lane cpu 'suites/spmd_specs/test_jax_few.py::test_wrong" in wrong.program
+
+
+def together(plugin: PluginFile, name: str, *, ends: int | None = None) -> CheckAnswer:
+    """Return the answer of two processes; the process numbered ``ends`` ends at once."""
+    check = named(f"distribution/process/{name}")
+    asker = Asker(plugin, deadline=60)
+    if ends is None:
+        with Servers(2) as servers:
+            return asker.together(check, servers)
+    with Servers(2) as servers:
+        ask = servers.ask
+        servers.ask = lambda question: (  # type: ignore[method-assign]
+            "signal 9" if question["place"][2] == ends else ask(question)
+        )
+        return asker.together(check, servers)
+
+
+def test_processes_are_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The virtual GPUs are told their place by JAX, as those of a plugin are."""
+    for name, value in library.environment(Topology.parse("h100:4"), GPU).items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    answer = together(PluginFile("cuda", library.PLUGIN), "collectives")
+    assert (str(answer.result), answer.detail) == ("conforms", "")
+
+
+def test_process_that_ends_is_the_jobs_failure() -> None:
+    answer = together(PluginFile("cpu", NO_FILE), "devices", ends=1)
+    assert (str(answer.result), answer.kind) == ("fails", "crashed")
+    assert answer.detail.startswith("process 1: died of SIGKILL")
+
+
+def test_plugin_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in DEVICES.items():
+        monkeypatch.setenv(name, value)
+    answer = together(OWN, "devices")
+    assert str(answer.result) == "unsupported"
+    assert "a job of several processes: its devices are those of one" in answer.detail
 
 
 def test_bad_input() -> None:

@@ -15,31 +15,47 @@ import pytest
 from support.commands import run_program, xla_harness
 
 from harness.conformance.asker import Asker, Servers
+from harness.conformance.c_api.api import UNIMPLEMENTED, ApiError
 from harness.conformance.operators import evaluation, uncovered_operators
 from harness.conformance.operators.accuracy import TABLE, ulps
 from harness.conformance.operators.closeness import Expected, first_difference
+from harness.conformance.operators.devices import JaxlibDevice
 from harness.conformance.operators.element_types import TYPES
 from harness.conformance.operators.elementwise_checks import OPERATORS
 from harness.conformance.operators.structure_checks import SPECIAL
 from harness.conformance.plugin_check import LEVELS, Conformity, all_checks, of
-from harness.conformance.plugin_file import PluginFile
+from harness.conformance.plugin_file import NO_FILE, PluginFile
 from harness.lanes.virtual import library
 from harness.sensitivity.planted_programs import measure
 
 BACKEND = PluginFile("xla_cpu", library.backend_path())
 
 
-def ask(*checks: str) -> list[tuple[str, str]]:
-    """Return the CPU plugin's result and detail for each check, in their order."""
+def ask(*checks: str, plugin: PluginFile = BACKEND) -> list[tuple[str, str]]:
+    """Return the plugin's result and detail for each check, in their order."""
     with Servers(2) as servers:
         given = [all_checks()[f"operators/{check}"] for check in checks]
-        answers = {a.id: a for a in Asker(BACKEND).all(given, servers)}
+        answers = {a.id: a for a in Asker(plugin).all(given, servers)}
     return [(str(answers[each.id].result), answers[each.id].detail) for each in given]
 
 
 def test_sample_conforms() -> None:
     sample = "elementwise/add[f32]", "elementwise/power[u8]", "elementwise/sine[f32,empty]"
     assert {result for result, _ in ask(*sample)} == {"conforms"}
+
+
+def test_jaxlibs_own_client_is_asked_through_jax() -> None:
+    names = "elementwise/add[s4]", "elementwise/atan2_of_denormals[f32]", "choice/compare[f64]"
+    results = ask(*names, plugin=PluginFile("cpu", NO_FILE))
+    assert [result for result, _ in results] == ["conforms", "fails", "conforms"]
+    assert "stablehlo.atan2: at [0, 0] it is" in results[1][1]
+
+
+def test_refusal_by_jaxlib_keeps_its_code() -> None:
+    device = JaxlibDevice(lambda _: None)
+    with pytest.raises(ApiError, match=r"stablehlo\.nothing") as refused:
+        device.evaluate('module { "stablehlo.nothing"() : () -> () }', [], [])
+    assert refused.value.code != UNIMPLEMENTED
 
 
 def test_failure_names_element_and_program() -> None:

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pypjrt import Plugin, _abi
 
@@ -55,9 +55,18 @@ NEEDED = frozenset(
 )
 # Those that describe an error while one is being raised: their calls are no step of the check.
 OF_ERRORS = frozenset({*VOID, "PJRT_Error_GetCode"})
-_UNIMPLEMENTED = 12
+UNIMPLEMENTED = 12  # absl's code of an error
 _MOST_TEXT = 1 << 26  # bytes of a text that a plugin gives
-Shim = Callable[[str, Any, Callable[[Any], int]], int]
+
+
+class Shim(Protocol):
+    """What stands in front of a plugin's functions, to plant a fault."""
+
+    def __call__(self, function: str, struct: Any, real: Callable[[Any], int]) -> int:
+        """Call the function, or do something else; return the error or 0."""
+
+    def hides(self, function: str) -> bool:
+        """Return whether the function's entry has to look null."""
 
 
 class ApiError(Exception):
@@ -96,7 +105,7 @@ class CApi:
         if self.abi.SLOT[function] >= self.plugin.n_slots:
             major, minor = self.plugin.api_version
             return f"PJRT {major}.{minor} has no {function}"
-        if not self._address(function):
+        if not self._address(function) or (self._shim and self._shim.hides(function)):
             return f"the entry {function} is null"
         return ""
 
@@ -128,10 +137,11 @@ class CApi:
     def submit(self, function: str, struct: Any) -> int:
         """Call the function; return the address of the error, which is the caller's, or 0.
 
-        Raises UnsupportedError for a function that the plugin does not have.
+        Raises UnsupportedError for a function that the plugin does not have and may lack, and
+        NonconformanceError for one that clients need.
         """
         if why := self.lacks(function):
-            raise UnsupportedError(why)
+            raise (NonconformanceError if function in NEEDED else UnsupportedError)(why)
         if function not in OF_ERRORS:
             self._note(function)
         call = self._function(function)
@@ -155,7 +165,7 @@ class CApi:
         error = self.submit(function, struct)
         if error:
             raised = self.take(function, error)
-            if raised.code == _UNIMPLEMENTED and function not in NEEDED:
+            if raised.code == UNIMPLEMENTED and function not in NEEDED:
                 raise UnsupportedError(str(raised)) from raised
             raise raised
         return struct

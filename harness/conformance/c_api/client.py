@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -31,15 +31,13 @@ class Client:
 
     ``options`` are the plugin's own, by name; ``missing`` is why no client can be created here, or
     "", and ``uninitialized`` whether even the plugin's initialization did not end well.
-    ``note_program`` is called with each program that a check of operators compiles, before it is;
-    ``planted`` is HLO to compile in its place, or nothing.
+    ``planted`` is HLO to compile in place of each program, or nothing.
     """
 
     api: CApi
     options: Mapping[str, Option] = field(default_factory=dict)
     missing: str = ""
     uninitialized: bool = False
-    note_program: Callable[[str], None] = lambda _: None
     planted: bytes = b""
 
     @cached_property

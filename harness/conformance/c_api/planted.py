@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.conformance.c_api.api import VOID
+from harness.conformance.c_api.api import NEEDED, VOID
 from harness.conformance.plugin_check import PLANTED
 
 Real = Callable[[Any], int]
@@ -56,6 +56,13 @@ class Shim:
         if struct.struct_size < _whole(struct) and not self._is_about_size:
             return real(struct)  # what is changed may be behind an older caller's struct
         return self._plant(Call(self, function, struct, real))
+
+    def hides(self, function: str) -> bool:
+        """Return whether the fault makes the function's entry null."""
+        hidden = function == getattr(self._plant, "hidden", "")
+        if hidden:
+            self.planted()
+        return hidden
 
     def planted(self) -> None:
         """Say that a call was changed."""
@@ -343,6 +350,14 @@ def _unimplemented(*functions: str) -> Plant:
     return plant
 
 
+def _null_entry(function: str) -> Plant:
+    def plant(call: Call) -> int:
+        return call.real(call.struct)  # of another function: nobody can call this one
+
+    plant.functions, plant.hidden = (function,), function  # type: ignore[attr-defined]
+    return plant
+
+
 # Violations of their own; those with a thread are what it reports.
 _NAMED: Mapping[str, Plant] = {
     "aws-neuron-sdk#1094": _null_attributes,
@@ -351,6 +366,8 @@ _NAMED: Mapping[str, Plant] = {
     "iree#20907": _unimplemented(
         "PJRT_Device_AddressableMemories", "PJRT_Device_DefaultMemory", "PJRT_Memory_Kind"
     ),
+    "openxla-pjrt-plugin#262": _null_entry("PJRT_Device_AddressableMemories"),
+    "tt-xla#4970": _null_entry("PJRT_Client_CreateUninitializedBuffer"),
     "event never ready": _never_ready,
     "event calls back twice": _calls_back_twice,
     "event calls back with an error": _calls_back_with_error,
@@ -378,6 +395,12 @@ def faults(functions: Iterable[str]) -> Sequence[str]:
         if function not in VOID or kind in ("crash", "hang", "null", "silent")
     ]
     return [*_NAMED, *names]
+
+
+def may_be_lacking(fault: str) -> bool:
+    """Return whether a fault makes an entry null that a plugin may lack."""
+    hidden = getattr(_NAMED.get(fault), "hidden", None)
+    return hidden is not None and hidden not in NEEDED
 
 
 def functions_of(fault: str) -> frozenset[str]:

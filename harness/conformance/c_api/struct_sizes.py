@@ -15,19 +15,19 @@ import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.conformance.c_api.api import VOID, ApiError, int64s
+from harness.conformance.c_api.api import UNIMPLEMENTED, VOID, ApiError, int64s
 from harness.conformance.c_api.client import Client, floats
 from harness.conformance.c_api.executable_checks import serialized
 from harness.conformance.c_api.guarded import GuardedStruct
 from harness.conformance.plugin_check import UnsupportedError, checks, expect
 
 _MORE = 64  # bytes that a newer caller's struct is longer
-_UNIMPLEMENTED, _NOT_FOUND = 12, 5
+_NOT_FOUND = 5
 # The first two can't refuse. Headers up to PJRT 0.7x give the third one's size without its last
 # field, which their callers have.
 _NONE_OLDER = VOID | {"PJRT_Plugin_Attributes"}
 # A plugin without a compiler that needs no client finds none.
-_MAY_LACK = {"PJRT_Compile": (_UNIMPLEMENTED, _NOT_FOUND)}
+_MAY_LACK = {"PJRT_Compile": (UNIMPLEMENTED, _NOT_FOUND)}
 Fields = Mapping[str, Any]
 
 
@@ -301,7 +301,7 @@ def of(client: Client, function: str) -> None:
         raise UnsupportedError(why)
     whole = int(client.api.arguments(function).struct_size)
     error = _ask(client, function, whole)
-    if error is not None and error.code in _MAY_LACK.get(function, (_UNIMPLEMENTED,)):
+    if error is not None and error.code in _MAY_LACK.get(function, (UNIMPLEMENTED,)):
         raise UnsupportedError(error.message)
     if error is not None:
         raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,14 +24,15 @@ from harness.conformance.plugin_check import (
 from harness.conformance.plugin_file import NO_FILE
 
 Program = Callable[[], Iterator[tuple[Any, Any]]]
-_FAMILY = __package__
+_FAMILY = "harness.conformance."  # whose functions a script needs, too
 _LACKS = re.compile(
     r"unimplemented|not (yet )?(implemented|supported|available)|(does not|doesn't) support"
     r"|unsupported|could not find|failed to find|no (.* )?registered|cannot be used as",
     re.IGNORECASE,
 )
 
-
+# What JAX calls a process's place in its job, among a client's options.
+_PLACE = re.compile("node_id|num_nodes")
 # A plugin that takes no struct of an older or newer caller's size cannot be asked by this JAX.
 _REFUSES = re.compile(r"Unexpected PJRT_\w+ size|PJRT API version", re.IGNORECASE)
 
@@ -39,7 +41,8 @@ _REFUSES = re.compile(r"Unexpected PJRT_\w+ size|PJRT API version", re.IGNORECAS
 class JaxSubject:
     """JAX with a plugin in place of its own devices.
 
-    ``library`` is the plugin's file, and ``missing`` why it has no client here, or "".
+    ``library`` is the plugin's file, and ``missing`` why it has no client here, or "". ``place`` is
+    the address of the job's coordinator, how many processes the job has, and which one this is.
     """
 
     name: str
@@ -47,6 +50,7 @@ class JaxSubject:
     options: Mapping[str, Any]
     missing: str
     note_program: Callable[[str], None] = lambda _: None
+    place: tuple[str, int, int] | None = None
 
     def start(self) -> Any:
         """Return JAX's client of the plugin; raises whatever refuses it.
@@ -57,12 +61,16 @@ class JaxSubject:
             raise NotMeasurableError(f"no client: {self.missing}")
         if find_spec("jax") is None:
             raise NotMeasurableError("JAX is not installed")
+        if self.place:
+            jax.distributed.initialize(*self.place)
         if self.library == str(NO_FILE):
             jax.config.update("jax_platforms", self.name)
             return jax.devices(self.name)[0].client
         from jax._src import xla_bridge
 
         jax.config.update("jax_platforms", f"{self.name},cpu")
+        # JAX would register what this variable names, too: the same name twice is an error.
+        os.environ.pop("PJRT_NAMES_AND_LIBRARY_PATHS", None)
         # A package that is installed registers its plugin itself, with more than the library.
         if not entry_points(group="jax_plugins", name=self.name):
             xla_bridge.register_plugin(
@@ -102,11 +110,16 @@ def program(devices: int = 1, optional: str = "") -> Callable[[Program], Callabl
 
 def _client(subject: JaxSubject) -> Any:
     try:
-        return subject.start()
+        client = subject.start()
     except NotMeasurableError:
         raise
     except Exception as error:
+        if subject.place and _PLACE.search(str(error)):
+            raise UnsupportedError(f"a job of several processes: {_words(error)}") from error
         raise _refused(error) from error
+    if subject.place and jax.process_count() == 1:
+        raise UnsupportedError("a job of several processes: its devices are those of one")
+    return client
 
 
 def _judged(error: Exception, optional: str) -> Exception:
@@ -139,21 +152,21 @@ def _compare(function: Program, client: Any) -> bool:
 def source(function: Callable[..., Any]) -> str:
     """Return a script with a program, the functions that it calls, and the comparison."""
     functions = dict[str, Callable[..., Any]]()
-    _collect(agree, functions)
     _collect(function, functions)
+    _collect(agree, functions)
     texts = [inspect.getsource(each).partition("def ")[2] for each in functions.values()]
     call = f"for actual, expected in {function.__name__}():\n    agree(actual, expected)\n"
     return "\n\n".join([IMPORTS, *(f"def {text}" for text in texts), call])
 
 
 def _collect(function: Callable[..., Any], functions: dict[str, Callable[..., Any]]) -> None:
-    """Add a function behind those of this package that it names."""
+    """Add a function, and those of this package that it names."""
+    functions[function.__name__] = function
     for name in _names(function.__code__):
         other: Any = getattr(inspect.getmodule(function), name, None)
-        own = inspect.isfunction(other) and other.__module__.startswith(_FAMILY or "")
-        if own and name not in functions and other is not function:
+        own = inspect.isfunction(other) and other.__module__.startswith(_FAMILY)
+        if own and name not in functions:
             _collect(other, functions)
-    functions[function.__name__] = function
 
 
 def _names(code: CodeType) -> Iterator[str]:

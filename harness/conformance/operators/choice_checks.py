@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from harness.conformance.c_api.client import Client
 from harness.conformance.operators.closeness import Expected
+from harness.conformance.operators.devices import OperatorDevice
 from harness.conformance.operators.element_types import (
     COMPLEX,
     FLOATS,
@@ -53,7 +53,7 @@ def _compare(direction: str, how: str, operands: Sequence[Array], result: Any) -
 
 
 @checks({kind: (kind,) for kind in _REAL})
-def compare(client: Client, kind: str) -> None:
+def compare(device: OperatorDevice, kind: str) -> None:
     """Compare each special value with each other, in all six ways."""
     first, second = np.meshgrid(specials(kind), specials(kind), indexing="ij")
     a, b = comparable(first), comparable(second)
@@ -62,22 +62,22 @@ def compare(client: Client, kind: str) -> None:
             _compare(direction, comparison_type(kind), [first, second], meaning(a, b))
             for direction, meaning in _DIRECTIONS.items()
         ]
-    verify(client, "stablehlo.compare", kind, *made)
+    verify(device, "stablehlo.compare", kind, *made)
 
 
 @checks({kind: (kind,) for kind in COMPLEX})
-def compare_equal(client: Client, kind: str) -> None:
+def compare_equal(device: OperatorDevice, kind: str) -> None:
     """Compare complex numbers for equality."""
     first, second = np.meshgrid(specials(kind), specials(kind), indexing="ij")
     made = [
         _compare(direction, "FLOAT", [first, second], _DIRECTIONS[direction](first, second))
         for direction in ("EQ", "NE")
     ]
-    verify(client, "stablehlo.compare", kind, *made)
+    verify(device, "stablehlo.compare", kind, *made)
 
 
 @checks({kind: (kind,) for kind in ("bf16", "f16", "f32", "f64")})
-def compare_in_total_order(client: Client, kind: str) -> None:
+def compare_in_total_order(device: OperatorDevice, kind: str) -> None:
     """Order all numbers, the zeros by sign, and NaN last."""
     values = specials(kind)
     values = np.concatenate([values, -values[-1:]])
@@ -90,11 +90,11 @@ def compare_in_total_order(client: Client, kind: str) -> None:
         _compare(direction, "TOTALORDER", [first, second], _DIRECTIONS[direction](a, b))
         for direction in ("LT", "GT")
     ]
-    verify(client, "stablehlo.compare", kind, *made)
+    verify(device, "stablehlo.compare", kind, *made)
 
 
 @checks({kind: (kind,) for kind in (*INTEGERS, *FLOATS)})
-def clamp(client: Client, kind: str) -> None:
+def clamp(device: OperatorDevice, kind: str) -> None:
     """Limit elements by scalars, and by arrays of bounds."""
     x = mixed(kind, (7, 13))
     if kind in FLOATS:
@@ -113,16 +113,16 @@ def clamp(client: Client, kind: str) -> None:
                 "stablehlo.clamp", operands, [Expected(kind, result, zero_sign=False)], case=case
             )
         )
-    verify(client, "stablehlo.clamp", kind, *made)
+    verify(device, "stablehlo.clamp", kind, *made)
 
 
 @checks({kind: (kind,) for kind in FLOATS})
-def is_finite(client: Client, kind: str) -> None:
+def is_finite(device: OperatorDevice, kind: str) -> None:
     """Tell finite numbers from infinities and NaN."""
     x = specials(kind)
     result = np.isfinite(comparable(x))
     made = Operation("stablehlo.is_finite", [x], [exactly(np.asarray(result))])
-    verify(client, "stablehlo.is_finite", kind, made)
+    verify(device, "stablehlo.is_finite", kind, made)
 
 
 def _conversions() -> dict[str, tuple[str, str]]:
@@ -138,7 +138,7 @@ def _conversions() -> dict[str, tuple[str, str]]:
 
 
 @checks(_conversions())
-def convert(client: Client, kind: str, to: str) -> None:
+def convert(device: OperatorDevice, kind: str, to: str) -> None:
     """Convert numbers that both types have, and round others to a neighbour."""
     exact = [0, 1, 2, 3, 1, 0]
     low = 0 if "pred" in (kind, to) or kind in UNSIGNED or to in UNSIGNED else -2
@@ -157,7 +157,7 @@ def convert(client: Client, kind: str, to: str) -> None:
         wide = np.trunc(x.astype(np.float64))
     expected = Expected(to, wide if to in FLOATS else wide.astype(dtype(to)), 0.9999)
     verify(
-        client,
+        device,
         "stablehlo.convert",
         kind,
         Operation("stablehlo.convert", [x], [expected]),
@@ -173,13 +173,13 @@ _SAME_WIDTH = (
 
 
 @checks({name: tuple(name.split(" to ")) for name in _SAME_WIDTH})
-def bitcast_convert(client: Client, kind: str, to: str) -> None:
+def bitcast_convert(device: OperatorDevice, kind: str, to: str) -> None:
     """Take the bits of one type as another of the same width."""
     x = mixed(kind, (7, 13))
     if to in FLOATS:  # NaN may lose its bits on the way
         x = np.ones(1, dtype(to)).view(dtype(kind)) * np.ones((7, 13), dtype(kind))
     verify(
-        client,
+        device,
         "stablehlo.bitcast_convert",
         kind,
         Operation("stablehlo.bitcast_convert", [x], [exactly(x.view(dtype(to)))]),
@@ -199,7 +199,7 @@ _SHIFTS = ("shift_left", "shift_right_logical", "shift_right_arithmetic")
 
 
 @named_checks({f"{name}[{kind}]": (name, kind) for name in _BITS for kind in INTEGERS})
-def on_bits(client: Client, name: str, kind: str) -> None:
+def on_bits(device: OperatorDevice, name: str, kind: str) -> None:
     """Count bits or move them, also by as many as there are and more."""
     bits = ml_dtypes.iinfo(dtype(kind)).bits
     values = specials(kind)
@@ -218,16 +218,16 @@ def on_bits(client: Client, name: str, kind: str) -> None:
         signed = np.where(signed >> (bits - 1) & 1, signed - (1 << bits), signed)
     wide = results if kind == "u64" else signed
     expected = exactly(wide.astype(dtype(kind)).reshape(operands[0].shape))
-    verify(client, f"stablehlo.{name}", kind, Operation(f"stablehlo.{name}", operands, [expected]))
+    verify(device, f"stablehlo.{name}", kind, Operation(f"stablehlo.{name}", operands, [expected]))
 
 
 @checks({kind: (kind,) for kind in COMPLEX})
-def parts(client: Client, kind: str) -> None:
+def parts(device: OperatorDevice, kind: str) -> None:
     """Take complex numbers apart and put them together."""
     x = specials(kind)
     real, imaginary = x.real.copy(), x.imag.copy()
     verify(
-        client,
+        device,
         "stablehlo.complex",
         kind,
         Operation("stablehlo.real", [x], [exactly(real)], case="real"),
@@ -243,7 +243,7 @@ def parts(client: Client, kind: str) -> None:
         for exponent, mantissa in ((5, 10), (8, 7), (4, 3), (5, 2), (8, 23))
     }
 )
-def reduce_precision(client: Client, kind: str, exponent: int, mantissa: int) -> None:
+def reduce_precision(device: OperatorDevice, kind: str, exponent: int, mantissa: int) -> None:
     """Round to fewer bits, to infinity or to zero."""
     x = np.concatenate([specials(kind), numbers(kind, (91,), 9, 12.0)])
     with np.errstate(invalid="ignore"):
@@ -262,7 +262,7 @@ def reduce_precision(client: Client, kind: str, exponent: int, mantissa: int) ->
         [Expected(kind, result, 0.0)],
         f"exponent_bits = {exponent} : i32, mantissa_bits = {mantissa} : i32",
     )
-    verify(client, "stablehlo.reduce_precision", kind, made)
+    verify(device, "stablehlo.reduce_precision", kind, made)
 
 
 def _sort(
@@ -293,7 +293,7 @@ def _sortable(kind: str) -> Array:
 
 
 @checks({kind: (kind,) for kind in _REAL})
-def sort(client: Client, kind: str) -> None:
+def sort(device: OperatorDevice, kind: str) -> None:
     """Sort rows and columns, ascending and descending, and carry places along in order."""
     x = _sortable(kind)
     places = np.broadcast_to(np.arange(13, dtype=np.int32), x.shape).copy()
@@ -302,7 +302,7 @@ def sort(client: Client, kind: str) -> None:
     down = 12 - np.argsort(comparable(x)[:, ::-1], axis=1, kind="stable")[:, ::-1]
     take = np.take_along_axis
     verify(
-        client,
+        device,
         "stablehlo.sort",
         kind,
         _sort([x, places], [take(x, rows, 1), take(places, rows, 1)], "LT", 1, "two operands"),
@@ -312,7 +312,7 @@ def sort(client: Client, kind: str) -> None:
 
 
 @checks({"size 1": (1,), "empty": (0,), "large": (3001,)})
-def sort_of_size(client: Client, size: int) -> None:
+def sort_of_size(device: OperatorDevice, size: int) -> None:
     """Sort a vector of a size."""
     x = numbers("f32", (size,), 11)
-    verify(client, "stablehlo.sort", "f32", _sort([x], [np.sort(x)], "LT", 0))
+    verify(device, "stablehlo.sort", "f32", _sort([x], [np.sort(x)], "LT", 0))

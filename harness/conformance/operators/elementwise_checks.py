@@ -9,9 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from harness.conformance.c_api.client import Client
 from harness.conformance.operators.accuracy import ulps
 from harness.conformance.operators.closeness import Expected
+from harness.conformance.operators.devices import OperatorDevice
 from harness.conformance.operators.element_types import (
     COMPLEX,
     FLOATS,
@@ -157,7 +157,7 @@ def _shapes() -> Iterator[tuple[str, tuple[str, str, str]]]:
 
 
 @named_checks(dict(_parameters()))
-def by_type(client: Client, name: str, kind: str) -> None:
+def by_type(device: OperatorDevice, name: str, kind: str) -> None:
     """Compute special values and random ones of an element type."""
     values = specials(kind)
     if name in _ORDER and kind in FLOATS:
@@ -170,7 +170,7 @@ def by_type(client: Client, name: str, kind: str) -> None:
         edges = [np.repeat(values[:, None], count, 1), np.repeat(values[None, :], count, 0)]
         others = [first, numbers(kind, (7, 13), 2, spread)]
     verify(
-        client,
+        device,
         f"stablehlo.{name}",
         kind,
         operation(name, edges, "special values"),
@@ -179,10 +179,10 @@ def by_type(client: Client, name: str, kind: str) -> None:
 
 
 @named_checks(dict(_shapes()))
-def by_shape(client: Client, name: str, kind: str, shape: str) -> None:
+def by_shape(device: OperatorDevice, name: str, kind: str, shape: str) -> None:
     """Compute an array of a class of shapes."""
     operands = [numbers(kind, SHAPES[shape], seed) for seed in range(OPERATORS[name].arity)]
-    verify(client, f"stablehlo.{name}", kind, operation(name, operands))
+    verify(device, f"stablehlo.{name}", kind, operation(name, operands))
 
 
 _WITH_DENORMALS = ("bf16", "f16", "f32", "f64")
@@ -196,7 +196,7 @@ _WITH_DENORMALS = ("bf16", "f16", "f32", "f64")
         if operator.real
     }
 )
-def of_denormals(client: Client, name: str, kind: str) -> None:
+def of_denormals(device: OperatorDevice, name: str, kind: str) -> None:
     """Compute the smallest numbers of an element type, as they are or as zeros."""
     small, ordinary = denormals(kind), specials(kind)[1:5]
     operands = [small]
@@ -207,7 +207,7 @@ def of_denormals(client: Client, name: str, kind: str) -> None:
     made = operation(name, operands)
     if ulps(name, kind) > 1 or name in _ORDER:  # as zeros they are equal: either is the larger one
         made = replace(made, expected=[_between(made.expected[0], name, kind, operands)])
-    verify(client, f"stablehlo.{name}", kind, made)
+    verify(device, f"stablehlo.{name}", kind, made)
 
 
 def _between(expected: Expected, name: str, kind: str, operands: Sequence[Array]) -> Expected:
@@ -226,11 +226,11 @@ def _between(expected: Expected, name: str, kind: str, operands: Sequence[Array]
 @named_checks(
     {f"{name}_of_nan[{kind}]": (name, kind) for name in _ORDER for kind in _WITH_DENORMALS}
 )
-def of_nan(client: Client, name: str, kind: str) -> None:
+def of_nan(device: OperatorDevice, name: str, kind: str) -> None:
     """Return NaN where an operand is NaN, and tell the zeros apart, as IEEE 754's operation."""
     values = np.array([0.0, -0.0, 1.0, np.inf, np.nan]).astype(dtype(kind))
     first, second = np.meshgrid(values, values, indexing="ij")
-    verify(client, f"stablehlo.{name}", kind, operation(name, [first, second]))
+    verify(device, f"stablehlo.{name}", kind, operation(name, [first, second]))
 
 
 def operation(name: str, operands: Sequence[Array], case: str = "") -> Operation:

@@ -6,16 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from harness.conformance.c_api.api import ApiError
-from harness.conformance.c_api.client import Client
+from harness.conformance.c_api.api import UNIMPLEMENTED, ApiError
 from harness.conformance.operators.closeness import Expected, first_difference
-from harness.conformance.operators.element_types import TYPES, Array, of, tensor
+from harness.conformance.operators.devices import OperatorDevice
+from harness.conformance.operators.element_types import Array, of, tensor
 from harness.conformance.operators.required import is_required
 from harness.conformance.plugin_check import NonconformanceError, UnsupportedError
 
-_UNIMPLEMENTED = 12
 _REFUSAL = re.compile(
     r"(?:un|not |n't |non-)(?:yet )?(?:support|implement)|failed to legalize"
     r"|illegal|unknown (?:type|op)|unregistered|invalid (?:element|primitive) type",
@@ -73,7 +70,7 @@ class ProgramLines:
 
 
 def verify(
-    client: Client,
+    device: OperatorDevice,
     operator: str,
     kind: str,
     *operations: Operation | ProgramLines,
@@ -85,7 +82,7 @@ def verify(
     it always may where not ``required``.
     """
     needed = required and is_required(operator, kind)
-    results = run(client, f"{operator} of {kind}", operations, needed=needed)
+    results = run(device, f"{operator} of {kind}", operations, needed=needed)
     for operation in operations:
         case = f"{operation.case}: " if operation.case else ""
         for number, expected in enumerate(operation.expected):
@@ -96,24 +93,25 @@ def verify(
 
 
 def run(
-    client: Client, label: str, operations: Sequence[Operation | ProgramLines], *, needed: bool
+    device: OperatorDevice,
+    label: str,
+    operations: Sequence[Operation | ProgramLines],
+    *,
+    needed: bool,
 ) -> list[Array]:
     """Return the results of a program of these operations, on the first device."""
     code = module(operations)
     operands = [operand for each in operations for operand in each.operands]
-    expected = [result for each in operations for result in each.expected]
-    client.note_program(code + "".join(_comments(operands)))
+    kinds = [result.kind for each in operations for result in each.expected]
+    device.note_program(code + "".join(_comments(operands)))
     try:
-        loaded = client.compiled(code)
-        buffers = [_buffer(client, operand) for operand in operands]
-        outputs = client.run(loaded, buffers, len(expected))
+        return device.evaluate(code, operands, kinds)
     except ApiError as error:
-        if error.code != _UNIMPLEMENTED and not _REFUSAL.search(error.message):
+        if error.code != UNIMPLEMENTED and not _REFUSAL.search(error.message):
             raise
         if needed:
             raise NonconformanceError(f"every plugin needs {label}: {error}") from error
         raise UnsupportedError(f"{label}: {' '.join(error.message.split())[:200]}") from error
-    return [_array(client, output, each) for output, each in zip(outputs, expected, strict=True)]
 
 
 def module(operations: Sequence[Operation | ProgramLines]) -> str:
@@ -147,21 +145,3 @@ def _comments(operands: Sequence[Array]) -> Iterator[str]:
         first = operand.reshape(-1)[:_MOST_ELEMENTS]
         rest = ", ..." if operand.size > _MOST_ELEMENTS else ""
         yield f"// %{number} = [{', '.join(str(value) for value in first)}{rest}]\n"
-
-
-def _buffer(client: Client, operand: Array) -> int:
-    made = client.from_host(operand.tobytes(), operand.shape, of(operand).buffer)
-    handle = client.owned(made.buffer, "PJRT_Client_BufferFromHostBuffer: buffer")
-    if made.done_with_host_buffer:
-        client.settle(made.done_with_host_buffer)
-    return handle
-
-
-def _array(client: Client, output: int, expected: Expected) -> Array:
-    """Return an output as an array, of the type that the program declares."""
-    it = client.api.call("PJRT_Buffer_Dimensions", buffer=output)
-    shape = client.api.integers(it.dims, it.num_dims, "dims")
-    kind, data = TYPES[expected.kind].dtype, client.content(output)
-    if len(data) != kind.itemsize * int(np.prod(shape, dtype=np.int64)):
-        raise NonconformanceError(f"a result of shape {shape} has {len(data)} bytes")
-    return np.frombuffer(data, kind).reshape(shape)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.conformance.c_api.client import Client
 from harness.conformance.operators.closeness import Expected
+from harness.conformance.operators.devices import OperatorDevice
 from harness.conformance.operators.element_types import TYPES, Array
 from harness.conformance.operators.evaluation import Operation, verify
 from harness.conformance.operators.movement_checks import exactly, integers
@@ -80,10 +80,10 @@ _GATHERS: dict[str, Callable[[Array, str], Operation]] = {
         if index != "s32"
     }
 )
-def gather(client: Client, name: str, kind: str, index: str) -> None:
+def gather(device: OperatorDevice, name: str, kind: str, index: str) -> None:
     """Take parts of an array, whose places are in another one."""
     made = _GATHERS[name](mixed(kind, (5, 8, 3)), index)
-    verify(client, "stablehlo.gather", kind, made)
+    verify(device, "stablehlo.gather", kind, made)
 
 
 _FOLDS: dict[str, Any] = {
@@ -109,7 +109,7 @@ _PLACES = {  # rows of 7; those outside change nothing
         if kind in ("f32", "s32") or (name == "add" and places == "overlapping")
     }
 )
-def scatter(client: Client, name: str, kind: str, places: str) -> None:
+def scatter(device: OperatorDevice, name: str, kind: str, places: str) -> None:
     """Combine rows with those of an array whose places are given."""
     x, rows = numbers(kind, (7, 13), 1), np.array(_PLACES[places], np.int32)
     updates = numbers(kind, (len(rows), 13), 2)
@@ -120,7 +120,7 @@ def scatter(client: Client, name: str, kind: str, places: str) -> None:
             added = sizes[row] + np.abs(update)
             sizes[row] = added if name == "add" else np.maximum(np.abs(result[row]), added)
     made = _scatter([x, rows, updates], near(kind, result, sizes, 4), folding(name, kind))
-    verify(client, "stablehlo.scatter", kind, made)
+    verify(device, "stablehlo.scatter", kind, made)
 
 
 def _scatter(
@@ -138,7 +138,7 @@ def _scatter(
 
 
 @named_checks({f"scatter_set[{kind}]": (kind,) for kind in TYPES})
-def scatter_set(client: Client, kind: str) -> None:
+def scatter_set(device: OperatorDevice, kind: str) -> None:
     """Replace rows, and none that is outside."""
     x, rows = mixed(kind, (7, 13)), np.array([5, 0, 9, 3], np.int32)
     updates = mixed(kind, (4, 13))[::-1].copy()
@@ -150,4 +150,4 @@ def scatter_set(client: Client, kind: str) -> None:
         "stablehlo.return"(%y) : ({text}) -> ()
       """
     made = _scatter([x, rows, updates], exactly(result), region, ", unique_indices = true")
-    verify(client, "stablehlo.scatter", kind, made)
+    verify(device, "stablehlo.scatter", kind, made)

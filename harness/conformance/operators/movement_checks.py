@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.conformance.c_api.client import Client
 from harness.conformance.operators.closeness import Expected
+from harness.conformance.operators.devices import OperatorDevice
 from harness.conformance.operators.element_types import TYPES, Array, dtype, of
 from harness.conformance.operators.evaluation import Operation, ProgramLines, verify
 from harness.conformance.operators.operand_values import SHAPES, mixed
@@ -161,12 +161,12 @@ _STARTED = {"dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_up
 
 
 @named_checks({f"{name}[{kind}]": (name, kind) for name in MOVES for kind in TYPES})
-def by_type(client: Client, name: str, kind: str) -> None:
+def by_type(device: OperatorDevice, name: str, kind: str) -> None:
     """Move the values of an element type, special ones among them."""
     x = mixed(kind, (5, 8, 3))
-    verify(client, f"stablehlo.{name}", kind, MOVES[name](x))
+    verify(device, f"stablehlo.{name}", kind, MOVES[name](x))
     if name in _STARTED:
-        verify(client, f"stablehlo.{name}", kind, _STARTED[name](x, (1, 2, 0)))
+        verify(device, f"stablehlo.{name}", kind, _STARTED[name](x, (1, 2, 0)))
 
 
 _EDGES: dict[str, Operation] = {
@@ -194,17 +194,17 @@ _EDGES: dict[str, Operation] = {
 
 
 @named_checks({name: (name,) for name in _EDGES})
-def by_shape(client: Client, name: str) -> None:
+def by_shape(device: OperatorDevice, name: str) -> None:
     """Move elements in a class of shapes, or with unusual attributes."""
     made = _EDGES[name]
-    verify(client, made.name, of(made.operands[0]).name, made)
+    verify(device, made.name, of(made.operands[0]).name, made)
 
 
 _INDICES = ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64")
 
 
 @checks({kind: (kind,) for kind in _INDICES})
-def dynamic_slice_by_index(client: Client, kind: str) -> None:
+def dynamic_slice_by_index(device: OperatorDevice, kind: str) -> None:
     """Take a part that indices of this type say, and one past the end."""
     x = mixed("f32", (5, 8, 3))
     made = []
@@ -212,16 +212,16 @@ def dynamic_slice_by_index(client: Client, kind: str) -> None:
         given = [np.asarray(start).astype(dtype(kind)) for start in starts]
         own = _dynamic_slice(x, starts)
         made.append(replace(own, operands=[x, *given], case=case))
-    verify(client, "stablehlo.dynamic_slice", kind, *made)
+    verify(device, "stablehlo.dynamic_slice", kind, *made)
 
 
 @checks({f"{kind},{name}": (kind, name) for kind in ("f32", "s32", "pred") for name in SHAPES})
-def broadcast_of_scalar(client: Client, kind: str, name: str) -> None:
+def broadcast_of_scalar(device: OperatorDevice, kind: str, name: str) -> None:
     """Repeat a scalar in a class of shapes."""
     value = np.asarray(mixed(kind, (3,))[1])
     result = np.full(SHAPES[name], value)
     verify(
-        client,
+        device,
         "stablehlo.broadcast_in_dim",
         kind,
         _operation("broadcast_in_dim", [value], result, broadcast_dimensions=integers([])),
@@ -229,7 +229,7 @@ def broadcast_of_scalar(client: Client, kind: str, name: str) -> None:
 
 
 @checks({kind: (kind,) for kind in TYPES if kind != "pred"})
-def iota(client: Client, kind: str) -> None:
+def iota(device: OperatorDevice, kind: str) -> None:
     """Count along each dimension."""
     shape = (2, 2) if kind in ("s2", "u2") else (5, 7)  # no number beyond the type's
     made = []
@@ -239,11 +239,11 @@ def iota(client: Client, kind: str) -> None:
         made.append(
             _operation("iota", [], result, f"dimension {axis}", iota_dimension=f"{axis} : i64")
         )
-    verify(client, "stablehlo.iota", kind, *made)
+    verify(device, "stablehlo.iota", kind, *made)
 
 
 @checks({kind: (kind,) for kind in TYPES})
-def constant(client: Client, kind: str) -> None:
+def constant(device: OperatorDevice, kind: str) -> None:
     """Return a constant, written as bytes, and one written once for all elements."""
     values = mixed(kind, (3, 5))
     rows = (", ".join(str(bool(v)).lower() for v in row) for row in values)
@@ -251,11 +251,11 @@ def constant(client: Client, kind: str) -> None:
     data = as_text if kind == "pred" else f'"0x{values.tobytes().hex().upper()}"'
     text = Expected(kind, values).text
     made = Operation("stablehlo.constant", [], [exactly(values)], f"value = dense<{data}> : {text}")
-    verify(client, "stablehlo.constant", kind, made)
+    verify(device, "stablehlo.constant", kind, made)
 
 
 @checks({kind: (kind,) for kind in ("pred", "s32", "u32", "f32", "bf16", "c64")})
-def tuple_and_its_elements(client: Client, kind: str) -> None:
+def tuple_and_its_elements(device: OperatorDevice, kind: str) -> None:
     """Pack two arrays and take both out again."""
     first, second = mixed(kind, (3, 5)), mixed(kind, (4,))
     types = [Expected(kind, each).text for each in (first, second)]
@@ -266,4 +266,4 @@ def tuple_and_its_elements(client: Client, kind: str) -> None:
     made = ProgramLines(
         "tuple", text, ["%a", "%b"], [first, second], [exactly(second), exactly(first)]
     )
-    verify(client, "stablehlo.tuple", kind, made)
+    verify(device, "stablehlo.tuple", kind, made)

@@ -10,8 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from harness.conformance.c_api.client import Client
 from harness.conformance.operators.closeness import Expected
+from harness.conformance.operators.devices import OperatorDevice
 from harness.conformance.operators.element_types import (
     COMPLEX,
     FLOATS,
@@ -103,14 +103,14 @@ def _of_reduction(name: str) -> Sequence[str]:
 @named_checks(
     {f"reduce_{name}[{kind}]": (name, kind) for name in _FOLDS for kind in _of_reduction(name)}
 )
-def reduce(client: Client, name: str, kind: str) -> None:
+def reduce(device: OperatorDevice, name: str, kind: str) -> None:
     """Reduce rows, columns and everything, from an initial value."""
     x = numbers(kind, (7, 13), 1)
     if name == "multiply":  # numbers whose product is neither huge nor nothing
         x = np.where(numbers("pred", x.shape, 2), np.ones(1, x.dtype), x)
     init = _identity(name, kind)
     made = [_reduce(name, kind, x, init, axes) for axes in ((1,), (0,), (0, 1))]
-    verify(client, "stablehlo.reduce", kind, *made)
+    verify(device, "stablehlo.reduce", kind, *made)
 
 
 @named_checks(
@@ -121,13 +121,13 @@ def reduce(client: Client, name: str, kind: str) -> None:
         for shape in SHAPES
     }
 )
-def reduce_shape(client: Client, name: str, kind: str, shape: str) -> None:
+def reduce_shape(device: OperatorDevice, name: str, kind: str, shape: str) -> None:
     """Reduce the last dimension and all dimensions of a class of shapes."""
     x = numbers(kind, SHAPES[shape], 1)
     init, rank = _identity(name, kind), x.ndim
     axes = {(), (rank - 1,) if rank else (), tuple(range(rank))}
     made = [_reduce(name, kind, x, init, each) for each in sorted(axes) if each or not rank]
-    verify(client, "stablehlo.reduce", kind, *made)
+    verify(device, "stablehlo.reduce", kind, *made)
 
 
 @checks(
@@ -137,16 +137,16 @@ def reduce_shape(client: Client, name: str, kind: str, shape: str) -> None:
         for kind in ("bf16", "f32", "f64")
     }
 )
-def reduce_of_nan(client: Client, name: str, kind: str) -> None:
+def reduce_of_nan(device: OperatorDevice, name: str, kind: str) -> None:
     """Return NaN for a row that has one, and infinity for one that has that."""
     x = np.abs(numbers(kind, (4, 9), 4))
     x[1, 3], x[2, 8], x[3, 0] = np.nan, np.inf, -np.inf
     init = _identity(name, kind)
-    verify(client, "stablehlo.reduce", kind, _reduce(name, kind, x, init, (1,)))
+    verify(device, "stablehlo.reduce", kind, _reduce(name, kind, x, init, (1,)))
 
 
 @checks({kind: (kind,) for kind in ("s32", "f32", "bf16")})
-def reduce_of_two_operands(client: Client, kind: str) -> None:
+def reduce_of_two_operands(device: OperatorDevice, kind: str) -> None:
     """Find the largest element of each row and its place, in one reduction of two results."""
     x = numbers(kind, (7, 13), 5)
     places = np.broadcast_to(np.arange(13, dtype=np.int32), x.shape).copy()
@@ -173,7 +173,7 @@ def reduce_of_two_operands(client: Client, kind: str) -> None:
         "dimensions = array<i64: 1>",
         [region],
     )
-    verify(client, "stablehlo.reduce", kind, made)
+    verify(device, "stablehlo.reduce", kind, made)
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ WINDOWS = {
         for window in windows
     }
 )
-def reduce_window(client: Client, name: str, kind: str, window: str) -> None:
+def reduce_window(device: OperatorDevice, name: str, kind: str, window: str) -> None:
     """Reduce each window of an array."""
     moved, x = WINDOWS[window], numbers(kind, (7, 13), 6)
     start = {"add": 0, "maximum": -30, "minimum": 30}[name]
@@ -259,7 +259,7 @@ def reduce_window(client: Client, name: str, kind: str, window: str) -> None:
         f"window_dilations = {integers(moved.dilation)}",
         [folding(name, kind)],
     )
-    verify(client, "stablehlo.reduce_window", kind, made)
+    verify(device, "stablehlo.reduce_window", kind, made)
 
 
 @checks(
@@ -269,7 +269,7 @@ def reduce_window(client: Client, name: str, kind: str, window: str) -> None:
         for name in ("strides", "plain", "padding")
     }
 )
-def select_and_scatter(client: Client, kind: str, name: str) -> None:
+def select_and_scatter(device: OperatorDevice, kind: str, name: str) -> None:
     """Add each element of a smaller array where the largest element of its window is."""
     moved = WINDOWS[name]
     x = np.random.default_rng(7).permutation(91).reshape(7, 13).astype(dtype(kind))
@@ -300,7 +300,7 @@ def select_and_scatter(client: Client, kind: str, name: str) -> None:
         moved.attributes,
         [select, folding("add", kind)],
     )
-    verify(client, "stablehlo.select_and_scatter", kind, made)
+    verify(device, "stablehlo.select_and_scatter", kind, made)
 
 
 _HIGHEST = "precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]"
@@ -342,7 +342,7 @@ DOTS = {
         for name in ("matrices", "batches inside")
     }
 )
-def dot_general(client: Client, kind: str, name: str) -> None:
+def dot_general(device: OperatorDevice, kind: str, name: str) -> None:
     """Sum products of two arrays over their contracted dimensions."""
     dot = DOTS[name]
     a, b = numbers(kind, dot.left, 1), numbers(kind, dot.right, 2)
@@ -360,11 +360,11 @@ def dot_general(client: Client, kind: str, name: str) -> None:
         [near(kind, exact, sizes, terms)],
         f"dot_dimension_numbers = #stablehlo.dot<{lists}>, {_HIGHEST}",
     )
-    verify(client, "stablehlo.dot_general", kind, made)
+    verify(device, "stablehlo.dot_general", kind, made)
 
 
 @checks({"bf16 to f32": ("bf16", "f32"), "s8 to s32": ("s8", "s32"), "f16 to f32": ("f16", "f32")})
-def dot_general_widened(client: Client, kind: str, to: str) -> None:
+def dot_general_widened(device: OperatorDevice, kind: str, to: str) -> None:
     """Sum products in a wider type than that of the operands."""
     a, b = numbers(kind, (7, 13), 1), numbers(kind, (13, 5), 2)
     if kind == "s8":
@@ -377,7 +377,7 @@ def dot_general_widened(client: Client, kind: str, to: str) -> None:
         "dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [1], "
         f"rhs_contracting_dimensions = [0]>, {_HIGHEST}",
     )
-    verify(client, "stablehlo.dot_general", kind, made)
+    verify(device, "stablehlo.dot_general", kind, made)
 
 
 @dataclass(frozen=True)
@@ -419,7 +419,7 @@ CONVOLUTIONS = {
         for kind in ("bf16", "f16", "f64", "s32", "c64", "s8")
     }
 )
-def convolution(client: Client, kind: str, name: str) -> None:
+def convolution(device: OperatorDevice, kind: str, name: str) -> None:
     """Convolve images with kernels."""
     given = CONVOLUTIONS[name]
     image, kernel = numbers(kind, given.image, 1), numbers(kind, given.kernel, 2)
@@ -439,7 +439,7 @@ def convolution(client: Client, kind: str, name: str) -> None:
     made = Operation(
         "stablehlo.convolution", [image, kernel], [near(kind, exact, sizes, 30)], attributes
     )
-    verify(client, "stablehlo.convolution", kind, made)
+    verify(device, "stablehlo.convolution", kind, made)
 
 
 def _convolved(given: Convolution, image: Array, kernel: Array) -> Array:

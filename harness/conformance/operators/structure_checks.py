@@ -10,9 +10,9 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from harness.conformance.c_api.client import Client
 from harness.conformance.operators.accuracy import ulps
 from harness.conformance.operators.closeness import Expected
+from harness.conformance.operators.devices import OperatorDevice
 from harness.conformance.operators.element_types import COMPLEX, PARTS, TYPES, Array, dtype
 from harness.conformance.operators.evaluation import Operation, ProgramLines, run, verify
 from harness.conformance.operators.movement_checks import exactly
@@ -25,7 +25,7 @@ _BRANCHES = 3
 
 
 @checks({f"{kind},{index}": (kind, index) for kind in ("f32", "s32") for index in range(-1, 5)})
-def case(client: Client, kind: str, index: int) -> None:
+def case(device: OperatorDevice, kind: str, index: int) -> None:
     """Take the branch of an index, and the last one for an index without a branch."""
     x = numbers(kind, (7, 13), 1)
     text = Expected(kind, x).text
@@ -42,7 +42,7 @@ def case(client: Client, kind: str, index: int) -> None:
     )
     given = [np.asarray(index, np.int32), x]
     verify(
-        client,
+        device,
         "stablehlo.case",
         kind,
         ProgramLines("case", lines, ["%r"], given, [exactly(result)]),
@@ -50,7 +50,7 @@ def case(client: Client, kind: str, index: int) -> None:
 
 
 @checks({f"{kind},{value}": (kind, value) for kind in ("f32", "s32") for value in (True, False)})
-def if_(client: Client, kind: str, value: bool) -> None:  # noqa: FBT001
+def if_(device: OperatorDevice, kind: str, value: bool) -> None:  # noqa: FBT001
     """Take one of two branches."""
     x = numbers(kind, (7, 13), 1)
     text = Expected(kind, x).text
@@ -62,11 +62,11 @@ def if_(client: Client, kind: str, value: bool) -> None:  # noqa: FBT001
 }}) : (tensor<i1>) -> {text}"""
     result = -x if value else x
     made = ProgramLines("if", lines, ["%r"], [np.asarray(value), x], [exactly(result)])
-    verify(client, "stablehlo.if", kind, made)
+    verify(device, "stablehlo.if", kind, made)
 
 
 @checks({kind: (kind,) for kind in ("f32", "s32", "u32")})
-def while_(client: Client, kind: str) -> None:
+def while_(device: OperatorDevice, kind: str) -> None:
     """Repeat a body with a counter and a sum, often, once and never."""
     x = numbers(kind, (7, 13), 1)
     text = Expected(kind, x).text
@@ -86,11 +86,11 @@ def while_(client: Client, kind: str) -> None:
         exact = wide(x) * (count + 1)
         expected = [exactly(given[1]), near(kind, exact, np.abs(exact), count)]
         made = ProgramLines("while", lines, ["%r#0", "%r#1"], given, expected)
-        verify(client, "stablehlo.while", kind, made)
+        verify(device, "stablehlo.while", kind, made)
 
 
 @checks({kind: (kind,) for kind in ("f32", "s32", "bf16", "u8")})
-def map_(client: Client, kind: str) -> None:
+def map_(device: OperatorDevice, kind: str) -> None:
     """Apply a computation to the elements of two arrays."""
     a, b = numbers(kind, (7, 13), 1), numbers(kind, (7, 13), 2)
     text = f"tensor<{TYPES[kind].text}>"
@@ -103,7 +103,7 @@ def map_(client: Client, kind: str) -> None:
     made = Operation(
         "stablehlo.map", [a, b], [exactly(result)], "dimensions = array<i64: 0, 1>", [region]
     )
-    verify(client, "stablehlo.map", kind, made)
+    verify(device, "stablehlo.map", kind, made)
 
 
 def _bits(algorithm: str, state: Array, kind: str, shape: tuple[int, ...]) -> Operation:
@@ -122,7 +122,7 @@ def _bits(algorithm: str, state: Array, kind: str, shape: tuple[int, ...]) -> Op
         for kind in ("u8", "u16", "u32", "u64", "s32")
     }
 )
-def random_bits(client: Client, algorithm: str, kind: str) -> None:
+def random_bits(device: OperatorDevice, algorithm: str, kind: str) -> None:
     """Return the same bits for the same state, others for another, and a new state."""
     states = [np.array(each, np.uint64) for each in ([1, 2], [1, 2], [1, 3])]
     label, needed = (
@@ -130,7 +130,7 @@ def random_bits(client: Client, algorithm: str, kind: str) -> None:
         algorithm == "THREE_FRY" and kind == "u32",
     )
     made = [_bits(algorithm, state, kind, (129, 7)) for state in states]
-    results = run(client, label, made, needed=needed)
+    results = run(device, label, made, needed=needed)
     first, again, other = results[1::2]
     expect(results[0].tolist() != [1, 2], "the state after it is the one before")
     expect((first == again).all(), "the same state gives other bits")
@@ -140,7 +140,7 @@ def random_bits(client: Client, algorithm: str, kind: str) -> None:
 
 
 @check
-def random_bits_of_the_specification(client: Client) -> None:
+def random_bits_of_the_specification(device: OperatorDevice) -> None:
     """Return the bits that the specification shows for Threefry."""
     results = [
         [9236835810183407956, 16087790271692313299],
@@ -153,7 +153,7 @@ def random_bits_of_the_specification(client: Client) -> None:
         [exactly(np.array([1, 6], np.uint64)), exactly(np.array(results, np.uint64))],
         "rng_algorithm = #stablehlo<rng_algorithm THREE_FRY>",
     )
-    verify(client, "stablehlo.rng_bit_generator", "u64", made)
+    verify(device, "stablehlo.rng_bit_generator", "u64", made)
 
 
 @checks(
@@ -164,7 +164,7 @@ def random_bits_of_the_specification(client: Client) -> None:
         for size in (1, 8, 15, 129)
     }
 )
-def fft(client: Client, name: str, kind: str, size: int) -> None:
+def fft(device: OperatorDevice, name: str, kind: str, size: int) -> None:
     """Transform rows, real ones or complex ones."""
     part = next(each for each in TYPES if TYPES[each].dtype == PARTS[dtype(kind)])
     half = size // 2 + 1
@@ -184,7 +184,7 @@ def fft(client: Client, name: str, kind: str, size: int) -> None:
     result = part if name == "IRFFT" else kind
     expected = Expected(result, exact, 1.0, slack, zero_sign=False)
     attributes = f"fft_type = #stablehlo<fft_type {name}>, fft_length = array<i64: {size}>"
-    verify(client, "stablehlo.fft", kind, Operation("stablehlo.fft", [x], [expected], attributes))
+    verify(device, "stablehlo.fft", kind, Operation("stablehlo.fft", [x], [expected], attributes))
 
 
 _MATRICES = ("f32", "f64", *COMPLEX)
@@ -197,7 +197,7 @@ _MATRICES = ("f32", "f64", *COMPLEX)
         for lower in (True, False)
     }
 )
-def cholesky(client: Client, kind: str, lower: bool) -> None:  # noqa: FBT001
+def cholesky(device: OperatorDevice, kind: str, lower: bool) -> None:  # noqa: FBT001
     """Decompose two matrices."""
     x = wide(numbers(kind, (2, 7, 7), 1))
     a = (x @ np.conj(np.swapaxes(x, 1, 2)) + 7 * np.eye(7)).astype(dtype(kind))
@@ -210,7 +210,7 @@ def cholesky(client: Client, kind: str, lower: bool) -> None:  # noqa: FBT001
         kind, exact, 1.0, slack, ignored=np.broadcast_to(other == 1, a.shape), zero_sign=False
     )
     made = Operation("stablehlo.cholesky", [a], [expected], f"lower = {str(lower).lower()}")
-    verify(client, "stablehlo.cholesky", kind, made)
+    verify(device, "stablehlo.cholesky", kind, made)
 
 
 class Equation(NamedTuple):
@@ -245,7 +245,7 @@ _EQUATIONS = [Equation(*each) for each in itertools.product(_FLAGS, _FLAGS, _FLA
         if kind == "f32" or (not each.unit and each.lower)
     }
 )
-def triangular_solve(client: Client, kind: str, given: Equation) -> None:
+def triangular_solve(device: OperatorDevice, kind: str, given: Equation) -> None:
     """Solve equations with a triangle of a matrix."""
     a = (numbers(kind, (7, 7), 1) / 4 + 3 * np.eye(7)).astype(dtype(kind))
     b = numbers(kind, (7, 5) if given.left else (5, 7), 2)
@@ -265,13 +265,13 @@ def triangular_solve(client: Client, kind: str, given: Equation) -> None:
         ", ".join(f"{name} = {str(value).lower()}" for name, value in flags)
         + f", transpose_a = #stablehlo<transpose {given.transpose}>",
     )
-    verify(client, "stablehlo.triangular_solve", kind, made)
+    verify(device, "stablehlo.triangular_solve", kind, made)
 
 
 @checks(
     {f"{kind},{axis}": (kind, axis) for kind in ("f32", "f64", "bf16", "f16") for axis in (1, 3)}
 )
-def batch_norm_inference(client: Client, kind: str, axis: int) -> None:
+def batch_norm_inference(device: OperatorDevice, kind: str, axis: int) -> None:
     """Normalize with a given mean and variance."""
     x = numbers(kind, (2, 3, 5, 4), 1)
     scale, offset, mean = (numbers(kind, (x.shape[axis],), seed) for seed in (2, 3, 4))
@@ -283,11 +283,11 @@ def batch_norm_inference(client: Client, kind: str, axis: int) -> None:
     attributes = f"epsilon = 0.25 : f32, feature_index = {axis} : i64"
     operands = [x, scale, offset, mean, variance]
     made = Operation("stablehlo.batch_norm_inference", operands, [expected], attributes)
-    verify(client, "stablehlo.batch_norm_inference", kind, made)
+    verify(device, "stablehlo.batch_norm_inference", kind, made)
 
 
 @checks({kind: (kind,) for kind in ("f32", "f64")})
-def batch_norm_training(client: Client, kind: str) -> None:
+def batch_norm_training(device: OperatorDevice, kind: str) -> None:
     """Normalize with the mean and the variance of the batch, and return both."""
     x, scale, offset = numbers(kind, (4, 5, 3), 1), numbers(kind, (3,), 2), numbers(kind, (3,), 3)
     mean, variance = wide(x).mean((0, 1)), wide(x).var((0, 1))
@@ -298,7 +298,7 @@ def batch_norm_training(client: Client, kind: str) -> None:
         [near(kind, each, np.full(each.shape, 4.0), 20) for each in (exact, mean, variance)],
         "epsilon = 0.25 : f32, feature_index = 2 : i64",
     )
-    verify(client, "stablehlo.batch_norm_training", kind, made)
+    verify(device, "stablehlo.batch_norm_training", kind, made)
 
 
 SPECIAL: dict[str, tuple[Callable[[float], float], float, float]] = {
@@ -323,7 +323,7 @@ SPECIAL: dict[str, tuple[Callable[[float], float], float, float]] = {
         for kind in ("f32", "f64", "bf16", "f16")
     }
 )
-def chlo(client: Client, name: str, kind: str) -> None:
+def chlo(device: OperatorDevice, name: str, kind: str) -> None:
     """Compute a function that frameworks leave to the plugin, as an operator of CHLO."""
     meaning, low, high = SPECIAL[name]
     x = np.random.default_rng(1).uniform(low, high, (7, 13)).astype(dtype(kind))
@@ -331,16 +331,16 @@ def chlo(client: Client, name: str, kind: str) -> None:
     # Near its zeros it is a sum whose terms cancel.
     slack = 16 * float(ml_dtypes.finfo(x.dtype).eps) if name == "lgamma" else 0.0
     made = Operation(f"chlo.{name}", [x], [Expected(kind, exact, ulps(name, kind), slack)])
-    verify(client, f"chlo.{name}", kind, made)
+    verify(device, f"chlo.{name}", kind, made)
 
 
 @checks({kind: (kind,) for kind in ("f32", "s32", "bf16")})
-def chlo_top_k(client: Client, kind: str) -> None:
+def chlo_top_k(device: OperatorDevice, kind: str) -> None:
     """Return the largest elements of each row and their places, the first of equal ones first."""
     x = numbers(kind, (7, 13), 1)
     places = np.argsort(-wide(x), axis=1, kind="stable")[:, :5]
     expected = [exactly(np.take_along_axis(x, places, 1)), exactly(places.astype(np.int32))]
-    verify(client, "chlo.top_k", kind, Operation("chlo.top_k", [x], expected, "k = 5 : i64"))
+    verify(device, "chlo.top_k", kind, Operation("chlo.top_k", [x], expected, "k = 5 : i64"))
 
 
 def _dynamic(
@@ -373,7 +373,7 @@ def _named(array: Array) -> tuple[str, Array]:
         for kind in ("f32", "s32")
     }
 )
-def dynamic(client: Client, name: str, kind: str) -> None:
+def dynamic(device: OperatorDevice, name: str, kind: str) -> None:
     """Take the shape of the result as an operand, which is constant."""
     x = numbers(kind, (4, 6), 1)
     value = np.asarray(x[0, 0])
@@ -403,11 +403,11 @@ def dynamic(client: Client, name: str, kind: str) -> None:
             "real_dynamic_slice", [x], x[1:3, 0:5:2].copy(), [[1, 0], [3, 5], [1, 2]]
         ),
     }[name]()
-    verify(client, f"stablehlo.{made.name}", kind, made)
+    verify(device, f"stablehlo.{made.name}", kind, made)
 
 
 @checks({"f32": ("f32",), "s32": ("s32",)})
-def dimension_size(client: Client, kind: str) -> None:
+def dimension_size(device: OperatorDevice, kind: str) -> None:
     """Make a vector shorter at run time; a sum and its size take only what is left."""
     x, size = numbers(kind, (13,), 1), np.asarray(5, np.int32)
     text, bounded = TYPES[kind].text, f"tensor<?x{TYPES[kind].text}, #stablehlo.bounds<13>>"
@@ -423,4 +423,4 @@ def dimension_size(client: Client, kind: str) -> None:
     exact = wide(x)[:5].sum()
     expected = [near(kind, np.asarray(exact), np.abs(wide(x)).sum(), 5), exactly(size)]
     made = ProgramLines("set_dimension_size", lines, ["%t", "%n"], [x, size], expected)
-    verify(client, "stablehlo.set_dimension_size", kind, made)
+    verify(device, "stablehlo.set_dimension_size", kind, made)

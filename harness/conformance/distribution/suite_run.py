@@ -1,4 +1,4 @@
-"""Level 3: cases of this project's suites that divide a program over the plugin's devices.
+"""Cases of this project's suites that divide a program over the plugin's devices.
 
 They are run by pytest sessions on lane ``pjrt``, one for each area, and each case of the report is
 an answer. The suites are in a clone only.
@@ -22,6 +22,7 @@ from harness.conformance.answer import STACK_MARK, CheckAnswer
 from harness.conformance.asker import Asker, Servers, python_of
 from harness.conformance.choose import hand_on
 from harness.conformance.plugin_check import Conformity, has, named
+from harness.conformance.plugin_file import JAXLIBS_CLIENT
 from harness.errors import BadInputError, nearest
 from harness.isolation import libc
 from harness.junit import report
@@ -44,7 +45,6 @@ shardy = find_spec("jaxlib.mlir.dialects.sdy") is not None
 print(*(["gspmd", "shardy"] if switch and shardy else ["shardy"] if shardy else ["gspmd"]))
 """
 _LEAST_DEADLINE = 60.0  # seconds: pytest's own for a case
-_LANE = "pjrt"
 _ANSWERS = (0, 1, 5)  # exit codes of a pytest that has an answer: passed, failed, nothing to run
 _TICK = 0.2  # seconds
 _TAIL = 12  # lines
@@ -114,7 +114,8 @@ def may_match(pattern: str, begin: str = f"{FOLDER}/") -> bool:
 class SuiteRun:
     """The level under one JAX: that of ``stack``, or of this environment.
 
-    ``request`` are the options that choose the plugin; ``about`` is what it says of itself.
+    ``request`` are the options that choose the plugin, of which jaxlib's own client needs none;
+    ``about`` is what it says of itself.
     """
 
     asker: Asker
@@ -145,9 +146,10 @@ class SuiteRun:
         """Return why no case can run here, or ""."""
         if not (HOME / "suites" / "spmd_specs").is_dir():
             return "the suites are in a clone of xla-harness only"
-        is_registered = "=" not in self.request[1] and not self.stack
-        hand_on(self.asker.plugin, self.about, self.request, is_registered=is_registered)
-        if missing := lane_named(_LANE).missing():
+        if self.request:
+            is_registered = "=" not in self.request[1] and not self.stack
+            hand_on(self.asker.plugin, self.about, self.request, is_registered=is_registered)
+        if missing := lane_named(self._lane).missing():
             return missing
         with Servers(1, self.stack) as servers:
             (started,) = self.asker.all([named(_STARTED)], servers)
@@ -156,6 +158,10 @@ class SuiteRun:
     def _partitioners(self) -> list[str]:
         python, environment = self._python
         return subprocess.check_output([python, "-c", _ASK], env=environment, text=True).split()
+
+    @property
+    def _lane(self) -> str:
+        return "pjrt" if self.request else "cpu"
 
     @cached_property
     def _python(self) -> tuple[str, Mapping[str, str]]:
@@ -229,7 +235,7 @@ class SuiteRun:
     def _command(self, area: SuiteArea) -> tuple[list[str], dict[str, str]]:
         """Return the pytest of an area, and its variables."""
         command = [self._python[0], "-m", "pytest", "--color=no", "-p", "no:cacheprovider"]
-        command += ["--lane", _LANE, *self.request, *area.words]
+        command += ["--lane", self._lane, *self.request, *area.words]
         command += ["--deadline", str(max(self.asker.deadline, _LEAST_DEADLINE))]
         own = {**variables(self.stack, cache_folder()), "COLUMNS": "80", **area.variables}
         return command, own
@@ -251,10 +257,10 @@ class SuiteRun:
     def _again(self, area: SuiteArea, case: str) -> str:
         """Return the command that runs a case again, in the clone's folder."""
         if self.stack:  # whose environment lacks what asks the plugin first
-            words = ["xla-harness", "conformance", *self.request[1:]]
+            words = ["xla-harness", "conformance", *(self.request[1:] or [JAXLIBS_CLIENT])]
             return shlex.join([*words, "--check", area.id(case), "--stack", self.stack])
         set_ = [f"{name}={value}" for name, value in area.variables.items()]
-        return shlex.join([*set_, "pytest", "--lane", _LANE, *self.request, case])
+        return shlex.join([*set_, "pytest", "--lane", self._lane, *self.request, case])
 
     def _instead(self, id_: str, why: str) -> CheckAnswer:
         """Return the answer that stands for cases that can't be asked."""
