@@ -126,7 +126,7 @@ def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
             continue
         runner.say(f"{name}: {len(keys)} cases, {effort.reruns} times on {_names(sides)}")
         folders = [f"{name}-{number}" for number in range(1, effort.reruns + 1)]
-        made = runner.reports(sides.runnable, _results(first, keys), folders)
+        made = runner.reports(sides.runnable, results_of(first, keys), folders)
         for reports, stack in zip(again, sides.stacks, strict=True):
             reports.extend(made[stack.name] if stack else [])
         compared, rerun = sides.compare(again), sides.rerun(again)
@@ -154,11 +154,11 @@ def _causes(comparison: Comparison, sides: Sides, effort: Effort) -> Sequence[Gr
     return to_attribute(comparison, *sides.runnable)
 
 
-def _results(comparison: Comparison, keys: Sequence[str]) -> list[Result]:
-    """Return one result for each case, or one for each side where the ids differ."""
+def results_of(comparison: Comparison, keys: Sequence[str]) -> list[Result]:
+    """Return one result for each case and lane, or one for each side where the ids differ."""
     sides = (comparison.base, comparison.candidate)
-    by_id = {r.id: r for key in keys for side in sides for r in side.runs.get(key, ())[:1]}
-    return list(by_id.values())
+    runs = [r for key in keys for side in sides for r in side.runs.get(key, ())[:1]]
+    return list({(r.lane, r.id): r for r in runs}.values())
 
 
 def _names(sides: Sides) -> str:

@@ -7,6 +7,7 @@ copied.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -117,7 +118,8 @@ def _command(record: Record) -> str:
     where += ["--topology", record.topology] if placed else []
     plugin = chosen_plugin()
     where += plugin.request if plugin else ()
-    return shlex.join(["pytest", *where, record.id])
+    module = sys.orig_argv[1:3] == ["-m", "pytest"]  # imports from the current folder, too
+    return shlex.join([*(["python", "-m"] if module else []), "pytest", *where, record.id])
 
 
 def _stale(unmatched: Sequence[str], width: int) -> Iterator[Line]:

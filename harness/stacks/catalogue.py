@@ -201,7 +201,8 @@ def _swapped(stack: Stack, swaps: Mapping[str, str]) -> dict[str, str | None]:
         if pin is None:
             raise BadInputError(f"stack {stack.name}: pin {name!r}: {nearest(name, known)}")
         value = None if text == "none" else text
-        group = next((group for group in groups if pin in group), (pin,))
+        alone = text.endswith(".whl")  # another package needs a wheel of its own
+        group = next((group for group in groups if pin in group and not alone), (pin,))
         pins |= {member: value for member in group if member not in swaps}
         pins[pin] = value
     return pins

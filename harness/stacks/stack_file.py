@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -51,14 +52,14 @@ def read(path: Path, base_of: Callable[[str], Stack | None], *, shipped: bool = 
     pins: dict[str, str | bool] = {**(base.pins if base else {}), **file.pins}
     for name, pin in file.pins.items():
         if isinstance(pin, str):
-            pins[name] = str(path.parent / pin) if pin.endswith(".whl") else pin.strip()
+            pins[name] = str(_beside(path, pin)) if pin.endswith(".whl") else pin.strip()
     stack = Stack(
         name=path.stem,
         python=python,
         pins={name: pin for name, pin in pins.items() if isinstance(pin, str)},
         cuda=file.cuda or "" if file.cuda is not None else base.cuda if base else "",
         note=file.note,
-        folder=path.parent / folder if folder else base.folder if base else None,
+        folder=_beside(path, folder) if folder else base.folder if base else None,
         index=index if index is not None else base.index if base else True,
         disk=file.disk if file.disk is not None else base.disk if base else DISK,
         where=path,
@@ -69,3 +70,8 @@ def read(path: Path, base_of: Callable[[str], Stack | None], *, shipped: bool = 
         raise BadInputError(f"{path}: key 'pins' is missing: expected a table of versions")
     stack.check()  # a bad pin is said now, not in the middle of a run
     return stack
+
+
+def _beside(path: Path, name: str) -> Path:
+    """Return the path that is named from the file's folder, short enough for a table."""
+    return Path(os.path.normpath(path.parent / name))

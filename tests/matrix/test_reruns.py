@@ -9,7 +9,7 @@ from support.two_stacks import report, result
 
 from harness.junit.report import Report
 from harness.junit.result import Result
-from harness.matrix.qualify import Effort, steps
+from harness.matrix.qualify import Effort, results_of, steps
 from harness.matrix.reruns import chosen, in_doubt, with_basis
 from harness.matrix.runner import Runner
 from harness.matrix.sides import Sides
@@ -151,6 +151,18 @@ def test_a_rerun_without_an_answer_speaks_for_nobody() -> None:
     again = [[all_of(names, works=True)], [report(skipped, case("t1", works=False))]]
     assert sides.rerun(again) == {key("t1")}
     assert sides.rerun([[], []]) == set()
+
+
+def test_a_plain_test_is_rerun_on_each_of_its_lanes() -> None:
+    """Its id names no lane, and so is the same on all of them."""
+    lanes = ("tpu-aot", "virtual-tpu")
+    reports = [
+        report(*(case("t", works=works, id="t.py::t", lane=lane) for lane in lanes))
+        for works in (True, False)
+    ]
+    comparison = compare(reports[:1], reports[1:])
+    again = results_of(comparison, chosen(comparison, 3))
+    assert sorted((r.lane, r.id) for r in again) == [(lane, "t.py::t") for lane in lanes]
 
 
 def test_reports_alone_are_final_at_once(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from support.project import Project, Ran
@@ -91,7 +94,7 @@ def test_summary_counts(ran: Ran) -> None:
     assert "wrong 1/4 signatures are right" in text
 
 
-IDS = ("  pytest ", "  xla-harness ", "  suites/", "  test_")
+IDS = ("  python -m pytest ", "  pytest ", "  xla-harness ", "  suites/", "  test_")
 
 
 def test_summary_fits_80_columns(ran: Ran) -> None:
@@ -349,11 +352,22 @@ def test_the_command_reproduces_the_first(project: Project) -> None:
     project.write("test_inner.py", CASES)
     ran = project.run("-k", "test_fails and it")
     line = ran.stdout.partition("reproduce the first with:\n")[2].splitlines()[0]
-    program, *arguments = shlex.split(line)
-    assert program == "pytest"
+    python, module, program, *arguments = shlex.split(line)
+    assert (python, module, program) == ("python", "-m", "pytest")
     again = project.run(*arguments)
     assert list(again.cases) == ["test_fails[cpu-4-it's]"]
     assert again.code == 1
+
+
+def test_the_command_imports_what_the_run_did(project: Project) -> None:
+    """Unlike ``pytest``, ``python -m pytest`` imports modules of the current folder."""
+    project.write("test_plain.py", "def test_x(): raise ValueError")
+    ran = project.run("--lane=cpu", "--topology=2")
+    script = [str(Path(sys.executable).with_name("pytest")), "--lane=cpu", "--topology=2"]
+    by_script = subprocess.check_output(["sh", "-c", '"$@"; true', "sh", *script], cwd=project.path)
+    command = "  python -m pytest --lane cpu --topology 2 test_plain.py::test_x\n"
+    assert command in ran.stdout
+    assert command.replace("python -m ", "") in by_script.decode()
 
 
 def test_the_command_names_the_place_of_a_plain_test(project: Project) -> None:

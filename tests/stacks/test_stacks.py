@@ -94,7 +94,9 @@ def test_wrong_wheels(tmp_path: Path, pin: str, file: str, message: str) -> None
 
 def test_a_wheel_is_its_version_and_its_folder(tmp_path: Path) -> None:
     wheel(tmp_path / "w", "1.5", "")
-    stack = catalogue(tmp_path, one="python='3.11'\n[pins]\ndrift='w/drift-1.5-py3-none-any.whl'")
+    stack = catalogue(
+        tmp_path, one="python='3.11'\n[pins]\ndrift='x/../w/drift-1.5-py3-none-any.whl'"
+    )
     drift = stack.find("one")
     assert drift.requirements == ["drift==1.5"]
     assert drift.folders == [tmp_path / "w"]
@@ -125,6 +127,14 @@ def test_swapping_on_the_command_line(text: str, pins: dict[str, str | None]) ->
     untouched = base.pins.keys() - pins.keys() - {"torch"}
     assert {name: stack.pins[name] for name in untouched} == {n: base.pins[n] for n in untouched}
     assert stacks.find(stack.name).pins == stack.pins
+
+
+def test_a_wheel_is_swapped_alone(tmp_path: Path) -> None:
+    """A wheel of jax is none of jaxlib, which usually goes with it."""
+    fork = tmp_path / "jax-0.8.3+fork-py3-none-any.whl"
+    fork.touch()
+    stack = Catalogue(SHIPPED).find(f"jax-0.8.3+jax={fork}")
+    assert (stack.pins["jax"], stack.pins["jaxlib"]) == (str(fork), "0.8.3")
 
 
 @pytest.mark.parametrize(
