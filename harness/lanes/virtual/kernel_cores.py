@@ -20,7 +20,12 @@ from typing import Any
 
 from harness.lanes.virtual import host_callbacks
 from harness.lanes.virtual.kernel_calls import InPython
-from harness.lanes.virtual.kernel_jaxprs import Meaning, jaxprs_of, known
+from harness.lanes.virtual.kernel_jaxprs import (
+    Meaning,
+    jaxprs_of,
+    known,
+    with_inner_jaxprs,
+)
 from harness.lanes.virtual.lowering import lower_for_cpu
 
 AXIS = "core of any kind"
@@ -220,7 +225,13 @@ def on_one_mesh(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], list[int
     meshes = CoreMeshes(parameters.get("meshes", ()))
     if not meshes.meshes:
         (jaxpr,) = jaxprs_of(parameters)
-        return {**parameters, "jaxpr": known(jaxpr, lambda _: None)}, []
+        grid = parameters["grid_mapping"]
+        blocks = [
+            block.replace(index_map_jaxpr=with_inner_jaxprs(block.index_map_jaxpr, _known))
+            for block in grid.block_mappings
+        ]
+        grid = grid.replace(block_mappings=tuple(blocks))
+        return {**parameters, "jaxpr": _known(jaxpr), "grid_mapping": grid}, []
 
     with core.extend_axis_env_nd([(AXIS, meshes.total)]):
         functions = [
@@ -259,6 +270,10 @@ def on_one_mesh(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], list[int
         "meshes": (_tensorcores(meshes.total),),
         **({"external_meshes": ()} if "external_meshes" in parameters else {}),
     }, meshes.first_with_same_memory()
+
+
+def _known(jaxpr: Any) -> Any:
+    return known(jaxpr, lambda _: None)
 
 
 def _tensorcores(count: int) -> Any:

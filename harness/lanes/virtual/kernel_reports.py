@@ -5,6 +5,7 @@ JAX's interpreters bind the primitive of either again, and have no lowering of i
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -79,8 +80,30 @@ def _print(parameters: dict[str, Any], memory: Any, place: Any, *values: Any) ->
 
         static = parameters["static_args"]
         given, _ = debugging.merge_callback_args(parameters["in_tree"], values, static)
-    placed = parameters["has_placeholders"]
-    text = fmt.format(*given) if placed else " ".join([fmt, *map(str, given)])
+    if parameters["has_placeholders"]:
+        text = fmt.format(*(_literal(each) if np.ndim(each) else each for each in given))
+    else:
+        text = " ".join([fmt, *map(_literal, given)])
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
     return np.int32(0)
+
+
+_KINDS = {"bfloat": "bf", "bool": "pred", "float": "f", "int": "s", "uint": "u"}
+
+
+def _literal(value: Any) -> str:
+    """Return an array as XLA writes a literal, which leaves out no element."""
+    import numpy as np
+
+    array = np.asarray(value)
+    kind, bits = re.findall(r"[a-z]+|\d.*|$", array.dtype.name)[:2]
+    element = _KINDS.get(kind, kind) + bits.replace("_", "")
+    return f"{element}[{','.join(map(str, array.shape))}] {_elements(array)}"
+
+
+def _elements(array: Any) -> str:
+    if array.ndim == 0:
+        return str(array).removesuffix(".0")
+    lines = map(_elements, array)
+    return f"{{{', '.join(lines)}}}" if array.ndim == 1 else "{\n" + ",\n".join(lines) + "\n}"

@@ -710,11 +710,28 @@ def test_a_kernel_prints(capfd: pytest.CaptureFixture[str]) -> None:
         pallas.debug_print("before")
         lax.fori_loop(0, 2, lambda i, _: pallas.debug_print("row {}", i) or 0, 0)
         pallas.debug_print("first", x[0, 1])
+        pallas.debug_print("all {}", (x[0] * 100 + 0.5).astype(np.int32))
+        pallas.debug_print("rows {}", x[:2, :2])
         out[...] = x[...]
 
-    f = pallas.pallas_call(body, out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype))
+    def index(n: Any) -> Any:
+        pallas.debug_print("block {}", n)
+        return n, 0
+
+    f = pallas.pallas_call(
+        body,
+        grid=1,
+        in_specs=[pallas.BlockSpec(X.shape, index)],
+        out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype),
+    )
     np.testing.assert_array_equal(jax.jit(f)(X), X)
-    assert capfd.readouterr().err.endswith("before\nrow 0\nrow 1\nfirst 0.01\n")
+    whole = ", ".join(map(str, range(128)))
+    printed = capfd.readouterr().err
+    assert "block 0\n" in printed
+    assert printed.endswith(
+        "before\nrow 0\nrow 1\nfirst f32[] 0.01\n"
+        f"all s32[128] {{{whole}}}\nrows f32[2,2] {{\n{{0, 0.01}},\n{{1.28, 1.29}}\n}}\n"
+    )
 
 
 @pytest.mark.parametrize("place", ["device", "devices", "loop"])
