@@ -83,7 +83,7 @@ def _print(parameters: dict[str, Any], memory: Any, place: Any, *values: Any) ->
     if parameters["has_placeholders"]:
         text = fmt.format(*(_literal(each) if np.ndim(each) else each for each in given))
     else:
-        text = " ".join([fmt, *map(_literal, given)])
+        text = " ".join([fmt.rstrip(), *map(_literal, given)])
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
     return np.int32(0)

@@ -218,9 +218,11 @@ def record_kernels() -> None:
 def _inline_pipelines(module: Any) -> None:
     """Have a kernel do what a pipeline does, without an operation for all of it.
 
-    JAX's TPU interpret mode knows the operation since JAX 0.11.2, but none within another one.
+    JAX's TPU interpret mode knows the operation since JAX 0.11.2.
     """
-    if hasattr(module, "emit_pipeline_p"):
+    from jax.version import __version_info__
+
+    if hasattr(module, "emit_pipeline_p") and __version_info__ < (0, 11, 2):
         module.config = _WithoutPipelines(module.config)
 
 

@@ -121,6 +121,7 @@ def lowering(name: str, axes: Axes, shared: Sequence[int]) -> Iterator[Kernel]:
     kernel = Kernel(name, math.prod(size for _, size in axes), shared)
     copied_views.interpret(_interpreter())
     _take_any_memory()
+    _see_through_pipelines()
     _share_memory()
     _leave_unset()
     together = kernel.devices > 1
@@ -457,6 +458,23 @@ def _take_any_memory() -> None:
     _interpreter().remove_memory_space_p.def_abstract_eval(
         lambda x: core.ShapedArray(x.shape, x.dtype) if isinstance(x, core.ShapedArray) else x
     )
+
+
+@cache
+def _see_through_pipelines() -> None:
+    """Have the interpreter take a block of another pipeline's block for a part of one buffer."""
+    from jax._src.pallas.mosaic import primitives
+    from jax._src.state.types import TransformedRef
+
+    theirs = primitives._get_ref_and_transforms
+
+    def whole(reference: Any) -> Any:
+        inner, transforms = theirs(reference)
+        while isinstance(inner, TransformedRef):
+            inner, transforms = inner.ref, (*inner.transforms, *transforms)
+        return inner, transforms
+
+    primitives._get_ref_and_transforms = whole
 
 
 @cache

@@ -709,7 +709,7 @@ def test_a_kernel_prints(capfd: pytest.CaptureFixture[str]) -> None:
     def body(x: Any, out: Any) -> None:
         pallas.debug_print("before")
         lax.fori_loop(0, 2, lambda i, _: pallas.debug_print("row {}", i) or 0, 0)
-        pallas.debug_print("first", x[0, 1])
+        pallas.debug_print("first ", x[0, 1])
         pallas.debug_print("all {}", (x[0] * 100 + 0.5).astype(np.int32))
         pallas.debug_print("rows {}", x[:2, :2])
         out[...] = x[...]
@@ -1366,7 +1366,7 @@ def test_a_kernel_reads_its_semaphores() -> None:
 
 
 def test_a_pipeline_as_one_operation() -> None:
-    """JAX's interpreter knows it from 0.11.2 on, but not one within another."""
+    """JAX's interpreter knows it from 0.11.2 on, but no copies of a block of a block."""
     import jax
     from jax.experimental import pallas
     from jax.experimental.pallas import tpu
