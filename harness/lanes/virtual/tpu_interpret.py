@@ -72,16 +72,25 @@ def check(jaxpr: Any) -> None:
     """Check that a kernel does nothing that JAX's TPU interpret mode lacks and is not added here.
 
     Raises:
-        NotImplementedError: it copies through a view of some kind that is not known here.
+        NotImplementedError: it copies through a view of some kind that is not known here, or asks
+            how many steps a pipeline has.
     """
     import jax
+    from jax._src.core import jaxprs_in_params
 
     for equation in equations(jaxpr):
-        if equation.primitive.name == "dma_start":
+        name = equation.primitive.name
+        if name == "dma_start":
             given = jax.tree.unflatten(equation.params["tree"], equation.invars)
             # Semaphores follow its source and target; what is done to them JAX interprets itself.
             if reason := copied_views.refused(given[: len(given) // 2]):
                 raise NotImplementedError(reason)
+        inner = jaxprs_in_params(equation.params) if name == "emit_pipeline" else ()
+        if any(e.primitive.name == "num_programs" for each in inner for e in equations(each)):
+            raise NotImplementedError(
+                "pl.num_programs in a pipeline, of which JAX's interpreter has another number: set"
+                " jax_use_emit_pipeline_primitive=False"
+            )
 
 
 def reaches_others(jaxpr: Any, cores: Collection[Any] = ()) -> bool:

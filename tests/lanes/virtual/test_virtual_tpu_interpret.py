@@ -1397,6 +1397,35 @@ def test_a_pipeline_as_one_operation() -> None:
             np.testing.assert_array_equal(jax.jit(f)(x), 2 * x)
 
 
+def test_a_pipeline_that_asks_for_its_number_of_steps() -> None:
+    import jax
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    if jax.__version_info__ < (0, 11, 2):
+        pytest.skip("this JAX has no such operation, or a pipeline is traced as what it does")
+
+    def step(x: Any, out: Any) -> None:
+        out[...] = x[...] * pallas.num_programs(0)
+
+    def body(x: Any, out: Any) -> None:
+        block = pallas.BlockSpec((4, 128), lambda n: (n, 0))
+        tpu.emit_pipeline(step, grid=(jax.numpy.int32(2),), in_specs=[block], out_specs=[block])(
+            x, out
+        )
+
+    anywhere = pallas.BlockSpec(memory_space=pallas.ANY)
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    f = pallas.pallas_call(body, out_shape=out, in_specs=[anywhere], out_specs=anywhere)
+    with jax._src.config.use_emit_pipeline_primitive(False):
+        np.testing.assert_array_equal(jax.jit(f)(X), 2 * X)
+    with (
+        jax._src.config.use_emit_pipeline_primitive(True),
+        pytest.raises(Exception, match="num_programs in a pipeline"),
+    ):
+        jax.jit(f)(X)
+
+
 def test_random_bits_of_a_tpus_own_generator(tpu_events: EventLog) -> None:
     """JAX's interpreter has zeros for them."""
     import jax
