@@ -113,6 +113,9 @@ def _subject(check: PluginCheck, question: dict[str, Any], steps: int) -> Any:
     if check.level in (2, 3):
         from harness.conformance.jax_programs.compared_program import JaxSubject
 
+        if question["fault"]:  # this alone needs what plants faults
+            planter = import_module("harness.sensitivity.planted_jax_programs")
+            planter.attach(check.id, question["fault"])
         name, library, options = (question[key] for key in ("name", "plugin", "options"))
         place = tuple(question["place"]) if question["place"] else None
         return JaxSubject(name, library, options, question["no_client"], note_program, place)

@@ -22,6 +22,7 @@ from harness.errors import BadInputError, nearest
 if TYPE_CHECKING:
     from harness.conformance.answer import CheckAnswer
     from harness.conformance.asker import Asker
+    from harness.conformance.distribution.suite_run import SuiteRun
     from harness.conformance.plugin_check import PluginCheck
     from harness.conformance.plugin_file import Option, PluginFile
     from harness.conformance.seen import FaultSeen
@@ -107,8 +108,8 @@ def _run(options: argparse.Namespace) -> int:
     from harness.conformance.plugin_file import JAXLIBS_CLIENT, parse_options
     from harness.files import write
 
-    if options.plugin == JAXLIBS_CLIENT and (options.faults or options.plugin_option):
-        raise BadInputError("plugin cpu: jaxlib's own client takes no --faults or --plugin-option")
+    if options.plugin == JAXLIBS_CLIENT and options.plugin_option:
+        raise BadInputError("plugin cpu: jaxlib's own client takes no --plugin-option")
     checks = _selected(all_checks(), options.levels, options.check)
     suites = _asks_suites(options.levels, options.check)
     if not checks and not suites:
@@ -117,8 +118,11 @@ def _run(options: argparse.Namespace) -> int:
     plugin, about = _plugin(options.plugin, parse_options(options.plugin_option))
     uninitialized = not about["initialized"]
     asker = Asker(plugin, about["client"], uninitialized, float(options.deadline))
+    own = options.plugin == JAXLIBS_CLIENT
+    request = () if own else request_of(options.plugin, options.plugin_option)
     if options.faults:
-        return _seen(options, asker, checks)
+        run = SuiteRun(asker, about, request, options.check, "", options.workers)
+        return _seen(options, run, checks)
     runs = _runs(checks, options.stack)
     progress = _Progress(sum(len(chosen) for _, chosen in runs))
     answers: list[CheckAnswer] = []
@@ -130,8 +134,6 @@ def _run(options: argparse.Namespace) -> int:
             progress.add(str(each.result))
         answers += sorted(part, key=lambda each: order[each.check])
     for stack in (options.stack or [""]) if suites else []:
-        own = options.plugin == JAXLIBS_CLIENT
-        request = () if own else request_of(options.plugin, options.plugin_option)
         run = SuiteRun(asker, about, request, options.check, stack, options.workers)
         for each in run.answers(progress.of_session):
             answers.append(each)
@@ -178,20 +180,23 @@ def _plugin(text: str, options: Mapping[str, Option]) -> tuple[PluginFile, Mappi
     return plugin, probe(plugin)
 
 
-def _seen(options: argparse.Namespace, asker: Asker, checks: list[PluginCheck]) -> int:
+def _seen(options: argparse.Namespace, run: SuiteRun, checks: list[PluginCheck]) -> int:
     """Measure how much the checks see; the exit code is 1 below ``_LEAST_SEEN``."""
     from harness.conformance.asker import Servers
 
-    level = _level_of_faults(checks)
+    level = _level_of_faults(options, checks)
     progress = _Progress(options.faults)
 
     def note(each: FaultSeen) -> None:
         progress.add("seen" if each.check else "not seen" if each.is_planted else "without effect")
 
-    relevant = {each.id: each for each in checks if each.level == level}
-    with Servers(options.workers) as servers:
-        measure, sample = _FAULTS[level](options)
-        results = measure(asker, relevant, sample, servers, note)
+    measure, sample = _planter(level, options)
+    if level == 3:
+        results = measure(run, sample, say, note)
+    else:
+        relevant = {each.id: each for each in checks if each.level == level}
+        with Servers(options.workers) as servers:
+            results = measure(run.asker, relevant, sample, servers, note)
     progress.end()
     planted = [each for each in results if each.is_planted]
     seen = [each for each in planted if each.check]
@@ -206,34 +211,39 @@ def _seen(options: argparse.Namespace, asker: Asker, checks: list[PluginCheck]) 
     return int(share < _LEAST_SEEN)
 
 
-def _level_of_faults(checks: list[PluginCheck]) -> int:
-    """Return the lowest level of the checks, whose faults are planted.
+def _level_of_faults(options: argparse.Namespace, checks: list[PluginCheck]) -> int:
+    """Return the lowest level of the checks, whose faults are planted: 3 if there are none.
 
-    Raises BadInputError for one without faults of its own, or without what plants them.
+    Raises BadInputError for a stack, a level that the plugin lacks, or without what makes HLO.
     """
+    from harness.conformance.plugin_file import JAXLIBS_CLIENT
+
     level = min((each.level for each in checks), default=3)
-    if level not in _FAULTS:
-        raise BadInputError(f"--faults: expected --levels {' or '.join(map(str, _FAULTS))}")
-    if level == 1 and find_spec("jaxlib") is None:
-        raise BadInputError("--faults: at level 1 it needs the package jaxlib, which makes HLO")
+    if options.stack:
+        raise BadInputError("--faults: expected no --stack: they are planted under the JAX here")
+    if options.plugin == JAXLIBS_CLIENT and level < 2:
+        raise BadInputError("plugin cpu: expected --levels 2 or 3 with --faults")
+    if level and find_spec("jaxlib") is None:
+        raise BadInputError(
+            f"--faults: at level {level} it needs the package jaxlib, which makes HLO"
+        )
     return level
 
 
-def _of_c_api(options: argparse.Namespace) -> tuple[Callable[..., Sequence[FaultSeen]], Any]:
-    from harness.conformance.c_api.planted import sample
-    from harness.conformance.c_api.struct_sizes import RECIPES
-    from harness.conformance.seen import measure
+def _planter(
+    level: int, options: argparse.Namespace
+) -> tuple[Callable[..., Sequence[FaultSeen]], Any]:
+    """Return the function that measures a level, and which faults it plants."""
+    if level == 0:
+        from harness.conformance.c_api.planted import sample
+        from harness.conformance.c_api.struct_sizes import RECIPES
+        from harness.conformance.seen import measure
 
-    return measure, sample(RECIPES, options.faults, options.seed)
-
-
-def _of_operators(options: argparse.Namespace) -> tuple[Callable[..., Sequence[FaultSeen]], Any]:
-    # Its operators plant them; all else here works without it.
-    module = import_module("harness.sensitivity.planted_programs")
+        return measure, sample(RECIPES, options.faults, options.seed)
+    # The operators of sensitivity plant them; all else here works without that folder.
+    modules = {1: "planted_programs", 2: "planted_jax_programs", 3: "planted_suites"}
+    module = import_module(f"harness.sensitivity.{modules[level]}")
     return module.measure, (options.seed, options.faults)
-
-
-_FAULTS = {0: _of_c_api, 1: _of_operators}
 
 
 def _runs(checks: list[PluginCheck], stacks: Sequence[str]) -> list[tuple[str, list[PluginCheck]]]:

@@ -92,10 +92,11 @@ class PluginLane(RealLane):
         return unless_client(self.name, process)
 
     def facts(self, events: Events) -> Mapping[str, str]:
-        """Return counts of the case's requests to the plugin, and what the plugin is."""
+        """Return counts of requests to the plugin and of planted faults, and what the plugin is."""
         plugin = chosen_plugin()
         return {
             **requests(events),
+            **events.planted,
             "plugin": plugin.title if plugin else "",
             "plugin_api": plugin.api if plugin else "",
             "plugin_says": plugin.says if plugin else "",

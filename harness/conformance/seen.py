@@ -18,12 +18,14 @@ _DEADLINE = 5.0  # seconds: a check that takes longer was hung by the fault
 class FaultSeen:
     """What became of one fault: the check that saw it, or "" for none.
 
-    ``is_planted`` says whether any check called what the fault changes, so that it was changed.
+    ``is_planted`` says whether any check called what the fault changes, so that it was changed;
+    ``difference`` is how the program of a fault that was not seen differs from the original.
     """
 
     fault: str
     check: str
     is_planted: bool
+    difference: Sequence[str] = ()
 
 
 def measure(

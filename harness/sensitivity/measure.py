@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from queue import Empty, Queue
@@ -68,6 +68,7 @@ class Request:
         sample: which faults are planted, and how many at most.
         jobs: how many processes run cases.
         folder: for programs, reports and logs; exists and is empty.
+        variables: of pytest's environment, besides this process's.
     """
 
     paths: Sequence[str]
@@ -78,6 +79,7 @@ class Request:
     sample: Sample
     jobs: int
     folder: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure(request: Request, say: Say) -> Score:
@@ -144,7 +146,9 @@ def _session(request: Request, name: str, plan: SessionPlan, total: int, say: Sa
     ]
     environment = {
         **frameworks.without_lanes(os.environ),
-        PLANTER_VARIABLE: _PLANTER,
+        **request.variables,
+        # On lane pjrt they are planted in JAX, also in front of this project's own plugin.
+        PLANTER_VARIABLE: "" if request.lane == "pjrt" else _PLANTER,
         PLAN_VARIABLE: str(folder / f"{name}.json"),
         PROGRESS: str(progress),
         PYTHON_VARIABLE: ":".join(filter(None, map(folder_of, request.packages))),
@@ -377,8 +381,9 @@ class _Comparer:
         stdout = process.stdout
 
         def listen() -> None:
-            for line in stdout:
-                lines.put(line)
+            with stdout:
+                for line in stdout:
+                    lines.put(line)
             lines.put("")
 
         threading.Thread(target=listen, daemon=True).start()

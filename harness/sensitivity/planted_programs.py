@@ -20,7 +20,7 @@ from harness.conformance.c_api.client import Client
 from harness.conformance.plugin_check import Conformity, PluginCheck
 from harness.conformance.seen import FaultSeen
 from harness.lanes.virtual.lowering import hlo_of
-from harness.sensitivity.fault import Fault, Recorded
+from harness.sensitivity.fault import Compared, Fault, Recorded
 from harness.sensitivity.operators import OPERATORS, planted
 from harness.sensitivity.program import EditedModule, digest
 from harness.sensitivity.sample import Sample, planned
@@ -70,20 +70,25 @@ def _recorded(program: str, folder: Path, options: bytes) -> Recorded:
 def _seen(
     asker: Asker, check: PluginCheck, fault: Fault, folder: Path, servers: Servers
 ) -> FaultSeen:
-    name = f"{fault.operator} {fault.opcode} {fault.place}: {fault.case}"
-    text = fault.text(folder)
     changed = folder / "planted"
-    changed.write_bytes(planted(json.loads(text), folder.joinpath(fault.program).read_bytes()))
+    original = folder.joinpath(fault.program).read_bytes()
+    changed.write_bytes(planted(json.loads(fault.text(folder)), original))
     (answer,) = replace(asker, fault=str(changed)).all([check], servers)
-    if answer.result is Conformity.FAILS:
-        refused = "PJRT_Client_Compile returned" in answer.detail
-        return FaultSeen(name, "" if refused else check.id, is_planted=not refused)
-    return FaultSeen(name, "", is_planted=_changes(text))
+    failed = answer.result is Conformity.FAILS
+    refused = failed and "PJRT_Client_Compile returned" in answer.detail
+    return judged(fault, folder, is_planted=not refused, failed=failed)
 
 
-def _changes(fault: str) -> bool:
-    """Return whether a fault changes the results of its program, as far as can be known."""
+def judged(fault: Fault, folder: Path, *, is_planted: bool, failed: bool) -> FaultSeen:
+    """Return what became of a fault: one that no check sees may change no result at all."""
+    name = f"{fault.operator} {fault.opcode} {fault.place}: {fault.case}"
+    if failed or not is_planted:
+        return FaultSeen(name, fault.case if is_planted else "", is_planted)
     command = [sys.executable, "-m", "harness.sensitivity.equivalence"]
-    done = subprocess.run(command, input=f"{fault}\n", capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    return not lines or json.loads(lines[-1])["equivalent"] is not True
+    line = f"{fault.text(folder)}\n"
+    done = subprocess.run(command, input=line, capture_output=True, text=True, check=False)
+    if not done.stdout:  # the fault ended the comparison
+        return FaultSeen(name, "", is_planted=True)
+    comparison = Compared(**json.loads(done.stdout.splitlines()[-1]))
+    changes = comparison.equivalent is not True
+    return FaultSeen(name, "", changes, comparison.difference if changes else ())

@@ -35,6 +35,7 @@ from harness.sensitivity.fault import (
 PLAN_VARIABLE = "XLA_HARNESS_FAULT_PLAN"
 PROGRESS = "XLA_HARNESS_FAULT_PROGRESS"  # names a file that grows by a byte with each case
 _SEPARATOR = "~"
+_WHERE_JAX_COMPILES = ("cpu", "pjrt")  # lanes whose plugin, if they have one, plants nothing itself
 _CALLS = pytest.StashKey[python_faults.Calls]()
 _PID = os.getpid()  # of the process that forks
 
@@ -134,7 +135,7 @@ def _attach(item: pytest.Item) -> None:
     from harness.sensitivity import compilers
 
     compilers.attach_to_exported()
-    if item.config.getoption("lane") == "cpu":
+    if item.config.getoption("lane") in _WHERE_JAX_COMPILES:
         compilers.attach_to_jax()
 
 

@@ -16,11 +16,13 @@ from harness.conformance.distribution.suite_run import SuiteArea, SuiteRun
 from harness.conformance.plugin_check import named
 from harness.conformance.plugin_file import NO_FILE, PluginFile
 from harness.conformance.probe import probe
+from harness.conformance.seen import FaultSeen
 from harness.lanes.virtual import library
 from harness.model.chosen_plugin import VARIABLE
 from harness.model.topology import Topology
 from harness.platforms.gpu import GPU
 from harness.platforms.tpu import TPU
+from harness.sensitivity.planted_suites import measure
 
 OWN = PluginFile("mine", library.PLUGIN)
 DEVICES = {
@@ -39,6 +41,8 @@ def total():
     return float(jax.jit(lambda: jax.numpy.arange(4.0).sum())())
 
 def test_right(): assert total() == 6
+
+def test_blind(): assert total() < 100
 
 def test_wrong(): assert total() == 7
 
@@ -105,6 +109,7 @@ def test_cases_are_answers(clone: Path) -> None:
     begin = "distribution/gspmd/few/test_"
     assert {id_.removeprefix(begin): str(each.result) for id_, each in by_id.items()} == {
         "right[cpu-4]": "conforms",
+        "blind[cpu-4]": "conforms",
         "wrong[cpu-4]": "fails",
         "crash[cpu-4]": "fails",
         "larger[cpu-8]": "not measurable here",
@@ -134,6 +139,22 @@ def test_jax_that_refuses_the_plugin_is_one_answer(clone: Path) -> None:
     (answer,) = by_id.values()
     assert str(answer.result) == "not measurable here"
     assert "refused by JAX" in answer.detail
+
+
+def test_planted_faults_are_counted(clone: Path) -> None:
+    assert clone.is_dir()
+    about = probe(OWN)
+    request = request_of(f"{OWN.name}={OWN.path}", ())
+    run = SuiteRun(Asker(OWN, about["client"]), about, request, "*", "", workers=1)
+    noted = list[FaultSeen]()
+    results = measure(run, (1, 6), lambda _: None, noted.append)
+    assert noted == results
+    planted = [each for each in results if each.is_planted]
+    begin = "distribution/gspmd/few/test_"
+    assert {each.check for each in planted} >= {f"{begin}right[cpu-4]", ""}
+    unseen = {each.fault.partition(": ")[2] for each in planted if not each.check}
+    assert unseen == {f"{begin}blind[cpu-4]"}
+    assert any("maximum" in line for each in planted for line in each.difference)
 
 
 def test_without_the_suites(clone: Path) -> None:
@@ -222,9 +243,10 @@ def test_bad_input() -> None:
     assert ran.returncode == 2
     assert "--check 'distribution/colectives/*'" in ran.stderr
     assert "distribution/collectives/" in ran.stderr
-    ran = xla_harness("conformance", f"mine={OWN.path}", "--levels", "3", "--faults", "2")
+    level = "conformance", f"mine={OWN.path}", "--levels", "3"
+    ran = xla_harness(*level, "--faults", "2", "--stack", "jax-0.12.0.1", env=environment())
     assert ran.returncode == 2
-    assert "expected --levels 0 or 1" in ran.stderr
+    assert "--faults: expected no --stack" in ran.stderr
 
 
 def environment() -> dict[str, str]:

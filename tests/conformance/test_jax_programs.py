@@ -29,7 +29,9 @@ from harness.conformance.plugin_check import (
     of,
 )
 from harness.conformance.plugin_file import NO_FILE, PluginFile
+from harness.conformance.seen import FaultSeen
 from harness.lanes.virtual import library
+from harness.sensitivity.planted_jax_programs import measure
 
 PROGRAMS = of(LEVELS[2])
 
@@ -76,7 +78,19 @@ def test_jaxlibs_own_client_has_programs_but_no_table() -> None:
     assert ran.stdout.startswith("cpu: jaxlib's own client\n")
     ran = xla_harness("conformance", "cpu", "--faults", "1")
     assert ran.returncode == 2
-    assert "jaxlib's own client takes no --faults" in ran.stderr
+    assert "expected --levels 2 or 3 with --faults" in ran.stderr
+
+
+def test_planted_faults_are_seen() -> None:
+    chosen = {id_: named(id_) for id_ in ("jax_programs/transformation/grad",)}
+    noted = list[FaultSeen]()
+    with Servers(2) as servers:
+        asker = Asker(PluginFile("cpu", NO_FILE), deadline=60)
+        results = measure(asker, chosen, (1, 6), servers, noted.append)
+    assert noted == results
+    planted = [each for each in results if each.is_planted]
+    assert len(planted) > 3
+    assert [each for each in planted if not each.check] == []
 
 
 class InProcess(JaxSubject):

@@ -125,31 +125,44 @@ class SuiteRun:
     stack: str
     workers: int
 
+    @property
+    def lane(self) -> str:
+        """Where the cases run: jaxlib's own client, which needs no request, has a lane."""
+        return "pjrt" if self.request else "cpu"
+
     def answers(self, note: Note) -> Iterator[CheckAnswer]:
         """Yield the answers, area by area; ``note`` gets how many of how many cases are done.
 
         Raises BadInputError when no case has an id of the pattern.
         """
-        if why := self._why_not():
+        if why := self.why_not():
             yield self._instead(f"{FOLDER}/session/started", why)
             return
-        partitioners = self._partitioners()
         with tempfile.TemporaryDirectory(prefix="xla-harness-") as folder:
-            chosen = self._chosen()
-            for area, cases in chosen.items():
-                if area.variables and area.name not in partitioners:
-                    yield self._instead(f"{area.prefix}started", "this JAX does not have it")
+            for area, words in self.sessions():
+                if words:
+                    yield from self._run(area, words, Path(folder), note)
                 else:
-                    yield from self._run(area, cases, Path(folder), note)
+                    yield self._instead(f"{area.prefix}started", "this JAX does not have it")
 
-    def _why_not(self) -> str:
+    def sessions(self) -> Iterator[tuple[SuiteArea, Sequence[str]]]:
+        """Yield the chosen areas, each with pytest's arguments; none if this JAX does not have it.
+
+        Raises BadInputError when no case has an id of the pattern.
+        """
+        partitioners = self._partitioners()
+        for area, cases in self._chosen().items():
+            is_missing = area.variables and area.name not in partitioners
+            yield area, [] if is_missing else self._words(cases or area.words)
+
+    def why_not(self) -> str:
         """Return why no case can run here, or ""."""
         if not (HOME / "suites" / "spmd_specs").is_dir():
             return "the suites are in a clone of xla-harness only"
         if self.request:
             is_registered = "=" not in self.request[1] and not self.stack
             hand_on(self.asker.plugin, self.about, self.request, is_registered=is_registered)
-        if missing := lane_named(self._lane).missing():
+        if missing := lane_named(self.lane).missing():
             return missing
         with Servers(1, self.stack) as servers:
             (started,) = self.asker.all([named(_STARTED)], servers)
@@ -158,10 +171,6 @@ class SuiteRun:
     def _partitioners(self) -> list[str]:
         python, environment = self._python
         return subprocess.check_output([python, "-c", _ASK], env=environment, text=True).split()
-
-    @property
-    def _lane(self) -> str:
-        return "pjrt" if self.request else "cpu"
 
     @cached_property
     def _python(self) -> tuple[str, Mapping[str, str]]:
@@ -186,10 +195,9 @@ class SuiteRun:
         return chosen
 
     def _collected(self, area: SuiteArea) -> list[str]:
-        command, environment = self._command(area)
         done = subprocess.run(
-            [*command, "--collect-only", "-q"],
-            env=environment,
+            [*self._pytest(), *self._words(area.words), "--collect-only", "-q"],
+            env=self._environment(area),
             cwd=HOME,
             capture_output=True,
             text=True,
@@ -198,21 +206,16 @@ class SuiteRun:
         return [line for line in done.stdout.splitlines() if "::" in line]
 
     def _run(
-        self, area: SuiteArea, cases: Sequence[str], folder: Path, note: Note
+        self, area: SuiteArea, words: Sequence[str], folder: Path, note: Note
     ) -> Iterator[CheckAnswer]:
-        """Run cases of an area, or all, and yield their answers."""
+        """Run an area's session with those arguments, and yield the answers of its cases."""
         written, log, progress = (folder / f"{area.name}.{end}" for end in ("xml", "log", "done"))
-        command, environment = self._command(area)
-        command += [f"--junitxml={written}", "-o", "xla_workers=0"]
+        command = [*self._pytest(), *words, f"--junitxml={written}", "-o", "xla_workers=0"]
         command += ["-n", str(self.workers)] if self.workers > 1 else []
-        if cases:
-            names = folder / f"{area.name}.cases"
-            names.write_text("".join(f"{case}\n" for case in cases), encoding="utf-8")
-            command.append(f"--cases={names}")
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
-                env={**environment, PROGRESS_FILE: str(progress)},
+                env={**self._environment(area), PROGRESS_FILE: str(progress)},
                 cwd=HOME,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -232,13 +235,16 @@ class SuiteRun:
         for result in report.read(written).results.values():
             yield self._answer(area, result)
 
-    def _command(self, area: SuiteArea) -> tuple[list[str], dict[str, str]]:
-        """Return the pytest of an area, and its variables."""
-        command = [self._python[0], "-m", "pytest", "--color=no", "-p", "no:cacheprovider"]
-        command += ["--lane", self._lane, *self.request, *area.words]
-        command += ["--deadline", str(max(self.asker.deadline, _LEAST_DEADLINE))]
-        own = {**variables(self.stack, cache_folder()), "COLUMNS": "80", **area.variables}
-        return command, own
+    def _pytest(self) -> list[str]:
+        return [self._python[0], "-m", "pytest"]
+
+    def _words(self, chosen: Sequence[str]) -> list[str]:
+        deadline = str(max(self.asker.deadline, _LEAST_DEADLINE))
+        own = ["--color=no", "-p", "no:cacheprovider", "--deadline", deadline]
+        return [*own, "--lane", self.lane, *self.request, *chosen]
+
+    def _environment(self, area: SuiteArea) -> dict[str, str]:
+        return {**variables(self.stack, cache_folder()), "COLUMNS": "80", **area.variables}
 
     def _answer(self, area: SuiteArea, result: Result) -> CheckAnswer:
         """Return what a case's result says of the plugin."""
@@ -260,7 +266,7 @@ class SuiteRun:
             words = ["xla-harness", "conformance", *(self.request[1:] or [JAXLIBS_CLIENT])]
             return shlex.join([*words, "--check", area.id(case), "--stack", self.stack])
         set_ = [f"{name}={value}" for name, value in area.variables.items()]
-        return shlex.join([*set_, "pytest", "--lane", self._lane, *self.request, case])
+        return shlex.join([*set_, "pytest", "--lane", self.lane, *self.request, case])
 
     def _instead(self, id_: str, why: str) -> CheckAnswer:
         """Return the answer that stands for cases that can't be asked."""
