@@ -82,12 +82,10 @@ class JaxlibDevice:
             code_name = re.match(r"UNIMPLEMENTED\b", str(error))
             raise ApiError("jaxlib", UNIMPLEMENTED if code_name else 2, str(error)) from error
         arrays = [np.asarray(part) for (part,) in results.disassemble_into_single_device_arrays()]
-        for array, name in zip(arrays, kinds, strict=True):
-            if array.dtype != TYPES[name].dtype:
-                raise NonconformanceError(f"a result is of type {array.dtype}, not {name}")
-        return arrays
+        return [_as(array, name) for array, name in zip(arrays, kinds, strict=True)]
 
     def _compiled(self, code: str, device: Any) -> Any:
+        """Return a loaded program."""
         from jaxlib import xla_client
 
         options = xla_client.CompileOptions()
@@ -95,3 +93,12 @@ class JaxlibDevice:
             devices = xla_client.DeviceList((device,))
             return self._client.compile_and_load(code, devices, options)
         return self._client.compile(code, options)
+
+
+def _as(array: Array, name: str) -> Array:
+    """Return an array of the type that a program declares, whose integers may have no sign."""
+    kind = TYPES[name].dtype
+    same = array.dtype == kind or (array.dtype.kind + kind.kind in ("ui", "iu"))
+    if not same or array.dtype.itemsize != kind.itemsize:
+        raise NonconformanceError(f"a result is of type {array.dtype}, not {name}")
+    return array.view(kind)

@@ -22,8 +22,9 @@ from harness.conformance.operators.element_types import (
     Array,
     dtype,
     of,
+    tensor,
 )
-from harness.conformance.operators.evaluation import Operation, verify
+from harness.conformance.operators.evaluation import Operation, ProgramLines, verify
 from harness.conformance.operators.operand_values import SHAPES, denormals, numbers, specials
 from harness.conformance.plugin_check import named_checks
 
@@ -231,6 +232,36 @@ def of_nan(device: OperatorDevice, name: str, kind: str) -> None:
     values = np.array([0.0, -0.0, 1.0, np.inf, np.nan]).astype(dtype(kind))
     first, second = np.meshgrid(values, values, indexing="ij")
     verify(device, f"stablehlo.{name}", kind, operation(name, [first, second]))
+
+
+_WITH_CONSTANTS = ("s2", "u2", "s4", "u4", "s32", "pred")
+
+
+@named_checks(
+    {
+        f"{name}_with_constant[{kind}]": (name, kind)
+        for name, operator in BINARY.items()
+        for kind in operator.kinds
+        if kind in _WITH_CONSTANTS
+    }
+)
+def with_constant(device: OperatorDevice, name: str, kind: str) -> None:
+    """Compute with an operand that the compiler knows, as the first and as the second one."""
+    values = specials(kind)
+    lines, names, expected = list[str](), list[str](), list[Expected]()
+    text = tensor(values.shape, of(values))
+    for number, value in enumerate(values):
+        same = np.full_like(values, value)
+        data = str(bool(value)).lower() if kind == "pred" else f'"0x{same.tobytes().hex().upper()}"'
+        lines.append(f"%c{number} = stablehlo.constant dense<{data}> : {text}")
+        for side, operands in (("a", [same, values]), ("b", [values, same])):
+            expected.append(_expected(name, operands))
+            names.append(f"%{side}{number}")
+            order = f"%c{number}, %0" if side == "a" else f"%0, %c{number}"
+            types = f"({text}, {text}) -> {expected[-1].text}"
+            lines.append(f'{names[-1]} = "stablehlo.{name}"({order}) : {types}')
+    program = ProgramLines("constants", "\n".join(lines), names, [values], expected)
+    verify(device, f"stablehlo.{name}", kind, program)
 
 
 def operation(name: str, operands: Sequence[Array], case: str = "") -> Operation:
