@@ -316,7 +316,8 @@ def test_gradient(source: Sequence[Entry]) -> None:
     """The gradient of a loss over a divided array is divided as asked, and right."""
     mesh, value = mesh_of_two_rows(), factor_of(8, 16)
     placed = jax.device_put(value, sharding(mesh, source))
+    factor = factor_of(8, 8)  # not symmetric, so each of the product's operands has its own part
     step = jax.jit(
-        jax.grad(lambda v: (v * v).sum() + (v @ v.T).sum()), out_shardings=placed.sharding
+        jax.grad(lambda v: (v * v).sum() + (v @ v.T * factor).sum()), out_shardings=placed.sharding
     )
-    check(step(placed), 2 * value + 2 * value.sum(0), mesh, source)
+    check(step(placed), 2 * value + (factor + factor.T) @ value, mesh, source)
