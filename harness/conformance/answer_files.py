@@ -87,9 +87,8 @@ def badge(answer: Conformance) -> dict[str, Any]:
     """
     counts = answer.counts()
     measured = counts[Conformity.CONFORMS] + counts[Conformity.FAILS]
-    highest = max((level.number for level in LEVELS if answer.counts(level.number)), default=0)
-    levels = f"L0 to L{highest}" if highest else "L0"
-    message = f"{counts[Conformity.CONFORMS]} of {measured} checks, {levels}"
+    levels = ", ".join(f"L{level.number}" for level in LEVELS if answer.counts(level.number))
+    message = f"{counts[Conformity.CONFORMS]} of {measured} check{'s' * (measured != 1)}, {levels}"
     return {
         "schemaVersion": 1,
         "label": "PJRT conformance",

@@ -88,11 +88,15 @@ def _lacks(answer: Conformance) -> Iterator[str]:
         if not reasons:
             continue
         yield ""
-        yield f"{result}: {reasons.total()} checks"
+        yield f"{result}: {_number(reasons.total())}"
         for reason, count in reasons.most_common(8):
             yield from wrapped(reason, 6, f"{count:>4}  ")
         if len(reasons) > 8:
             yield f"      and {len(reasons) - 8} other reasons"
+
+
+def _number(checks: int) -> str:
+    return f"{checks} check{'s' * (checks != 1)}"
 
 
 def _conclusion(answer: Conformance) -> Iterator[str]:
@@ -103,10 +107,10 @@ def _conclusion(answer: Conformance) -> Iterator[str]:
     if not counts[Conformity.CONFORMS] + counts[Conformity.FAILS]:
         yield f"{answer.name}: nothing could be measured here."
     elif answer.conforms:
-        yield f"{answer.name} conforms: {counts[Conformity.CONFORMS]} checks, none fails."
+        yield f"{answer.name} conforms: {_number(counts[Conformity.CONFORMS])}, none fails."
     else:
         failed = counts[Conformity.FAILS]
-        yield f"{answer.name}: {failed} of {counts.total()} checks fail. One again:"
+        yield f"{answer.name}: of {_number(counts.total())} {failed} fail. One again:"
         first = next(a for a in answer.answers if a.result is Conformity.FAILS)
         stack = f" --stack {first.stack}" if first.stack else ""
         subject = answer.name if answer.name == JAXLIBS_CLIENT else f"{answer.name}=PATH"

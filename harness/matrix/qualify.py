@@ -124,7 +124,9 @@ def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
     for name in _ROUNDS:
         if not keys:
             continue
-        runner.say(f"{name}: {len(keys)} cases, {effort.reruns} times on {_names(sides)}")
+        cases = f"{len(keys)} case{'s' * (len(keys) > 1)}"
+        times = f"{effort.reruns} time{'s' * (effort.reruns > 1)}"
+        runner.say(f"{name}: {cases}, {times} on {_names(sides)}")
         folders = [f"{name}-{number}" for number in range(1, effort.reruns + 1)]
         made = runner.reports(sides.runnable, results_of(first, keys), folders)
         for reports, stack in zip(again, sides.stacks, strict=True):
@@ -136,7 +138,7 @@ def steps(sides: Sides, runner: Runner, effort: Effort) -> Iterator[Comparison]:
         yield _opened(comparison, sides, effort, keys)
     if causes := _causes(comparison, sides, effort):
         base, candidate = sides.runnable
-        runner.say(f"attribution: {len(causes)} causes")
+        runner.say(f"attribution: {len(causes)} cause{'s' * (len(causes) > 1)}")
         yield replace(attribute(comparison, base, candidate, runner), open=Open())
 
 

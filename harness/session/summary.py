@@ -73,7 +73,7 @@ def _unexpected(bad: Sequence[Record], width: int, *, full: bool) -> Iterator[Li
     if not bad:
         return
     causes = by_cause(bad)
-    count = f", {len(causes)} causes" if len(causes) < len(bad) else ""
+    count = f", {len(causes)} cause{'s' * (len(causes) > 1)}" if len(causes) < len(bad) else ""
     yield _title(f"unexpected: {len(bad)}{count}", width, red=True, bold=True)
     shown = causes if full else causes[:_CAUSES]
     for cause in shown:

@@ -185,7 +185,7 @@ def test_cases_of_the_suites(tmp_path: Path) -> None:
     assert [(each["id"], each["result"]) for each in answer["checks"]] == [(case, "conforms")]
     assert answer["levels"]["3"]["conforms"] == 1
     assert "L3 distribution" in ran.stdout
-    assert json.loads(badge.read_text())["message"] == "1 of 1 checks, L0 to L3"
+    assert json.loads(badge.read_text())["message"] == "1 of 1 check, L3"
     assert "L3 distribution" in report.read_text()
 
 
