@@ -59,7 +59,7 @@ UNIMPLEMENTED = 12  # absl's code of an error
 _MOST_TEXT = 1 << 26  # bytes of a text that a plugin gives
 
 
-class Shim(Protocol):
+class PlantedFault(Protocol):
     """What stands in front of a plugin's functions, to plant a fault."""
 
     def __call__(self, function: str, struct: Any, real: Callable[[Any], int]) -> int:
@@ -85,7 +85,11 @@ class CApi:
     """
 
     def __init__(
-        self, path: Path, *, note: Callable[[str], None] = lambda _: None, shim: Shim | None = None
+        self,
+        path: Path,
+        *,
+        note: Callable[[str], None] = lambda _: None,
+        shim: PlantedFault | None = None,
     ) -> None:
         self._path, self._note, self._shim = path, note, shim
         self.abi = _abi.load(*_abi.available()[0])[0]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.lanes.virtual import reference_views
-from harness.lanes.virtual.kernel_primitives import AddedTo, Listed
+from harness.lanes.virtual.kernel_primitives import AddedTo, ListedRows
 
 _KINDS = ("bitcast", "reshape", "transpose")  # in the names of their classes
 _adding = threading.Lock()
@@ -54,7 +54,7 @@ def _is_transform(value: Any) -> bool:
 
 def _is_known(view: Any) -> bool:
     name = type(view).__name__.lower()
-    if isinstance(view, AddedTo | Listed):
+    if isinstance(view, AddedTo | ListedRows):
         return True
     return reference_views.is_index(view) or any(kind in name for kind in _KINDS)
 
@@ -201,7 +201,7 @@ def _sum(module: dict[str, Any], place: Sequence[Any], views: Sequence[Any], val
     name = module["TPU_MEMORY_SPACE_NAMES"][int(space)]
     core = module["_local_core_id_or_zero_if_hbm"](int(core), name)
     content = module["_get_shared_memory"]().mem[name, int(number), int(device), core].content
-    if not any(isinstance(view, Listed) for view in views):
+    if not any(isinstance(view, ListedRows) for view in views):
         return reference_views.look(content, views) + value
     places = reference_views.look(np.arange(content.size).reshape(content.shape), views)
     total = content.flatten()

@@ -294,7 +294,7 @@ def _rows(index: Any) -> Any:
 
 
 def copy_rows(primitive: Any, *flat: Any, tree: Any, **parameters: Any) -> Sequence[Any]:
-    """Start or wait for a copy of the rows that an array lists, seen through ``Listed``."""
+    """Start or wait for a copy of the rows that an array lists, seen through ``ListedRows``."""
     import jax.numpy as jnp
     from jax._src.pallas.mosaic import primitives
     from jax._src.state import indexing
@@ -316,11 +316,13 @@ def copy_rows(primitive: Any, *flat: Any, tree: Any, **parameters: Any) -> Seque
     rows = rows[...] if starts else jnp.zeros(size, jnp.int32)  # a wait only counts
     is_kept = jnp.ones(size, bool) if ignored is None else rows != ignored
     within = indexing.NDIndexer((indexing.Slice(0, size), *others), (size, *index.shape[1:]), ())
-    sides[side] = TransformedRef(sides[side].ref, (*before, Listed(rows, is_kept), within, *after))
+    sides[side] = TransformedRef(
+        sides[side].ref, (*before, ListedRows(rows, is_kept), within, *after)
+    )
     if ignored is not None:  # the other side leaves out the same
         other = sides[1 - side]
         reference, transforms = getattr(other, "ref", other), getattr(other, "transforms", ())
-        same = Listed(jnp.arange(size), is_kept)
+        same = ListedRows(jnp.arange(size), is_kept)
         sides[1 - side] = TransformedRef(reference, (*transforms, same))
     operands, own = primitives._dma_flatten(*sides, *rest)
     primitive.bind(*operands, tree=own, **parameters)
@@ -328,7 +330,7 @@ def copy_rows(primitive: Any, *flat: Any, tree: Any, **parameters: Any) -> Seque
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Listed:
+class ListedRows:
     """Transform of a reference: its rows that an array lists.
 
     Attributes:
@@ -366,7 +368,7 @@ class Listed:
         return places
 
 
-class ListedHere(Listed):
+class ListedRowsHere(ListedRows):
     """The rows as NumPy's arrays, which no traversal of transforms reaches."""
 
 
@@ -400,8 +402,8 @@ def _register() -> None:
     import jax
 
     jax.tree_util.register_static(AddedTo)
-    jax.tree_util.register_static(ListedHere)
-    jax.tree_util.register_dataclass(Listed, ["rows", "is_kept"], [])
+    jax.tree_util.register_static(ListedRowsHere)
+    jax.tree_util.register_dataclass(ListedRows, ["rows", "is_kept"], [])
 
 
 _ON_REFERENCES: dict[str, Callable[..., Any]] = {

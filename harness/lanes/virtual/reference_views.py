@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.lanes.virtual import kernel_calls
-from harness.lanes.virtual.kernel_primitives import Listed, ListedHere
+from harness.lanes.virtual.kernel_primitives import ListedRows, ListedRowsHere
 from harness.lanes.virtual.kernel_semaphores import counts_of
 
 # JAX's functions by which a kernel loads, stores and copies
@@ -34,13 +34,13 @@ def called(function: Any, *flat: Any) -> Any:
         return function(*flat)
     arguments, _ = jax.tree.unflatten(function.in_tree, flat)
     if name == _COPIES:  # takes single numbers in its transforms, and no arrays
-        arguments = jax.tree.map(_here, arguments, is_leaf=lambda each: type(each) is Listed)
+        arguments = jax.tree.map(_here, arguments, is_leaf=lambda each: type(each) is ListedRows)
         return function.callback_func(*arguments)
     return _through_views(function.callback_func, arguments)
 
 
 def _here(value: Any) -> Any:
-    return ListedHere(value.rows, value.is_kept) if type(value) is Listed else value
+    return ListedRowsHere(value.rows, value.is_kept) if type(value) is ListedRows else value
 
 
 def _through_views(python: Any, arguments: Sequence[Any]) -> Any:
@@ -164,7 +164,7 @@ def _seen(array: Any, view: Any, of: Any = None) -> Any:
     """Return a view that is no index of an array; ``of`` is the array for which it is undone."""
     import numpy as np
 
-    if isinstance(view, Listed):
+    if isinstance(view, ListedRows):
         return view.seen(array) if of is None else view.undone(array, of)
     if (order := getattr(view, "permutation", None)) is not None:
         return array.transpose(order if of is None else np.argsort(order))

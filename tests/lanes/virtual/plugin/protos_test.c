@@ -111,7 +111,7 @@ static void complete(const char *options, size_t size) {
   char *own = malloc(size + (size == 0));
   memcpy(own, options, size);
   size_t completed = size;
-  char *made = options_completed(own, &PLAIN, &completed);
+  char *made = options_completed(own, &PLAIN, 0, &completed);
   EXPECT(completed >= QUICK_SIZE && completed <= QUICK_SIZE + size);
   free(made);
   names_size = names_count = 0;
@@ -154,7 +154,7 @@ TEST(broken_options_are_not_read_beyond_their_end) {
 TEST(quick_options_come_before_the_callers) {
   static const char GIVEN[] = {26, 5, 26, 3, 0x50, 1, 0x18};
   size_t size = sizeof GIVEN;
-  char *made = options_completed(GIVEN, &PLAIN, &size);
+  char *made = options_completed(GIVEN, &PLAIN, 0, &size);
   EXPECT(size == QUICK_SIZE + sizeof GIVEN);
   EXPECT(memcmp(made, QUICK, QUICK_SIZE) == 0);
   EXPECT(memcmp(made + QUICK_SIZE, GIVEN, sizeof GIVEN) == 0);
@@ -167,7 +167,7 @@ TEST(options_that_a_program_notes_come_last) {
   char code[] = "..xla_harness_options:0a02100B;..";
   const PJRT_Program program = {.code = code, .code_size = sizeof code - 1};
   size_t size = sizeof GIVEN;
-  char *made = options_completed(GIVEN, &program, &size);
+  char *made = options_completed(GIVEN, &program, 0, &size);
   EXPECT(size == QUICK_SIZE + sizeof GIVEN + sizeof NOTED);
   EXPECT(memcmp(made + size - sizeof NOTED, NOTED, sizeof NOTED) == 0);
   free(made);
@@ -213,10 +213,19 @@ TEST(an_option_of_the_user_stays) {
   enum { OTHERS_SIZE = sizeof OTHERS - 1 };
   setenv("XLA_FLAGS", "--a=b --xla_cpu_use_fusion_emitters=true", 1);
   size_t size = sizeof GIVEN;
-  char *made = options_completed(GIVEN, &PLAIN, &size);
+  char *made = options_completed(GIVEN, &PLAIN, 0, &size);
   EXPECT(size == OTHERS_SIZE + sizeof GIVEN);
   EXPECT(memcmp(made, OTHERS, OTHERS_SIZE) == 0);
   EXPECT(memcmp(made + OTHERS_SIZE, GIVEN, sizeof GIVEN) == 0);
+  free(made);
+}
+
+// Where a program needs the emitters of MLIR, the option that turns them off is left out.
+TEST(emitters_are_left_on_where_a_program_needs_them) {
+  size_t size = 0;
+  char *made = options_completed("", &PLAIN, 1, &size);
+  EXPECT(size > 0 && size < QUICK_SIZE);
+  EXPECT(memmem(made, size, "xla_cpu_use_fusion_emitters", 27) == NULL);
   free(made);
 }
 
@@ -227,7 +236,7 @@ TEST(options_of_the_tpu_compiler_are_left_out) {
   static const char GIVEN[] =
       OVERRIDE("\x0f", "\x09", "xla_tpu_a") KEPT OVERRIDE("\x10", "\x0a", "xla_tpu_bc");
   size_t size = sizeof GIVEN - 1;
-  char *made = options_completed(GIVEN, &PLAIN, &size);
+  char *made = options_completed(GIVEN, &PLAIN, 0, &size);
   EXPECT(size == QUICK_SIZE + sizeof KEPT - 1);
   EXPECT(memcmp(made + QUICK_SIZE, KEPT, sizeof KEPT - 1) == 0);
   free(made);
@@ -272,7 +281,7 @@ TEST(options_of_the_tpus_compiler_are_named) {
   EXPECT(names_count == 2 && names_size == 18);
   EXPECT(memcmp(names[0], "xla_tpu_a", 9) == 0 && memcmp(names[1], "xla_tpu_b", 9) == 0);
   size_t size = sizeof options;
-  char *made = options_completed(options, &PLAIN, &size);
+  char *made = options_completed(options, &PLAIN, 0, &size);
   EXPECT(size == QUICK_SIZE + sizeof OTHER);
   EXPECT(memcmp(made + QUICK_SIZE, OTHER, sizeof OTHER) == 0);
   free(made);
