@@ -26,6 +26,7 @@ _BUDGET = re.compile(r"([0-9]{1,6})(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _MOST = 20_000
 _MOSTLY = 0.95
+_TRIES = 5
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +43,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=(),
         metavar="PACKAGES",
         help="plant faults in the Python of these, as torch_xla or jax, and not in programs",
+    )
+    parser.add_argument(
+        "--modules",
+        type=Path,
+        metavar="FILE",
+        help="plant faults in all lines of the modules in this file, executed or not",
+    )
+    parser.add_argument(
+        "--tries",
+        type=whole_number(1, 1000),
+        default=_TRIES,
+        metavar="N",
+        help="cases that are asked for each fault of --modules, at most (default: %(default)s)",
     )
     parser.add_argument(
         "--budget", default="10m", metavar="TIME", help="for all, as 90s (default: %(default)s)"
@@ -101,24 +115,29 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from harness.sensitivity import score_text as shown
-    from harness.sensitivity.measure import Request, measure
+    from harness.sensitivity.measure import measure
+    from harness.sensitivity.runs import Request
     from harness.sensitivity.sample import Sample
     from harness.sensitivity.score_report import write_report
+    from harness.sensitivity.whole_modules import read_modules
     from harness.session.selection import read_cases
 
     operators, budget = _operators(options), _seconds(options.budget)
     given = read_cases(options.beside) if options.beside else frozenset[str]()
     if options.stack:
         _continue_in(options.stack, options)
+    modules = read_modules(options.modules, options.python) if options.modules else {}
     request = Request(
         paths=[*options.paths, *options.arguments],
         lane=options.lane,
         operators=operators,
-        packages=options.python,
+        packages=() if modules else options.python,
         budget=budget,
         sample=Sample(options.seed, options.most, given),
         jobs=options.jobs,
         folder=_emptied(options.folder).resolve(),
+        modules=modules,
+        tries=options.tries,
     )
     score = measure(request, say)
     answer(options, _data(score), "\n".join(shown.lines(score)))
@@ -138,9 +157,14 @@ def _operators(options: argparse.Namespace) -> Sequence[str]:
     from harness.sensitivity.answers import ANSWERS
     from harness.sensitivity.fault import STALE
     from harness.sensitivity.operators import OPERATORS
-    from harness.sensitivity.python_faults import PYTHON_OPERATORS, folder_of
+    from harness.sensitivity.python_faults import PYTHON_OPERATORS
+    from harness.sensitivity.python_source import folder_of
 
-    known = tuple(PYTHON_OPERATORS) if options.python else (*OPERATORS, STALE, *ANSWERS)
+    known = (
+        tuple(PYTHON_OPERATORS)
+        if options.python or options.modules
+        else (*OPERATORS, STALE, *ANSWERS)
+    )
     for name in () if options.stack else options.python:
         if not folder_of(name):
             raise BadInputError(f"--python {name!r}: expected an installed package")
@@ -176,7 +200,8 @@ def _held_to(least: int, score: Score) -> int:
     """Return the exit code: 1 if an area sees less than ``least`` or was not measured."""
     from harness.sensitivity.score import share
 
-    shares = {area: share(counts).percent for area, counts in score.by_area().items()}
+    held = score.in_all() or score.by_area()
+    shares = {area: share(counts).percent for area, counts in held.items()}
     unknown = [area for area, percent in shares.items() if percent is None]
     low = [area for area, percent in shares.items() if percent is not None and percent < least]
     if unknown:
@@ -219,7 +244,8 @@ def _data(score: Any) -> dict[str, Any]:
         }
 
     return {
-        "areas": rows(score.by_area()),
+        f"{score.unit}s": rows(score.by_area()),
+        **rows(score.in_all()),
         "operators": rows(score.by_operator()),
         "cases": rows(score.by_case()),
         "faults": [
@@ -228,6 +254,7 @@ def _data(score: Any) -> dict[str, Any]:
                 "area": result.area,
                 "verdict": result.verdict,
                 "seconds": result.seconds,
+                "cases": list(result.cases),
                 "told": result.explanation,
                 "difference": list(result.difference),
             }

@@ -18,7 +18,7 @@ SUBMITTED_VARIABLE = "XLA_HARNESS_SUBMITTED"
 # Names a file for the comparison of the two programs, which the case's process makes.
 COMPARE_VARIABLE = "XLA_HARNESS_COMPARE"
 
-PYTHON_VARIABLE = "XLA_HARNESS_PYTHON_FAULTS"  # folders whose functions are traced, joined by ":"
+PYTHON_VARIABLE = "XLA_HARNESS_PYTHON_FAULTS"  # files and folders that are traced, joined by ":"
 
 STALE = "stale-program"
 PLUGIN = "plugin"  # stands for a program if the fault is a wrong answer of the plugin

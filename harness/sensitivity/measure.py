@@ -8,78 +8,42 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from queue import Empty, Queue
 
-from harness import frameworks
 from harness.errors import BadInputError
-from harness.isolation import libc
-from harness.junit.report import Report, read
+from harness.junit.report import Report
 from harness.junit.result import Result
 from harness.lanes.virtual import host_callbacks
-from harness.lanes.virtual.callbacks import PLANTER_VARIABLE
-from harness.model.outcome import Answer, Kind
+from harness.model.outcome import Kind
 from harness.sensitivity.answers import changes_nothing, plugin_of
 from harness.sensitivity.fault import (
     PLUGIN,
-    PYTHON_VARIABLE,
     Compared,
-    Fault,
     Recorded,
     case_file,
     compared_file,
     programs_of,
     python_file,
 )
-from harness.sensitivity.python_faults import called, difference, folder_of, places
-from harness.sensitivity.sample import Sample, planned
+from harness.sensitivity.python_calls import called
+from harness.sensitivity.python_faults import difference, places
+from harness.sensitivity.python_source import functions
+from harness.sensitivity.rounds import in_rounds
+from harness.sensitivity.runs import Request, Say, affordable, deadline, judged, run_session
+from harness.sensitivity.sample import planned
 from harness.sensitivity.score import FaultResult, FaultVerdict, Score
-from harness.sensitivity.session import PLAN_VARIABLE, PROGRESS, SessionPlan, number_of
+from harness.sensitivity.session import SessionPlan, number_of
 
-Say = Callable[[str], None]
-_PLUGIN = "harness.sensitivity.session"
-_PLANTER = "harness.sensitivity.planting"
 _COMPARER = "harness.sensitivity.equivalence"
-_LEAST_DEADLINE, _SLOWER = 10.0, 4.0  # seconds; how much slower a case may be with a fault
 _COMPARISON_DEADLINE = 60.0  # seconds for one pair of programs
 _EXECUTIONS = 10  # a comparison compiles two programs and runs each twice: this many runs of a case
-_OPTIMISM = 3  # plan this many times the faults that fit the budget: cases may run faster with them
 _FOR_COMPARISONS = 0.1  # share of the budget
 _FOR_KERNELS = 0.2  # on top of the budget
-_RAN = (0, 1, 5)  # exit codes of pytest: all passed, some failed, none says anything of the lane
-_LIVE, _PLAIN = 1.0, 20.0  # seconds between two lines of progress
-
-
-@dataclass(frozen=True)
-class Request:
-    """Options of a measurement.
-
-    Attributes:
-        paths: tests, and further arguments for pytest.
-        lane: where cases run.
-        operators: the names of the operators to use.
-        packages: plant faults in the Python of these packages; in programs if there are none.
-        budget: total time, in seconds.
-        sample: which faults are planted, and how many at most.
-        jobs: how many processes run cases.
-        folder: for programs, reports and logs; exists and is empty.
-        variables: of pytest's environment, besides this process's.
-    """
-
-    paths: Sequence[str]
-    lane: str
-    operators: Collection[str]
-    packages: Sequence[str]
-    budget: float
-    sample: Sample
-    jobs: int
-    folder: Path
-    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure(request: Request, say: Say) -> Score:
@@ -91,8 +55,12 @@ def measure(request: Request, say: Say) -> Score:
     programs = request.folder / "programs"
     programs.mkdir()
     say("running the cases without a fault")
-    report = _session(request, "without", SessionPlan(programs), 0, say)
+    report = run_session(request, "without", SessionPlan(programs), 0, say)
     works, red, idle = _sorted(report)
+    cost = {result.id: result.duration for result in works}
+    if request.modules and works:
+        results = in_rounds(request, works, start + request.budget, say)
+        return Score(results, red, sorted(idle), cost, "module")
     of_case = _functions_in if request.packages else _programs_and_plugin
     programs_by_case = {result.id: of_case(programs, result) for result in works}
     idle += [case for case, recorded in programs_by_case.items() if not recorded]
@@ -105,18 +73,18 @@ def measure(request: Request, say: Say) -> Score:
     by_id = {result.id: result for result in works}
     areas = {case: by_id[case].area for case in programs_by_case}
     until = start + request.budget * (1 - _FOR_COMPARISONS)
-    faults = _affordable(
+    faults = affordable(
         planned(areas, programs_by_case, request.operators, request.sample),
-        {case: by_id[case].duration for case in programs_by_case},
+        cost,
         (until - time.time()) * request.jobs,
     )
-    deadlines = {case: _deadline(by_id[case]) for case in programs_by_case}
+    deadlines = {case: deadline(by_id[case]) for case in programs_by_case}
     plan = SessionPlan(programs, tuple((fault, deadlines[fault.case]) for fault in faults), until)
     say(
         f"planting up to {len(faults)} faults, in {len(programs_by_case)} cases, "
         "while the budget lasts"
     )
-    report = _session(request, "with", plan, len(faults), say)
+    report = run_session(request, "with", plan, len(faults), say)
     with_fault = {number_of(result.id): result for result in report.results.values()}
     names = {
         program.digest: program.name
@@ -124,71 +92,13 @@ def measure(request: Request, say: Say) -> Score:
         for program in recorded
     }
     results = [
-        replace(_judged(fault, with_fault.get(fault.number)), area=areas[fault.case])
+        replace(judged(fault, with_fault.get(fault.number)), area=areas[fault.case])
         for fault in faults
     ]
     results = _compared(results, programs, request.jobs, say)
     results = _compared_in_cases(request, results, programs, say)
     results = [replace(result, name=names[result.fault.program]) for result in results]
-    cost = {case: by_id[case].duration for case in programs_by_case}
     return Score(results, red, sorted(idle), cost)
-
-
-def _session(request: Request, name: str, plan: SessionPlan, total: int, say: Say) -> Report:
-    """Run pytest in a process of its own, and return its report."""
-    folder = request.folder
-    plan.write(folder / f"{name}.json")
-    progress, log, report = (folder / f"{name}.{end}" for end in ("done", "log", "xml"))
-    command = [
-        *(sys.executable, "-m", "pytest", *request.paths, f"--lane={request.lane}"),
-        *("-p", _PLUGIN, f"--junitxml={report}", "-q", "--tb=no", "-rN"),
-        *(("-n", str(request.jobs)) if request.jobs > 1 else ("-o", "xla_workers=0")),
-    ]
-    environment = {
-        **frameworks.without_lanes(os.environ),
-        **request.variables,
-        # On lane pjrt they are planted in JAX, also in front of this project's own plugin.
-        PLANTER_VARIABLE: "" if request.lane == "pjrt" else _PLANTER,
-        PLAN_VARIABLE: str(folder / f"{name}.json"),
-        PROGRESS: str(progress),
-        PYTHON_VARIABLE: ":".join(filter(None, map(folder_of, request.packages))),
-    }
-    with log.open("wb") as output, _telling(progress, total, say):
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-            preexec_fn=libc.DieWithParent(),
-        )
-    if not report.exists() or done.returncode not in _RAN:
-        last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise BadInputError(
-            f"pytest {' '.join(request.paths)} ended with {done.returncode}\n{last}"
-        )
-    return read(report)
-
-
-@contextmanager
-def _telling(progress: Path, total: int, say: Say) -> Iterator[None]:
-    """Print regularly how many cases have run; the session writes a byte for each."""
-    ended = threading.Event()
-    start = time.monotonic()
-
-    def tell() -> None:
-        while not ended.wait(_LIVE if sys.stderr.isatty() else _PLAIN):
-            done = progress.stat().st_size if progress.exists() else 0
-            minutes, seconds = divmod(int(time.monotonic() - start), 60)
-            say(f"[{minutes}:{seconds:02}] {done}{f' of {total}' if total else ''} cases")
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _sorted(report: Report) -> tuple[list[Result], dict[str, str], list[str]]:
@@ -202,45 +112,6 @@ def _sorted(report: Report) -> tuple[list[Result], dict[str, str], list[str]]:
         else:
             red[result.id] = result.outcome.value
     return works, red, idle
-
-
-def _affordable(
-    faults: Sequence[Fault], seconds: Mapping[str, float], budget: float
-) -> list[Fault]:
-    """Return the first faults: more than there is time for, but not all possible ones."""
-    taken, chosen = 0.0, list[Fault]()
-    for fault in faults:
-        if taken > budget * _OPTIMISM and chosen:
-            break
-        taken += seconds[fault.case]
-        chosen.append(fault)
-    return chosen
-
-
-def _deadline(result: Result) -> float:
-    return max(_LEAST_DEADLINE, _SLOWER * result.duration)
-
-
-def _judged(fault: Fault, result: Result | None) -> FaultResult:
-    """Judge a fault by its case's run; whether an unseen one changes anything is decided later."""
-    if result is None:
-        return FaultResult(fault, "", FaultVerdict.NOT_RUN)
-    planted, executed, refused = (
-        int(result.properties.get(f"faults_{name}", "0"))
-        for name in ("planted", "executed", "refused")
-    )
-    passed = result.outcome.answer is Answer.WORKS
-    if planted and not passed:
-        verdict = FaultVerdict.SEEN
-    elif executed:
-        verdict = FaultVerdict.UNSEEN
-    elif refused:
-        verdict = FaultVerdict.REFUSED
-    else:
-        applicable = result.outcome.answer and not passed
-        verdict = FaultVerdict.DISTURBED if applicable else FaultVerdict.ABSENT
-    explanation = f"{result.outcome}: {result.failure}" if result.failure else str(result.outcome)
-    return FaultResult(fault, "", verdict, result.duration, explanation)
 
 
 def _compared(
@@ -270,14 +141,17 @@ def _programs_and_plugin(folder: Path, result: Result) -> list[Recorded]:
 
 def _functions_in(folder: Path, result: Result) -> list[Recorded]:
     """Return the functions of the packages that a case calls, with their places."""
-    lines = called(python_file(case_file(folder, result.id)))
-    functions = (Recorded(name, _places(name, tuple(lines[name])), "", name) for name in lines)
-    return [function for function in functions if function.places]
+    recorded = (
+        Recorded(name, _places(name, frozenset(lines.intersection(own))), "", name)
+        for module, lines in called(python_file(case_file(folder, result.id))).items()
+        for name, own in functions(module).items()
+    )
+    return [function for function in recorded if function.places]
 
 
 @cache
-def _places(name: str, lines: tuple[int, ...]) -> dict[str, list[str]]:
-    return places(name, lines)
+def _places(name: str, executed: frozenset[int]) -> dict[str, list[str]]:
+    return places(name, executed) if executed else {}
 
 
 def _compared_in_cases(
@@ -298,7 +172,7 @@ def _compared_in_cases(
     say(f"comparing {len(there)} of them in their cases: kernels call functions of those")
     until = time.time() + request.budget * _FOR_KERNELS
     plan = SessionPlan(programs, faults, until, compare=True)
-    _session(request, "compared", plan, len(there), say)
+    run_session(request, "compared", plan, len(there), say)
     files = {fault.number: compared_file(programs, fault) for fault in there}
     comparisons = {
         number: Compared(**json.loads(path.read_text()))

@@ -12,9 +12,9 @@ from harness.conformance.distribution.suite_run import SuiteRun
 from harness.conformance.seen import FaultSeen
 from harness.errors import BadInputError
 from harness.sensitivity.fault import STALE
-from harness.sensitivity.measure import Request, Say
 from harness.sensitivity.measure import measure as score_of
 from harness.sensitivity.operators import OPERATORS
+from harness.sensitivity.runs import Request, Say
 from harness.sensitivity.sample import Sample
 from harness.sensitivity.score import FaultResult, FaultVerdict
 

@@ -7,8 +7,11 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
+from typing import TypeVar
 
 from harness.sensitivity.fault import STALE, Fault, Recorded
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,22 @@ def planned(
     chance = random.Random(sample.seed)  # noqa: S311 - no secret
     queues = _queues(areas, programs, operators, sample, chance)
     chance.shuffle(queues)
-    chosen: list[Fault] = []
-    while queues and len(chosen) < sample.most:
+    return [
+        replace(fault, number=number) for number, fault in enumerate(spread(queues, sample.most))
+    ]
+
+
+def spread(queues: list[Iterator[T]], most: int) -> list[T]:
+    """Return up to ``most`` elements: one of each queue in turn, while it has any left."""
+    chosen: list[T] = []
+    while queues and len(chosen) < most:
         for queue in list(queues):
-            fault = next(queue, None)
-            if fault is None:
+            each = next(queue, None)
+            if each is None:
                 queues.remove(queue)
-            elif len(chosen) < sample.most:
-                chosen.append(fault)
-    return [replace(fault, number=number) for number, fault in enumerate(chosen)]
+            elif len(chosen) < most:
+                chosen.append(each)
+    return chosen
 
 
 def _queues(
@@ -79,7 +89,7 @@ def _queues(
         if alike[0].in_python:
             chance.shuffle(alike)
             alike.sort(key=lambda fault: fault.case not in sample.first)
-    return [_in_turn(list(by_place.values()), chance) for _, by_place in sorted(turns.items())]
+    return [in_turn(list(by_place.values()), chance) for _, by_place in sorted(turns.items())]
 
 
 def _faults(
@@ -103,8 +113,8 @@ def _faults(
     return faults
 
 
-def _in_turn(lists: list[list[Fault]], chance: random.Random) -> Iterator[Fault]:
-    """Yield one fault of each list, the lists in any order, then a second one of each."""
+def in_turn(lists: list[list[T]], chance: random.Random) -> Iterator[T]:
+    """Yield one element of each list, the lists in any order, then a second one of each."""
     chance.shuffle(lists)
     for round_ in zip_longest(*lists):
         yield from filter(None, round_)

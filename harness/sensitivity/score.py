@@ -11,11 +11,12 @@ from harness.sensitivity.fault import Fault
 
 
 class FaultVerdict(StrEnum):
-    """Verdict on a fault; only the first two count."""
+    """Verdict on a fault; only those in ``_COUNTED`` count."""
 
     SEEN = "seen"  # the case passes without it, and fails with it
     UNSEEN = "not seen"
     EQUIVALENT = "equivalent"  # the program computes the same on random inputs
+    NOT_EXECUTED = "not executed"  # by any case, so it counts as not seen
     REFUSED = "refused"  # the compiler rejects the program, so no test could miss the fault
     ABSENT = "not applied"  # this time the case did not compile or execute that program
     DISTURBED = "disturbed"  # the case failed before the fault was planted
@@ -35,6 +36,7 @@ class FaultResult:
         difference: diff of the programs without and with the fault, if it was not seen.
         name: the name of the program.
         unknown: whether the two programs could not be compared.
+        cases: those that were asked, if there may be several.
     """
 
     fault: Fault
@@ -45,6 +47,7 @@ class FaultResult:
     difference: tuple[str, ...] = ()
     name: str = ""
     unknown: bool = False
+    cases: tuple[str, ...] = ()
 
     @property
     def kind(self) -> tuple[str, str, str]:
@@ -79,16 +82,23 @@ class Score:
         red: cases that do not pass without a fault, each with its outcome.
         idle: cases that compile no program.
         cost: how long each case takes without a fault, in seconds.
+        unit: what a result's area is.
     """
 
     results: Sequence[FaultResult]
     red: Mapping[str, str] = field(default_factory=dict)
     idle: Sequence[str] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
+    unit: str = "area"
 
     def by_area(self) -> dict[str, Counter[FaultVerdict]]:
         """Count the faults of each area by verdict."""
         return _counted((result.area, result.verdict) for result in self.results)
+
+    def in_all(self) -> dict[str, Counter[FaultVerdict]]:
+        """Count the faults of all modules together by verdict; nothing if these are areas."""
+        counts = Counter(result.verdict for result in self.results)
+        return {"all modules": counts} if self.unit == "module" else {}
 
     def by_operator(self, area: str | None = None) -> dict[str, Counter[FaultVerdict]]:
         """Count the faults of each operator by verdict, in one area or in all."""
@@ -100,7 +110,8 @@ class Score:
 
         Cases without a fault that counts are left out.
         """
-        counts_by_case = _counted((result.fault.case, result.verdict) for result in self.results)
+        pairs = ((result.fault.case, result.verdict) for result in self.results)
+        counts_by_case = _counted((case, verdict) for case, verdict in pairs if case)
         counted = {case: counts for case, counts in counts_by_case.items() if share(counts).counted}
         return dict(sorted(counted.items(), key=lambda item: -item[1][FaultVerdict.UNSEEN]))
 
@@ -134,15 +145,16 @@ class Score:
     def adds_nothing(self) -> list[str]:
         """Return the measured cases that see only kinds of fault that cheaper cases see."""
         counted = {result.fault.case for result in self.results if result.verdict in _COUNTED}
-        return sorted(counted - set(self.smallest()))
+        return sorted(counted - {"", *self.smallest()})
 
 
-_COUNTED = (FaultVerdict.SEEN, FaultVerdict.UNSEEN)
+_COUNTED = (FaultVerdict.SEEN, FaultVerdict.UNSEEN, FaultVerdict.NOT_EXECUTED)
 
 
 def share(counts: Mapping[FaultVerdict, int]) -> Share:
     """Return the share of faults seen, from the counts by verdict."""
-    return Share(counts.get(FaultVerdict.SEEN, 0), counts.get(FaultVerdict.UNSEEN, 0))
+    seen, *unseen = (counts.get(verdict, 0) for verdict in _COUNTED)
+    return Share(seen, sum(unseen))
 
 
 def _counted(pairs: Iterable[tuple[str, FaultVerdict]]) -> dict[str, Counter[FaultVerdict]]:

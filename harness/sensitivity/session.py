@@ -31,12 +31,13 @@ from harness.sensitivity.fault import (
     python_file,
     submitted_file,
 )
+from harness.sensitivity.python_calls import Calls
 
 PLAN_VARIABLE = "XLA_HARNESS_FAULT_PLAN"
 PROGRESS = "XLA_HARNESS_FAULT_PROGRESS"  # names a file that grows by a byte with each case
 _SEPARATOR = "~"
 _WHERE_JAX_COMPILES = ("cpu", "pjrt")  # lanes whose plugin, if they have one, plants nothing itself
-_CALLS = pytest.StashKey[python_faults.Calls]()
+_CALLS = pytest.StashKey[Calls]()
 _PID = os.getpid()  # of the process that forks
 
 
@@ -121,9 +122,9 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
             if python_faults.plant(fault["program"], fault["operator"], fault["place"]):
                 events.write("plant", {}, stage="taken")
                 events.write("plant", {}, stage="executed")
-        elif folders := os.environ.get(PYTHON_VARIABLE):
+        elif paths := os.environ.get(PYTHON_VARIABLE):
             file = python_file(Path(os.environ[RECORD_VARIABLE]))
-            item.stash[_CALLS] = python_faults.Calls(tuple(folders.split(":")), file)
+            item.stash[_CALLS] = Calls(tuple(paths.split(":")), file)
             item.stash[_CALLS].start()
     yield
 

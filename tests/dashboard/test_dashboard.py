@@ -195,9 +195,14 @@ def test_sensitivity_has_areas_with_their_trend(tmp_path: Path) -> None:
 
         return becomes
 
+    def of_module(_: Night) -> Row | None:
+        numbers = {"seen": 30, "not_seen": 70, "not_executed": 60, "seen_percent": 30}
+        return {"properties": [(f"faults_{name}", str(n)) for name, n in numbers.items()]}
+
     cases = [
         Told("sensitivity.collectives", "collectives", "virtual-tpu", "", becomes=sees(82, 95)),
         Told("sensitivity.dtensor", "dtensor", "virtual-tpu", "", becomes=sees(97)),
+        Told("sensitivity.modules::m", "sensitivity", "virtual-tpu", "", becomes=of_module),
         Told("suites/dtensor/test_it.py::test_it", "dtensor"),
     ]
     write(tmp_path / "history", cases, range(4), ["2.9.0"])
@@ -205,6 +210,7 @@ def test_sensitivity_has_areas_with_their_trend(tmp_path: Path) -> None:
     page = Page(tmp_path / "site" / "sensitivity.html")
     assert "2.9.0 virtual-tpu97 %973always 97 %" in page.words
     assert "2.9.0 virtual-tpu95 %955" in page.words
+    assert "2.9.0 virtual-tpu30 %307060always 30 %" in page.words
     assert page.words.index("virtual-tpu95 %") < page.words.index("virtual-tpu97 %")
     assert "between 82 and 95" in page.path.read_text()
     assert "narrowed 4, constant-off 1" in page.words

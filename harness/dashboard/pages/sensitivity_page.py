@@ -1,4 +1,4 @@
-"""Page of sensitivity: how many planted faults each area's cases see, over time."""
+"""Page of sensitivity: how many planted faults cases see, by area and by module, over time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from harness.dashboard.case_facts import recorded
 from harness.dashboard.page_maker import Build
 from harness.dashboard.rows import StackLine
 from harness.dashboard.site_facts import Facts
-from harness.model.faults_seen import PERCENT, SEEN, UNSEEN
+from harness.model.faults_seen import NOT_EXECUTED, PERCENT, SEEN, UNSEEN
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """An area on a line: its last score, and all of them if it moved.
+    """An area or a module on a line: its last score, and all of them if it moved.
 
-    ``missed`` has the operators some of whose faults were not seen, each with how many.
+    ``not_executed`` is None for faults in programs. ``missed`` has the operators some of whose
+    faults were not seen, each with how many.
     """
 
     name: str  # of the case that stands for the area in a report
@@ -26,6 +27,7 @@ class Sensitivity:
     percent: float
     seen: int
     unseen: int
+    not_executed: int | None
     missed: list[tuple[str, int]]
     trend: shapes.Plot | None
 
@@ -53,6 +55,7 @@ def _rows(facts: Facts) -> Iterator[Sensitivity]:
                 share.last,
                 counts.get((line, SEEN), 0),
                 counts.get((line, UNSEEN), 0),
+                counts.get((line, NOT_EXECUTED)),
                 _missed({name: n for (of, name), n in counts.items() if of == line}),
                 trends.get(str(line)),
             )

@@ -1,0 +1,205 @@
+"""``sensitivity --modules``: slips over all lines of modules, whether or not a case executes them.
+
+The command runs for real, on a package and a user's tests of JAX.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import ROOT
+from support.sensitivity import JAX_ALONE, Ran, sensitivity
+
+from harness.errors import BadInputError
+from harness.junit.result import Result
+from harness.sensitivity.fault import Fault
+from harness.sensitivity.python_faults import PYTHON_OPERATORS
+from harness.sensitivity.rounds import _spread, _up_to_the_last
+from harness.sensitivity.sample import Sample
+from harness.sensitivity.score import FaultResult, FaultVerdict
+from harness.sensitivity.whole_modules import read_modules, sampled
+
+SOURCE = """\
+from functools import partial
+import jax
+
+@jax.custom_vjp
+def scaled(x):
+    return x * 3
+scaled.defvjp(lambda x: (scaled(x), None), lambda _, g: (g * 3,))
+
+@partial(jax.jit, static_argnums=1)
+def shifted(x, by):
+    def inner(y):
+        return y + by
+    return inner(x)
+
+def never(x):
+    return x - 1
+
+def other(x):
+    return x - 1
+"""
+USER = """
+import time
+import jax, jax.numpy as jnp
+from whole import numbers
+
+def test_that_looks_at_nothing():
+    jnp.ones(2).block_until_ready()
+    numbers.scaled.__wrapped__(1)
+    numbers.shifted.__wrapped__(1, 2)
+
+def test_scaled():
+    time.sleep(1)  # the cheaper case is asked first
+    assert numbers.scaled(jnp.ones(2)).tolist() == [3, 3]
+
+def test_shifted():
+    time.sleep(1)
+    assert numbers.shifted(jnp.ones(2), 2).tolist() == [3, 3]
+
+def test_other():
+    jax.block_until_ready(numbers.other(jnp.ones(2)))
+"""
+OPERATORS = "python-result-left-out,python-arithmetic,python-argument-left-out"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole_modules")
+    (folder / "whole").mkdir()
+    (folder / "whole" / "__init__.py").touch()
+    (folder / "whole" / "numbers.py").write_text(SOURCE)
+    (folder / "whole" / "rest.py").write_text("def rest(x):\n    return x * 2\n")
+    (folder / "test_whole.py").write_text(USER)
+    modules = ["whole.numbers:s*", "whole.numbers:never", "whole.numbers:other", "whole.r*"]
+    (folder / "modules.toml").write_text(f"whole = {modules}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ran(folder: Path) -> Ran:
+    options = ("test_whole.py", "--modules=modules.toml", f"--operators={OPERATORS}", "-n2")
+    options += ("--json=s.json", "--junitxml=s.xml", "--budget=14m", "--fail-under=50")
+    ran = sensitivity(folder, *options, behind=["--topology=1", *JAX_ALONE])
+    assert ran.code == 1, ran.stderr
+    return ran
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path, ran: Ran) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((folder / "s.json").read_text())
+    return data
+
+
+def test_a_slip_is_seen_if_any_case_sees_it(report: dict[str, Any]) -> None:
+    verdicts = defaultdict(list)
+    for fault in report["faults"]:
+        verdicts[fault["program"].split(":")[1]].append(fault["verdict"])
+    assert verdicts == {
+        "scaled": ["seen", "seen"],
+        "shifted": ["seen", "seen", "seen"],
+        "never": ["not executed", "not executed"],
+        "other": ["not seen", "not seen"],
+        "rest": ["not executed", "not executed"],
+    }
+    asked = {len(fault["cases"]) for fault in report["faults"] if fault["verdict"] == "seen"}
+    assert max(asked) == 2  # the one that looks at nothing before
+
+
+def test_what_no_case_executes_counts_as_not_seen(report: dict[str, Any], ran: Ran) -> None:
+    numbers = report["modules"]["whole.numbers"]
+    assert (numbers["seen"], numbers["not seen"], numbers["not executed"]) == (5, 2, 2)
+    assert report["modules"]["whole.rest"]["percent"] == 0
+    assert report["all modules"]["percent"] == 45.5
+    assert "less than 50 % of the faults were seen in all modules" in ran.stderr
+    assert "whole.numbers:never 16\n" in ran.stdout
+    assert "whole.rest:rest 2\n" in ran.stdout
+
+
+def test_what_was_not_seen_is_shown_with_all_cases(
+    report: dict[str, Any], ran: Ran, folder: Path
+) -> None:
+    fault = next(fault for fault in report["faults"] if fault["verdict"] == "not seen")
+    assert fault["cases"] == ["test_whole.py::test_other"]
+    assert fault["difference"][0] == "-    return x - 1"
+    for text in (ran.stdout, (folder / "s.xml").read_text()):
+        assert "test_whole.py::test_other" in text
+        assert "-    return x - 1" in text
+        assert "whole.numbers:never 16" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("whole = ['whole.number']", "module 'whole.number': did you mean whole.numbers"),
+        ("whole = ['whole.numbers:nevr']", "function 'whole.numbers:nevr': did you mean never"),
+        ("whole = 'whole.numbers'", "whole: expected a list of modules"),
+        ("nowhere = ['nowhere.numbers']", "package 'nowhere': expected an installed package"),
+        ("whole = [", "expected TOML"),
+    ],
+)
+def test_bad_entries(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    path = tmp_path / "modules.toml"
+    path.write_text(text)
+    with pytest.raises(BadInputError, match=message):
+        read_modules(path, ())
+
+
+def test_only_a_package_of_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    with pytest.raises(BadInputError, match="package 'hole': did you mean whole"):
+        read_modules(folder / "modules.toml", ("hole",))
+    assert set(read_modules(folder / "modules.toml", ("whole",))) == {"whole.numbers", "whole.rest"}
+
+
+def test_the_files_of_this_project_are_of_installed_packages() -> None:
+    chosen = read_modules(ROOT / "fixtures" / "modules.toml", ("jax", "torch_xla"))
+    assert {"jax._src.lax.parallel", "torch_xla.distributed.spmd.xla_sharding"} <= set(chosen)
+
+
+def test_modules_take_turns_and_the_seed_decides(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    modules = read_modules(folder / "modules.toml", ())
+
+    def sample(seed: int, most: int) -> list[tuple[str, str, int]]:
+        slips = sampled(modules, PYTHON_OPERATORS, Sample(seed, most))
+        return [(slip.fault.program, slip.fault.operator, slip.fault.place) for slip in slips]
+
+    assert [name.partition(":")[0] for name, _, _ in sample(3, 2)] in (
+        ["whole.numbers", "whole.rest"],
+        ["whole.rest", "whole.numbers"],
+    )
+    assert sample(3, 99)[:7] == sample(3, 7)
+    assert len(set(sample(3, 99))) == len(sample(3, 99)) == len(sample(4, 99))
+    assert sample(3, 99) != sample(4, 99)
+
+
+def test_cases_of_other_files_and_functions_come_first() -> None:
+    ids = ["a.py::f[1]", "a.py::f[2]", "a.py::g", "b.py::f"]
+    results = [Result(id_) for id_ in ids]
+    assert [result.id for result in _spread(results)] == [
+        "a.py::f[1]",
+        "b.py::f",
+        "a.py::g",
+        "a.py::f[2]",
+    ]
+
+
+def test_a_sample_that_the_budget_cut_ends_at_its_last_slip() -> None:
+    def result(verdict: FaultVerdict, cases: tuple[str, ...] = ()) -> FaultResult:
+        return FaultResult(Fault(0, "", "m:f:1", "python-flag", 0), "m", verdict, cases=cases)
+
+    never, seen = result(FaultVerdict.NOT_EXECUTED), result(FaultVerdict.SEEN, ("case",))
+    assert _up_to_the_last([never, seen, never]) == [never, seen, never]
+    assert _up_to_the_last([never, seen, never, result(FaultVerdict.NOT_RUN)]) == [never, seen]
+    assert _up_to_the_last([never, result(FaultVerdict.NOT_RUN)]) == []
