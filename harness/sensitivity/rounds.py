@@ -64,6 +64,13 @@ def in_rounds(
         for fault in faults:
             now = judged(fault, by_number.get(fault.number))
             results[fault.number] = _both(results[fault.number], now)
+    unasked = [
+        result
+        for result, cases in zip(results, executing, strict=True)
+        if result.verdict not in _FINAL and 0 < len(result.cases) < min(len(cases), request.tries)
+    ]
+    if unasked:
+        say(f"the budget ended before {len(unasked)} slips were in all cases that were to be asked")
     return [_shown(result) for result in _up_to_the_last(results)]
 
 
@@ -78,18 +85,19 @@ def _executing(
         for slip, cases in zip(slips, executing, strict=True):
             if not lines.get(slip.module, set()).isdisjoint(slip.lines):
                 cases.append(result)
-    return [_spread(cases) for cases in executing]
+    return [_spread(cases, request.sample.first) for cases in executing]
 
 
-def _spread(by_cost: Sequence[Result]) -> list[Result]:
-    """Put cases of other files first, then of other functions; of these, the cheap ones first."""
+def _spread(by_cost: Sequence[Result], first: Collection[str]) -> list[Result]:
+    """Put the ``first`` cases first, then cases of other files, then of other functions."""
     turns: Counter[object] = Counter()
 
-    def turn(result: Result) -> tuple[int, int]:
+    def turn(result: Result) -> tuple[bool, int, int]:
         function = function_of(result.id)
         turns[function] += 1
         turns[file_of(result.id), turns[function]] += 1
-        return turns[function], turns[file_of(result.id), turns[function]]
+        of_file = turns[file_of(result.id), turns[function]]
+        return result.id not in first, turns[function], of_file
 
     return sorted(by_cost, key=turn)
 

@@ -108,10 +108,10 @@ class Score:
     def by_case(self) -> dict[str, Counter[FaultVerdict]]:
         """Count the faults of each case by verdict; those that miss most come first.
 
-        Cases without a fault that counts are left out.
+        Cases without a fault that counts are left out. A slip in a module is of no one case.
         """
-        pairs = ((result.fault.case, result.verdict) for result in self.results)
-        counts_by_case = _counted((case, verdict) for case, verdict in pairs if case)
+        of_cases = self.results if self.unit == "area" else ()
+        counts_by_case = _counted((result.fault.case, result.verdict) for result in of_cases)
         counted = {case: counts for case, counts in counts_by_case.items() if share(counts).counted}
         return dict(sorted(counted.items(), key=lambda item: -item[1][FaultVerdict.UNSEEN]))
 
@@ -144,8 +144,7 @@ class Score:
 
     def adds_nothing(self) -> list[str]:
         """Return the measured cases that see only kinds of fault that cheaper cases see."""
-        counted = {result.fault.case for result in self.results if result.verdict in _COUNTED}
-        return sorted(counted - {"", *self.smallest()})
+        return sorted(self.by_case().keys() - set(self.smallest()))
 
 
 _COUNTED = (FaultVerdict.SEEN, FaultVerdict.UNSEEN, FaultVerdict.NOT_EXECUTED)

@@ -21,7 +21,7 @@ def answer(case: str, opcode: str, verdict: FaultVerdict = SEEN, area: str = "ar
 
 
 @pytest.mark.parametrize(
-    "verdict", [other for other in FaultVerdict if other not in (SEEN, UNSEEN)]
+    "verdict", [v for v in FaultVerdict if v not in (SEEN, UNSEEN, FaultVerdict.NOT_EXECUTED)]
 )
 def test_only_what_can_be_seen_counts(verdict: FaultVerdict) -> None:
     score = Score([answer("a", "dot"), answer("a", "dot", UNSEEN), answer("a", "dot", verdict)])
@@ -30,6 +30,13 @@ def test_only_what_can_be_seen_counts(verdict: FaultVerdict) -> None:
     assert share(counts) == Share(1, 1)
     assert share(counts).percent == 50
     assert share(score.by_operator()["narrowed"]).percent == 50
+
+
+def test_what_is_not_executed_counts_as_not_seen() -> None:
+    score = Score([answer("a", "dot"), answer("", "dot", FaultVerdict.NOT_EXECUTED)], unit="module")
+    assert share(score.in_all()["all modules"]) == Share(1, 1)
+    assert not score.by_case()  # which of them should have seen it?
+    assert not score.adds_nothing()
 
 
 def test_the_cases_that_miss_most_come_first() -> None:

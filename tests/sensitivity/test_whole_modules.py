@@ -83,8 +83,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(folder: Path) -> Ran:
-    options = ("test_whole.py", "--modules=modules.toml", f"--operators={OPERATORS}", "-n2")
-    options += ("--json=s.json", "--junitxml=s.xml", "--budget=14m", "--fail-under=50")
+    options = ["test_whole.py", "--modules=modules.toml", f"--operators={OPERATORS}", "-n2"]
+    options += ["--json=s.json", "--junitxml=s.xml", "--budget=14m", "--fail-under=50"]
     ran = sensitivity(folder, *options, behind=["--topology=1", *JAX_ALONE])
     assert ran.code == 1, ran.stderr
     return ran
@@ -187,12 +187,9 @@ def test_modules_take_turns_and_the_seed_decides(
 def test_cases_of_other_files_and_functions_come_first() -> None:
     ids = ["a.py::f[1]", "a.py::f[2]", "a.py::g", "b.py::f"]
     results = [Result(id_) for id_ in ids]
-    assert [result.id for result in _spread(results)] == [
-        "a.py::f[1]",
-        "b.py::f",
-        "a.py::g",
-        "a.py::f[2]",
-    ]
+    others = ["b.py::f", "a.py::g"]
+    assert [result.id for result in _spread(results, ())] == ["a.py::f[1]", *others, "a.py::f[2]"]
+    assert _spread(results, ["a.py::f[2]"])[0].id == "a.py::f[2]"
 
 
 def test_a_sample_that_the_budget_cut_ends_at_its_last_slip() -> None:
