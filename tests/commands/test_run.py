@@ -322,6 +322,7 @@ def test_processes_that_never_meet_are_named(
     assert ("each of the 2 processes worked alone" in ran.stderr) is alone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "other"),
     [

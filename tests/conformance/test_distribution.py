@@ -141,6 +141,7 @@ def test_jax_that_refuses_the_plugin_is_one_answer(clone: Path) -> None:
     assert "refused by JAX" in answer.detail
 
 
+@pytest.mark.long
 def test_planted_faults_are_counted(clone: Path) -> None:
     assert clone.is_dir()
     about = probe(OWN)
@@ -164,6 +165,7 @@ def test_without_the_suites(clone: Path) -> None:
     assert answer.detail == "the suites are in a clone of xla-harness only"
 
 
+@pytest.mark.long
 def test_session_that_has_no_answer(clone: Path) -> None:
     (clone / FEW.files[0]).write_text("raise SystemExit(3)")
     (answer,) = answers().values()
@@ -223,6 +225,7 @@ def test_processes_are_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (str(answer.result), answer.detail) == ("conforms", "")
 
 
+@pytest.mark.long
 def test_process_that_ends_is_the_jobs_failure() -> None:
     answer = together(PluginFile("cpu", NO_FILE), "devices", ends=1)
     assert (str(answer.result), answer.kind) == ("fails", "crashed")

@@ -466,6 +466,7 @@ def test_a_full_disk_leaves_the_old_site(tmp_path: Path) -> None:
     assert not (tmp_path / "site" / ".site" / "next").exists()
 
 
+@pytest.mark.long
 def test_kill_at_any_moment_leaves_whole_pages(tmp_path: Path) -> None:
     write(tmp_path / "h", [Told("t.py::test_a")], [0])
     publish(tmp_path / "h", tmp_path / "site")
@@ -495,6 +496,7 @@ def test_kill_at_any_moment_leaves_whole_pages(tmp_path: Path) -> None:
     assert files(tmp_path / "site") == after
 
 
+@pytest.mark.long
 def test_two_publishers_take_turns(tmp_path: Path) -> None:
     example(tmp_path / "h", last=5)
     publish(tmp_path / "h", tmp_path / "alone")

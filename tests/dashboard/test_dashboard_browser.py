@@ -39,6 +39,7 @@ def kinds(site: Path) -> list[str]:
     return [*single, *(str(path.relative_to(site)) for path in (script, moved, *first))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
 def test_every_kind_of_page_meets_wcag_aa(
     site: Path, address: str, page: Page, width: int, scheme: Literal["light", "dark"]

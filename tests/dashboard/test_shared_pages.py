@@ -43,6 +43,7 @@ def shared_address(site: Path, own: Path) -> str:
     return f"{(site / page).as_uri()}#{own.stem}"
 
 
+@pytest.mark.long
 def test_the_script_shows_what_a_page_of_its_own_shows(sites: tuple[Path, Path], page: Tab) -> None:
     own_pages = sorted((sites[0] / "case").iterdir())
     assert len(own_pages) == 31

@@ -452,6 +452,7 @@ def test_sum(n): assert n == {right}, f"{{n}} is wrong"
 """
 
 
+@pytest.mark.long
 def test_from_a_run_to_a_green_run_and_back(project: Project) -> None:
     """Reports of real runs, held to real entries; the cases of the other lane were not run."""
     project.write("suites/sums/test_sums.py", SUITE.format(right=1))

@@ -84,6 +84,7 @@ def test_no_flipped_bit_passes_the_checksum(folder: Path) -> None:
             content[at] ^= 1 << bit
 
 
+@pytest.mark.long
 def test_a_flipped_bit_never_changes_a_verdict_unsaid(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +196,7 @@ def _says_nothing_good(answer: tuple[int, str, str], name: str) -> None:
     assert f"set aside: date=2026-11-11/stack=2.9.0/{name}" in err
 
 
+@pytest.mark.long
 def test_a_flipped_bit_of_the_only_baseline(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

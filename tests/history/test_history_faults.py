@@ -91,6 +91,7 @@ def test_record(preloaded: Path, template: Path) -> None:
         assert trial["again"]["whole"] == first["whole"], trial
 
 
+@pytest.mark.long
 def test_collect(preloaded: Path, template: Path) -> None:
     """A night of which a cell died, so that the history is read as well."""
     cells = template.parent / "cells"

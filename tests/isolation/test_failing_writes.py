@@ -113,6 +113,7 @@ def check(failing: Failing) -> None:
     assert ran.code == 1, shown
 
 
+@pytest.mark.long
 def test_each_write(tmp_path: Path, library: Path) -> None:
     """One write fails, or all from one on, as on a disk that stays full."""
     control = run(tmp_path, library)

@@ -46,6 +46,7 @@ def preloaded(tmp_path: Path) -> Project:
     return Project(tmp_path, preload="torch torch_xla")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lane", "xdist"), [("cpu", ("-n2",)), ("virtual-tpu", ())], ids=["cpu-xdist", "virtual-tpu"]
 )

@@ -99,6 +99,7 @@ GOOD = {"test_x": "passed", "test_y": "passed", "test_z": "passed"}
 BAD = GOOD | {"test_x": "failed", "test_y": "failed"}
 
 
+@pytest.mark.long
 def test_a_regression_from_its_first_night_to_its_return(nights: Nights, github: GitHub) -> None:
     nights.processes = True
     nights.add(GOOD)
@@ -303,6 +304,7 @@ def test_a_case_that_never_worked_is_no_regression(nights: Nights, github: GitHu
     assert github.writes() == []
 
 
+@pytest.mark.long
 def test_thousands_of_cases_are_one_issue_of_a_size(nights: Nights, github: GitHub) -> None:
     many = {f"test_{'long' * 60}_{number}": "passed" for number in range(6000)}
     nights.add(many)

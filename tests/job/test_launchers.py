@@ -123,6 +123,7 @@ def run(folder: Path, *words: str) -> list[str]:
     return sorted(line.rpartition("| ")[2] for line in ran.stdout.splitlines())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", ["torch_xla.launch", "torch.multiprocessing.spawn"])
 def test_launcher_in_a_script(tmp_path: Path, launcher: str) -> None:
     write_scripts(tmp_path)
@@ -141,6 +142,7 @@ def test_jax_distributed_in_each_process(tmp_path: Path) -> None:
     assert run(tmp_path, "--processes=chip", "--", *command) == SUMMED
 
 
+@pytest.mark.long
 def test_a_process_that_still_imports_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_process_that_still_imports_is_waited_for(
     assert run(tmp_path, "--processes=chip", "--", sys.executable, "late.py") == ["3.0", "3.0"]
 
 
+@pytest.mark.long
 def test_launchers_in_a_test_file(project: Project) -> None:
     write_scripts(project.path)
     project.write("test_theirs.py", TEST_FILE)

@@ -23,6 +23,8 @@ from support.project import OURS
 
 from harness.junit import report
 
+pytestmark = pytest.mark.long
+
 Json = dict[str, Any]
 # The first process of the job's own network: brings it up, and starts a process for each pod.
 LAUNCHER = """

@@ -136,6 +136,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return code, output
 
 
+@pytest.mark.long
 @settings(
     max_examples=30,
     derandomize=True,

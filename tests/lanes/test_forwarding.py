@@ -106,6 +106,7 @@ def test_a_clients_stack_and_guard(other: Path, tmp_path: Path) -> None:
     assert 'File "<string>", line 4, in <module>' in (client.stack or "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("others", [True, False])
 def test_only_the_first_devices_are_shown(other: Path, tmp_path: Path, *, others: bool) -> None:
     """Of another library, and of the plugin itself, whose path means that there is no other."""

@@ -138,6 +138,7 @@ def test_the_base_runs_only_what_decides(stacks: Drift) -> None:
     assert _ran(stacks) == {"1": [], "2": []}
 
 
+@pytest.mark.long
 def test_every_case_runs_on_the_base_when_that_is_asked(stacks: Drift) -> None:
     done = stacks.run(*COMMAND, "--every-case")
     assert done.returncode == 1, done.stderr
@@ -152,6 +153,7 @@ def test_every_case_runs_on_the_base_when_that_is_asked(stacks: Drift) -> None:
     assert _verdicts(_answer(stacks)) == {**DECIDED, "test_unknown": "fixed"}
 
 
+@pytest.mark.long
 def test_declared_failures_are_rerun_when_every_case_is_asked_for(stacks: Drift) -> None:
     for options, rerun in (((), False), (("--every-case",), True)):
         done = stacks.run(*COMMAND[:-2], *options)
@@ -160,6 +162,7 @@ def test_declared_failures_are_rerun_when_every_case_is_asked_for(stacks: Drift)
         assert bool(fixed["rerun_cases"]) is rerun
 
 
+@pytest.mark.long
 def test_without_expectations_the_base_runs_every_case(stacks: Drift) -> None:
     (stacks.path / "fixtures/expectations/area.toml").unlink()
     (stacks.path / "fixtures/expectations").rmdir()

@@ -84,6 +84,7 @@ def test_sources_of_a_project(tmp_path: Path) -> None:
     assert names == ["a.py", "src/b/c.py", "src/stacks/d.py"]
 
 
+@pytest.mark.long
 def test_qualify_of_a_project_elsewhere(shared_drift: Drift) -> None:
     """Run from another folder, as a clone of the harness; then once more, with a change in it."""
     mine = shared_drift.path / "elsewhere" / "mine"

@@ -71,6 +71,7 @@ def test_what_is_answered_is_kept(matrix: tuple[Drift, str, str]) -> None:
     assert (drift.path / "reports" / "matrix" / "3" / "cpu.xml").stat().st_mtime_ns == before
 
 
+@pytest.mark.long
 def test_another_question_is_asked_anew(shared_drift: Drift) -> None:
     out = ("--out", "reports/other")
     first = shared_drift.run("matrix", "--stacks", "1", *PATHS, *out, "--", "-k", "double")
@@ -318,6 +319,7 @@ def test_bisect_wants_ends_that_are_what_they_say(shared_drift: Drift) -> None:
     assert "3 is bad: expected it to be good" in done.stderr
 
 
+@pytest.mark.long
 def test_bisect_over_a_folder_of_wheels(shared_drift: Drift) -> None:
     case = "suites/area/test_drift.py::test_half[cpu-1]"
     wheels = ("--wheels", "wheels", "--base", "1", "--component", "drift")

@@ -141,6 +141,7 @@ def test_initialize_without_arguments_in_each_process(tmp_path: Path) -> None:
     assert sorted(line.rpartition("| ")[2] for line in ran.stdout.splitlines()) == lines()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_processes_of_a_launcher(tmp_path: Path, launcher: str) -> None:
     ran = launched(tmp_path, LAUNCHERS[launcher])
@@ -174,6 +175,7 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", IMPOSSIBLE)
 def test_a_place_that_the_topology_has_not(tmp_path: Path, place: str) -> None:
     arguments, variables, message = IMPOSSIBLE[place]
@@ -280,6 +282,7 @@ def each_runs(
     return [(each.wait(), *output) for each, output in zip(started, outputs, strict=True)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", STARTED)
 def test_commands_that_a_launcher_starts_meet(tmp_path: Path, launcher: str) -> None:
     first = 'import time; time.sleep(os.environ["RANK"] != "3")\nparts ='
@@ -287,6 +290,7 @@ def test_commands_that_a_launcher_starts_meet(tmp_path: Path, launcher: str) -> 
     assert [(code, output) for code, output, _ in ran] == [(0, f"{line}\n") for line in lines()]
 
 
+@pytest.mark.long
 def test_commands_that_a_launcher_starts_name_the_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from harness.junit import report
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environments
 
+pytestmark = pytest.mark.long
+
 ALONE = """
 import torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.runtime as xr
 import numpy as np

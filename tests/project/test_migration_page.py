@@ -99,6 +99,7 @@ def test_names_exist_in_torch_xla() -> None:
     assert run(sys.executable, RESOLVE, sorted({row["name"] for row in ROWS})) == []
 
 
+@pytest.mark.long
 def test_names_exist_in_torch_tpu() -> None:
     """The recorded names are those of the wheel, and each replacement exists beside it."""
     environment = Environments().existing(

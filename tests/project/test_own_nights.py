@@ -18,6 +18,8 @@ from support.workflows import Ran, act
 from harness.history.branch import Branch
 from harness.history.store import History
 
+pytestmark = pytest.mark.long
+
 INSTALL = '"xla-harness @ git+https://github.com/OWNER/xla-harness@COMMIT"'
 FILES = {
     "pyproject.toml": '[project]\nname = "mytrain"\nversion = "1"\n',

@@ -199,6 +199,7 @@ def test_conformance_needs_no_compiled_part(elsewhere: dict[str, str], tmp_path:
     assert re.search(r"cpu conforms: \d\d checks, none fails", shown), shown
 
 
+@pytest.mark.long
 def test_lanes_without_their_compiled_part_are_left_out_on_arm(
     elsewhere: dict[str, str], tmp_path: Path
 ) -> None:
@@ -285,6 +286,7 @@ def theirs(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(project, python)
 
 
+@pytest.mark.long
 def test_their_tests_run_on_two_slices(theirs: Installed) -> None:
     shown = theirs.pytest("--lane", "virtual-tpu", "--topology", "2x4", "test_theirs.py", "-v")
     assert "2 passed" in shown
@@ -298,6 +300,7 @@ def test_version_tells_the_stack(theirs: Installed) -> None:
         assert re.search(rf"\b{name}\s+\d+\.\d+\.\d+", shown), name
 
 
+@pytest.mark.long
 def test_pip_makes_the_same_wheel_of_the_sdist(
     theirs: Installed, built: Built, tmp_path: Path
 ) -> None:

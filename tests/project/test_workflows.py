@@ -218,6 +218,7 @@ def test_the_workflows_in_the_docs_pass_their_checks(copy: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_the_minutes_in_the_docs_are_computed() -> None:
     done = run_program(sys.executable, ".ci/shard.py", "minutes", cwd=ROOT, check=True)  # fmt: skip
     table = re.search(
@@ -255,6 +256,7 @@ def _first_part() -> tuple[str, str]:
     return f"1/{count}", Path(path).name
 
 
+@pytest.mark.long
 def test_every_step_of_ci_runs_in_a_clean_clone(tmp_path: Path) -> None:
     repository = clone(tmp_path / "clone")
     part, file = _first_part()

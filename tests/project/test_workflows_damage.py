@@ -59,6 +59,7 @@ def remote(tmp_path: Path) -> Path:
     return bare
 
 
+@pytest.mark.long
 def test_a_night_publishes_the_rest(tmp_path: Path, remote: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/uv").write_text(UV.format(python=sys.executable))

@@ -266,6 +266,7 @@ def test_script(tiny: Path, scripts: dict[str, str], case: str) -> None:
     assert str(ending) == ENDINGS[case]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "ending"),
     [
@@ -423,6 +424,7 @@ def test_refused(scripts: dict[str, str], case: str) -> None:
     assert REFUSED[case] in scripts[case]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case",
     [
@@ -466,6 +468,7 @@ def test_standins_have_the_same_functions(long: ModuleType, short: ModuleType) -
     assert short.RankError.__bases__ == long.RankError.__bases__
 
 
+@pytest.mark.long
 def test_a_real_case_in_short() -> None:
     """jaxlib's XLA executes what the short modules read, as the harness's own do."""
     case = "test_reduce_scatter_dimension_and_scale[cpu-4--1--2.0]"

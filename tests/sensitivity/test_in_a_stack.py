@@ -26,6 +26,7 @@ def test_product():
 """
 
 
+@pytest.mark.long
 def test_cases_run_and_are_compared_there(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\n{JAX_ALONE[-1]}\nxla_stacks = {STACKS}\n")

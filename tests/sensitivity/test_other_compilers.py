@@ -38,6 +38,7 @@ def test_jax_on_lane_cpu(tmp_path: Path) -> None:
     assert [fault["case"].partition("::")[2] for fault in blind] == ["test_that_looks_at_nothing"]
 
 
+@pytest.mark.long
 def test_exported_programs(tmp_path: Path) -> None:
     """All-reduces of torch_xla, each of a tensor and of the token that orders them."""
     operators = ("collective-dropped", "reducer-changed", "reduced-twice", "narrowed")
@@ -54,6 +55,7 @@ def test_exported_programs(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "which", "operator", "preload"),
     [

@@ -53,6 +53,7 @@ def faults(report: dict[str, Any], verdict: str) -> list[dict[str, Any]]:
     return [fault for fault in report["faults"] if fault["verdict"] == verdict]
 
 
+@pytest.mark.long
 def test_every_operator_is_seen(report: dict[str, Any]) -> None:
     seen = {fault["operator"] for fault in faults(report, "seen")}
     assert seen - set(ANSWERS) == {*OPERATORS, "stale-program"}

@@ -120,6 +120,7 @@ def without(path: Path, package: str) -> None:
     path.write_text(re.sub(rf"^{package}==.*\n(?:    .*\n)*", "", text, flags=re.MULTILINE))
 
 
+@pytest.mark.long
 def test_a_constraint_file_that_lacks_what_the_harness_needs(alone: Drift) -> None:
     """A stack's own is refused; one in the cache, of a swap, is made again."""
     for name in "12":
@@ -138,6 +139,7 @@ def test_a_constraint_file_that_lacks_what_the_harness_needs(alone: Drift) -> No
     assert "\npydantic==" in swap.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pins", ['drift = "../../wheels/drift-1-py3-none-any.whl"', 'drift = "1"'])
 def test_a_wheel_that_was_built_again(alone: Drift, pins: str) -> None:
     """Under the same name and version: what runs is the file that is there now."""
@@ -221,6 +223,7 @@ def test_the_running_python_is_one(alone: Drift, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_python_that_pyenv_alone_has(alone: Drift, tmp_path: Path) -> None:
     """uv sees what is on PATH, where pyenv puts only what was chosen."""
     file = alone.stack("1", GOOD)
@@ -241,6 +244,7 @@ def test_python_that_pyenv_alone_has(alone: Drift, tmp_path: Path) -> None:
     assert python["remedy"] == remedy
 
 
+@pytest.mark.long
 def test_python_that_uv_can_not_download(alone: Drift) -> None:
     """Not being able to fetch a Python is not the index's fault."""
     file = alone.stack("1", GOOD)

@@ -104,6 +104,7 @@ def run_all(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[int, 
         _DRIVER,
         cwd=folder,
         input=json.dumps([list(words) for words in commands]),
+        timeout=900,  # they take a minute of processor time, which four other tests want, too
     )
     codes = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(codes) == len(commands), done.stderr

@@ -337,6 +337,7 @@ def test_{name}(xla_compiler):
 """
 
 
+@pytest.mark.long
 def test_a_framework_has_golden_files_of_its_own(project: Project) -> None:
     (project.path / "pytest.ini").write_text(INI)
     project.write("suites/area/test_sum.py", FRAMEWORK.format(name="sum"))

@@ -67,6 +67,7 @@ def ran(shared_project: Project) -> Ran:
     return shared_project.run("--lane=tpu-aot", "--topology=v6e:2x2")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("test", "programs"), [("command", 1), ("two_commands_and_a_fork", 2), ("torch_xla_launch", 1)]
 )

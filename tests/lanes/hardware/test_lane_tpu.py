@@ -159,6 +159,7 @@ def on_hardware(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return project.run("--lane=tpu", **named)
 
 
+@pytest.mark.long
 def test_the_cases_of_virtual_tpu_run_by_their_ids(on_hardware: Ran) -> None:
     assert on_hardware.code == 0, on_hardware.stdout
     results = report.read(on_hardware.junit).results.values()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 NAME = "xla_backend_optimization_level"
 QUICK = {
     NAME: "0",
@@ -45,12 +47,14 @@ def test_jax(tmp_path: Path) -> None:
     assert {of[NAME] for name, of in programs.items() if "jit_plain" in name} == {"0"}
 
 
+@pytest.mark.long
 def test_torch_xla(tmp_path: Path) -> None:
     programs = options(tmp_path, TORCH_XLA)
     assert programs
     assert all(of.items() >= QUICK.items() for of in programs.values())
 
 
+@pytest.mark.long
 def test_flag(tmp_path: Path) -> None:
     programs = options(tmp_path, TORCH_XLA, f"--{NAME}=1")
     assert programs

@@ -66,6 +66,7 @@ def threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["site", "stacks"])
 def test_no_object_dies_in_a_thread_that_is_not_pythons(threads: Path, mode: str) -> None:
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.project import Project
 
 TRACES = """
@@ -34,6 +35,7 @@ def test_jax(tmp_path):
 """
 
 
+@pytest.mark.long
 def test_traces(project: Project) -> None:
     project.write("test_inner.py", TRACES)
     ran = project.run("--lane=virtual-tpu", "-rA")
