@@ -97,12 +97,13 @@ def _argument_left_out(node: ast.AST) -> Iterator[Edit]:
 def _arguments_swapped(node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.Call) and len(node.args) > 1:
         first, second = node.args[:2]
-        if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
+        starred = isinstance(first, ast.Starred) or isinstance(second, ast.Starred)
+        if not starred and ast.dump(first) != ast.dump(second):
             yield lambda: node.args.__setitem__(slice(0, 2), [second, first])
 
 
 def _result_left_out(node: ast.AST) -> Iterator[Edit]:
-    if isinstance(node, ast.Return) and node.value is not None:
+    if isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield lambda: setattr(node, "value", ast.Constant(None))
 
 
@@ -169,7 +170,7 @@ def difference(name: str, kind: str, place: int) -> list[str]:
     was, now = (
         ast.unparse(ast.fix_missing_locations(tree)).splitlines() for tree in (node, changed)
     )
-    _, _, *changes = difflib.unified_diff(was, now, n=0, lineterm="")
+    changes = list(difflib.unified_diff(was, now, n=0, lineterm=""))[2:]
     return [line for line in changes if not line.startswith("@@")]
 
 
@@ -221,10 +222,11 @@ def _compiled(function: FunctionType, node: Function, owner: str) -> CodeType | 
     outer.args.args = [ast.arg(name) for name in function.__code__.co_freevars]
     (inner,) = outer.body
     assert isinstance(inner, ast.ClassDef)
+    # Or else a function that names itself or its class would take that from this scope.
+    itself = ast.Global([owner or node.name])
     if owner:
         inner.body = [node]
-    else:
-        outer.body = [node]
+    outer.body = [itself, inner if owner else node]
     flags = function.__code__.co_flags & __future__.annotations.compiler_flag
     module = ast.fix_missing_locations(ast.Module([outer], []))
     whole = compile(module, function.__code__.co_filename, "exec", flags, dont_inherit=True)

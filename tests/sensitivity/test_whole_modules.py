@@ -127,7 +127,9 @@ def test_what_was_not_seen_is_shown_with_all_cases(
     fault = next(fault for fault in report["faults"] if fault["verdict"] == "not seen")
     assert fault["cases"] == ["test_whole.py::test_other"]
     assert fault["difference"][0] == "-    return x - 1"
-    for text in (ran.stdout, (folder / "s.xml").read_text()):
+    report_text = (folder / "s.xml").read_text()
+    assert report_text.count("<failure") == 1  # of all modules together
+    for text in (ran.stdout, report_text):
         assert "test_whole.py::test_other" in text
         assert "-    return x - 1" in text
         assert "whole.numbers:never 16" in text
