@@ -14,6 +14,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "exported"
 DEVICES = 8
+PLATFORMS = ("cpu", "tpu")  # that they are for
 _WRITTEN = (1980, 1, 1, 0, 0, 0)  # the same artifacts, the same file
 
 
@@ -54,7 +55,7 @@ def main() -> None:
     with zipfile.ZipFile(FOLDER / f"jax-{jax.__version__}.zip", "w") as archive:
         for name in COLLECTIVES:
             program = on_each_device(over(name, AXES["within"]), mesh, rows)
-            exported = export(program, whole, platforms=("cpu", "tpu"))
+            exported = export(program, whole, platforms=PLATFORMS)
             entry = zipfile.ZipInfo(name, _WRITTEN)
             archive.writestr(entry, exported.serialize(), zipfile.ZIP_DEFLATED)
 

@@ -21,7 +21,7 @@ from harness.model.topology import Target, Topology
 from suites.collectives.checks import check_groups, check_reducer
 from suites.collectives.compiled import SHAPE as COMPILED
 from suites.collectives.compiled import check_exchange, must_send
-from suites.collectives.exported import export, read, versions
+from suites.collectives.exported import PLATFORMS, export, read, versions
 from suites.shared.comparison import check_numbers
 from suites.shared.global_arrays import Spec, mesh_of, on_each_device, parts, spread
 from suites.shared.groups import layout
@@ -41,6 +41,7 @@ written = pytest.mark.skipif(
     find_spec("flatbuffers") is None, reason="jax.export writes with flatbuffers, not installed"
 )
 ROWS = Spec(("x", "y"))
+REFUSES = Version("0.11.1")  # to permute over axes in another order than the mesh's
 SHAPE = (8, 8)  # of a device's part: what any number of devices divides
 
 DTYPES = ("float32", "bfloat16", "int32", "uint8")
@@ -124,14 +125,76 @@ def test_started_and_done(topology: Topology, monkeypatch: pytest.MonkeyPatch, n
 @named
 @pytest.mark.parametrize("groups", ["pairs", "strided"])
 def test_index_groups(topology: Topology, name: str, groups: str) -> None:
-    """Groups by index along one axis, which a permutation does not take."""
+    """Groups by index along one axis, which a permutation does not take; also backwards."""
     if COLLECTIVES[name].kind == "collective_permute":
         pytest.skip("a permutation has pairs instead")
-    mesh, of = mesh_of(topology.total), layout(groups, topology.total)
-    inputs = ranks_of(topology.total, SHAPE)
-    program = on_each_device(over(name, ("x",), of), mesh, Spec("x"))
-    result = program(spread(np.concatenate(inputs), mesh, Spec("x")))
+    mesh, of, rows = mesh_of(topology.total), layout(groups, topology.total), Spec("x")
+    inputs, pullback = ranks_of(topology.total, SHAPE), COLLECTIVES[name].pullback
+    program = on_each_device(over(name, ("x",), of), mesh, rows)
+    whole = spread(np.concatenate(inputs), mesh, rows)
+    result = program(whole)
     check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, of))
+    if pullback is None:  # JAX has no rule
+        return
+    given = [8 * each for each in ranks_of(topology.total, parts(result)[0].shape)]
+    (gradients,) = jax.vjp(program, whole)[1](spread(np.concatenate(given), mesh, rows))
+    check_numbers(_ranks(gradients), pullback(given, of))
+
+
+@named
+@pytest.mark.upstream("jax-ml/jax#1981")
+def test_axes_in_another_order(topology: Topology, name: str) -> None:
+    """Over both axes, named in another order than the mesh has: as axis_index counts over them.
+
+    JAX refuses to permute in that order since 0.11.1.
+    """
+    mesh, axes = mesh_of(2, topology.total // 2), ("y", "x")
+    groups, inputs = groups_of(axes, topology.total), ranks_of(topology.total, SHAPE)
+    program, whole = on_each_device(over(name, axes), mesh, ROWS), _whole(inputs, mesh)
+    if COLLECTIVES[name].kind == "collective_permute" and Version(jax.__version__) >= REFUSES:
+        with pytest.raises(RuntimeError, match="same order as the axis_names"):
+            program(whole)
+        return
+    result = program(whole)
+    check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
+
+
+@named
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+def test_batched(topology: Topology, name: str, dimension: int) -> None:
+    """Three at once, by vmap over a dimension of each device's part: each as if it were alone."""
+    mesh, rows = mesh_of(topology.total), Spec("x")
+    batches = [ranks_of(topology.total, SHAPE), ranks_of(topology.total, SHAPE)[::-1]]
+    batches.append([2 * each for each in batches[0]])
+    inputs = [np.stack(of_rank, dimension) for of_rank in zip(*batches, strict=True)]
+
+    def program(x: jax.Array) -> jax.Array:
+        return jax.vmap(over(name, ("x",)), dimension, dimension)(x)
+
+    result = on_each_device(program, mesh, rows)(spread(np.concatenate(inputs), mesh, rows))
+    groups = (tuple(range(topology.total)),)
+    meanings = [COLLECTIVES[name].meaning(each, groups) for each in batches]
+    expected = [np.stack(of_rank, dimension) for of_rank in zip(*meanings, strict=True)]
+    check_numbers(_ranks(result), expected)
+
+
+@named
+@pytest.mark.parametrize("beside", ["alone", "beside"])
+def test_over_a_batch(topology: Topology, name: str, beside: str) -> None:
+    """Over the axis that vmap names: its elements exchange, not devices. Beside: devices, too."""
+    mesh, rows, size = mesh_of(topology.total), Spec("x"), 4
+    axes = ("batch", "x") if beside == "beside" else ("batch",)
+    if beside == "beside" and COLLECTIVES[name].kind != "all_reduce":
+        pytest.skip("JAX has none over both")
+    inputs = ranks_of(topology.total * size, SHAPE)
+    whole = spread(np.stack(inputs), mesh, rows)
+    numbers = np.arange(topology.total * size).reshape(-1, size)
+    groups = numbers.tolist() if beside == "alone" else numbers.T.reshape(1, -1).tolist()
+    expected = COLLECTIVES[name].meaning(inputs, tuple(map(tuple, groups)))
+    program = jax.vmap(over(name, axes), axis_name="batch")
+    result = on_each_device(program, mesh, rows)(whole)
+    assert result.shape[0] == len(expected)
+    check_numbers([(each,) for each in np.asarray(result)], expected)
 
 
 @named
@@ -187,6 +250,8 @@ def test_exported_by_another_version(
 
     if Version(version) > Version(jax.__version__):
         pytest.skip(f"written by JAX {version}: a version promises to read older ones")
+    if (platform := jax.devices()[0].platform) not in PLATFORMS:  # a plugin's own
+        pytest.skip(f"exported for {' and '.join(PLATFORMS)}, not for {platform}")
     mesh, axes = mesh_of(2, topology.total // 2), AXES["within"]
     inputs, groups = ranks_of(topology.total, SHAPE), groups_of(axes, topology.total)
     whole = _whole(inputs, mesh)
@@ -207,7 +272,13 @@ def test_axis_index(topology: Topology) -> None:
     whole = _whole(inputs, mesh)
     devices = np.arange(topology.total)
     row = topology.total // 2
-    for axis, expected in (("x", devices // row), ("y", devices % row), (("x", "y"), devices)):
+    across = devices % row * 2 + devices // row
+    for axis, expected in (
+        ("x", devices // row),
+        ("y", devices % row),
+        (("x", "y"), devices),
+        (("y", "x"), across),
+    ):
         program = on_each_device(lambda x, axis=axis: x * 0 + lax.axis_index(axis), mesh, ROWS)
         numbers = [np.full((1, 1), place, np.int32) for place in expected]
         check_numbers(_ranks(program(whole)), numbers)

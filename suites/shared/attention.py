@@ -29,11 +29,16 @@ class Attention:
         shape = self.batch, self.heads, self.length, self.width
         return tuple(random.standard_normal(shape, np.float32) for _ in range(4))
 
-    def expected(self) -> Arrays:
-        """Return the result, and the gradients of queries, keys and values."""
+    def expected(self, allowed: npt.NDArray[np.bool_] | None = None) -> Arrays:
+        """Return the result, and the gradients of queries, keys and values.
+
+        ``allowed`` has which keys each query may see, [length, length], instead of ``causal``.
+        """
         q, k, v, out_gradient = (array.astype(np.float64) for array in self.arrays())
         scores = q @ k.swapaxes(-1, -2) * self.scale
-        if self.causal:
+        if allowed is not None:
+            scores = np.where(allowed, scores, -np.inf)
+        elif self.causal:
             scores += np.triu(np.full((self.length, self.length), -np.inf), 1)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)

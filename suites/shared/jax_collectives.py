@@ -133,9 +133,17 @@ AXES: dict[str, Axes] = {"all": ("x", "y"), "across": ("x",), "within": ("y",)}
 
 
 def groups_of(axes: Axes, total: int) -> Groups:
-    """Return the groups of devices that exchange over these axes of a mesh of two rows."""
+    """Return the groups of devices that exchange over these axes of a mesh of two rows.
+
+    The order of axes decides the order of devices within a group.
+    """
     devices = np.arange(total).reshape(2, -1)
-    grouped = {("x", "y"): devices.reshape(1, -1), ("x",): devices.T, ("y",): devices}
+    grouped = {
+        ("x", "y"): devices.reshape(1, -1),
+        ("y", "x"): devices.T.reshape(1, -1),
+        ("x",): devices.T,
+        ("y",): devices,
+    }
     return tuple(map(tuple, grouped[axes].tolist()))
 
 
