@@ -90,9 +90,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     (DuckDB and PyArrow do), after which nothing can be forked.
     """
     if not config.option.markexpr and not any("::" in path for path in config.args):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     forked = {item.path for item in items if item.get_closest_marker("lanes")}
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda i: (i.path not in forked, places.get(i.path.name, len(LONGEST))))

@@ -47,10 +47,9 @@ class Calls:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(self._paths):
             return None
+        # The body of a module or of a class has the lines of its functions' heads.
         if not code.co_flags & CO_OPTIMIZED and "<locals>" not in code.co_qualname:
-            return (
-                None  # the body of a module or class, which has the lines of its functions' heads
-            )
+            return None
         self._lines.setdefault(code, set())
         return self._line
 

@@ -39,6 +39,8 @@ def in_rounds(
         )
         for number, slip in enumerate(slips)
     ]
+    by_id = {result.id: result for result in works}
+    seconds = {case: result.duration for case, result in by_id.items()}
     for turn in range(request.tries):
         open_ = [
             replace(result.fault, case=cases[turn].id)
@@ -50,13 +52,11 @@ def in_rounds(
             break
         is_last = turn + 1 == request.tries
         ends = until if is_last else time.time() + left / 2
-        cases = {result.id: result for result in works}
-        seconds = {case: cases[case].duration for case in cases}
         faults = affordable(open_, seconds, (ends - time.time()) * request.jobs)
         say(f"round {turn + 1}: planting up to {len(faults)} slips")
         plan = SessionPlan(
             request.folder / "programs",
-            tuple((fault, deadline(cases[fault.case])) for fault in faults),
+            tuple((fault, deadline(by_id[fault.case])) for fault in faults),
             ends,
         )
         report = run_session(request, f"round-{turn + 1}", plan, len(faults), say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -21,28 +22,56 @@ pytestmark = [
 ]
 LENGTH = 256
 SHAPE = (LENGTH, LENGTH)
-Rule = Callable[[int, int], bool]  # whether a query may see a key
-RULES: dict[str, Rule] = {
-    "full": lambda q, k: True,
-    "causal": lambda q, k: k <= q,
-    "causal-later": lambda q, k: k <= q + 40,
-    "local": lambda q, k: q - 90 <= k <= q + 30,
-    "local-left": lambda q, k: q - 90 <= k,
-    "local-right": lambda q, k: k <= q + 30,
-    "local-later": lambda q, k: q + 9 - 90 <= k <= q + 9 + 30,
-    "chunked": lambda q, k: k <= q and q // 96 == k // 96,
-    "either": lambda q, k: k <= q or q - 90 <= k <= q + 30,
-    "both": lambda q, k: k <= q and q - 90 <= k,
-}
 
 
-# Functions that make the same mask as an array: the name, and what comes behind the shape.
-ARRAYS: dict[str, tuple[str, tuple[Any, ...], dict[str, int]]] = {
-    "causal": ("make_causal_mask", (), {}),
-    "causal-later": ("make_causal_mask", (40,), {}),
-    "local": ("make_local_attention_mask", ((90, 30),), {}),
-    "local-later": ("make_local_attention_mask", ((90, 30),), {"offset": 9}),
-    "chunked": ("make_chunk_attention_mask", (96,), {}),
+@dataclass(frozen=True)
+class MaskCase:
+    """A mask: whether a query may see a key, JAX's class for it, and its array if JAX makes one."""
+
+    rule: Callable[[int, int], bool]
+    make: Callable[[Any], Any]  # of the module of masks
+    array: Callable[[Any], Any] | None = None
+
+
+MASKS = {
+    "full": MaskCase(lambda q, k: True, lambda of: of.FullMask(SHAPE)),
+    "causal": MaskCase(
+        lambda q, k: k <= q,
+        lambda of: of.CausalMask(SHAPE),
+        lambda of: of.make_causal_mask(SHAPE),
+    ),
+    "causal-later": MaskCase(
+        lambda q, k: k <= q + 40,
+        lambda of: of.CausalMask(SHAPE, 40),
+        lambda of: of.make_causal_mask(SHAPE, 40),
+    ),
+    "local": MaskCase(
+        lambda q, k: q - 90 <= k <= q + 30,
+        lambda of: of.LocalMask(SHAPE, (90, 30), 0),
+        lambda of: of.make_local_attention_mask(SHAPE, (90, 30)),
+    ),
+    "local-left": MaskCase(lambda q, k: q - 90 <= k, lambda of: of.LocalMask(SHAPE, (90, None), 0)),
+    "local-right": MaskCase(
+        lambda q, k: k <= q + 30, lambda of: of.LocalMask(SHAPE, (None, 30), 0)
+    ),
+    "local-later": MaskCase(
+        lambda q, k: q + 9 - 90 <= k <= q + 9 + 30,
+        lambda of: of.LocalMask(SHAPE, (90, 30), 9),
+        lambda of: of.make_local_attention_mask(SHAPE, (90, 30), offset=9),
+    ),
+    "chunked": MaskCase(
+        lambda q, k: k <= q and q // 96 == k // 96,
+        lambda of: of.ChunkedCausalMask(SHAPE, 96),
+        lambda of: of.make_chunk_attention_mask(SHAPE, 96),
+    ),
+    "either": MaskCase(
+        lambda q, k: k <= q or q - 90 <= k <= q + 30,
+        lambda of: of.CausalMask(SHAPE) | of.LocalMask(SHAPE, (90, 30), 0),
+    ),
+    "both": MaskCase(
+        lambda q, k: k <= q and q - 90 <= k,
+        lambda of: of.CausalMask(SHAPE) & of.LocalMask(SHAPE, (90, None), 0),
+    ),
 }
 BLOCKS = (
     *("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv"),
@@ -50,51 +79,32 @@ BLOCKS = (
 )
 
 
-def mask_of(name: str) -> Any:
-    """Return JAX's mask of that name."""
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-
-    causal = masks.CausalMask(SHAPE)
-    if name == "chunked" and not hasattr(masks, "ChunkedCausalMask"):
-        pytest.skip("this release of JAX has no such mask")
-    window = {"local": (90, 30), "local-left": (90, None), "local-right": (None, 30)}
-    if name in window:
-        return masks.LocalMask(SHAPE, window[name], 0)
-    return {
-        "full": lambda: masks.FullMask(SHAPE),
-        "causal": lambda: causal,
-        "causal-later": lambda: masks.CausalMask(SHAPE, 40),
-        "local-later": lambda: masks.LocalMask(SHAPE, (90, 30), 9),
-        "chunked": lambda: masks.ChunkedCausalMask(SHAPE, 96),
-        "either": lambda: causal | masks.LocalMask(SHAPE, (90, 30), 0),
-        "both": lambda: causal & masks.LocalMask(SHAPE, (90, None), 0),
-    }[name]()
-
-
-def allowed(rule: Rule) -> np.ndarray:
+def allowed(rule: Callable[[int, int], bool]) -> np.ndarray:
     """Return which key each query may see, pair by pair."""
     return np.array([[rule(q, k) for k in range(LENGTH)] for q in range(LENGTH)])
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", MASKS)
 def test_attention(subtests: pytest.Subtests, name: str) -> None:
     """The mask itself, then the result and the gradients, of blocks smaller than its parts."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    mask, may = mask_of(name), allowed(RULES[name])
+    if name == "chunked" and not hasattr(masks, "ChunkedCausalMask"):
+        pytest.skip("this release of JAX has no such mask")
+    case = MASKS[name]
+    mask, may = case.make(masks), allowed(case.rule)
     for part in ((slice(None), slice(None)), (slice(32, 96), slice(128, 256))):
         with subtests.test(part=part):
             np.testing.assert_array_equal(mask[part], may[part])
     with subtests.test("equal masks are one key of a dictionary"):
-        assert mask == mask_of(name)
-        assert {mask: name}[mask_of(name)] == name
-        assert not any(mask == mask_of(other) for other in ("causal", "local") if other != name)
-    if name in ARRAYS:
+        assert mask == case.make(masks)
+        assert {mask: name}[case.make(masks)] == name
+        others = [other for other in ("causal", "local") if other != name]
+        assert not any(mask == MASKS[other].make(masks) for other in others)
+    if case.array is not None:
         with subtests.test("as an array"):
-            make, arguments, options = ARRAYS[name]
-            array = getattr(masks, make)(SHAPE, *arguments, **options)
-            np.testing.assert_array_equal(array, may)
+            np.testing.assert_array_equal(case.array(masks), may)
 
     problem = Attention(batch=1, heads=2, length=LENGTH)
     fn = kernel.make_splash_mha(
