@@ -9,6 +9,7 @@ import ast
 import importlib.util
 from collections.abc import Iterator
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from harness.sensitivity.left_out import body_is_left_out, is_left_out
@@ -17,8 +18,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def folder_of(package: str) -> str:
-    """Return the folder of a package's modules, or "" if it is not installed. Imports nothing."""
-    spec = importlib.util.find_spec(package)
+    """Return the folder of a package's modules, or "" if there is none. Imports nothing.
+
+    A package in the current folder comes first, as for ``python -m pytest``, which runs the cases.
+    """
+    here = PathFinder.find_spec(package, [str(Path.cwd())])
+    spec = here if here and here.origin else importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec else None
     return f"{Path(places[0]).resolve()}/" if places else ""
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from harness.errors import BadInputError
 from harness.junit.result import Result
 from harness.model.case_id import file_of, function_of
 from harness.sensitivity.fault import case_file, python_file
@@ -28,6 +29,8 @@ def in_rounds(
 
     A slip is seen if any of the cases sees it that were asked. If the budget ends within the first
     round, the sample ends at the last slip that was planted.
+
+    Raises BadInputError if no case executes a line of the modules' files.
     """
     slips = sampled(request.modules, request.operators, request.sample)
     executing = _executing(request, slips, works)
@@ -80,8 +83,14 @@ def _executing(
     """Return the cases to ask for each slip, in order: no case if none executes its lines."""
     executing: list[list[Result]] = [[] for _ in slips]
     by_cost = sorted(works, key=lambda result: (result.duration, result.id))
-    for result in by_cost:
-        lines = called(python_file(case_file(request.folder / "programs", result.id)))
+    programs = request.folder / "programs"
+    by_case = [called(python_file(case_file(programs, result.id))) for result in by_cost]
+    if not any(by_case):  # a share of 0 % would be about another copy of the package
+        raise BadInputError(
+            f"{' '.join(request.paths)}: no case executes a line of the modules: expected tests "
+            f"that import {', '.join(request.traced[:3])}"
+        )
+    for result, lines in zip(by_cost, by_case, strict=True):
         for slip, cases in zip(slips, executing, strict=True):
             if not lines.get(slip.module, set()).isdisjoint(slip.lines):
                 cases.append(result)

@@ -18,6 +18,7 @@ from harness.errors import BadInputError
 from harness.junit.result import Result
 from harness.sensitivity.fault import Fault
 from harness.sensitivity.python_faults import PYTHON_OPERATORS
+from harness.sensitivity.python_source import folder_of
 from harness.sensitivity.rounds import _spread, _up_to_the_last
 from harness.sensitivity.sample import Sample
 from harness.sensitivity.score import FaultResult, FaultVerdict
@@ -153,6 +154,29 @@ def test_bad_entries(
     path.write_text(text)
     with pytest.raises(BadInputError, match=message):
         read_modules(path, ())
+
+
+def test_tests_of_another_package_are_an_error(folder: Path) -> None:
+    """And no share of 0 %: the command may have found another copy of it than the tests import."""
+    (folder / "others.toml").write_text('whole = ["whole.rest"]\n')
+    options = ["test_whole.py", "--modules=others.toml", "-n1"]
+    ran = sensitivity(folder, *options, behind=["--topology=1", "-k=nothing", *JAX_ALONE])
+    assert ran.code == 2
+    assert "test_whole.py" in ran.stderr
+    assert "no case executes a line of the modules" in ran.stderr
+    assert str(folder / "whole" / "rest.py") in ran.stderr
+
+
+def test_the_package_in_the_current_folder_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the tests import it, also where the command's own path does not have that folder."""
+    (tmp_path / "jax").mkdir()
+    monkeypatch.chdir(tmp_path)
+    installed = folder_of("jax")
+    assert installed.endswith("site-packages/jax/"), "a folder of that name is no package"
+    (tmp_path / "jax" / "__init__.py").touch()
+    assert folder_of("jax") == f"{tmp_path}/jax/"
 
 
 def test_only_a_package_of_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
