@@ -20,7 +20,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from harness.lanes.aot.case_compiler import CaseCompiler
 from harness.lanes.aot.compiler import Compilation
 
-pytestmark = [pytest.mark.lanes("gpu-aot"), pytest.mark.topologies("h100:8")]
+pytestmark = pytest.mark.lanes("gpu-aot")
+on_a_node = pytest.mark.topologies("h100:8")
 
 
 class Compiler:
@@ -33,9 +34,11 @@ class Compiler:
         """Return the sharding by these axes, which may be none."""
         return NamedSharding(self.mesh, PartitionSpec(*axes))
 
-    def array(self, *shape: int, axes: tuple[str | None, ...]) -> jax.ShapeDtypeStruct:
+    def array(
+        self, *shape: int, axes: tuple[str | None, ...], dtype: Any = jnp.bfloat16
+    ) -> jax.ShapeDtypeStruct:
         """Return an abstract array that is divided by these axes."""
-        return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=self.along(*axes))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.along(*axes))
 
     def text(self, fn: Any, *arguments: Any, **options: Any) -> tuple[str, Compilation]:
         """Return the compiled program as JAX prints it, and what the lane reads without options."""
@@ -57,6 +60,7 @@ def total(gpus: Compiler) -> tuple[str, Compilation]:
     return text, read
 
 
+@on_a_node
 @pytest.mark.upstream(
     "NVIDIA/TransformerEngine#3398", "ROCm/TransformerEngine#736", "jax-ml/jax#40572"
 )
@@ -66,6 +70,7 @@ def test_each_collective_has_a_start(gpus: Compiler) -> None:
     assert Counter(re.findall(r" ([a-z-]+)-start\(", text)) == read.program.kinds
 
 
+@on_a_node
 @pytest.mark.upstream("jax-ml/jax#36354")
 def test_groups_are_numbers_of_devices(gpus: Compiler) -> None:
     """Either listed, or as a grid of groups by members."""
@@ -74,6 +79,23 @@ def test_groups_are_numbers_of_devices(gpus: Compiler) -> None:
     assert len(numbers) == read.program.kinds.total(), re.findall(r"replica_groups=\S+", text)
 
 
+@pytest.mark.topologies("b200:4")
+@pytest.mark.upstream("jax-ml/jax#34434", "openxla/xla#35348")
+def test_collective_is_written_before_the_scaled_product(gpus: Compiler) -> None:
+    """Tests search for a collective and the product that needs its result, in this order.
+
+    The product is of 8-bit numbers with a scale for each 32, of which each GPU has some rows.
+    """
+    numbers = gpus.array(2, 512, 512, axes=(None, "x"), dtype=jnp.float8_e4m3fn)
+    scales = gpus.array(2, 512, 16, axes=(None, "x"), dtype=jnp.float8_e8m0fnu)
+    text, read = gpus.text(jax.nn.scaled_matmul, numbers, numbers, scales, scales)
+    assert read.program.kinds == {"all-gather": 1}
+    product = r" fusion\(.* calls=%\S*_dot|__cudnn\$blockScaledDot"
+    written = re.findall(rf" all-gather(?:-start)?\(|{product}", text)
+    assert ["gather" in name for name in written] == [True, False], written
+
+
+@on_a_node
 @pytest.mark.upstream("openxla/xla#44228", "openxla/xla#45836")
 def test_loop_fetches_the_next_weights_early(gpus: Compiler) -> None:
     """Where a program's own options ask for it: one turn then stands outside of the loop."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -49,3 +50,16 @@ def test_a_donated_array_that_two_results_need() -> None:
     one_more, divided = jax.jit(both, donate_argnums=0)(jax.device_put(x, everywhere))
     np.testing.assert_array_equal(one_more, x + 1)
     np.testing.assert_array_equal(divided, x)
+
+
+@pytest.mark.upstream("jax-md/jax-md#412", "jax-ml/jax#39103")
+def test_sums_of_many_rows() -> None:
+    """Each device has one row more than a multiple of 32,768, of products with a small matrix."""
+    x, matrix = np.zeros((4 * 32769, 3), np.float32), np.eye(3, dtype=np.float32)
+    x[:, 0] = np.arange(len(x)) % 2048
+
+    def squares(x: Any) -> Any:
+        return jax.vmap(lambda row: jnp.sum((matrix @ row) ** 2))(x)
+
+    placed = jax.device_put(x, NamedSharding(mesh_of(4), PartitionSpec("x")))
+    np.testing.assert_array_equal(jax.jit(squares)(placed), np.square(x).sum(1))

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from harness.lanes.aot.trip_counts import trip_count
+from harness.lanes.element_bits import ELEMENT_BITS
 from harness.lanes.hlo import Module
 from harness.lanes.replica_groups import replica_groups
 
@@ -36,10 +37,7 @@ _MEGASCALE = "_xla_megascale_"
 _RENDEZVOUS = "_xla_host_transfer_rendezvous"
 _KERNELS = ("tpu_custom_call", "__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2")
 _VMEM = "1"
-# Bits of an element, by the numbers of PrimitiveType in xla/xla_data.proto. A token has none.
-_BITS = {1: 8, 2: 8, 3: 16, 4: 32, 5: 64, 6: 8, 7: 16, 8: 32, 9: 64, 10: 16, 11: 32, 12: 64}
-_BITS |= {15: 64, 16: 16, 17: 0, 18: 128, 19: 8, 20: 8, 21: 4, 22: 4, 23: 8, 24: 8, 25: 8}
-_TUPLE = 13
+_TOKEN, _TUPLE = 17, 13  # of PrimitiveType in xla/xla_data.proto
 _PRODUCT = re.compile(r"\{(?P<slices>[\d,]+)\}x\{(?P<first>\d+):(?P<last>\d+)\}")
 _SLICE = 100_000
 
@@ -330,5 +328,7 @@ def _attributes(instruction: Any) -> dict[str, str]:
 def _bytes(shape: Any) -> int:
     if shape.element_type == _TUPLE:
         return sum(map(_bytes, shape.tuple_shapes))
+    if shape.element_type == _TOKEN:
+        return 0
     elements: int = math.prod(shape.dimensions)
-    return elements * _BITS[shape.element_type] // 8
+    return elements * ELEMENT_BITS[shape.element_type] // 8

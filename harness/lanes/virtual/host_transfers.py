@@ -9,20 +9,11 @@ from __future__ import annotations
 
 import math
 
+from harness.lanes.element_bits import ELEMENT_BITS
 from harness.lanes.hlo import Instruction, Module, Shape, Sharding
 from harness.lanes.virtual.inserted import leave_out, make
 
 _TOKEN, _TUPLE = 17, 13  # of PrimitiveType in xla/xla_data.proto
-# The bits of an element on a device, by PrimitiveType's numbers; on the host it has whole bytes.
-_BITS = {
-    **dict.fromkeys((26, 27), 2),  # s2, u2
-    **dict.fromkeys((21, 22, 32), 4),  # s4, u4, f4e2m1fn
-    **dict.fromkeys((1, 2, 6, 19, 20, 23, 24, 25, 28, 29, 33), 8),  # pred, s8, u8, f8 of each kind
-    **dict.fromkeys((3, 7, 10, 16), 16),  # s16, u16, f16, bf16
-    **dict.fromkeys((4, 8, 11), 32),  # s32, u32, f32
-    **dict.fromkeys((5, 9, 12, 15), 64),  # s64, u64, f64, c64
-    18: 128,  # c128
-}
 _OF_TUPLE = 2  # of OpSharding.Type there
 _TYPED_FFI = 4  # of CustomCallApiVersion in xla/service/hlo.proto
 # JAX's on a CPU: Shardy keeps the shardings of tokens of no other custom call.
@@ -82,11 +73,11 @@ def _make_receive(instruction: Instruction) -> None:
 
 
 def _make_call(instruction: Instruction, of: Shape) -> None:
-    if of.element_type not in _BITS:
+    if of.element_type not in ELEMENT_BITS:
         raise ValueError(
             f"{instruction.opcode} of element type {of.element_type} is not known here"
         )
-    bits, count = _BITS[of.element_type], math.prod(of.dimensions)
+    bits, count = ELEMENT_BITS[of.element_type], math.prod(of.dimensions)
     numbers = {"channel": instruction.channel_id, "count": count, "bits": bits}
     config = ", ".join(f"{name} = {number} : ui64" for name, number in numbers.items())
     attributes = list(instruction.frontend_attributes.map)

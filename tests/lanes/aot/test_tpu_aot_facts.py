@@ -53,6 +53,26 @@ def test_bytes_are_of_the_larger_side(kind: str, text: str, size: int) -> None:
         assert collective.groups == ((0, 1), (1, 0))
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("s4", 8),
+        ("f4e2m1fn", 8),
+        ("f8e3m4", 16),
+        ("f8e4m3", 16),
+        ("f8e8m0fnu", 16),
+        ("bf16", 32),
+        ("c128", 256),
+    ],
+)
+def test_bytes_of_each_number_type(name: str, size: int) -> None:
+    (collective,) = facts(
+        f"p = {name}[4] parameter(0)\n"
+        f"ROOT r = {name}[16] all-gather(p), replica_groups={{{{0,1,2,3}}}}, dimensions={{0}}"
+    ).collectives
+    assert collective.bytes == size
+
+
 def test_a_started_collective_counts_once() -> None:
     program = facts(
         "p = f32[4] parameter(0)\n"
