@@ -1,4 +1,4 @@
-"""Folders for temporary files. Those of a killed process are removed at the next start."""
+"""Temporary folders and files. Those of a killed process are removed at the next start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "xla-harness-scratch-"
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Scratch:
@@ -34,7 +34,7 @@ class Scratch:
         """
         self._numbers += 1
         with suppress(OSError):
-            if not _is_at(self._lock, self.path):
+            if not is_at(self._lock, self.path):
                 old = self._lock
                 self._make()
                 os.close(old)
@@ -56,10 +56,10 @@ class Scratch:
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
             # Another process may have found it without a lock, and remove it or have done so.
             try:
-                self._lock = os.open(self.path, _FLAGS)
+                self._lock = os.open(self.path, _FLAGS | os.O_DIRECTORY)
             except FileNotFoundError:
                 continue
-            if _lock(self._lock) is not False and _is_at(self._lock, self.path):
+            if _lock(self._lock) is not False and is_at(self._lock, self.path):
                 return
             os.close(self._lock)
 
@@ -96,21 +96,21 @@ def remove(path: Path) -> None:
 
 
 def remove_abandoned() -> None:
-    """Remove the folders of this user's processes that have ended without doing so."""
+    """Remove what this user's processes left that have ended without doing so."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
-            folder = os.open(path, _FLAGS)
+            descriptor = os.open(path, _FLAGS)
             try:
-                if os.fstat(folder).st_uid == os.geteuid() and _lock(folder):
+                if os.fstat(descriptor).st_uid == os.geteuid() and _lock(descriptor):
                     remove(path)
             finally:
-                os.close(folder)
+                os.close(descriptor)
 
 
-def _lock(folder: int) -> bool | None:
-    """Lock a folder: whether it was free; None where its file system has no locks."""
+def _lock(descriptor: int) -> bool | None:
+    """Lock a file or folder: whether it was free; None where its file system has no locks."""
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -118,10 +118,10 @@ def _lock(folder: int) -> bool | None:
     return True
 
 
-def _is_at(folder: int, path: Path) -> bool:
-    """Return whether the open folder is still the one at the path."""
+def is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file or folder is still the one at the path."""
     try:
         there = path.lstat()
     except OSError:
         return False
-    return os.path.samestat(there, os.fstat(folder))
+    return os.path.samestat(there, os.fstat(descriptor))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from harness.errors import BadInputError
 from harness.model.topology import ONE, PROCESSES, Topology
+from harness.scratch import PREFIX, is_at
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _AFTER_FAILURE = 3.0  # seconds for the others to fail of it too
@@ -72,20 +73,33 @@ class LaunchedJob:
             Those of this process alone, and what to call with its command's exit code.
         """
         digest = sha256(self.name.encode()).hexdigest()[:16]
-        path = Path(tempfile.gettempdir(), f"xla-harness-{os.geteuid()}-{digest}")
-        try:
-            file = os.open(path, _FLAGS, 0o600)
-        except OSError as error:
-            raise BadInputError(f"{path}: expected a file of this job: {error}") from error
-        if os.fstat(file).st_uid != os.geteuid():
-            raise BadInputError(f"{path}: expected a file of this user")
-        with suppress(BlockingIOError):  # unless others are there, who keep what they have read
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(file, 0)
-            os.pwrite(file, json.dumps(variables).encode(), 0)
-        fcntl.flock(file, fcntl.LOCK_SH)
+        path = Path(tempfile.gettempdir(), f"{PREFIX}{os.geteuid()}-{digest}")
+        text = json.dumps(variables).encode()
+        file = _joined(path, text)
+        while not is_at(file, path):  # somebody took it for one of a job that has ended
+            os.close(file)
+            file = _joined(path, text)
         chosen = json.loads(os.pread(file, os.fstat(file).st_size, 0))
         return [chosen[self.number]], partial(_leave, file, path)
+
+
+def _joined(path: Path, text: bytes) -> int:
+    """Return a job's file, open and with a lock that others share; the first one writes ``text``.
+
+    Raises BadInputError if it is not this user's.
+    """
+    try:
+        file = os.open(path, _FLAGS, 0o600)
+    except OSError as error:
+        raise BadInputError(f"{path}: expected a file of this job: {error}") from error
+    if os.fstat(file).st_uid != os.geteuid():
+        raise BadInputError(f"{path}: expected a file of this user")
+    with suppress(BlockingIOError):  # unless others are there, who keep what they have read
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(file, 0)
+        os.pwrite(file, text, 0)
+    fcntl.flock(file, fcntl.LOCK_SH)
+    return file
 
 
 def _leave(file: int, path: Path, code: int) -> None:
