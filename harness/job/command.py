@@ -54,7 +54,7 @@ def run_command(
 
     One process has this one's input and output. The output of several goes line by line to this
     one's, with the rank in front. When one fails, the others end. Whatever they have started ends
-    with them, also on Ctrl-C, SIGTERM and SIGHUP.
+    with them, also on Ctrl-C, SIGTERM and SIGHUP; at the last two it is said where they are.
 
     Args:
         words: the program and its arguments.
@@ -71,7 +71,7 @@ def run_command(
     libc.adopt_orphans()
     watchdog = Watchdog()
     others = children()
-    handlers = {each: signal.signal(each, _leave) for each in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {each: signal.signal(each, _stop) for each in (signal.SIGTERM, signal.SIGHUP)}
     job = _Processes(respite)
     try:
         for environment in environments:
@@ -80,6 +80,8 @@ def run_command(
         leave(ending.code)
     except KeyboardInterrupt:
         return CommandEnding(128 + signal.SIGINT)
+    except _Stopped as stop:
+        return job.ending_of_running(128 + stop.signal, f"at {stop.signal.name}")
     else:
         return ending
     finally:
@@ -92,9 +94,17 @@ def run_command(
                 signal.signal(number, handler)
 
 
-def _leave(number: int, frame: object) -> NoReturn:
+class _Stopped(BaseException):
+    """A signal that ends this command, such as that of ``timeout(1)`` or ``scancel``."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
+
+
+def _stop(number: int, frame: object) -> NoReturn:
     del frame
-    raise SystemExit(128 + number)
+    raise _Stopped(number)
 
 
 class _Processes:
@@ -139,7 +149,7 @@ class _Processes:
                 break
             left = _LOOK if end is None else end - time.monotonic()
             if left <= 0:
-                return self._late(deadline)
+                return self.ending_of_running(LATE, f"after {deadline:g} s")
             self._output.copy(min(left, _LOOK))
         if respite is None:
             respite = self._respite({})  # says why before it is said who failed of it
@@ -185,14 +195,14 @@ class _Processes:
         while self._running() and not is_enough() and (left := end - time.monotonic()) > 0:
             self._output.copy(left)
 
-    def _late(self, deadline: float | None) -> CommandEnding:
-        """Say where each process is that still runs."""
+    def ending_of_running(self, code: int, when: str) -> CommandEnding:
+        """Return an ending that says where each process is that still runs."""
         running = self._running()
         stacks = [
             f"rank {rank}:\n{post_mortem.native_stack(self._started[rank].pid)}" for rank in running
         ]
-        who = f"{self._named(running)}: still running after {deadline:g} s"
-        return CommandEnding(LATE, "\n".join([who, *stacks]))
+        who = [f"{self._named(running)}: still running {when}"] if running else []
+        return CommandEnding(code, "\n".join(who + stacks))
 
     def _code(self, rank: int) -> int | None:
         """Return the exit code as a shell reports it, or None while the process runs."""

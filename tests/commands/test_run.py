@@ -168,7 +168,9 @@ DRIVER = """\
 import os, sys
 from harness.job.command import run_command
 ranks = [{{**os.environ, "RANK": str(rank)}} for rank in range(2)]
-sys.exit(run_command([sys.executable, "-c", {text!r}], ranks, None, lambda _: {respite}).code)
+ended = run_command([sys.executable, "-c", {text!r}], ranks, None, lambda _: {respite})
+print(ended.why)
+sys.exit(ended.code)
 """
 
 
@@ -186,8 +188,11 @@ def test_nothing_stays_behind_a_signal(number: signal.Signals, code: int) -> Non
         assert running.stdout is not None
         pids = [int(running.stdout.readline().split()[-1]) for _ in range(2)]
         running.send_signal(number)
-        assert running.wait(60) == code
+        why, _ = running.communicate(timeout=60)
+        assert running.returncode == code
         assert gone(pids)
+    where = f"rank 0, 1 of 2: still running at {number.name}\nrank 0:\n"
+    assert (where in why) == (number != signal.SIGINT)
 
 
 @pytest.mark.parametrize(("respite", "code"), [(60.0, 0), (0.5, 1)])
