@@ -454,15 +454,16 @@ def _register_lowerings() -> None:
 def _take_any_memory() -> None:
     """Let the interpreter's operands be in any memory: it copies each into one of its own.
 
-    Keys of a TPU's generator are numbers here, in SMEM if they are in the memory of keys.
+    Keys of a TPU's generator are numbers here, and they and the errors of checks are in SMEM.
     """
     from jax._src import core
     from jax._src.pallas.core import MemorySpace
     from jax.experimental.pallas import tpu
 
     numbers = getattr(_interpreter(), "TPU_MEMORY_SPACE_IDXS", {})
-    if hasattr(MemorySpace, "KEY") and tpu.SMEM in numbers:
-        numbers[MemorySpace.KEY] = numbers[tpu.SMEM]
+    if tpu.SMEM in numbers:
+        names = {"KEY", "ERROR"} & set(MemorySpace.__members__)
+        numbers |= {MemorySpace[name]: numbers[tpu.SMEM] for name in names}
 
     _interpreter().remove_memory_space_p.def_abstract_eval(
         lambda x: core.ShapedArray(x.shape, x.dtype) if isinstance(x, core.ShapedArray) else x
