@@ -310,3 +310,8 @@ def test_wrong_pipelines_are_refused(subtests: pytest.Subtests) -> None:
 
         with subtests.test(wrong=name), pytest.raises(error):
             call(body, (16, 128), X, grid=(2,))
+
+    def right(x: Any, out: Any) -> None:
+        emit(double, grid=(5,), in_specs=[ROWS], out_specs=[ROWS])(x, out)
+
+    np.testing.assert_allclose(call(right, (40, 128), X), X[:, :128] * 2, rtol=1e-6)
