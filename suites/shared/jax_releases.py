@@ -20,6 +20,10 @@ unreadable_before_0_4_30 = pytest.mark.skipif(
     reason="XLA of today, which the virtual TPU has, does not read what JAX 0.4.29 writes",
 )
 
+since_0_5 = pytest.mark.skipif(
+    jax.__version_info__ < (0, 5), reason="JAX before 0.5 answers much of this in other ways"
+)
+
 needs_tpu_interpret_mode = pytest.mark.skipif(
     jax.__version_info__ < (0, 7, 1), reason="TPU interpret mode is used from JAX 0.7.1 on"
 )

@@ -19,14 +19,14 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from suites.shared.global_arrays import Spec, mesh_of
-from suites.shared.jax_releases import unreadable_before_0_4_30
+from suites.shared.jax_releases import since_0_5
 from suites.spmd_specs.jax_layouts import check, part
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.topologies("8"),
     pytest.mark.upstream("jax-ml/jax#16816"),
-    unreadable_before_0_4_30,
+    since_0_5,
 ]
 needs_donation = pytest.mark.skipif(
     "may_alias" not in signature(jax.device_put).parameters,

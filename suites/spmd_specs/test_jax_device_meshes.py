@@ -16,13 +16,13 @@ import pytest
 from jax.experimental import mesh_utils
 
 from harness.model.topology import Topology
-from suites.shared.jax_releases import unreadable_before_0_4_30
+from suites.shared.jax_releases import since_0_5
 from suites.spmd_specs.shapes import all_mesh_shapes
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.upstream("pytorch/xla#7102"),
-    unreadable_before_0_4_30,
+    since_0_5,
 ]
 TORUSES = ("v4:2x2x4", "v4:4x4x4")
 PLANES = ("v5e:2x4", "v5e:4x4")
