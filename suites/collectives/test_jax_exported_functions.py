@@ -15,7 +15,7 @@ from jax import export, lax
 from jax.sharding import Mesh, NamedSharding
 
 from suites.shared.global_arrays import Spec, mesh_of
-from suites.shared.jax_releases import checked
+from suites.shared.jax_releases import checked, since_0_5
 
 pytest.importorskip("flatbuffers", reason="jax.export writes with flatbuffers, not installed")
 pytestmark = [
@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.topologies("8"),
     pytest.mark.upstream("jax-ml/jax#40830"),
     pytest.mark.deadline(120),
+    since_0_5,
 ]
 SIZES = ((1, 2), (3, 4), (8, 6))
 

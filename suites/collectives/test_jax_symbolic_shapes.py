@@ -17,11 +17,14 @@ import numpy as np
 import pytest
 from jax import export
 
+from suites.shared.jax_releases import since_0_5
+
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.topologies("1"),
     pytest.mark.upstream("jax-ml/jax#40830"),
     pytest.mark.deadline(120),
+    since_0_5,
 ]
 SIZES = list(itertools.product(range(1, 12), range(1, 12)))
 FUNCTIONS = {"floordiv": operator.floordiv, "mod": operator.mod, "max": max, "min": min}

@@ -231,6 +231,8 @@ def test_made_of_parts(subtests: pytest.Subtests) -> None:
             pieces[4:],
         ),
     }
+    if jax.__version_info__ < (0, 7):
+        del wrong["global size"]
     for name, operation in wrong.items():
         with subtests.test(wrong=name), pytest.raises((TypeError, ValueError)):
             operation()
