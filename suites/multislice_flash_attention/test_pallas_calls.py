@@ -86,49 +86,52 @@ def test_blocks_that_do_not_divide(interpret: bool, subtests: pytest.Subtests) -
 
 
 X = floats(4, 16, 256)
-# A grid, the block of X and its place in each step, and what the steps read, one after the other.
-MAPS: dict[str, tuple[tuple[int, ...], pl.BlockSpec, Callable[..., np.ndarray]]] = {
-    "blocks": (
-        (2, 2),
-        pl.BlockSpec((4, 8, 128), lambda i, j: (0, i, j)),
-        lambda i, j: X[:, 8 * i : 8 * i + 8, 128 * j : 128 * j + 128],
-    ),
-    "swapped": (
-        (2, 2),
-        pl.BlockSpec((4, 8, 128), lambda i, j: (0, j, i)),
-        lambda i, j: X[:, 8 * j : 8 * j + 8, 128 * i : 128 * i + 128],
-    ),
-    "none": ((4,), pl.BlockSpec((None, 16, 256), lambda i: (i, 0, 0)), lambda i: X[i]),
-    "squeezed": (
-        (2, 2),
-        pl.BlockSpec((pl.Squeezed(), 16, pl.Blocked(128)), lambda i, j: (i + 2, 0, j)),
-        lambda i, j: X[i + 2, :, 128 * j : 128 * j + 128],
-    ),
-    "reversed": (
-        (4,),
-        pl.BlockSpec((1, 16, 256), lambda i: (3 - i, 0, 0)),
-        lambda i: X[3 - i : 4 - i],
-    ),
-    "elements": (
-        (3,),
-        pl.BlockSpec(
-            (pl.Element(2), pl.Element(8), pl.Element(128)), lambda i: (i, 8, 128 * (i % 2))
+
+
+def maps() -> dict[str, tuple[tuple[int, ...], pl.BlockSpec, Callable[..., np.ndarray]]]:
+    """Return a grid, the block of X and its place in each step, and what the steps read."""
+    return {
+        "blocks": (
+            (2, 2),
+            pl.BlockSpec((4, 8, 128), lambda i, j: (0, i, j)),
+            lambda i, j: X[:, 8 * i : 8 * i + 8, 128 * j : 128 * j + 128],
         ),
-        lambda i: X[i : i + 2, 8:16, 128 * (i % 2) :][:, :, :128],
-    ),
-    "whole": ((2,), pl.BlockSpec((4, 16, 256)), lambda i: X),
-    "no shape": ((2,), pl.BlockSpec(), lambda i: X),
-    "program": (
-        (2, 2),
-        pl.BlockSpec((None, 8, 256), lambda i, j: (i * 2 + j, 1, 0)),
-        lambda i, j: X[i * 2 + j, 8:],
-    ),
-}
+        "swapped": (
+            (2, 2),
+            pl.BlockSpec((4, 8, 128), lambda i, j: (0, j, i)),
+            lambda i, j: X[:, 8 * j : 8 * j + 8, 128 * i : 128 * i + 128],
+        ),
+        "none": ((4,), pl.BlockSpec((None, 16, 256), lambda i: (i, 0, 0)), lambda i: X[i]),
+        "squeezed": (
+            (2, 2),
+            pl.BlockSpec((pl.Squeezed(), 16, pl.Blocked(128)), lambda i, j: (i + 2, 0, j)),
+            lambda i, j: X[i + 2, :, 128 * j : 128 * j + 128],
+        ),
+        "reversed": (
+            (4,),
+            pl.BlockSpec((1, 16, 256), lambda i: (3 - i, 0, 0)),
+            lambda i: X[3 - i : 4 - i],
+        ),
+        "elements": (
+            (3,),
+            pl.BlockSpec(
+                (pl.Element(2), pl.Element(8), pl.Element(128)), lambda i: (i, 8, 128 * (i % 2))
+            ),
+            lambda i: X[i : i + 2, 8:16, 128 * (i % 2) :][:, :, :128],
+        ),
+        "whole": ((2,), pl.BlockSpec((4, 16, 256)), lambda i: X),
+        "no shape": ((2,), pl.BlockSpec(), lambda i: X),
+        "program": (
+            (2, 2),
+            pl.BlockSpec((None, 8, 256), lambda i, j: (i * 2 + j, 1, 0)),
+            lambda i, j: X[i * 2 + j, 8:],
+        ),
+    }
 
 
 @BOTH
 def test_index_maps(interpret: bool, subtests: pytest.Subtests) -> None:
-    for name, (grid, spec, part) in MAPS.items():
+    for name, (grid, spec, part) in maps().items():
         steps = np.stack([part(*step) for step in np.ndindex(*grid)])
         ranks = len(steps.shape) - 1
         strides = [int(np.prod(grid[n + 1 :])) for n in range(len(grid))]
@@ -421,82 +424,91 @@ def test_references_from_outside(interpret: bool) -> None:
 
 
 BLOCK = pl.BlockSpec((8, 256), lambda i: (i, 0))
-WRONG: dict[str, tuple[dict[str, Any], tuple[Any, ...], type[Exception], str]] = {
-    "too few dimensions": (
-        {"in_specs": [pl.BlockSpec((8,), lambda i: (i,))]},
-        (X[0],),
-        ValueError,
-        "dimensions",
-    ),
-    "too few numbers": (
-        {"in_specs": [pl.BlockSpec((8, 128), lambda i: (i,))]},
-        (X[0],),
-        ValueError,
-        "must return",
-    ),
-    "no integer": (
-        {"in_specs": [pl.BlockSpec((8, 128), lambda i: (i * 1.0, 0))]},
-        (X[0],),
-        ValueError,
-        "integer",
-    ),
-    "an array in a map": (
-        {"in_specs": [pl.BlockSpec((8, 128), lambda i: (i, jnp.asarray(np.array([0, 1]))[i]))]},
-        (X[0],),
-        ValueError,
-        "constants",
-    ),
-    "too many specs": ({"in_specs": [BLOCK, BLOCK]}, (X[0],), ValueError, "specs"),
-    "a result's spec too many": ({"out_specs": [BLOCK, BLOCK]}, (X[0],), ValueError, "specs"),
-    "no operand": ({"input_output_aliases": {1: 0}}, (X[0],), ValueError, "input index 1"),
-    "no result": ({"input_output_aliases": {0: 1}}, (X[0],), ValueError, "output index 1"),
-    "another shape": (
-        {"input_output_aliases": {0: 0}},
-        (X[1, :8],),
-        ValueError,
-        "different abstract value",
-    ),
-    "another dtype": (
-        {
-            "input_output_aliases": {0: 0},
-            "kernel": lambda x, out: operator.setitem(out, ..., x[...] * 0.5),
-        },
-        (X[0].astype(np.int32),),
-        ValueError,
-        "different abstract value",
-    ),
-    "a grid of names": ({"grid": ("a",)}, (X[0],), ValueError, "[Gg]rid"),
-    "a grid and its spec": (
-        {"grid_spec": pl.GridSpec(grid=(2,))},
-        (X[0],),
-        ValueError,
-        "grid_spec",
-    ),
-    "a block of words": (
-        {"in_specs": [pl.BlockSpec(("x", 128), lambda i: (i, 0))]},
-        (X[0],),
-        ValueError,
-        "block dimension",
-    ),
-    "a kernel with a result": ({"kernel": lambda x, out: x[...]}, (X[0],), ValueError, "return"),
-    "a kernel with an array": (
-        {"kernel": lambda x, out: copy(jnp.asarray(X[0, :8]), out)},
-        (X[0],),
-        ValueError,
-        "captures",
-    ),
-    "a number past the grid": (
-        {"kernel": lambda x, out: operator.setitem(out, ..., x[...] + pl.program_id(1))},
-        (X[0],),
-        ValueError,
-        "[Aa]xis|out of",
-    ),
-}
+
+
+def wrong_calls() -> dict[str, tuple[dict[str, Any], tuple[Any, ...], type[Exception], str]]:
+    """Return options, operands, and the error."""
+    return {
+        "too few dimensions": (
+            {"in_specs": [pl.BlockSpec((8,), lambda i: (i,))]},
+            (X[0],),
+            ValueError,
+            "dimensions",
+        ),
+        "too few numbers": (
+            {"in_specs": [pl.BlockSpec((8, 128), lambda i: (i,))]},
+            (X[0],),
+            ValueError,
+            "must return",
+        ),
+        "no integer": (
+            {"in_specs": [pl.BlockSpec((8, 128), lambda i: (i * 1.0, 0))]},
+            (X[0],),
+            ValueError,
+            "integer",
+        ),
+        "an array in a map": (
+            {"in_specs": [pl.BlockSpec((8, 128), lambda i: (i, jnp.asarray(np.array([0, 1]))[i]))]},
+            (X[0],),
+            ValueError,
+            "constants",
+        ),
+        "too many specs": ({"in_specs": [BLOCK, BLOCK]}, (X[0],), ValueError, "specs"),
+        "a result's spec too many": ({"out_specs": [BLOCK, BLOCK]}, (X[0],), ValueError, "specs"),
+        "no operand": ({"input_output_aliases": {1: 0}}, (X[0],), ValueError, "input index 1"),
+        "no result": ({"input_output_aliases": {0: 1}}, (X[0],), ValueError, "output index 1"),
+        "another shape": (
+            {"input_output_aliases": {0: 0}},
+            (X[1, :8],),
+            ValueError,
+            "different abstract value",
+        ),
+        "another dtype": (
+            {
+                "input_output_aliases": {0: 0},
+                "kernel": lambda x, out: operator.setitem(out, ..., x[...] * 0.5),
+            },
+            (X[0].astype(np.int32),),
+            ValueError,
+            "different abstract value",
+        ),
+        "a grid of names": ({"grid": ("a",)}, (X[0],), ValueError, "[Gg]rid"),
+        "a grid and its spec": (
+            {"grid_spec": pl.GridSpec(grid=(2,))},
+            (X[0],),
+            ValueError,
+            "grid_spec",
+        ),
+        "a block of words": (
+            {"in_specs": [pl.BlockSpec(("x", 128), lambda i: (i, 0))]},
+            (X[0],),
+            ValueError,
+            "block dimension",
+        ),
+        "a kernel with a result": (
+            {"kernel": lambda x, out: x[...]},
+            (X[0],),
+            ValueError,
+            "return",
+        ),
+        "a kernel with an array": (
+            {"kernel": lambda x, out: copy(jnp.asarray(X[0, :8]), out)},
+            (X[0],),
+            ValueError,
+            "captures",
+        ),
+        "a number past the grid": (
+            {"kernel": lambda x, out: operator.setitem(out, ..., x[...] + pl.program_id(1))},
+            (X[0],),
+            ValueError,
+            "[Aa]xis|out of",
+        ),
+    }
 
 
 @BOTH
 def test_wrong_calls_are_refused(interpret: bool, subtests: pytest.Subtests) -> None:
-    for name, (options, operands, error, message) in WRONG.items():
+    for name, (options, operands, error, message) in wrong_calls().items():
         call = {
             "kernel": copy,
             "out_shape": like(X[0]),
