@@ -105,16 +105,6 @@ def test_several_sizes(subtests: pytest.Subtests) -> None:
                     np.testing.assert_allclose(array, own, rtol=1e-5)
 
 
-def test_indexed_by_a_dimension() -> None:
-    """A dimension is an index as any other integer is."""
-    exported = export.export(jax.jit(lambda x: x[x.shape[0] // 2] + x[x.shape[0] - 1]))(
-        shape_of(*export.symbolic_shape("a"))
-    )
-    for size in (3, 6):
-        x = numbers(size)
-        np.testing.assert_array_equal(exported.call(x), x[size // 2] + x[-1])
-
-
 # Arguments' shapes, constraints, the sizes that they mean, and sizes that must be refused.
 SOLVED: dict[str, tuple[tuple[str, ...], tuple[str, ...], list[Any], list[Any]]] = {
     "square": (("a, a",), (), [((4, 4),)], [((4, 5),)]),

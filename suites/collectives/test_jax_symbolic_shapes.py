@@ -89,8 +89,8 @@ def at(dimension: Any, a: int, b: int) -> int:
     return int(eval(text, FUNCTIONS, {"a": a, "b": b}))  # noqa: S307, of this file
 
 
-def test_arithmetic(subtests: pytest.Subtests) -> None:
-    """By what a dimension's text says of sizes, and by what the exported program computes."""
+def arithmetic(subtests: pytest.Subtests) -> dict[tuple[int, int], list[int]]:
+    """Check what the text of each expression says of sizes; return what integers give."""
     a, b = export.symbolic_shape("a, b")
     dimensions = [expression(a, b) for expression in EXPRESSIONS]
     read = [export.symbolic_shape(text, scope=a.scope)[0] for text in TEXTS]
@@ -114,6 +114,13 @@ def test_arithmetic(subtests: pytest.Subtests) -> None:
         assert {a + 1: "a"}[1 + a] == "a"
         assert int(a - a + 4) == 4
 
+    return expected
+
+
+def test_computed(subtests: pytest.Subtests) -> None:
+    """Each expression as a value, and some as sizes, in an exported program."""
+    expected = arithmetic(subtests)
+
     def program(x: Any) -> Any:
         n, m = x.shape
         values = [expression(n, m) for expression in EXPRESSIONS]
@@ -121,7 +128,8 @@ def test_arithmetic(subtests: pytest.Subtests) -> None:
         sized = [jnp.zeros((n * m + 2 * n, max(n, 1)), jnp.int8), x[1:], x[:, ::2], x[-3:]]
         return jnp.stack([jnp.asarray(value, jnp.int32) for value in values]), sized
 
-    exported = export.export(jax.jit(program))(jax.ShapeDtypeStruct((a, b), "float32"))
+    dims = export.symbolic_shape("a, b")
+    exported = export.export(jax.jit(program))(jax.ShapeDtypeStruct(dims, "float32"))
     for n, m in ((1, 1), (3, 4), (9, 2)):
         x = np.arange(n * m, dtype=np.float32).reshape(n, m)
         values, (zeros, *slices) = exported.call(x)
@@ -157,7 +165,8 @@ def test_arithmetic_with_arrays() -> None:
             np.testing.assert_allclose(got, own, rtol=1e-6, err_msg=f"number {number}")
 
 
-def test_what_no_dimension_is(subtests: pytest.Subtests) -> None:
+def what_no_dimension_is(subtests: pytest.Subtests) -> None:
+    """Check what is refused: operations, texts and constraints."""
     (a,), (other,) = export.symbolic_shape("a"), export.symbolic_shape("b")
     wrong: dict[str, Callable[[], Any]] = {
         "an integer": lambda: int(a),
@@ -172,7 +181,6 @@ def test_what_no_dimension_is(subtests: pytest.Subtests) -> None:
             *(jax.ShapeDtypeStruct((n,), "float32") for n in (a, other))
         ),
     }
-    jax.devices()
     for name, operation in wrong.items():
         with subtests.test(name=name), pytest.raises(Exception) as refused:
             operation()
@@ -205,9 +213,8 @@ def test_what_no_dimension_is(subtests: pytest.Subtests) -> None:
         export.symbolic_shape("a", scope=a.scope, constraints=("a >= 2",))
 
 
-def test_placeholders(subtests: pytest.Subtests) -> None:
-    """What a text leaves open is taken from the shape that it is like."""
-    jax.devices()
+def placeholders(subtests: pytest.Subtests) -> None:
+    """Check that what a text leaves open is taken from the shape that it is like."""
     cases: dict[str | None, tuple[tuple[int, ...], str]] = {
         "a, _": ((3, 4), "a, 4"),
         "_, a, ...": ((3, 4, 5, 6), "3, a, 5, 6"),
@@ -278,9 +285,8 @@ def decided(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> bool |
         raise
 
 
-def test_decisions(subtests: pytest.Subtests) -> None:
-    """What is decided holds at all sizes that the constraints allow, and only there."""
-    jax.devices()
+def decisions(subtests: pytest.Subtests) -> None:
+    """Check that what is decided holds at all sizes that the constraints allow."""
     for constraints, known in CONSTRAINTS.items():
         sizes = [size for size in SIZES if all(holds(text, *size) for text in constraints)]
         dims = export.symbolic_shape(", ".join(COMPARED), constraints=constraints)
@@ -298,3 +304,22 @@ def test_decisions(subtests: pytest.Subtests) -> None:
         with subtests.test(constraints=constraints):
             assert not wrong
             assert answers >= known
+
+
+def test_dimensions(subtests: pytest.Subtests) -> None:
+    """Their arithmetic, what is decided of them, what a text leaves open, and what is refused."""
+    jax.devices()
+    arithmetic(subtests)
+    decisions(subtests)
+    placeholders(subtests)
+    what_no_dimension_is(subtests)
+
+
+def test_indexed_by_a_dimension() -> None:
+    """A dimension is an index as any other integer is."""
+    exported = export.export(jax.jit(lambda x: x[x.shape[0] // 2] + x[x.shape[0] - 1]))(
+        jax.ShapeDtypeStruct(export.symbolic_shape("a"), "float32")
+    )
+    for size in (3, 6):
+        x = np.arange(size, dtype=np.float32)
+        np.testing.assert_array_equal(exported.call(x), x[size // 2] + x[-1])

@@ -224,15 +224,21 @@ def test_vmap(subtests: pytest.Subtests, way: str) -> None:
             y = 2 * own(v, w)
             wanted = y * w + np.concatenate([y[:4] + y[4:]] * 2)
             np.testing.assert_allclose(gradient, wanted, rtol=1e-5)
+    if way == "unchecked":
+        with subtests.test("over an axis"):
+            np.testing.assert_allclose(*over_an_axis(way))
 
 
-@pytest.mark.parametrize("way", BOTH_WAYS)
-def test_vmap_over_an_axis(way: str) -> None:
-    """The dimension over which vmap goes is divided over the axis that no spec names."""
+def over_an_axis(way: str) -> tuple[Any, np.ndarray]:
+    """Divide the dimension over which vmap goes over the axis that no spec names."""
     rows = mapped(way, lambda v: v * 2 + lax.psum(v, "y"), (Y,), Y)
-    over = jax.jit(jax.vmap(rows, spmd_axis_name="x"))(VALUE)
     sums = VALUE.reshape(8, 4, 2).sum(1)
-    np.testing.assert_allclose(over, VALUE * 2 + np.tile(sums, 4))
+    expected: np.ndarray = VALUE * 2 + np.tile(sums, 4)
+    return jax.jit(jax.vmap(rows, spmd_axis_name="x"))(VALUE), expected
+
+
+def test_vmap_over_an_axis() -> None:
+    np.testing.assert_allclose(*over_an_axis("checked"))
 
 
 def test_inside_of_loops_and_functions(subtests: pytest.Subtests) -> None:
