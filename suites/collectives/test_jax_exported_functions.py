@@ -231,6 +231,24 @@ def test_gradients(subtests: pytest.Subtests) -> None:
         assert of_n.dtype == jax.dtypes.float0
 
 
+def test_called_within_others(subtests: pytest.Subtests) -> None:
+    """In scan, on each device's part in shard_map, and on each device in pmap; not in vmap."""
+    rows = export.export(jax.jit(lambda row: row.cumsum() * 2))(shape_of(4))
+    called = written(rows).call
+    x = numbers(8, 4)
+    expected = x.cumsum(1) * 2
+    with subtests.test("scan"):
+        _, got = lax.scan(lambda carry, row: (carry, called(row)), 0, x)
+        np.testing.assert_array_equal(got, expected)
+    with subtests.test("shard_map"):
+        on_parts = checked(lambda part: called(part[0])[None], mesh_of(8), (Spec("x"),), Spec("x"))
+        np.testing.assert_array_equal(jax.jit(on_parts)(x), expected)
+    with subtests.test("pmap"):
+        np.testing.assert_array_equal(jax.pmap(called)(x), expected)
+    with subtests.test("vmap"), pytest.raises(NotImplementedError):
+        jax.vmap(called)(x)
+
+
 class Pair(NamedTuple):
     first: Any
     second: Any

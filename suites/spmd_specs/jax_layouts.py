@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from math import prod
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from harness.model.mismatch import NumbersError
@@ -80,3 +82,23 @@ def _axes(entry: Entry) -> tuple[str, ...]:
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else entry
+
+
+@contextmanager
+def partitioned_by(name: str) -> Iterator[None]:
+    """Let GSPMD or Shardy divide programs; skip the case if this release has no Shardy."""
+    shardy = name == "shardy"
+    if not hasattr(jax.config, "jax_use_shardy_partitioner"):
+        if shardy:
+            pytest.skip("this release of JAX has no Shardy")
+        yield
+        return
+    if shardy:  # 0.4.33 has the switch, and a jaxlib without the dialect
+        reason = "this release of jaxlib has no Shardy"
+        pytest.importorskip("jaxlib.mlir.dialects.sdy", reason=reason, exc_type=ImportError)
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", shardy)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)

@@ -167,3 +167,16 @@ def test_some_of_the_chips(subtests: pytest.Subtests) -> None:
         assert (mesh == mesh_utils.create_device_mesh((4, 4))).all()
         with pytest.raises(ValueError):
             mesh_utils.create_hybrid_device_mesh((4, 2), (1, 2), process_is_granule=True)
+
+
+@pytest.mark.topologies("v5e:4x4")
+def test_three_by_four_chips(subtests: pytest.Subtests) -> None:
+    """Sizes that are no powers of two: each device once, along lines that are boxes of chips."""
+    given = [device for device in jax.devices() if device.coords[0] < 3]
+    for shape in ((12,), (3, 4), (4, 3), (6, 2), (2, 6), (2, 2, 3), (3, 2, 2)):
+        with subtests.test(shape=shape):
+            mesh = mesh_utils.create_device_mesh(shape, given, allow_split_physical_axes=True)
+            assert set(mesh.flat) == set(given)
+            for axis in range(len(shape)):
+                for line in lines(mesh, axis):
+                    assert math.prod(lengths(line)) == len(line)

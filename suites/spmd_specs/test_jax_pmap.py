@@ -275,6 +275,7 @@ def test_without_jit(subtests: pytest.Subtests) -> None:
                 jax.pmap(lambda v: v[0] * lax.axis_index("i"), "i")(VALUE),
                 VALUE[:, 0] * np.arange(8),
             ),
+            "constant": (jax.pmap(lambda v: jnp.float32(3))(VALUE), np.full(8, 3)),
             "shared": (
                 jax.pmap(lambda v, w: v * w, in_axes=(0, None))(VALUE, VALUE[0]),
                 VALUE * VALUE[0],

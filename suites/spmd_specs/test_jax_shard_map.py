@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from suites.shared.global_arrays import mesh_of
@@ -24,6 +25,7 @@ from suites.shared.jax_releases import (
     needs_explicit_axes,
     since_0_5,
 )
+from suites.spmd_specs.jax_layouts import partitioned_by
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -94,9 +96,12 @@ def test_values(subtests: pytest.Subtests, way: str) -> None:
     }
     for name, (fn, given, result, expected) in cases.items():
         function = mapped(way, fn, (given,), result)
-        for compiled in (False, True):
-            with subtests.test(name=name, compiled=compiled):
-                got = (jax.jit(function) if compiled else function)(VALUE)
+        for how in ("at once", "shardy", "gspmd"):
+            with (
+                subtests.test(name=name, how=how),
+                partitioned_by("gspmd" if how == "gspmd" else "shardy"),
+            ):
+                got = (function if how == "at once" else jax.jit(function))(VALUE)
                 np.testing.assert_allclose(got, expected, rtol=1e-6)
                 at = NamedSharding(mesh_of(2, 4), result)
                 assert got.sharding.is_equivalent_to(at, got.ndim)
@@ -137,7 +142,7 @@ def test_derivatives(subtests: pytest.Subtests, way: str) -> None:
 
     def program(v: Any, w: Any, unused: Any) -> Any:
         del unused
-        scaled = jnp.sin(v) * w * jnp.float32(2)
+        scaled = checkpoint_name(jnp.sin(v) * w * jnp.float32(2), "scaled")
         return lax.psum((scaled * w.sum()).sum(), ("x", "y"))
 
     def alone(v: Any, w: Any) -> Any:
@@ -147,12 +152,26 @@ def test_derivatives(subtests: pytest.Subtests, way: str) -> None:
     function = mapped(way, program, (XY, Y, WHOLE), WHOLE)
     expected = jax.grad(alone, (0, 1))(VALUE, weights)
     unused = np.float32(7)
-    for name, of in (("plain", function), ("kept little", jax.checkpoint(function))):
+    policies = jax.checkpoint_policies
+    functions = {
+        "plain": function,
+        "kept little": jax.checkpoint(function),
+        "kept all": jax.checkpoint(
+            lambda v, w, u: jnp.cos(function(v * 1, w, u)), policy=policies.everything_saveable
+        ),
+        "kept some": jax.checkpoint(
+            lambda v, w, u: jnp.cos(function(v * 1, w, u)),
+            policy=policies.save_only_these_names("scaled"),
+        ),
+    }
+    slope = {name: -np.sin(alone(VALUE, weights)) for name in ("kept all", "kept some")}
+    for name, of in functions.items():
         with subtests.test(name=name):
             *got, none = jax.jit(jax.grad(of, (0, 1, 2)))(VALUE, weights, unused)
             assert none == 0
             for array, own in zip(got, expected, strict=True):
-                np.testing.assert_allclose(array, own, rtol=1e-5, atol=1e-4)
+                scaled = own * slope.get(name, 1)
+                np.testing.assert_allclose(array, scaled, rtol=1e-4, atol=1e-4)
     with subtests.test("forward"):
         value, tangent = jax.jvp(function, (VALUE, weights, unused), (VALUE, weights, unused))
         np.testing.assert_allclose(value, alone(VALUE, weights), rtol=1e-5)
@@ -376,6 +395,9 @@ def test_what_is_refused(subtests: pytest.Subtests) -> None:
     for shape in ((7, 8), (8, 6)):
         with subtests.test(shape=shape), pytest.raises(ValueError, match="divi"):
             mapped("checked", same, (XY,), XY)(np.zeros(shape, np.float32))
+    logarithm = mapped("checked", jnp.log, (XY,), XY)
+    with subtests.test("not a number"), jax.debug_nans(True), pytest.raises(FloatingPointError):
+        logarithm(VALUE)
     with subtests.test("no function"), pytest.raises(TypeError):
         mapped("checked", 3, (XY,), XY)(VALUE)  # type: ignore[arg-type]
     with subtests.test("no mesh"), pytest.raises((TypeError, AttributeError)):

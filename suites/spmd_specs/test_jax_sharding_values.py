@@ -62,6 +62,12 @@ def _pickled(value: Any) -> Any:
     return _OnTheseDevices(file).load()
 
 
+def from_text(spec: PartitionSpec) -> Any:
+    """Return the spec that the text of a spec is in Python."""
+    text = repr(spec).replace(", unreduced_kind=sum", "")
+    return eval(text, {"PartitionSpec": Spec, "P": Spec})  # noqa: S307, of this process
+
+
 def check_values(make: Callable[[Any], Any], arguments: list[Any]) -> None:
     """Check that values of different arguments differ, and that copies are the same value."""
     values = [make(argument) for argument in arguments]
@@ -83,6 +89,7 @@ def test_specs(subtests: pytest.Subtests) -> None:
         spec = Spec(*entries)
         with subtests.test(entries=entries):
             assert (len(spec), tuple(spec)) == (len(entries), entries)
+            assert from_text(spec) == spec
             assert [spec[n] for n in range(len(entries))] == list(entries)
             assert tuple(spec[1:]) == entries[1:]
             assert tuple(spec + Spec("z", None)) == (*entries, "z", None)
@@ -127,6 +134,7 @@ def test_specs_of_sums(subtests: pytest.Subtests) -> None:
                 frozenset(of.get(kind, ())) for kind in ("unreduced", "reduced")
             )
             assert NamedSharding(explicit(mesh), spec).spec == spec
+            assert from_text(spec) == spec
             assert spec + Spec("w", **of) == Spec("x", None, "w", **of)
             assert Spec("w", **of) + spec == Spec("w", "x", None, **of)
             assert Spec(unreduced={"v"}) + Spec(unreduced={"w"}) == Spec(unreduced={"v", "w"})

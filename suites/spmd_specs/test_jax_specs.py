@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from suites.spmd_specs.jax_layouts import (
     check,
     mesh_of_two_rows,
     name_of,
+    partitioned_by,
     sharding,
     specs,
 )
@@ -262,25 +262,6 @@ OPERATORS: dict[str, tuple[Callable[[Any], Any], Numpy, Layout, Layout]] = {
 }  # fmt: skip
 
 
-@contextmanager
-def _partitioner(name: str) -> Iterator[None]:
-    shardy = name == "shardy"
-    if not hasattr(jax.config, "jax_use_shardy_partitioner"):
-        if shardy:
-            pytest.skip("this release of JAX has no Shardy")
-        yield
-        return
-    if shardy:  # 0.4.33 has the switch, and a jaxlib without the dialect
-        reason = "this release of jaxlib has no Shardy"
-        pytest.importorskip("jaxlib.mlir.dialects.sdy", reason=reason, exc_type=ImportError)
-    before = jax.config.jax_use_shardy_partitioner
-    jax.config.update("jax_use_shardy_partitioner", shardy)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_use_shardy_partitioner", before)
-
-
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_operator(operator: str, partitioner: str) -> None:
@@ -292,7 +273,7 @@ def test_operator(operator: str, partitioner: str) -> None:
     assert np.array_equal(jax.jit(program)(value), expected), "on one device"
     mesh = mesh_of_two_rows()
     placed = jax.device_put(value, sharding(mesh, source))
-    with _partitioner(partitioner):
+    with partitioned_by(partitioner):
         result = jax.jit(program, out_shardings=sharding(mesh, target))(placed)
         check(result, expected, mesh, target)
 
