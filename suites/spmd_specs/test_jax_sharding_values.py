@@ -262,13 +262,3 @@ def test_specs_of_explicit_axes_are_checked(subtests: pytest.Subtests) -> None:
             for other, axes in ((auto, {"y"}), (mesh, {"z"}), (mixed, {"x"})):
                 with pytest.raises(ValueError):
                     NamedSharding(other, Spec(**{kind: axes}))
-
-
-def test_shardings_that_jit_does_not_take() -> None:
-    """What stands for a sharding of an argument is a sharding, a spec or nothing."""
-    value = jax.device_put(np.zeros(8, np.float32))
-    for wrong in ("x", 3):
-        with pytest.raises((TypeError, ValueError)):
-            jax.jit(lambda v: v, in_shardings=wrong)(value)
-        with pytest.raises((TypeError, ValueError)):
-            jax.jit(lambda v: v, out_shardings=wrong)(value)
