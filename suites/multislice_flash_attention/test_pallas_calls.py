@@ -292,7 +292,7 @@ def test_vmap(interpret: bool, subtests: pytest.Subtests) -> None:
     if interpret:  # a TPU's blocks have the last two dimensions
         table["the last"] = jax.vmap(fn, (3, 2)), (move(xs, 0, 3), move(ys, 0, 2)), both
     for name, (mapped, operands, oracle) in table.items():
-        with subtests.test(mapped=name):
+        with subtests.test(mapped=name), jax.enable_checks(name == "nested"):
             result, count = jax.jit(mapped)(*operands)
             np.testing.assert_allclose(result, oracle, rtol=1e-4, atol=1e-5)
             np.testing.assert_array_equal(count, np.full(count.shape, 23))

@@ -95,7 +95,8 @@ def test_writes(interpret: bool) -> None:
         out[0, pl.ds(8, 8), :] = x[1, :8, :]
         out[numbers[2], 2:4, :128] = x[3, 6:8, 128:]
         mask = lax.broadcasted_iota(np.int32, (16, 256), 1) < numbers[1]
-        pltpu.store(out.at[numbers[2] + 2], x[2], mask=mask)
+        value = pltpu.load(x.at[numbers[0]])
+        pltpu.store(out.at[numbers[2] + 2], value, mask=mask)
 
     fn = pl.pallas_call(
         body,
@@ -108,6 +109,7 @@ def test_writes(interpret: bool) -> None:
     expected[1, 2:4, :128] = X[3, 6:8, 128:]
     expected[3, :, :5] = X[2, :, :5]
     np.testing.assert_array_equal(jax.jit(fn)(X, NUMBERS), expected)
+    assert "<-" in str(jax.make_jaxpr(fn)(X, NUMBERS))
 
 
 @pytest.mark.skipif(not hasattr(pl, "swap"), reason="this release of JAX has no pl.swap")
@@ -386,21 +388,29 @@ def test_random_numbers(subtests: pytest.Subtests) -> None:
         assert 0.48 < np.unpackbits(first.view(np.uint8)).mean() < 0.52
 
 
-def test_printing(capfd: pytest.CaptureFixture[str]) -> None:
-    """What a kernel prints, on standard error here."""
+@BOTH
+def test_printing(interpret: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a kernel prints, and what it is, if JAX is to say that."""
 
     def body(numbers: Any, x: Any, out: Any) -> None:
         pl.debug_print("two are {} and {}", numbers[0], numbers[3])
-        pl.debug_print("five is", numbers[1])
+        pl.debug_print("all are {}", x[...])
         out[...] = x[...]
 
-    x = X[0, :8, :128]
+    x = np.full((8, 128), 6, F32)
     fn = pl.pallas_call(
-        body, jax.ShapeDtypeStruct((8, 128), F32), in_specs=[SCALARS, pl.BlockSpec()]
+        body,
+        jax.ShapeDtypeStruct((8, 128), F32),
+        in_specs=[SCALARS, pl.BlockSpec()],
+        interpret=interpret,
+        debug=True,
+        name="speaker",
     )
     np.testing.assert_array_equal(jax.jit(fn)(NUMBERS, x), x)
+    jax.effects_barrier()
     printed = "".join(capfd.readouterr())
-    assert "two are 2 and 8" in printed
+    for words in ("two are 2 and 8", "all are ", "debug_print", "speaker"):
+        assert words in printed, words
 
 
 def test_body_of_a_core() -> None:
