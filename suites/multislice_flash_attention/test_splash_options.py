@@ -161,16 +161,14 @@ def test_attention(name: str, subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.topologies("4")
-@pytest.mark.parametrize("name", ["local", "each", "random", "dynamic"])
+@pytest.mark.parametrize("name", ["each", "random", "dynamic"])
 def test_over_devices(name: str, topology: Topology, subtests: pytest.Subtests) -> None:
     """Heads over two devices, and queries over two."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    shape = LENGTH, LENGTH
     mask = {
-        "local": lambda: masks.MultiHeadMask([masks.LocalMask(shape, (100, 20), 0, 2)] * HEADS),
         "each": lambda: masks.MultiHeadMask([masks.NumpyMask(each) for each in EACH]),
         "random": lambda: masks.MultiHeadMask([masks.NumpyMask(RANDOM)] * HEADS),
         "dynamic": lambda: jnp.asarray(EACH),
@@ -194,7 +192,7 @@ def test_over_devices(name: str, topology: Topology, subtests: pytest.Subtests) 
     result, back = jax.vjp(lambda *operands: sharded(fn, *operands), q, k, v)
     with subtests.test("result"):
         np.testing.assert_allclose(result, own.result, rtol=1e-4, atol=1e-4)
-    if name in ("local", "dynamic"):  # backward they do what "random" and "each" do
+    if name == "dynamic":  # backward it does what "each" does
         return
     for which, got in zip("qkv", back(gradient), strict=True):
         with subtests.test(gradient=which):
