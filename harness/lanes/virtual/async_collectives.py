@@ -3,8 +3,8 @@
 JAX writes a program in the StableHLO of the CPU's compiler, which has no operation that starts a
 collective, and fails before the plugin sees it. Where that happens, the collective takes the place
 of its start, and its results that of its end, which is the same to whoever reads them. Whole values
-that become unreduced are divided. Where libtpu is asked as well, it is given the program as JAX has
-made it.
+that become unreduced are divided. What XLA can't read beside operations of Shardy is written
+without them. Where libtpu is asked as well, it is given the program as JAX has made it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from harness.platforms import platform_here
 _COMPILE = "backend_compile_and_load"
 _CROSS = "_get_cross_compile_backend"
 _TOO_NEW = "Failed to serialize StableHLO"
+_UNREADABLE = "Failed to parse using StableHLO"
 _REFUSAL = (
     "JAX writes programs in the StableHLO that XLA's CPU compiler reads, which has no"
     " such operation. Collectives that are done in the function that starts them run here; lane"
@@ -78,6 +79,22 @@ def _submit(
     original: bytes,
 ) -> Any:
     """Compile ``module`` in the place of the one that JAX has made, the artifact ``original``."""
+    try:
+        return _hand_over(compile_, args, kwargs, module, original)
+    except Exception as error:
+        if _UNREADABLE not in str(error):
+            raise
+    original = original or _original(module)
+    return _hand_over(compile_, args, kwargs, newer_programs.in_stablehlo_alone(module), original)
+
+
+def _hand_over(
+    compile_: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    module: Any,
+    original: bytes,
+) -> Any:
     if len(args) > 1:
         args = (args[0], module, *args[2:])
     else:

@@ -218,7 +218,7 @@ def _lowered(division: _Division) -> tuple[str, Sequence[Any]]:
     )
     arrays = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in division.arrays]
     lowered = jax.jit(mapped, keep_unused=True).lower(*arrays)
-    return lowered.as_text(), lowered._lowering.compile_args["host_callbacks"]
+    return lowered.as_text(debug_info=True), lowered._lowering.compile_args["host_callbacks"]
 
 
 def _specs(shardings: Any) -> tuple[Any, ...]:

@@ -36,6 +36,20 @@ def artifact_of(module: Any) -> bytes:
     return artifact
 
 
+def in_stablehlo_alone(module: Any) -> Any:
+    """Return a copy of MLIR's module in which shardings are attributes, as XLA writes Shardy's.
+
+    Beside operations of Shardy, MLIR writes 8-bit floats in a way that an older one can't read.
+    """
+    from jaxlib import xla_client
+    from jaxlib.mlir.dialects import stablehlo
+
+    artifact = xla_client._xla.mlir.serialize_portable_artifact(
+        bytecode_of(module), stablehlo.get_current_version(), False
+    )
+    return stablehlo.deserialize_portable_artifact(module.context, artifact)
+
+
 def mark(module: Any, artifact: bytes) -> str:
     """Write into the module what it was made of, in place, and return the text.
 

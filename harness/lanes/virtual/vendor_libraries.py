@@ -17,6 +17,7 @@ from harness.lanes.virtual import (
     gpu_kernels,
     in_own_words,
     one_sided,
+    scaled_products,
 )
 from harness.lanes.virtual.callbacks import STAND_IN_VARIABLE
 from harness.lanes.virtual.lowering import rule_of
@@ -25,6 +26,7 @@ from harness.platforms import Platform
 # What calls a library without a rule of lowering that the CPU has as well.
 _WITHOUT_RULES = {
     "jax._src.cudnn.fused_attention_stablehlo": cudnn_attention.compute_by_reference,
+    "jax._src.cudnn.scaled_matmul_stablehlo": scaled_products.compute_in_32_bits,
 }
 _ALGORITHMS = ("JACOBI", "POLAR", "CUSOLVER")  # in whose place LAPACK has its own
 _EMIT = "emit_python_callback"

@@ -84,5 +84,6 @@ GPU = Platform(
         **dict.fromkeys(_RANDOM, "jax_threefry_gpu_kernel_lowering"),
         **dict.fromkeys(_SPARSE, ""),
         "jax._src.cudnn.fused_attention_stablehlo": "",
+        "jax._src.cudnn.scaled_matmul_stablehlo": "",
     },
 )
