@@ -39,6 +39,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.long
 def test_whole_level_on_the_cpu_plugin(tmp_path: Path) -> None:
     report, badge, data = tmp_path / "r.xml", tmp_path / "b.json", tmp_path / "r.json"
     given = f"xla_cpu={BACKEND.path}"
@@ -86,7 +87,10 @@ def _compared(report: Path, folder: Path) -> None:
     assert "two_errors" in done.stdout
 
 
-@pytest.mark.parametrize(("platform", "topology"), [("tpu", "2x2"), ("gpu", "h100:4")])
+@pytest.mark.parametrize(
+    ("platform", "topology"),
+    [("tpu", "2x2"), pytest.param("gpu", "h100:4", marks=pytest.mark.long)],
+)
 def test_own_plugin_conforms(platform: str, topology: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in library.environment(Topology.parse(topology), PLATFORMS[platform]).items():
         if value is None:

@@ -176,6 +176,7 @@ def test_session_that_has_no_answer(clone: Path) -> None:
     assert "SystemExit" in answer.output
 
 
+@pytest.mark.long
 def test_cases_of_the_suites(tmp_path: Path) -> None:
     """The command, its files and the suites themselves."""
     data, report, badge = tmp_path / "a.json", tmp_path / "a.xml", tmp_path / "b.json"
@@ -191,6 +192,7 @@ def test_cases_of_the_suites(tmp_path: Path) -> None:
     assert "L3 distribution" in report.read_text()
 
 
+@pytest.mark.long
 def test_suites_on_jaxlibs_own_client(clone: Path) -> None:
     assert clone.is_dir()
     asker = Asker(PluginFile("cpu", NO_FILE))

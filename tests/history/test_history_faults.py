@@ -21,6 +21,7 @@ from harness.errors import PARTIAL
 from harness.history.branch import Branch
 from harness.history.store import History
 
+pytestmark = pytest.mark.long
 TRIALS = Path(__file__).parent / "trials.py"
 STATE = 32 + 4096  # bytes
 Trial = dict[str, Any]
@@ -91,7 +92,6 @@ def test_record(preloaded: Path, template: Path) -> None:
         assert trial["again"]["whole"] == first["whole"], trial
 
 
-@pytest.mark.long
 def test_collect(preloaded: Path, template: Path) -> None:
     """A night of which a cell died, so that the history is read as well."""
     cells = template.parent / "cells"

@@ -218,7 +218,10 @@ HANGS = {
 }
 
 
-@pytest.mark.parametrize("otherwise", HANGS)
+@pytest.mark.parametrize(
+    "otherwise",
+    [pytest.param(name, marks=[pytest.mark.long] * (name == "late")) for name in HANGS],
+)
 def test_a_job_that_would_hang(
     tmp_path: Path, otherwise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

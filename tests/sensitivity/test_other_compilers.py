@@ -25,6 +25,7 @@ def faults(
     return results
 
 
+@pytest.mark.long
 @pytest.mark.measures_coverage
 def test_jax_on_lane_cpu(tmp_path: Path) -> None:
     operators = "collective-dropped,groups-permuted,sharding-devices-reversed,stale-program"

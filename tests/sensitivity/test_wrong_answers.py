@@ -58,6 +58,7 @@ def test_one_client_has_no_second_one(verdicts: dict[tuple[str, str], str]) -> N
     assert tests == {"test_each_client_discovers"}
 
 
+@pytest.mark.long
 def test_a_limit_that_nobody_could_miss_is_not_met(tmp_path: Path) -> None:
     """Every fault is equivalent, so nobody knows what share was seen."""
     shutil.copy(Path(__file__).parent / "user_devices.py", tmp_path / "test_user.py")
