@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch_xla.distributed import spmd as xs
 
 from harness.model.mismatch import MismatchError
 from harness.model.topology import Topology
@@ -68,6 +69,18 @@ def test_placements(
     start_runtime(spmd=True)
     placed = distribute_tensor(counting(shape), DeviceMesh("xla", ranks(mesh)), placements)
     assert_placements(placed.placements, held.placements, placements_id(placements))
+
+
+@pytest.mark.topologies(4)
+def test_placements_after_another_annotation(start_runtime: StartRuntime) -> None:
+    """A tensor that all devices have whole is divided later, and on another mesh."""
+    start_runtime(spmd=True)
+    whole = distribute_tensor(counting((8, 8)), DeviceMesh("xla", ranks((4,))), (R,))
+    assert_placements(whole.placements, (R,), "whole")
+    divided = xs.mark_sharding(whole, xs.Mesh(ranks((4,)).numpy(), (2, 2)), (1, 0))
+    for tensor in (whole, divided):
+        assert_placements(tensor.placements, (S1, S0), "divided")
+        assert tensor.device_mesh.shape == (2, 2)
 
 
 @pytest.mark.topologies(4)

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 import torch_xla.distributed.spmd as xs
+from torch_xla.debug import profiler
 
 from harness.lanes.events import EventLog
 from harness.session.fixtures import StartRuntime
@@ -103,3 +105,35 @@ def test_false_is_no_guard(tpu_events: EventLog, start_runtime: StartRuntime) ->
     forward()
     tpu_events.expect_discoveries(1)
     assert os.environ[GUARD] == "false"
+
+
+def guard_import() -> None:
+    """Prepare for the import of JAX, as torch_xla's guide to Pallas does."""
+    from torch_xla.experimental.custom_kernel import jax_import_guard
+
+    jax_import_guard()
+
+
+@pytest.mark.topologies("2")
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(guard_import, id="import"),
+        pytest.param(
+            enter_trace,
+            id="trace",
+            marks=pytest.mark.skipif(
+                not hasattr(profiler, "maybe_get_jax"),
+                reason="in this release Trace does not reach JAX",
+            ),
+        ),
+    ],
+)
+def test_torch_xla_has_the_first_client(tpu_events: EventLog, call: Callable[[], None]) -> None:
+    """Whoever reaches JAX before any tensor is on a device: JAX would lock the chips."""
+    call()
+    import jax
+
+    assert len(jax.devices()) == 2
+    assert (torch.ones(2).to("xla") + 1).tolist() == [2, 2]
+    assert [client.by for client in tpu_events.read().of("client")] == ["torch_xla", "jax"]
