@@ -19,7 +19,8 @@ _REPORTS = Path("reports/matrix")
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("issue", metavar="ISSUE", help="pytorch/xla#8854, its address, or 8854")
+    written = "pytorch/xla#8854, its address, xla#8854 or 8854"
+    parser.add_argument("issue", metavar="ISSUE", help=written)
     parser.add_argument(
         "--reports", type=Path, metavar="DIR", help=f"default: {_REPORTS}, if there are any"
     )

@@ -1,4 +1,4 @@
-"""Notations of an upstream issue: ``owner/repo#number``, its page, or its number alone."""
+"""Notations of an upstream issue: ``owner/repo#number`` or less of it, or its page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.errors import BadInputError
 
 ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 _PAGE = re.compile(r"(?:https?://)?github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)(?:[/#?].*)?")
-_NUMBER = re.compile(r"#?(\d+)")
+_SHORT = re.compile(r"(?:([\w.-]+)(?=#))?#?(\d+)")
 
 
 def page(issue: str) -> str:
@@ -28,11 +28,13 @@ def resolve(text: str, known: Iterable[str]) -> str:
     match = ISSUE.fullmatch(text) or _PAGE.fullmatch(text)
     if match:
         wanted = [f"{match[1]}#{match[2]}"]
-    elif match := _NUMBER.fullmatch(text):
-        wanted = [issue for issue in issues if issue.endswith(f"#{match[1]}")]
+    elif match := _SHORT.fullmatch(text):
+        end = f"/{match[1]}#{match[2]}" if match[1] else f"#{match[2]}"
+        wanted = [issue for issue in issues if issue.lower().endswith(end.lower())]
     else:
         raise BadInputError(
-            f"issue {text!r}: expected 'pytorch/xla#8854', its address on github.com, or its number"
+            f"issue {text!r}: expected 'pytorch/xla#8854', its address on github.com, "
+            "'xla#8854' or its number"
         )
     matches = [issue for issue in issues if issue.lower() in map(str.lower, wanted)]
     if len(matches) > 1:
