@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from support.project import Project
 
@@ -17,6 +19,7 @@ LANE = {"cpu": CPU, "virtual-tpu": TPU}
 def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*CPU, PLUGIN, "JAX_PLATFORM_NAME", "XLA_HARNESS_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delitem(sys.modules, "jax", raising=False)  # whose options other tests have set
 
 
 @pytest.mark.parametrize(
