@@ -47,13 +47,19 @@ def _compile(
     compile_: Callable[..., Any], _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     given = args[1] if len(args) > 1 else kwargs["module"]
+
+    def compile_instead(module: Any) -> Any:
+        if len(args) > 1:
+            return compile_(args[0], module, *args[2:], **kwargs)
+        return compile_(*args, **kwargs | {"module": module})
+
     module, original = given, b""
     if unreduced.is_any(given):
         module = newer_programs.copy_of(given)
         original = _original(given)
         _count("whole value made unreduced", unreduced.divide_whole_values(module))
     try:
-        return _submit(compile_, args, kwargs, module, original)
+        return _submit(compile_instead, module, original)
     except Exception as error:
         text = str(error).splitlines()
         if not text or _TOO_NEW not in text[0]:
@@ -68,41 +74,25 @@ def _compile(
     _count("asynchronous collective", count)
     if not count:
         newer_programs.make_unknown(module)
-    return _submit(compile_, args, kwargs, module, original)
+    return _submit(compile_instead, module, original)
 
 
-def _submit(
-    compile_: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    module: Any,
-    original: bytes,
-) -> Any:
+def _submit(compile_: Callable[[Any], Any], module: Any, original: bytes) -> Any:
     """Compile ``module`` in the place of the one that JAX has made, the artifact ``original``."""
     try:
-        return _hand_over(compile_, args, kwargs, module, original)
+        return _hand_over(compile_, module, original)
     except Exception as error:
         if _UNREADABLE not in str(error):
             raise
     original = original or _original(module)
-    return _hand_over(compile_, args, kwargs, newer_programs.in_stablehlo_alone(module), original)
+    return _hand_over(compile_, newer_programs.in_stablehlo_alone(module), original)
 
 
-def _hand_over(
-    compile_: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    module: Any,
-    original: bytes,
-) -> Any:
-    if len(args) > 1:
-        args = (args[0], module, *args[2:])
-    else:
-        kwargs = {**kwargs, "module": module}
+def _hand_over(compile_: Callable[[Any], Any], module: Any, original: bytes) -> Any:
     if not original:
-        return compile_(*args, **kwargs)
+        return compile_(module)
     with written_as(original, newer_programs.mark(module, original)):
-        return compile_(*args, **kwargs)
+        return compile_(module)
 
 
 def _original(module: Any) -> bytes:
