@@ -18,6 +18,7 @@ from jax.experimental import checkify
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from suites.multislice_flash_attention.plain_kernels import BOTH, floats
 from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
@@ -27,12 +28,7 @@ pytestmark = [
     pytest.mark.deadline(60),
     needs_tpu_interpret_mode,
 ]
-BOTH = pytest.mark.parametrize("interpret", [False, True], ids=["lowered", "interpreted"])
 F32 = np.float32
-
-
-def floats(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, F32)
 
 
 def like(x: Any) -> jax.ShapeDtypeStruct:

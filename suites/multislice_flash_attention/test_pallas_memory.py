@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from harness.model.topology import Topology
+from suites.multislice_flash_attention.plain_kernels import BOTH, EVERYWHERE
 from suites.shared.jax_releases import jitted, needs_tpu_interpret_mode
 
 pytestmark = [
@@ -23,9 +24,7 @@ pytestmark = [
     pytest.mark.deadline(60),
     needs_tpu_interpret_mode,
 ]
-BOTH = pytest.mark.parametrize("interpret", [False, True], ids=["lowered", "interpreted"])
 F32 = np.float32
-EVERYWHERE = pl.BlockSpec(memory_space=getattr(pl, "ANY", None))  # JAX 0.4.33 has none
 SCALARS = pl.BlockSpec(memory_space=pltpu.SMEM)
 X = np.random.default_rng(0).standard_normal((4, 16, 256), F32)
 NUMBERS = np.array([2, 5, 1, 8], np.int32)

@@ -12,6 +12,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from suites.multislice_flash_attention.plain_kernels import EVERYWHERE, floats
 from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
@@ -22,11 +23,6 @@ pytestmark = [
     needs_tpu_interpret_mode,
 ]
 F32 = np.float32
-EVERYWHERE = pl.BlockSpec(memory_space=getattr(pl, "ANY", None))  # JAX 0.4.33 has none
-
-
-def floats(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, F32)
 
 
 def call(body: Callable[..., None], shape: tuple[int, ...], *operands: Any, **options: Any) -> Any:
