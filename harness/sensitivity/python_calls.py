@@ -41,6 +41,9 @@ class Calls:
     def _listen(self) -> None:
         if self._out >= 0:
             sys.settrace(self._enter)
+            if torch := sys.modules.get("torch"):
+                # A backward pass on a device runs in a thread of C++, which no tracer is set in.
+                torch.autograd.set_multithreading_enabled(False)
 
     def _enter(self, frame: Any, event: str, argument: object) -> Any:
         del argument
