@@ -11,10 +11,7 @@ import torch.distributed as dist
 import torch_xla
 from torch.distributed import checkpoint
 from torch_xla.core import xla_model as xm
-from torch_xla.distributed.fsdp import (
-    XlaFullyShardedDataParallel,
-    consolidate_sharded_model_checkpoints,
-)
+from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel, consolidate_sharded_ckpts
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
 from harness.job.ranks import run_ranks
@@ -76,7 +73,9 @@ def test_one_file(topology: Topology, tmp_path: Path) -> None:
     check(run_ranks(ask, topology), Trained([], _after(STEPS, topology.total).outputs))
 
 
-def test_file_of_each_rank(topology: Topology, tmp_path: Path) -> None:
+def test_file_of_each_rank(
+    topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FSDP: each rank writes and reads its shards; all files together make a plain model."""
 
     def wrapped(seed: int) -> XlaFullyShardedDataParallel:
@@ -96,9 +95,12 @@ def test_file_of_each_rank(topology: Topology, tmp_path: Path) -> None:
     ranks = run_ranks(ask, topology)
     expected = Trained([], _after(STEPS, topology.total).outputs)
     check(ranks, expected)
-    full, _ = consolidate_sharded_model_checkpoints(f"{tmp_path}/rank-", save_model=False)
+    whole, prefix = tmp_path / "whole.pt", f"{tmp_path}/rank-"
+    options = ["--ckpt_prefix", prefix, "--ckpt_suffix=?.pth", "--save_path", str(whole)]
+    monkeypatch.setattr("sys.argv", ["consolidate_sharded_ckpts", *options])
+    consolidate_sharded_ckpts.main()
     plain = net(seed=99)
-    plain.load_state_dict(full)
+    plain.load_state_dict(torch.load(whole)["model"])
     check([Trained([], plain(probe()).detach())], expected)
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch_xla.core import functions as xf
 from torch_xla.core import xla_model as xm
-from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
 from harness.job.ranks import run_ranks
@@ -43,38 +42,6 @@ def test_optimizer_step(topology: Topology, pin_layout: bool) -> None:
         model = net(seed=7 + number).to(device)
         xm.broadcast_master_param(model)
         return train(model, AllReduced(make(model.parameters()), pin_layout), XLA)
-
-    ranks = run_ranks(ask, topology)
-    plain = net()
-    check(ranks, in_one_process(plain, make(plain.parameters()), topology.total))
-
-
-FSDP: dict[str, dict[str, Any]] = {
-    "default": {},
-    "flat": {"flatten_parameters": True},
-    "rows": {"shard_param_on_dim_0": True, "reshard_after_forward": False},
-    "free": {"pin_layout_in_collective_ops": False},
-    "coalesced": {
-        "pin_layout_in_collective_ops": False,
-        "shard_param_on_dim_0": True,
-        "coalesce_all_gather_ops": True,
-        "reduce_scatter_bucket_size_mb": 1,
-    },
-}
-
-
-@pytest.mark.parametrize("options", FSDP)
-def test_fsdp(topology: Topology, options: str) -> None:
-    """Two layers wrapped apart, and both together."""
-    make = OPTIMIZERS["adam"]
-
-    def ask(_: int) -> Trained:
-        device = XLA.join()
-        inner = net()
-        inner[0] = XlaFullyShardedDataParallel(inner[0].to(device), **FSDP[options])
-        model = XlaFullyShardedDataParallel(inner.to(device), **FSDP[options])
-        update = make(model.parameters())
-        return train(model, update, XLA)
 
     ranks = run_ranks(ask, topology)
     plain = net()
