@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +27,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _MOST = 20_000
 _MOSTLY = 0.95
 _TRIES = 5
+_SECONDS_OF_SMALLEST = 60
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +96,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--smallest",
         type=output_file,
         metavar="FILE",
-        help="write the cases that see 95 %% of the kinds of fault that all see, as --cases reads",
+        help="write the cases that see 95 %% of the kinds of fault that all see, as --cases reads; "
+        "with --modules those that execute most in --seconds",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=whole_number(1, 86_400),
+        metavar="N",
+        help=f"for the cases of --smallest, with --modules (default: {_SECONDS_OF_SMALLEST})",
     )
     parser.add_argument(
         "--beside",
@@ -124,6 +132,8 @@ def _run(options: argparse.Namespace) -> int:
 
     operators, budget = _operators(options), _seconds(options.budget)
     given = read_cases(options.beside) if options.beside else frozenset[str]()
+    if options.seconds and not (options.modules and options.smallest):
+        raise BadInputError("--seconds: expected --modules and --smallest beside it")
     if options.stack:
         _continue_in(options.stack, options)
     modules = read_modules(options.modules, options.python) if options.modules else {}
@@ -140,13 +150,22 @@ def _run(options: argparse.Namespace) -> int:
         tries=options.tries,
     )
     score = measure(request, say)
-    answer(options, _data(score), "\n".join(shown.lines(score)))
+    chosen = _smallest(score, options.seconds or _SECONDS_OF_SMALLEST, given)
+    answer(options, _data(score, chosen), "\n".join(shown.lines(score)))
     if options.junitxml:
         write_report(options.junitxml, score, options.lane, options.fail_under)
     if options.smallest:
-        chosen = sorted(score.smallest(_MOSTLY, given))
-        write({options.smallest: "".join(f"{case}\n" for case in chosen)})
+        write({options.smallest: "".join(f"{case}\n" for case in sorted(chosen))})
     return 0 if options.fail_under is None else _held_to(options.fail_under, score)
+
+
+def _smallest(score: Score, seconds: float, given: Collection[str]) -> list[str]:
+    """Return the cases that stand for all: of whole modules, those that are soon through."""
+    from harness.sensitivity.quickest import quickest
+
+    if score.unit == "module":
+        return quickest(score.executed, score.cost, seconds, given)
+    return score.smallest(_MOSTLY, given)
 
 
 def _operators(options: argparse.Namespace) -> Sequence[str]:
@@ -233,7 +252,7 @@ def _emptied(folder: Path) -> Path:
     return folder
 
 
-def _data(score: Any) -> dict[str, Any]:
+def _data(score: Any, smallest: Sequence[str]) -> dict[str, Any]:
     """Return the score as plain values."""
     from harness.sensitivity.score import share
 
@@ -262,6 +281,6 @@ def _data(score: Any) -> dict[str, Any]:
         ],
         "red": dict(score.red),
         "idle": list(score.idle),
-        "smallest": score.smallest(_MOSTLY),
+        "smallest": smallest,
         "adds_nothing": score.adds_nothing(),
     }

@@ -27,6 +27,11 @@ class Slip:
     module: str
     lines: range
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return the function and the line, which other slips may share."""
+        return self.fault.program, self.lines[0]
+
 
 def read_modules(path: Path, packages: Sequence[str]) -> dict[str, list[str]]:
     """Return the functions that a file lists, by module; of these packages, or of all in it.
@@ -79,15 +84,23 @@ def sampled(
     """
     chance = random.Random(sample.seed)  # noqa: S311 - no secret
     queues = []
-    for module in sorted(modules):
+    for of_module in every_slip(modules, operators):
         by_line: dict[tuple[str, int], list[Slip]] = {}
-        for slip in _slips(module, sorted(modules[module]), operators):
-            by_line.setdefault((slip.fault.program, slip.lines[0]), []).append(slip)
+        for slip in of_module:
+            by_line.setdefault(slip.place, []).append(slip)
         for slips in by_line.values():
             chance.shuffle(slips)
         queues.append(in_turn(list(by_line.values()), chance))
     chance.shuffle(queues)
     return spread(queues, sample.most)
+
+
+def every_slip(
+    modules: Mapping[str, Collection[str]], operators: Collection[str]
+) -> Iterator[Iterator[Slip]]:
+    """Yield the slips in functions of each module."""
+    for module in sorted(modules):
+        yield _slips(module, sorted(modules[module]), operators)
 
 
 def _slips(module: str, names: Collection[str], operators: Collection[str]) -> Iterator[Slip]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from harness.junit.result import Result
 from harness.sensitivity.fault import Fault
 from harness.sensitivity.python_faults import PYTHON_OPERATORS
 from harness.sensitivity.python_source import folder_of
+from harness.sensitivity.quickest import quickest
 from harness.sensitivity.rounds import _spread, _up_to_the_last
 from harness.sensitivity.sample import Sample
 from harness.sensitivity.score import FaultResult, FaultVerdict
@@ -86,6 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(folder: Path) -> Ran:
     options = ["test_whole.py", "--modules=modules.toml", f"--operators={OPERATORS}", "-n2"]
     options += ["--json=s.json", "--junitxml=s.xml", "--budget=14m", "--fail-under=50"]
+    options += ["--smallest=quick.txt", "--seconds=3600"]
     ran = sensitivity(folder, *options, behind=["--topology=1", *JAX_ALONE])
     assert ran.code == 1, ran.stderr
     return ran
@@ -110,6 +113,39 @@ def test_a_slip_is_seen_if_any_case_sees_it(report: dict[str, Any]) -> None:
     }
     counts = {len(fault["cases"]) for fault in report["faults"] if fault["verdict"] == "seen"}
     assert max(counts) == 2  # the one that looks at nothing before
+
+
+def test_cases_that_execute_something_are_the_smallest_set(
+    report: dict[str, Any], ran: Ran, folder: Path
+) -> None:
+    lines = (folder / "quick.txt").read_text().splitlines()
+    assert lines == sorted(report["smallest"])
+    names = ("test_other", "test_scaled", "test_shifted", "test_that_looks_at_nothing")
+    assert lines == [f"test_whole.py::{name}" for name in names]
+
+
+def test_the_quickest_cases() -> None:
+    places = {
+        "cheap": {("m:f:1", 2), ("m:f:1", 3)},
+        "twin": {("m:f:1", 2), ("m:f:1", 3)},
+        "other": {("n:g:1", 2)},
+        "dear": {("n:g:1", 2), ("m:f:1", 2), ("m:h:5", 7)},
+        "idle": set[tuple[str, int]](),
+    }
+    cost = {"cheap": 1.0, "twin": 1.1, "other": 2.0, "dear": 9.0, "idle": 0.1}
+    assert quickest(places, cost, 4) == ["cheap", "other"]
+    # What another case executes already is worth half as much: the twin comes last.
+    assert quickest(places, cost, 100) == ["cheap", "other", "twin", "dear"]
+    assert quickest(places, cost, 11, ["twin"]) == ["twin", "other", "cheap"]
+    assert quickest(places, cost, 0.5, ["unknown"]) == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("options", "needs"), [((), "--smallest"), (("--smallest=q",), "--modules")]
+)
+def test_seconds_alone_are_an_error(folder: Path, options: Sequence[str], needs: str) -> None:
+    ran = sensitivity(folder, "test_whole.py", "--seconds=5", *options)
+    assert (ran.code, needs in ran.stderr) == (2, True)
 
 
 def test_what_no_case_executes_counts_as_not_seen(report: dict[str, Any], ran: Ran) -> None:
