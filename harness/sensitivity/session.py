@@ -77,6 +77,14 @@ def number_of(key: str) -> int:
     return int(key.rpartition(_SEPARATOR)[2].partition(" ")[0])
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Forget which cases were chosen once the faults decide it: their ids are other ones then."""
+    if SessionPlan.read(Path(os.environ[PLAN_VARIABLE])).faults:
+        for name in ("cases", "unless_cases", "quick", "shard"):
+            setattr(config.option, name, None)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Have each case record its programs, or replace it by a copy for each of its faults."""

@@ -68,6 +68,7 @@ def test_shifted():
 def test_other():
     jax.block_until_ready(numbers.other(jnp.ones(2)))
 """
+CASES = ("test_other", "test_scaled", "test_shifted", "test_that_looks_at_nothing")
 OPERATORS = "python-result-left-out,python-arithmetic,python-argument-left-out"
 
 
@@ -89,7 +90,9 @@ def ran(folder: Path) -> Ran:
     options = ["test_whole.py", "--modules=modules.toml", f"--operators={OPERATORS}", "-n2"]
     options += ["--json=s.json", "--junitxml=s.xml", "--budget=14m", "--fail-under=50"]
     options += ["--smallest=quick.txt", "--seconds=3600"]
-    ran = sensitivity(folder, *options, behind=["--topology=1", *JAX_ALONE])
+    (folder / "chosen.txt").write_text("".join(f"test_whole.py::{name}\n" for name in CASES))
+    chosen = ["--cases=chosen.txt", "--shard=1/1"]
+    ran = sensitivity(folder, *options, behind=["--topology=1", *chosen, *JAX_ALONE])
     assert ran.code == 1, ran.stderr
     return ran
 
@@ -120,8 +123,7 @@ def test_cases_that_execute_something_are_the_smallest_set(
 ) -> None:
     lines = (folder / "quick.txt").read_text().splitlines()
     assert lines == sorted(report["smallest"])
-    names = ("test_other", "test_scaled", "test_shifted", "test_that_looks_at_nothing")
-    assert lines == [f"test_whole.py::{name}" for name in names]
+    assert lines == [f"test_whole.py::{name}" for name in CASES]
 
 
 def test_the_quickest_cases() -> None:
