@@ -25,7 +25,7 @@ from suites.collectives.exported import PLATFORMS, export, read, versions
 from suites.shared.comparison import check_numbers
 from suites.shared.global_arrays import Spec, mesh_of, on_each_device, parts, spread
 from suites.shared.groups import layout
-from suites.shared.jax_collectives import AXES, COLLECTIVES, Axes, groups_of, over
+from suites.shared.jax_collectives import AXES, COLLECTIVES, groups_of, over
 from suites.shared.jax_compiled import exchanges
 from suites.shared.jax_releases import unreadable_before_0_4_30
 from suites.shared.values import ranks_of
@@ -157,44 +157,6 @@ def test_axes_in_another_order(topology: Topology, name: str) -> None:
         return
     result = program(whole)
     check_numbers(_ranks(result), COLLECTIVES[name].meaning(inputs, groups))
-
-
-@named
-@pytest.mark.parametrize("dimension", [0, 1, 2])
-def test_batched(topology: Topology, name: str, dimension: int) -> None:
-    """Three at once, by vmap over a dimension of each device's part: each as if it were alone."""
-    mesh, rows = mesh_of(topology.total), Spec("x")
-    values = ranks_of(topology.total, SHAPE)
-    batches = [values, values[::-1], [2 * each for each in values]]
-    inputs = [np.stack(of_rank, dimension) for of_rank in zip(*batches, strict=True)]
-
-    def program(x: jax.Array) -> jax.Array:
-        return jax.vmap(over(name, ("x",)), dimension, dimension)(x)
-
-    result = on_each_device(program, mesh, rows)(spread(np.concatenate(inputs), mesh, rows))
-    groups = (tuple(range(topology.total)),)
-    meanings = [COLLECTIVES[name].meaning(each, groups) for each in batches]
-    expected = [np.stack(of_rank, dimension) for of_rank in zip(*meanings, strict=True)]
-    check_numbers(_ranks(result), expected)
-
-
-@named
-@pytest.mark.parametrize("axes", [("batch",), ("batch", "x")], ids=["alone", "beside"])
-def test_over_a_batch(topology: Topology, name: str, axes: Axes) -> None:
-    """Over the axis that vmap names: its elements exchange, not devices. Beside: devices, too."""
-    mesh, rows, size = mesh_of(topology.total), Spec("x"), 4
-    beside = "x" in axes
-    if beside and COLLECTIVES[name].kind != "all_reduce":
-        pytest.skip("JAX has none over both")
-    inputs = ranks_of(topology.total * size, SHAPE)
-    whole = spread(np.stack(inputs), mesh, rows)
-    numbers = np.arange(topology.total * size).reshape(-1, size)
-    groups = numbers.T.reshape(1, -1) if beside else numbers
-    expected = COLLECTIVES[name].meaning(inputs, tuple(map(tuple, groups.tolist())))
-    program = jax.vmap(over(name, axes), axis_name="batch")
-    result = on_each_device(program, mesh, rows)(whole)
-    assert result.shape[0] == len(expected)
-    check_numbers([(each,) for each in np.asarray(result)], expected)
 
 
 @named
