@@ -10,7 +10,8 @@ from harness.errors import BadInputError
 
 ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 _PAGE = re.compile(r"(?:https?://)?github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)(?:[/#?].*)?")
-_SHORT = re.compile(r"(?:([\w.-]+)(?=#))?#?(\d+)")
+_SHORT = re.compile(r"[\w.-]+#\d+")
+_NUMBER = re.compile(r"#?(\d+)")
 
 
 def page(issue: str) -> str:
@@ -28,9 +29,10 @@ def resolve(text: str, known: Iterable[str]) -> str:
     match = ISSUE.fullmatch(text) or _PAGE.fullmatch(text)
     if match:
         wanted = [f"{match[1]}#{match[2]}"]
-    elif match := _SHORT.fullmatch(text):
-        end = f"/{match[1]}#{match[2]}" if match[1] else f"#{match[2]}"
-        wanted = [issue for issue in issues if issue.lower().endswith(end.lower())]
+    elif _SHORT.fullmatch(text):
+        wanted = [issue for issue in issues if issue.lower().endswith(f"/{text}".lower())]
+    elif match := _NUMBER.fullmatch(text):
+        wanted = [issue for issue in issues if issue.endswith(f"#{match[1]}")]
     else:
         raise BadInputError(
             f"issue {text!r}: expected 'pytorch/xla#8854', its address on github.com, "
