@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -62,6 +63,11 @@ BLOCKS: dict[str, tuple[tuple[int, ...], set[str]]] = {
 }
 
 
+def value_and_gradients(fn: Callable[..., Any], gradient: Any, *operands: Any) -> Any:
+    result, back = jax.vjp(fn, *operands)
+    return result, back(gradient)
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_attention(name: str, subtests: pytest.Subtests) -> None:
     from jax.experimental.pallas.ops.tpu import flash_attention as flash
@@ -77,13 +83,13 @@ def test_attention(name: str, subtests: pytest.Subtests) -> None:
         block_sizes=flash.BlockSizes(**dict(zip(NAMES, sizes, strict=True))),
     )
     operands = (q, k, v, bias) if "bias" in given else (q, k, v)
-    result, back = jax.vjp(fn, *operands)
+    result, gradients = jax.jit(partial(value_and_gradients, fn, gradient))(*operands)
     allowed = masked("causal" in given, "segments" in given)
     own = attention(q, k, v, gradient, allowed, bias=bias if "bias" in given else None, scale=0.2)
     with subtests.test("result"):
         np.testing.assert_allclose(result, own.result, rtol=1e-4, atol=1e-4)
     names = ("q", "k", "v", "bias")[: len(operands)]
-    for which, got in zip(names, back(gradient), strict=True):
+    for which, got in zip(names, gradients, strict=True):
         with subtests.test(gradient=which):
             np.testing.assert_allclose(got, own.gradients[which], rtol=1e-3, atol=1e-3)
 
@@ -105,17 +111,18 @@ def test_reference(given: set[str], subtests: pytest.Subtests) -> None:
             return flash.mha_reference(q, k, v, given_bias, ids, causal)
 
     own = attention(q, k, v, gradient, allowed, bias=given_bias)
-    result, back = jax.vjp(fn, q, k, v)
+    result, gradients = jax.jit(partial(value_and_gradients, fn, gradient))(q, k, v)
     with subtests.test("result"):
         np.testing.assert_allclose(result, own.result, rtol=3e-2, atol=3e-2)
-    for which, got in zip("qkv", back(gradient), strict=True):
+    for which, got in zip("qkv", gradients, strict=True):
         with subtests.test(gradient=which):
             np.testing.assert_allclose(got, own.gradients[which], rtol=5e-2, atol=5e-2)
     with subtests.test("without a rule of its own"):
         scaled = attention(q, k, v, gradient, allowed, bias=given_bias, scale=0.3)
-        plain, total, largest = flash.mha_reference_no_custom_vjp(
-            q, k, v, given_bias, ids, causal=causal, sm_scale=0.3, save_residuals=True
+        saving = partial(
+            flash.mha_reference_no_custom_vjp, causal=causal, sm_scale=0.3, save_residuals=True
         )
+        plain, total, largest = jax.jit(saving)(q, k, v, given_bias, ids)
         np.testing.assert_allclose(plain, scaled.result, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(largest + np.log(total), scaled.logsumexp, rtol=1e-4, atol=1e-4)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -148,9 +149,10 @@ def test_reference(subtests: pytest.Subtests) -> None:
 
     q, k, v, places = cache(2)
     whole = [np.stack([array[:, own].reshape(2, -1, WIDTH) for own in places]) for array in (k, v)]
+    reference = jax.jit(util.grouped_query_attention_reference, static_argnums=4)
     for cap in (None, 0.0, 0.8):
         with subtests.test(cap=cap):
-            got = util.grouped_query_attention_reference(q, *whole, LENGTHS, cap)
+            got = reference(q, *whole, LENGTHS, cap)
             own = expected(q, k, v, places, cap or None)
             present = LENGTHS > 0
             np.testing.assert_allclose(np.asarray(got)[present], own[present], rtol=1e-4, atol=1e-5)
@@ -245,12 +247,11 @@ def test_ragged(name: str, subtests: pytest.Subtests) -> None:
         ragged.assert_close(np.asarray(result)[: sum(batch.new)], batch)
     numbers = {k: v for k, v in options.items() if k in ("k_scale", "v_scale", "mask_value")}
     with subtests.test("reference"):
-        result = kernel.ref_ragged_paged_attention(
-            jnp.asarray(q), jnp.asarray(pages), *rest, **common, **numbers
-        )
+        reference = partial(kernel.ref_ragged_paged_attention, **common, **numbers)
+        result = jax.jit(lambda q, pages: reference(q, pages, *rest))(q, pages)
         ragged.assert_close(np.asarray(result), batch)
     with subtests.test("accepted"):
-        kernel.dynamic_validate_inputs(*map(jnp.asarray, operands), **common, **options)
+        kernel.dynamic_validate_inputs(*operands, **common, **options)
 
 
 def test_wrong_ragged_batches_are_refused(subtests: pytest.Subtests) -> None:

@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from harness.model.topology import Topology
+from suites.multislice_flash_attention.mosaic_by_hand import ways
 from suites.multislice_flash_attention.plain_kernels import BOTH, EVERYWHERE
 from suites.shared.jax_releases import jitted, needs_tpu_interpret_mode
 
@@ -63,10 +64,13 @@ def test_reads(interpret: bool, subtests: pytest.Subtests) -> None:
             out[...] = read(x, numbers)
 
     shapes = [jax.ShapeDtypeStruct(oracle.shape, oracle.dtype) for _, oracle in reads.values()]
-    fn = pl.pallas_call(body, shapes, in_specs=[pl.BlockSpec(), SCALARS], interpret=interpret)
-    for (name, (_, oracle)), result in zip(reads.items(), jax.jit(fn)(X, NUMBERS), strict=True):
-        with subtests.test(read=name):
-            np.testing.assert_array_equal(result, oracle)
+    fn = pl.pallas_call(
+        body, shapes, in_specs=[pl.BlockSpec(), SCALARS], interpret=interpret, debug=True
+    )
+    for way, results in ways(fn, X, NUMBERS, interpret=interpret):
+        for (name, (_, oracle)), result in zip(reads.items(), results, strict=True):
+            with subtests.test(way, read=name):
+                np.testing.assert_array_equal(result, oracle)
 
 
 def test_strides() -> None:
@@ -102,12 +106,14 @@ def test_writes(interpret: bool) -> None:
         jax.ShapeDtypeStruct(X.shape, F32),
         in_specs=[pl.BlockSpec(), SCALARS],
         interpret=interpret,
+        debug=True,
     )
     expected = X.copy()
     expected[0, 8:] = X[1, :8]
     expected[1, 2:4, :128] = X[3, 6:8, 128:]
     expected[3, :, :5] = X[2, :, :5]
-    np.testing.assert_array_equal(jax.jit(fn)(X, NUMBERS), expected)
+    for way, (result,) in ways(fn, X, NUMBERS, interpret=interpret):
+        np.testing.assert_array_equal(result, expected, err_msg=way)
     assert "<-" in str(jax.make_jaxpr(fn)(X, NUMBERS))
 
 
@@ -121,10 +127,12 @@ def test_exchange(interpret: bool) -> None:
         before[...] = pl.swap(out, (numbers[0], pl.ds(0, 8), slice(None)), x[0, :8, :])
 
     shapes = (jax.ShapeDtypeStruct(X.shape, F32), jax.ShapeDtypeStruct((8, 256), F32))
-    fn = pl.pallas_call(body, shapes, in_specs=[pl.BlockSpec(), SCALARS], interpret=interpret)
-    out, before = jax.jit(fn)(X, NUMBERS)
-    np.testing.assert_array_equal(out[2, :8], X[0, :8])
-    np.testing.assert_array_equal(before, X[2, :8])
+    fn = pl.pallas_call(
+        body, shapes, in_specs=[pl.BlockSpec(), SCALARS], interpret=interpret, debug=True
+    )
+    for way, (out, before) in ways(fn, X, NUMBERS, interpret=interpret):
+        np.testing.assert_array_equal(out[2, :8], X[0, :8], err_msg=way)
+        np.testing.assert_array_equal(before, X[2, :8], err_msg=way)
 
 
 def clamped(n: Any) -> Any:
@@ -193,14 +201,19 @@ def test_loops_and_branches(interpret: bool, subtests: pytest.Subtests) -> None:
 
     shapes = [jax.ShapeDtypeStruct((len(programs),), np.int32), jax.ShapeDtypeStruct((3,), bool)]
     fn = pl.pallas_call(
-        body, shapes, in_specs=[SCALARS], out_specs=[SCALARS, SCALARS], interpret=interpret
+        body,
+        shapes,
+        in_specs=[SCALARS],
+        out_specs=[SCALARS, SCALARS],
+        interpret=interpret,
+        debug=True,
     )
-    results, flags = jax.jit(fn)(NUMBERS)
-    for (name, (_, oracle)), result in zip(programs.items(), results, strict=True):
-        with subtests.test(program=name):
-            assert int(result) == oracle
-    with subtests.test("flags"):
-        assert list(map(bool, flags)) == [True, False, True]
+    for way, (results, flags) in ways(fn, NUMBERS, interpret=interpret):
+        for (name, (_, oracle)), result in zip(programs.items(), results, strict=True):
+            with subtests.test(way, program=name):
+                assert int(result) == oracle
+        with subtests.test(way, results="flags"):
+            assert list(map(bool, flags)) == [True, False, True]
 
 
 @BOTH
@@ -240,13 +253,14 @@ def test_copies(interpret: bool) -> None:
         out_specs=[EVERYWHERE, SCALARS],
         scratch_shapes=[pltpu.SemaphoreType.DMA((2,))],
         interpret=interpret,
+        debug=True,
     )
-    out, counts = jax.jit(fn)(x)
     expected = x.copy()
     expected[0] = x[0] + x[1]
     expected[1, :4], expected[1, 4:] = x[0, :4], x[1, :4]
-    np.testing.assert_allclose(out, expected, rtol=1e-6)
-    assert float(counts[0]) == 2 * x[1, 0, 0]
+    for way, (out, counts) in ways(fn, x, interpret=interpret):
+        np.testing.assert_allclose(out, expected, rtol=1e-6, err_msg=way)
+        assert float(counts[0]) == 2 * x[1, 0, 0], way
     program = str(jax.make_jaxpr(fn)(x))
     assert program.count("dma_start") == program.count("dma_wait") == 6
 
@@ -273,8 +287,10 @@ def test_semaphores(interpret: bool) -> None:
         out_specs=SCALARS,
         scratch_shapes=[regular((2,)), regular],
         interpret=interpret,
+        debug=True,
     )
-    assert list(map(int, jax.jit(fn)())) == [0, 3, 1, 0]
+    for way, (counts,) in ways(fn, interpret=interpret):
+        assert list(map(int, counts)) == [0, 3, 1, 0], way
     program = str(jax.make_jaxpr(fn)())
     assert (program.count("semaphore_signal"), program.count("semaphore_wait")) == (2, 3)
 

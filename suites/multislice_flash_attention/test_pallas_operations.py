@@ -1,6 +1,7 @@
 """What a Pallas kernel can compute with blocks in VMEM, each operation against NumPy.
 
-Every kernel is lowered to Mosaic, and what JAX's interpreter makes of it is executed.
+Every kernel is lowered to Mosaic, and what JAX's interpreter makes of it is executed; what it was
+lowered to is computed besides, operation by operation.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from suites.multislice_flash_attention.mosaic_by_hand import lower
 from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
@@ -66,15 +68,18 @@ def check(
             out[...] = jnp.broadcast_to(compute(*blocks), out.shape).astype(out.dtype)
 
     shapes = [jax.ShapeDtypeStruct(np.atleast_2d(array).shape, array.dtype) for array in oracles]
-    results = jax.jit(pl.pallas_call(kernel, shapes))(*operands)
-    for name, oracle, result in zip(functions, oracles, results, strict=True):
+    compiled, compute = lower(pl.pallas_call(kernel, shapes, debug=True), *operands)
+    for name, oracle, result in zip(functions, oracles, compiled(*operands), strict=True):
         with subtests.test(operation=name):
-            np.testing.assert_allclose(
-                result,
-                np.atleast_2d(oracle),
-                rtol=rtol if oracle.dtype.kind == "f" else 0,
-                atol=rtol,
-            )
+            close(result, np.atleast_2d(oracle), rtol)
+    with subtests.test("as it was lowered"):
+        for name, oracle, result in zip(functions, oracles, compute(), strict=True):
+            close(result, np.atleast_2d(oracle), rtol, name)
+
+
+def close(result: Any, oracle: np.ndarray, rtol: float, name: str = "") -> None:
+    relative = rtol if oracle.dtype.kind == "f" else 0
+    np.testing.assert_allclose(result, oracle, rtol=relative, atol=rtol, err_msg=name)
 
 
 def test_floats(subtests: pytest.Subtests) -> None:

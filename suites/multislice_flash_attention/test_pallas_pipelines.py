@@ -49,9 +49,7 @@ def blocks_and_results() -> dict[
 ]:
     """Return the grid, the blocks read and written, and the result."""
     return {
-        "three buffers": ((5,), rows(3), ROWS, X[:, :128] * 2),
         "four buffers": ((5,), rows(4), rows(2), X[:, :128] * 2),
-        "lookahead": ((5,), rows(3, use_lookahead=True), ROWS, X[:, :128] * 2),
         "less steps than buffers": ((1,), rows(4), ROWS, X[:8, :128] * 2),
         "lookahead past the end": ((2,), rows(4, use_lookahead=True), ROWS, X[:16, :128] * 2),
         "one block twice": (
@@ -108,9 +106,8 @@ def blocks_and_results() -> dict[
 def test_blocks(pipelined: bool, subtests: pytest.Subtests) -> None:
     """The same with copies that are not on their way while the kernel computes."""
     for name, (grid, given, result, oracle) in blocks_and_results().items():
-        buffers = given.pipeline_mode
-        if not pipelined and buffers is not None:
-            continue
+        if not pipelined and name not in ("a smaller last block", "slices"):
+            continue  # the copies are the same, but for when they are awaited
 
         def body(x: Any, out: Any, grid: Any = grid, specs: Any = (given, result)) -> None:
             in_specs, out_specs = [specs[0]], [specs[1]]
@@ -168,8 +165,7 @@ def test_accumulators(steps: int, subtests: pytest.Subtests) -> None:
     def kernel(x: Any, out: Any) -> None:
         out[...] = x[...] * 3
 
-    ways = ((None, True), (None, False), ("fixed", False))
-    for schedule, reset in ways if steps == 1 else ways[:1]:
+    for schedule, reset in ((None, False), ("fixed", False)) if steps == 1 else ((None, True),):
 
         def body(x: Any, y: Any, start: Any, out: Any, how: Any = (schedule, reset)) -> None:
             pltpu.sync_copy(start, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -51,7 +52,7 @@ class Options:
     segmented: bool = False
     sinks: bool = False
     dynamic: bool = False
-    reference: bool = False
+    reference: tuple[str, ...] = ()  # how JAX's own references differentiate
 
     @property
     def allowed(self) -> np.ndarray:
@@ -63,12 +64,12 @@ class Options:
 OPTIONS = {
     "a mask for each head": Options("each", (256, 256, 128, 128, 256, 128, 256, 128)),
     "fused": Options("local", (128, 256, 128, 128, 256, 128, None, None), fused=True),
-    "segments": Options("random", cap=1.5, segmented=True, reference=True),
-    "one head of keys": Options("local", kv_heads=1, reference=True),
+    "segments": Options("random", cap=1.5, segmented=True, reference=("vanilla", "custom")),
+    "one head of keys": Options("local", kv_heads=1, reference=("custom",)),
     "two heads of keys": Options("each", kv_heads=2, segmented=True, cap=2.0),
     "sequences minor": Options(minor="qkv"),
     "dynamic": Options("each", dynamic=True),
-    "sinks": Options(sinks=True, kv_heads=2, reference=True),
+    "sinks": Options(sinks=True, kv_heads=2, reference=("vanilla", "custom", "custom_vanilla")),
 }
 
 
@@ -121,43 +122,49 @@ def test_attention(name: str, subtests: pytest.Subtests) -> None:
         "block_sizes": blocks,
         "attn_logits_soft_cap": options.cap,
     }
-    fn = make(jnp.asarray(mask) if options.dynamic else mask, **given)
     q, k, v, gradient, sinks = arrays(options)
     k, v = (array[0] if single else array for array in (k, v))
     ids = kernel.SegmentIds(segments, segments) if options.segmented else None
     operands = (q, k, v, sinks) if options.sinks else (q, k, v)
     names = ("q", "k", "v", "sinks")[: len(operands)]
+    references = kernel.make_masked_mqa_reference if single else kernel.make_masked_mha_reference
 
-    def check(implementation: str, fn: Any) -> None:
-        result, back = jax.vjp(fn, *operands)
+    def compute(q: Any, k: Any, v: Any, *sinks: Any) -> dict[str, Any]:
+        fn = make(jnp.asarray(mask) if options.dynamic else mask, **given)
+        implementations = {"kernel": fn} | {
+            f"reference {way}": partial(
+                references(mask, backward_impl=way), attn_logits_soft_cap=options.cap
+            )
+            for way in options.reference
+        }
+        answers: dict[str, Any] = {}
+        for implementation, fn in implementations.items():
+            result, back = jax.vjp(
+                lambda q, k, v, *sinks, fn=fn: fn(q, k, v, ids, *sinks), q, k, v, *sinks
+            )
+            answers[implementation] = result, back(gradient)
+        if options.reference and not single:
+            saving = make(mask, **given, save_residuals=True)
+            answers["saved"] = (
+                saving(q, k, v, ids, *sinks),
+                references(mask)(
+                    q, k, v, ids, *sinks, save_residuals=True, attn_logits_soft_cap=options.cap
+                ),
+            )
+        return answers
+
+    answers = jax.jit(compute)(*operands)
+    for result, (logsumexp,) in answers.pop("saved", ()):
+        with subtests.test("saved"):
+            np.testing.assert_allclose(result, own.result, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(logsumexp, own.logsumexp, rtol=1e-4, atol=1e-4)
+    for implementation, (result, gradients) in answers.items():
         with subtests.test(implementation):
             np.testing.assert_allclose(result, own.result, rtol=1e-4, atol=1e-4)
-        for which, got in zip(names, back(gradient), strict=True):
+        for which, got in zip(names, gradients, strict=True):
             with subtests.test(implementation, gradient=which):
                 oracle = own.gradients[which].reshape(got.shape)
                 np.testing.assert_allclose(got, oracle, rtol=1e-3, atol=1e-3)
-
-    check("kernel", lambda q, k, v, *sinks: fn(q, k, v, ids, *sinks))
-    if not options.reference:
-        return
-    references = kernel.make_masked_mqa_reference if single else kernel.make_masked_mha_reference
-    for how in ("vanilla", "custom", "custom_vanilla"):
-        reference = references(mask, backward_impl=how)
-        check(
-            f"reference {how}",
-            lambda q, k, v, *sinks, fn=reference: fn(
-                q, k, v, ids, *sinks, attn_logits_soft_cap=options.cap
-            ),
-        )
-    with subtests.test("saved"):
-        more = (sinks,) if options.sinks else ()
-        forward = make(mask, **given, save_residuals=True)(q, k, v, ids, *more)
-        also = references(mask)(
-            q, k, v, ids, *more, save_residuals=True, attn_logits_soft_cap=options.cap
-        )
-        for result, (logsumexp,) in (forward, also):
-            np.testing.assert_allclose(result, own.result, rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(logsumexp, own.logsumexp, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.topologies("4")
@@ -173,27 +180,30 @@ def test_over_devices(name: str, topology: Topology, subtests: pytest.Subtests) 
         "random": lambda: masks.MultiHeadMask([masks.NumpyMask(RANDOM)] * HEADS),
         "dynamic": lambda: jnp.asarray(EACH),
     }[name]()
+    sizes = dict.fromkeys(SIZES, 128) | dict.fromkeys(("block_kv", "block_kv_dkv"), 256)
     options = Options("each" if name == "dynamic" else name, length=LENGTH)
     own = answer(options)
-    fn = kernel.make_splash_mha(
-        mask,
-        head_shards=2,
-        q_seq_shards=2,
-        block_sizes=kernel.BlockSizes(**dict.fromkeys(SIZES, 128)),
-    )
     mesh = Mesh(np.array(jax.devices()).reshape(2, topology.total // 2), ("heads", "queries"))
-    divided = PartitionSpec("heads", "queries")
+    divided, keys = PartitionSpec("heads", "queries"), PartitionSpec("heads")
+    q, k, v, gradient, _ = arrays(options)
+
+    fn = kernel.make_splash_mha(
+        mask, head_shards=2, q_seq_shards=2, block_sizes=kernel.BlockSizes(**sizes)
+    )
     of_kernel = fn.manual_sharding_spec(NamedSharding(mesh, divided))
-    keys = PartitionSpec("heads")
     sharded = jitted(
         lambda fn, q, k, v: fn(q, k, v), mesh, (of_kernel, divided, keys, keys), divided
     )
-    q, k, v, gradient, _ = arrays(options)
-    result, back = jax.vjp(lambda *operands: sharded(fn, *operands), q, k, v)
+
+    def compute(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+        if name != "each":  # backward the others are no different
+            return sharded(fn, q, k, v), ()
+        result, back = jax.vjp(lambda *operands: sharded(fn, *operands), q, k, v)
+        return result, back(gradient)
+
+    result, gradients = jax.jit(compute)(q, k, v)
     with subtests.test("result"):
         np.testing.assert_allclose(result, own.result, rtol=1e-4, atol=1e-4)
-    if name == "dynamic":  # backward it does what "each" does
-        return
-    for which, got in zip("qkv", back(gradient), strict=True):
+    for which, got in zip("qkv", gradients, strict=False):
         with subtests.test(gradient=which):
             np.testing.assert_allclose(got, own.gradients[which], rtol=1e-3, atol=1e-3)

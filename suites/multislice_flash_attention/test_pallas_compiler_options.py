@@ -1,0 +1,233 @@
+"""What JAX tells a TPU's compiler beside a kernel: costs, limits, memories, aliases, the grid."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from suites.multislice_flash_attention.plain_kernels import EVERYWHERE, floats
+from suites.shared.jax_releases import needs_tpu_interpret_mode
+
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.topologies("1"),
+    pytest.mark.upstream("jax-ml/jax#25097"),
+    needs_tpu_interpret_mode,
+]
+F32 = np.float32
+X = floats(16, 128)
+LIKE = jax.ShapeDtypeStruct(X.shape, F32)
+ROWS = pl.BlockSpec((8, 128), lambda i, *_: (i, 0))
+
+
+def copy(x: Any, out: Any) -> None:
+    out[...] = x[...]
+
+
+def told(fn: Callable[..., Any], *operands: Any) -> tuple[dict[str, Any], str]:
+    """Return the configuration of the only custom call of a lowered function, and its line."""
+    lines = jax.jit(fn).lower(*operands).as_text().splitlines()
+    (line,) = (line for line in lines if "@tpu_custom_call" in line)
+    (text,) = re.findall(r'backend_config = "([^"]*)"', line)
+    text = text.replace("\\22", '"').replace(" value:", ' "value":')
+    configuration = json.loads(text)
+    return configuration | configuration.pop("custom_call_config"), line
+
+
+def aliases(line: str) -> list[tuple[int, ...]]:
+    """Return the result and the operand of each alias."""
+    pattern = r"output_tuple_indices = \[(\d*)\], operand_index = (\d+)"
+    return [(int(result or 0), int(operand)) for result, operand in re.findall(pattern, line)]
+
+
+def test_options(subtests: pytest.Subtests) -> None:
+    fn = pl.pallas_call(
+        copy,
+        LIKE,
+        input_output_aliases={0: 0},
+        cost_estimate=pl.CostEstimate(flops=3, transcendentals=5, bytes_accessed=7),
+        compiler_params=pltpu.CompilerParams(
+            vmem_limit_bytes=1 << 20,
+            has_side_effects=True,
+            allow_input_fusion=[True],
+            disable_bounds_checks=True,
+        ),
+        name="mine",
+    )
+    for count, function, operand in ((1, fn, X), (3, jax.vmap(fn), np.stack([X] * 3))):
+        options, line = told(function, operand)
+        with subtests.test(calls=count):
+            assert options["cost_estimate"] == {
+                "flops": 3 * count,
+                "transcendentals": 5 * count,
+                "bytes_accessed": 7 * count,
+            }
+            assert [each["size"] for each in options["scoped_memory_configs"]] == [1 << 20]
+            assert options["allow_input_fusion"] == [True]
+            assert options["disable_bounds_checks"] is True
+            assert "has_side_effect = true" in line
+            assert 'kernel_name = "mine"' in line
+            assert aliases(line) == [(0, 0)]
+    plain, line = told(pl.pallas_call(copy, LIKE), X)
+    with subtests.test("none"):
+        assert not set(plain) & {
+            *("cost_estimate", "scoped_memory_configs", "allow_input_fusion"),
+            *("disable_bounds_checks", "skip_device_barrier", "output_memory_colors"),
+        }
+        assert "has_side_effect = true" not in line
+
+
+def test_cost_of_a_tangent() -> None:
+    cost = pl.CostEstimate(flops=3, transcendentals=5, bytes_accessed=7)
+    fn = pl.pallas_call(copy, LIKE, cost_estimate=cost)
+    options, _ = told(lambda x, dx: jax.jvp(fn, (x,), (dx,)), X, X)
+    assert options["cost_estimate"] == {"flops": 6, "transcendentals": 10, "bytes_accessed": 14}
+
+
+def test_aliases_behind_other_operands() -> None:
+    """A bound of the grid and numbers fetched ahead come before the operands."""
+
+    def fn(bound: Any, places: Any, x: Any, y: Any) -> Any:
+        def kernel(places: Any, x: Any, y: Any, first: Any, second: Any) -> None:
+            first[...] = x[...]
+            second[...] = y[...] + places[0]
+
+        return pl.pallas_call(
+            kernel,
+            [LIKE, LIKE],
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1, grid=(bound,), in_specs=[ROWS] * 2, out_specs=[ROWS] * 2
+            ),
+            input_output_aliases={2: 0, 1: 1},
+        )(places, x, y)
+
+    _, line = told(fn, np.int32(2), np.array([1], np.int32), X, X)
+    assert sorted(aliases(line)) == [(0, 3), (1, 2)]
+
+
+@pytest.mark.parametrize("name", ["VMEM", "SMEM", "HBM"])
+def test_memories(name: str) -> None:
+    """The numbers are XLA's: 0 of HBM, 1 of VMEM, 4 of SMEM, which no operand is put into."""
+    memory = getattr(pltpu, name)
+    spec = pl.BlockSpec(memory_space=memory)
+
+    def kernel(x: Any, _: Any, out: Any) -> None:
+        pltpu.sync_copy(x, out)
+
+    def fn(x: Any, y: Any) -> Any:
+        call = pl.pallas_call(
+            kernel, memory(X.shape, F32), in_specs=[EVERYWHERE, spec], out_specs=spec
+        )
+        return call(x, pltpu.with_memory_space_constraint(y, memory))
+
+    options, _ = told(fn, X, X)
+    color = {"HBM": 0, "VMEM": 1, "SMEM": 4}[name]
+    assert options["output_memory_colors"] == [color]
+    given = [{"operand_index": 1, "color": color}] if name != "SMEM" else None
+    assert options.get("input_memory_space_colors") == given
+
+
+def module(fn: Callable[..., Any], capfd: pytest.CaptureFixture[str], *operands: Any) -> str:
+    """Return the Mosaic module that JAX prints of a call with ``debug=True``."""
+    capfd.readouterr()
+    jax.jit(fn).lower(*operands)
+    printed = capfd.readouterr().out
+    return printed[printed.rindex("\nmodule") :]
+
+
+def test_grid(capfd: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
+    """Its bounds, what may run in parallel, and how each block is buffered."""
+    once = pl.BlockSpec((8, 128), lambda i, j: (j, i), pipeline_mode=pl.Buffered(1))
+    twice = pl.BlockSpec((16, 128), lambda i, j: (i, j), pipeline_mode=pl.Buffered(2))
+    at = pl.BlockSpec((pl.Element(16), pl.Element(128, (0, 128))), lambda i, j: (i, 128 * j))
+
+    def kernel(x: Any, y: Any, z: Any, out: Any) -> None:
+        out[...] = x[...] + y[:8] + z[:8]
+
+    fn = pl.pallas_call(
+        kernel,
+        jax.ShapeDtypeStruct((16, 256), F32),
+        grid=(2, 2),
+        in_specs=[once, twice, at],
+        out_specs=pl.BlockSpec((8, 128), lambda i, j: (j, i)),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        debug=True,
+    )
+    x, y = floats(16, 256), floats(32, 256)
+    xs = np.stack([x] * 5)
+    for bounds, semantics, function, first in (
+        ("2, 2", "parallel arbitrary", fn, x),
+        ("5, 2, 2", "parallel parallel arbitrary", jax.vmap(fn, (0, None, None)), xs),
+    ):
+        text = module(function, capfd, first, y, x)
+        with subtests.test(bounds=bounds):
+            assert f"iteration_bounds = array<i64: {bounds}>" in text
+            assert re.findall(r"dimension_semantics<(\w+)>", text) == semantics.split()
+            modes = re.findall(r"pipeline_mode<(\w+)>", text)
+            assert modes == ["synchronous", "double_buffered"]
+            assert len(re.findall("element_window<", text)) == 1
+            assert "[0, 0], [0, 128]" in text
+            assert text.count("func.func @transform_") == 4
+
+
+@pytest.mark.parametrize("scopes", [True, False])
+def test_names_in_a_profile(scopes: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """The parts of a pipeline have names, unless they are not wanted, and so do users' scopes."""
+
+    def body(x: Any, out: Any) -> None:
+        def kernel(x: Any, out: Any) -> None:
+            with jax.named_scope("inner"):
+                out[...] = x[...] * 2
+
+        pltpu.emit_pipeline(
+            kernel, grid=(2,), in_specs=[ROWS], out_specs=[ROWS], trace_scopes=scopes
+        )(x, out)
+
+    fn = pl.pallas_call(body, LIKE, in_specs=[EVERYWHERE], out_specs=EVERYWHERE, debug=True)
+    text = module(fn, capfd, X)
+    names = set(re.findall(r'"?tpu\.trace_start"?.*?message = "([^"]*)"', text))
+    assert "inner" in names
+    assert ("ep_run_kernel" in names) == scopes
+    assert ({"ep_copy_in", "ep_wait_in", "ep_copy_out", "ep_wait_out"} <= names) == scopes
+    assert text.count("tpu.trace_start") == text.count("tpu.trace_stop")
+
+
+def test_sizes_that_are_symbols(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each size that a symbol decides comes with the function that computes it of the symbols."""
+    from jax import export
+
+    def twice(x: Any, out: Any) -> None:
+        out[...] = x[...] + x[...]
+
+    def fn(x: Any) -> Any:
+        rows = x.shape[0]
+        call = pl.pallas_call(
+            twice,
+            jax.ShapeDtypeStruct(x.shape, F32),
+            grid=(rows // 8, 2),
+            in_specs=[pl.BlockSpec((8, x.shape[1]), lambda i, j: (i, 0))],
+            out_specs=pl.BlockSpec((8, x.shape[1]), lambda i, j: (i, 0)),
+            debug=True,
+        )
+        return call(x)
+
+    shape = export.symbolic_shape("m, 128*n", constraints=["mod(m, 8) == 0"])
+    program = str(pl.lower_as_mlir(fn, jax.ShapeDtypeStruct(shape, F32), dynamic_shapes=True))
+    assert "@tpu_custom_call" in program
+    text = capfd.readouterr().out
+    (bounds,) = re.findall(r"iteration_bounds = array<i64: (\d+), 2>", text)
+    (width,) = set(re.findall(r"memref<8x(\d+)xf32", text))
+    names = dict(re.findall(r'dynamic_dimension_mapping_arg_name_(\d+) = "([^"]*)"', text))
+    assert bounds != width
+    assert names[bounds] == names[width] == "m,n"
+    modules = dict(re.findall(r'dynamic_dimension_mapping_module_(\d+) = "([^"]*)"', text))
+    assert "stablehlo.multiply" in modules[width]
+    assert "stablehlo.divide" in modules[bounds]
