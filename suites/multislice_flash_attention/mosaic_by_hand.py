@@ -36,9 +36,9 @@ ir: Any = _ir  # its stubs leave out what attributes are
 
 
 class Module:
-    """A kernel's module as JAX prints it, and what it computes."""
+    """A kernel's module as JAX prints it, and what it computes on a device."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, device: int = 0) -> None:
         from jaxlib.mosaic.python import tpu
 
         context = mlir.make_ir_context()
@@ -47,10 +47,12 @@ class Module:
             self.module = ir.Module.parse(text)
         self.functions = {op.attributes["sym_name"].value: op for op in self.module.body}
         self.bounds: tuple[int, ...] = ()
+        self.device = device
+        self.reached: list[int] = []  # devices that it signals or copies to
 
     def run(self, operands: Sequence[Array], results: Sequence[Array]) -> None:
         """Compute the kernel's results in place, one step of its grid after the other."""
-        main = self.functions["main"]
+        main = next(iter(self.functions.values()))
         attributes = main.attributes
         ahead = attributes["scalar_prefetch"].value
         prefetched, refs = list(operands[:ahead]), [*operands[ahead:], *results]
@@ -59,7 +61,7 @@ class Module:
         windows = list(attributes["window_params"]) if "window_params" in attributes else [{}] * 99
         entry = main.regions[0].blocks[0]
         steps = len(self.bounds)
-        kept = entry.arguments[steps + ahead + len(refs) :]
+        kept = list(entry.arguments)[steps + ahead + len(refs) :]
         scratch = [self._memory(argument.type) for argument in kept]
         for step in np.ndindex(*self.bounds):
             indices = [np.int32(n) for n in step]
@@ -109,9 +111,9 @@ class Module:
         return []
 
     def _typed(self, value: Array, type_: Any) -> Array:
-        if ir.MemRefType.isinstance(type_):
+        if str(type_).startswith("memref"):
             return value
-        if ir.VectorType.isinstance(type_):
+        if str(type_).startswith("vector"):
             vector = ir.VectorType(type_)
             assert list(value.shape) == list(vector.shape), (value.shape, str(type_))
             type_ = vector.element_type
@@ -133,7 +135,7 @@ class Module:
 
     def _arith_constant(self, op: Any) -> Array:
         attribute, type_ = op.attributes["value"], op.results[0].type
-        if ir.DenseElementsAttr.isinstance(attribute):
+        if str(attribute).startswith("dense"):
             splat = ir.DenseElementsAttr(attribute).get_splat_value().value
             return np.full(ir.VectorType(type_).shape, splat)
         return attribute.value
@@ -255,16 +257,31 @@ class Module:
     def _tpu_memref_bitcast(self, op: Any, ref: Array) -> Array:
         return ref.view(DTYPES[str(ir.MemRefType(op.results[0].type).element_type)])
 
-    def _tpu_enqueue_dma(self, _: Any, source: Array, target: Array, done: Array) -> None:
+    def _tpu_enqueue_dma(self, op: Any, *given: Array) -> None:
+        source, sent, target, done, device = self._segments(op, given)[:5]
         target[...] = source
         done[...] += source.nbytes
+        if device is not None:  # what arrives here is what such a device sends
+            sent[...] += source.nbytes
+            self.reached.append(int(device))
 
-    def _tpu_wait_dma2(self, _: Any, done: Array, source: Array, target: Array) -> None:
+    def _tpu_wait_dma2(self, _: Any, done: Array, source: Array, target: Array, *__: Array) -> None:
         assert done >= target.nbytes == source.nbytes
         done[...] -= target.nbytes
 
-    def _tpu_sem_signal(self, _: Any, count: Array, amount: Array) -> None:
+    def _tpu_sem_signal(self, op: Any, *given: Array) -> None:
+        count, amount, device = self._segments(op, given)[:3]
         count[...] += amount
+        if device is not None:
+            self.reached.append(int(device))
+
+    def _segments(self, op: Any, given: Sequence[Array]) -> list[Array]:
+        """Return an operation's operands, None for each that is left out."""
+        rest = iter(given)
+        return [next(rest) if n else None for n in numbers(op.attributes["operandSegmentSizes"])]
+
+    def _tpu_device_id(self, _: Any) -> int:
+        return self.device
 
     def _tpu_sem_wait(self, _: Any, count: Array, amount: Array) -> None:
         assert count >= amount, "the kernel would wait forever"
@@ -279,7 +296,8 @@ class Module:
         return self._block(op.regions[0].blocks[0], [], env)
 
     def _scf_if(self, op: Any, chosen: Array, env: dict[Any, Array]) -> list[Array]:
-        return self._block(op.regions[0 if chosen else 1].blocks[0], [], env)
+        blocks = list(op.regions[0 if chosen else 1].blocks)  # none without an else
+        return self._block(blocks[0], [], env) if blocks else []
 
     def _scf_for(
         self, op: Any, low: Array, high: Array, by: Array, *carry: Array, env: dict[Any, Array]
@@ -303,15 +321,21 @@ def _memory_of(dtype: Any) -> Any:
     return np.dtype({"b": "i4", "u": f"i{dtype.itemsize}"}.get(dtype.kind, dtype))
 
 
+def printed(fn: Callable[..., Any], *operands: Array) -> tuple[Any, str]:
+    """Lower a function of a ``pallas_call`` with ``debug=True``; also return the call's module."""
+    output = StringIO()
+    with redirect_stdout(output):
+        lowered = jax.jit(fn).lower(*operands)
+    text = output.getvalue()
+    return lowered, text[text.rindex("\nmodule") :]
+
+
 def lower(fn: Callable[..., Any], *operands: Array) -> tuple[Any, Callable[[], list[Array]]]:
     """Compile a ``pallas_call`` with ``debug=True``.
 
     Returns it, and a function that computes the results of the module that it was lowered to.
     """
-    printed = StringIO()
-    with redirect_stdout(printed):
-        lowered = jax.jit(fn).lower(*operands)
-    text = printed.getvalue()
+    lowered, text = printed(fn, *operands)
 
     def compute() -> list[Array]:
         results = [
@@ -319,7 +343,7 @@ def lower(fn: Callable[..., Any], *operands: Array) -> tuple[Any, Callable[[], l
             for each in jax.tree.leaves(lowered.out_info)
         ]
         given = [np.asarray(array) for array in jax.tree.leaves(operands)]
-        Module(text[text.rindex("\nmodule") :]).run(
+        Module(text).run(
             [array.astype(_memory_of(array.dtype)) for array in given],
             [memory for _, memory in results],
         )

@@ -508,6 +508,105 @@ def wrong_calls() -> dict[str, tuple[dict[str, Any], tuple[Any, ...], type[Excep
     }
 
 
+@pytest.mark.parametrize("accepted", [True, False])
+def test_blocks_that_a_tpu_takes(accepted: bool, subtests: pytest.Subtests) -> None:
+    """The last two dimensions are multiples of 8 and 128, or whole; a line is 128 words."""
+    one, two = lambda i: (i,), lambda i: (i, 0)
+    table: dict[str, tuple[bool, tuple[int, ...], Any, dict[str, Any], dict[str, Any]]] = {
+        "a line of words": (True, (512,), F32, {"block_shape": (128,), "index_map": one}, {}),
+        "of bytes": (True, (1024,), np.int8, {"block_shape": (512,), "index_map": one}, {}),
+        "of halves": (True, (512,), jnp.bfloat16, {"block_shape": (256,), "index_map": one}, {}),
+        "of booleans": (True, (512,), bool, {"block_shape": (128,), "index_map": one}, {}),
+        "whole width": (True, (16, 100), F32, {"block_shape": (8, 100), "index_map": two}, {}),
+        "whole height": (
+            *(True, (5, 256), F32),
+            {"block_shape": (5, 128), "index_map": lambda i: (0, i)},
+            {},
+        ),
+        "two buffers": (
+            *(True, (16, 128), F32),
+            {"block_shape": (8, 128), "index_map": two, "pipeline_mode": pl.Buffered(2)},
+            {},
+        ),
+        "a short line of words": (False, (512,), F32, {"block_shape": (64,), "index_map": one}, {}),
+        "of few bytes": (False, (1024,), np.int8, {"block_shape": (256,), "index_map": one}, {}),
+        "of few halves": (
+            *(False, (512,), jnp.bfloat16),
+            {"block_shape": (128,), "index_map": one},
+            {},
+        ),
+        "a part of the width": (
+            *(False, (16, 256), F32),
+            {"block_shape": (8, 64), "index_map": two},
+            {},
+        ),
+        "a part of the height": (
+            *(False, (16, 128), F32),
+            {"block_shape": (4, 128), "index_map": two},
+            {},
+        ),
+        "three buffers": (
+            *(False, (16, 128), F32),
+            {"block_shape": (8, 128), "index_map": two, "pipeline_mode": pl.Buffered(3)},
+            {},
+        ),
+        "lookahead": (
+            *(False, (16, 128), F32),
+            {
+                "block_shape": (8, 128),
+                "index_map": two,
+                "pipeline_mode": pl.Buffered(2, use_lookahead=True),
+            },
+            {},
+        ),
+        "a part of HBM": (
+            *(False, (16, 128), F32),
+            {"block_shape": (8, 128), "index_map": two, "memory_space": pltpu.HBM},
+            {},
+        ),
+        "elements and blocks": (
+            *(False, (16, 128), F32),
+            {"block_shape": (pl.Element(8), 128), "index_map": two},
+            {},
+        ),
+        "a slice": (
+            *(False, (16, 128), F32),
+            {"block_shape": (pl.BoundedSlice(8), 128), "index_map": lambda i: (pl.ds(i, 8), 0)},
+            {},
+        ),
+        "a slice without its size": (
+            *(False, (16, 128), F32),
+            {"block_shape": (pl.BoundedSlice(8), 128), "index_map": two},
+            {},
+        ),
+        "no grid": (
+            *(False, (16, 128), F32),
+            {"block_shape": (8, 128), "index_map": lambda: (1, 0)},
+            {"grid": ()},
+        ),
+        "semantics of another grid": (
+            *(False, (16, 128), F32),
+            {"block_shape": (8, 128), "index_map": two},
+            {"compiler_params": pltpu.CompilerParams(dimension_semantics=("parallel",) * 2)},
+        ),
+    }
+    for name, (takes, shape, dtype, spec, options) in table.items():
+        if takes != accepted:
+            continue
+        fn = pl.pallas_call(
+            lambda x, out: None,
+            jax.ShapeDtypeStruct((8, 128), F32),
+            in_specs=[pl.BlockSpec(**spec)],
+            **({"grid": (2,)} | options),
+        )
+        with subtests.test(block=name):
+            if accepted:
+                jax.jit(fn).lower(jax.ShapeDtypeStruct(shape, dtype))
+                continue
+            with pytest.raises(Exception, match=r"[Bb]lock|uffer|ookahead|semantics|ndow|Slice"):
+                jax.jit(fn).lower(jax.ShapeDtypeStruct(shape, dtype))
+
+
 @BOTH
 def test_wrong_calls_are_refused(interpret: bool, subtests: pytest.Subtests) -> None:
     for name, (options, operands, error, message) in wrong_calls().items():

@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from harness.model.topology import Topology
-from suites.multislice_flash_attention.mosaic_by_hand import ways
+from suites.multislice_flash_attention.mosaic_by_hand import Module, printed, ways
 from suites.multislice_flash_attention.plain_kernels import BOTH, EVERYWHERE
 from suites.shared.jax_releases import jitted, needs_tpu_interpret_mode
 
@@ -329,14 +329,18 @@ def test_copies_to_other_devices(kind: str, topology: Topology) -> None:
         in_specs=[EVERYWHERE],
         out_specs=EVERYWHERE,
         scratch_shapes=[dma, dma, regular],
+        debug=True,
     )
     x = np.arange(4 * 8 * 128, dtype=F32).reshape(32, 128)
     spec = PartitionSpec(("x", "y"))
     sharded: Any = jitted(fn, mesh, (spec,), spec)
+    _, text = printed(sharded, x)
+    for n in range(topology.total):
+        module, following = Module(text, n), [1, 2, 3, 0] if kind == "both axes" else [1, 0, 3, 2]
+        module.run([x[:8]], [np.zeros((8, 128), F32)])
+        assert module.reached == [following.index(n), following[n]]
     if kind in ("names", "both axes") and jax.__version_info__ < (0, 8):
-        # The interpreter of this release knows no names of axes; Mosaic does.
-        assert "tpu_custom_call" in sharded.lower(x).as_text()
-        return
+        return  # the interpreter of this release knows no names of axes; Mosaic does
     result = np.asarray(sharded(x)).reshape(4, 8, 128)
     order = [3, 0, 1, 2] if kind == "both axes" else [1, 0, 3, 2]
     np.testing.assert_array_equal(result, x.reshape(4, 8, 128)[order])
@@ -446,3 +450,45 @@ def test_body_of_a_core() -> None:
 
     _, result = jax.jit(pl.run_state(body))((jnp.asarray(x), jnp.zeros_like(x)))
     np.testing.assert_allclose(result, x * 3, rtol=1e-6)
+
+
+def test_wrong_bodies_of_cores_are_refused(subtests: pytest.Subtests) -> None:
+    x = X[0, :8, :128]
+    mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
+
+    def run(mesh: Any = mesh, memory: Any = None, result: Any = None, **options: Any) -> Any:
+        def body(refs: Any) -> None:
+            source, target = refs
+
+            @pl.core_map(mesh, **options)
+            def _() -> Any:
+                pltpu.sync_copy(source, target)
+                return result
+
+        given = jnp.asarray(x), jnp.zeros_like(x)
+        if memory is not None:
+            given = tuple(pltpu.with_memory_space_constraint(each, memory) for each in given)
+        return pl.run_state(body)(given)[1]
+
+    two = pltpu.create_tensorcore_mesh("core", num_cores=2)
+    wrong: dict[str, Callable[[], Any]] = {
+        "devices and a number": lambda: pltpu.create_tensorcore_mesh("c", jax.devices(), 1),
+        "memory of one core on two": lambda: jax.jit(lambda: run(two, pltpu.VMEM)).lower(),
+        "semantics of a mesh": lambda: jax.jit(
+            lambda: run(compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)))
+        ).lower(),
+        "other parameters": lambda: jax.jit(lambda: run(compiler_params=7)).lower(),
+        "a result": lambda: jax.jit(lambda: run(result=1)).lower(),
+    }
+    if hasattr(two, "devices"):
+        both = type(mesh)(np.concatenate([two.devices, two.devices]).reshape(2, 2), ["a", "b"])
+        wrong["a mesh of two dimensions"] = lambda: jax.jit(lambda: run(both)).lower()
+    refusals = ValueError, NotImplementedError, AssertionError
+    for name, fn in wrong.items():
+        with subtests.test(wrong=name), pytest.raises(refusals):
+            fn()
+    assert mesh.shape == {"core": 1}
+    assert two.shape == {"core": 2}
+    assert hash(two) == hash(pltpu.create_tensorcore_mesh("core", num_cores=2)) != hash(mesh)
+    right = jax.jit(lambda: run(compiler_params=pltpu.CompilerParams(vmem_limit_bytes=1 << 20)))
+    assert "tpu_custom_call" in right.lower().as_text()
