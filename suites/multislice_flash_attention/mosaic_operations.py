@@ -85,6 +85,9 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "math.ctpop": np.vectorize(lambda x: (int(x) & 0xFFFFFFFF).bit_count()),
     "math.ctlz": np.vectorize(lambda x: 32 - (int(x) & 0xFFFFFFFF).bit_length()),
     "tpu.reciprocal": lambda x: 1 / x,
+    "tpu.logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "tpu.weird": lambda x: ~np.isfinite(x),
+    **dict.fromkeys(("tpu.trace_start", "tpu.trace_stop"), lambda: None),
     "tpu.assume_multiple": lambda x: x,
 }
 
