@@ -102,7 +102,8 @@ def test_ragged_without_the_kernel(start_runtime: StartRuntime, batch: ragged.Ba
 def assert_multi_query(kv_heads: int, *, use_kernel: bool) -> None:
     from torch_xla.experimental.custom_kernel import multi_queries_paged_attention
 
-    batch = ragged.Batch(new=(8, 5), lengths=(20, 128), kv_heads=kv_heads, pages=8)
+    soft_cap = 0.7 if kv_heads > 1 else None
+    batch = ragged.Batch((8, 5), (20, 128), kv_heads=kv_heads, soft_cap=soft_cap, pages=8)
     q, pages, lengths, order, ends, _ = ragged.arguments(batch)
     rows = np.concatenate([np.arange(8), ends[1] + np.arange(8) % batch.new[1]])  # 3 of no token
     keys, values = (pages[:, :, n::2].transpose(2, 0, 1, 3) for n in (0, 1))
@@ -118,6 +119,7 @@ def assert_multi_query(kv_heads: int, *, use_kernel: bool) -> None:
         num_kv_pages_per_compute_block=8,
         num_queries_per_compute_block=8,
         use_kernel=use_kernel,
+        attn_logits_soft_cap=soft_cap,
     )
     output = result.cpu().numpy().reshape(16, batch.heads, ragged.Batch.WIDTH)
     ragged.assert_close(output[: sum(batch.new)], batch)
