@@ -14,6 +14,7 @@ from suites.collectives.checks import check_groups
 from suites.collectives.programs import trace
 from suites.shared.comparison import check_numbers
 from suites.shared.groups import layout, lists
+from suites.shared.torch_xla_releases import since_2_9
 from suites.shared.values import columns
 
 pytestmark = [
@@ -61,6 +62,7 @@ def test_all_gather(world: int, output: str, start_runtime: StartRuntime) -> Non
     check_numbers(job.run(), *(oracle.all_gather(xs, 1, groups) for xs in inputs))
 
 
+@since_2_9
 def test_gradients(
     world: int, start_runtime: StartRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

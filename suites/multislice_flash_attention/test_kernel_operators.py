@@ -13,11 +13,13 @@ from suites.multislice_flash_attention import ragged
 from suites.multislice_flash_attention.grouped import GROUPS, matrices
 from suites.multislice_flash_attention.grouped import expected as grouped
 from suites.multislice_flash_attention.torchax_without_flax import import_torchax
+from suites.shared.torch_xla_releases import since_2_9
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.topologies("1x1"),
     pytest.mark.upstream("pytorch/xla#8850", "pytorch/xla#8334"),
+    since_2_9,
 ]
 
 

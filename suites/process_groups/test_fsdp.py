@@ -23,6 +23,7 @@ from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 from suites.process_groups.training import batch, own, probe
 from suites.shared.backends import TorchXla
+from suites.shared.torch_xla_releases import since_2_9
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -193,7 +194,7 @@ def _expected(feature: Feature) -> tuple[nn.Module, float]:
 
 
 @pytest.mark.deadline(120)
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", ["shards", "wrapped", pytest.param("programs", marks=since_2_9)])
 def test_options(topology: Topology, subtests: pytest.Subtests, group: str) -> None:
     """Outputs, norms of gradients, and the model that all ranks' shards make together."""
     features = {name: FEATURES[name] for name in GROUPS[group]}

@@ -19,6 +19,7 @@ from torch_xla.core import xla_model as xm
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 from suites.shared.backends import join_replicas
+from suites.shared.torch_xla_releases import since_2_9
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -204,6 +205,7 @@ def _total(payloads: list[dict[str, Any]]) -> tuple[list[float], list[int]]:
     return sum(p["x"] for p in payloads).tolist(), [p["n"] for p in payloads]
 
 
+@since_2_9
 def test_objects(topology: Topology, tmp_path: Path, subtests: pytest.Subtests) -> None:
     """Who a rank is, what ranks tell each other, what they save, and what a step's end calls."""
     ranks = run_ranks(lambda number: _objects(number, tmp_path), topology)

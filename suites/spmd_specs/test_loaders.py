@@ -15,6 +15,7 @@ from torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
 from harness.model.topology import Topology
 from harness.oracles.sharding import check_placement
 from harness.session.fixtures import StartRuntime
+from suites.shared.torch_xla_releases import since_2_9
 from suites.spmd_specs.meshes import grid, numbered, xla_mesh
 
 pytestmark = [
@@ -94,6 +95,7 @@ def test_one_axis_of_two(topology: Topology, start_runtime: StartRuntime) -> Non
     check_placement(labels, numbered((8,)).numpy(), layout, ("y",))
 
 
+@since_2_9
 def test_refused_batches(topology: Topology, start_runtime: StartRuntime) -> None:
     """What goes wrong in the loader's threads is raised where the batch is taken."""
     start_runtime(spmd=True)

@@ -20,12 +20,14 @@ from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, as_numpy, check_placement
 from harness.session.fixtures import StartRuntime
 from suites.shared.execution import settle
+from suites.shared.torch_xla_releases import since_2_9
 from suites.spmd_specs.meshes import grid, marked, numbered, sharding_of, shuffled, xla_mesh
 
 pytestmark = [
     pytest.mark.lanes("cpu", "virtual-*"),
     pytest.mark.topologies(4),
     pytest.mark.upstream("pytorch/xla#5264"),
+    since_2_9,
 ]
 
 
