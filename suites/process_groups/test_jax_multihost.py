@@ -13,8 +13,12 @@ from harness.job.ranks import run_ranks
 from harness.messages.ports import HOST, free_port
 from harness.model.topology import Topology
 from suites.shared.global_arrays import Spec, mesh_of, run_jax_ranks, spread
+from suites.shared.jax_releases import since_0_5
 
 pytestmark = [pytest.mark.lanes("virtual-*"), pytest.mark.upstream("jax-ml/jax#25783")]
+
+# From JAX 0.8 on they are those within a block, whose end is agreed upon.
+LISTS_LIVE_DEVICES = (0, 7) <= jax.__version_info__ < (0, 8)
 
 
 def _own(number: int) -> dict[str, np.ndarray]:
@@ -91,6 +95,21 @@ def test_host_local_arrays(topology: Topology) -> None:
         whole = multihost_utils.host_local_array_to_global_array(own, mesh, Spec("x"))
         total = jax.jit(lambda x: x.sum(0))(whole)
         back = multihost_utils.global_array_to_host_local_array(whole, mesh, Spec("x"))
+        to_global = multihost_utils.host_local_array_to_global_array
+        assert to_global(whole, mesh, Spec("x")) is whole
+        assert multihost_utils.global_array_to_host_local_array(back, mesh, Spec("x")) is back
+        everywhere = spread(np.arange(8.0 * len(own)).reshape(-1, 2), mesh, Spec())
+        own_rows = multihost_utils.global_array_to_host_local_array(everywhere, mesh, Spec("x"))
+        count = everywhere.shape[0] // topology.process_count
+        np.testing.assert_array_equal(own_rows, np.asarray(everywhere)[number * count :][:count])
+        mapped = jax.vmap(lambda v: to_global(v, mesh, Spec("x")), 1, 1)(own)
+        assert mapped.sharding.is_equivalent_to(whole.sharding, 2)
+        np.testing.assert_array_equal(jax.jit(lambda x: x.sum(0))(mapped), total)
+        tree = to_global({"a": own, "b": [own[0]]}, mesh, {"a": Spec("x"), "b": Spec()})
+        assert (tree["a"].shape, tree["b"][0].shape) == (whole.shape, (2,))
+        for convert in (to_global, multihost_utils.global_array_to_host_local_array):
+            with pytest.raises(ValueError, match="None"):
+                convert(own, mesh, None)
         return whole.shape, np.asarray(total), np.asarray(back)
 
     count = topology.process_count
@@ -98,6 +117,35 @@ def test_host_local_arrays(topology: Topology) -> None:
         assert shape == (4 * count, 2)
         np.testing.assert_array_equal(total, [4 * sum(range(count))] * 2)
         np.testing.assert_array_equal(back, np.full((4, 2), number))
+
+
+def check_live_devices(number: int) -> None:
+    """All devices of a job live; each process asks of some that it has itself."""
+    assert multihost_utils.live_devices(jax.devices()) == jax.devices()
+    assert multihost_utils.live_devices(jax.local_devices()) == jax.local_devices()
+    others = [device for device in jax.devices() if device.process_index != number]
+    for wrong in ([], others):
+        with pytest.raises(ValueError, match="device"):
+            multihost_utils.live_devices(wrong)
+
+
+@since_0_5
+@pytest.mark.topologies("4")
+def test_in_one_process() -> None:
+    """Without a job everything comes back, as arrays of NumPy, and no process is waited for."""
+    own = _own(1)
+    _assert_equal(multihost_utils.broadcast_one_to_all(own), own)
+    array = spread(own["floats"], mesh_of(4), Spec())
+    for value in (own["floats"], array):
+        gathered = multihost_utils.process_allgather(value)
+        np.testing.assert_array_equal(gathered, own["floats"][None])
+        tiled = multihost_utils.process_allgather(value, tiled=True)
+        np.testing.assert_array_equal(tiled, own["floats"])
+    multihost_utils.sync_global_devices("alone")
+    assert multihost_utils.reached_preemption_sync_point(1) is False
+    if LISTS_LIVE_DEVICES:
+        with pytest.raises(RuntimeError, match="not initialized"):
+            multihost_utils.live_devices(jax.devices())
 
 
 @pytest.mark.topologies("4@chip", "2x4@slice")
@@ -110,6 +158,9 @@ def test_distributed_initialize(topology: Topology) -> None:
         multihost_utils.sync_global_devices("ready")
         gathered = multihost_utils.process_allgather(np.asarray(number))
         counts = (jax.process_index(), jax.process_count(), jax.device_count())
+        assert multihost_utils.reached_preemption_sync_point(3) is False
+        if LISTS_LIVE_DEVICES:
+            check_live_devices(number)
         local = jax.local_device_count()
         jax.distributed.shutdown()
         return *counts, local, gathered.tolist()

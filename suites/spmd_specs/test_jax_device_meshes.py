@@ -45,7 +45,13 @@ def lines(mesh: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(mesh, axis, -1).reshape(-1, mesh.shape[axis])
 
 
-@pytest.mark.topologies(*PLANES, *TORUSES, "v5p:2x2x2", "tpu7x:2x2x1")
+def whole_of(box: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, int]:
+    """Return how many chips of a box are along whole dimensions, and how many these are."""
+    whole = [n for n, size in zip(box, sizes, strict=True) if n == size > 1]
+    return math.prod(whole), len(whole)
+
+
+@pytest.mark.topologies(*PLANES, *TORUSES, "v5p:2x2x2", "tpu7x:2x2x1", "tpu7x:2x2x2")
 def test_each_device_once(topology: Topology, subtests: pytest.Subtests) -> None:
     shapes = [shape for rank in (1, 2, 3) for shape in all_mesh_shapes(topology.total, rank)]
     for shape in shapes:
@@ -81,6 +87,14 @@ def test_axes_of_whole_dimensions(topology: Topology, subtests: pytest.Subtests)
                 for axis in range(len(shape)):
                     for line in lines(split, axis):
                         assert math.prod(lengths(line)) == len(line), "a box"
+                boxes = [
+                    box
+                    for box in itertools.product(*(range(1, size + 1) for size in sizes))
+                    if math.prod(box) == shape[-1]
+                    and not any(size % n for n, size in zip(box, sizes, strict=True))
+                ]
+                (last, *_) = lines(split, len(shape) - 1)
+                assert whole_of(lengths(last), sizes) == max(whole_of(box, sizes) for box in boxes)
                 continue
             if shape == (2, 2, 4):
                 continue  # of which test_the_torus_itself asks
@@ -121,6 +135,14 @@ def test_the_torus_itself(topology: Topology) -> None:
     shape = lengths(jax.devices())[:3]
     for place, device in np.ndenumerate(mesh_utils.create_device_mesh(shape)):
         assert sorted(place) == sorted(device.coords), topology
+
+
+@pytest.mark.topologies("v4:4x4x4")
+def test_next_axis_has_links_of_its_own() -> None:
+    """Where the last axis has a part of a dimension, the one before has links that it leaves."""
+    mesh = mesh_utils.create_device_mesh((4, 2, 8), allow_split_physical_axes=True)
+    next_to_last, last = (lengths(next(iter(lines(mesh, axis)))) for axis in (1, 2))
+    assert all(n == 1 for n, other in zip(next_to_last, last, strict=True) if other > 1)
 
 
 @pytest.mark.topologies("v4:4x4x4")
