@@ -301,3 +301,39 @@ def test_name_of_vmap_in_a_check() -> None:
     function, whole, inputs = on_batches(variants, 0, checked, axis_name="b")
     expected = oracle.all_reduce(inputs, "sum", [(n, n + 1) for n in range(0, 8, 2)])
     np.testing.assert_array_equal(function(whole)[str((("b",), "psum"))], expected)
+
+
+@pytest.mark.lanes("virtual-tpu")  # XLA's CPU client has no ragged all-to-all
+@pytest.mark.skipif(jax.__version_info__ < (0, 7, 1), reason="JAX before 0.7.1 has no rule for it")
+@pytest.mark.parametrize("least", [1, 0])
+def test_ragged_batches(subtests: pytest.Subtests, least: int) -> None:
+    """Two exchanges of as many rows as each one's sizes say, and what comes back for arguments."""
+    batch, total, rows = 2, 4, 16
+    random = np.random.default_rng(3)
+    sizes = random.integers(least, 5, (batch, total, total)).astype(np.int32)
+    starts = np.cumsum(sizes, 2, dtype=np.int32) - sizes
+    places = np.cumsum(sizes, 1, dtype=np.int32) - sizes
+    x = random.integers(-9, 9, (total, batch, rows, 2)).astype(np.float32)
+    out = random.integers(-9, 9, x.shape).astype(np.float32)
+    expected = out.copy()
+    for (b, source, target), size in np.ndenumerate(sizes):
+        start, place = starts[b, source, target], places[b, source, target]
+        expected[target, b, place : place + size] = x[source, b, start : start + size]
+
+    def exchange_rows(x: Any, out: Any, *indices: Any) -> Any:
+        return lax.ragged_all_to_all(x, out, *indices, axis_name="x")
+
+    def program(x: Any, out: Any) -> Any:
+        own = lax.axis_index("x")
+        sent = [jax.numpy.asarray(of)[:, own] for of in (starts, sizes, places)]
+        received = jax.numpy.asarray(sizes)[:, :, own]
+        return jax.vmap(exchange_rows)(x[0], out[0], *sent, received)[None]
+
+    function = jitted(program, mesh_of(total), (Spec("x"), Spec("x")), Spec("x"))
+    result, back = jax.vjp(function, x, out)
+    with subtests.test("numbers"):
+        np.testing.assert_array_equal(result, expected)
+    with subtests.test("gradient"):
+        given = random.integers(-9, 9, x.shape).astype(np.float32)
+        of_x, of_out = map(np.asarray, back(given))
+        assert (of_x * x).sum() + (of_out * out).sum() == (given * expected).sum()
