@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -137,6 +138,20 @@ def test_memories(name: str) -> None:
     given = [{"operand_index": 1, "color": color}] if name != "SMEM" else None
     assert options.get("input_memory_space_colors") == given
 
+    def alias(x: Any, y: Any) -> Any:
+        call = pl.pallas_call(
+            kernel,
+            memory(X.shape, F32),
+            in_specs=[EVERYWHERE, spec],
+            out_specs=spec,
+            input_output_aliases={1: 0},
+        )
+        return call(x, y)
+
+    options, line = told(alias, X, X)
+    assert aliases(line) == [(0, 1)]
+    assert options.get("input_memory_space_colors") == given
+
 
 def module(fn: Callable[..., Any], capfd: pytest.CaptureFixture[str], *operands: Any) -> str:
     """Return the Mosaic module that JAX prints of a call with ``debug=True``."""
@@ -144,6 +159,31 @@ def module(fn: Callable[..., Any], capfd: pytest.CaptureFixture[str], *operands:
     jax.jit(fn).lower(*operands)
     printed = capfd.readouterr().out
     return printed[printed.rindex("\nmodule") :]
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ >= (0, 8), reason="this is asked of the releases that are known to do it"
+)
+@pytest.mark.parametrize("place", ["stdout", "folder"])
+def test_model_of_a_kernel(place: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """JAX writes a kernel as a program for a checker of races and deadlocks."""
+    parallel = pltpu.CompilerParams(dimension_semantics=("parallel",))
+    options = {"grid": (2,), "in_specs": [ROWS], "out_specs": ROWS, "compiler_params": parallel}
+    fn = pl.pallas_call(copy, LIKE, **options, name="copier")
+    jax.config.update(
+        "jax_pallas_dump_promela_to", "stdout" if place == "stdout" else str(tmp_path)
+    )
+    try:
+        told(fn, X)
+    finally:
+        jax.config.update("jax_pallas_dump_promela_to", "")
+    printed = capfd.readouterr().out
+    assert ("The Promela model for pallas_call copier" in printed) == (place == "stdout")
+    files = list(tmp_path.iterdir())
+    assert [path.name.startswith("copier-") for path in files] == [True] * (place == "folder")
+    model = printed if place == "stdout" else files[0].read_text()
+    assert "proctype" in model
+    assert "#define NDEVICE 1\n#define NCORE 1\n" in model
 
 
 def test_grid(capfd: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
