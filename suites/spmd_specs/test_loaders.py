@@ -123,7 +123,9 @@ def test_threads_of_devices(start_runtime: StartRuntime) -> None:
         return str(device), len(calls), context.getattr_or("calls", None) is calls, results
 
     for call in (1, 2):
-        for place, answer in enumerate(parallel(loop, Batches(9), scale=2.0)):
+        answers = parallel(loop, Batches(9), scale=2.0)
+        assert len(answers) == 4
+        for place, answer in enumerate(answers):
             assert answer[:3] == (f"xla:{place}", call, True)
             expected = [model(numbered((4, 8)) + 100 * n) * 2 for n in (place, place + 4)]
             torch.testing.assert_close(
