@@ -109,7 +109,11 @@ def test_optimizer_of_each_rank(topology: Topology, tmp_path: Path) -> None:
 
     def zero1(model: torch.nn.Module) -> ZeroRedundancyOptimizer:
         return ZeroRedundancyOptimizer(
-            model.parameters(), torch.optim.Adam, lr=0.01, grad_clipping=False
+            model.parameters(),
+            torch.optim.Adam,
+            lr=0.01,
+            grad_clipping=False,
+            save_master_weights=True,
         )
 
     def ask(number: int) -> Trained:

@@ -51,7 +51,12 @@ def test_optimizer_step(topology: Topology, pin_layout: bool) -> None:
 ZERO: dict[str, dict[str, Any]] = {
     "default": {"grad_clipping": False},
     "clipped": {"max_norm": 0.5},
-    "free": {"grad_clipping": False, "pin_layout": False},
+    "free": {
+        "grad_clipping": False,
+        "pin_layout": False,
+        "use_grad_acc_hook": True,
+        "higher_cc_precision": True,
+    },
     "bucketed": {
         "grad_clipping": False,
         "pin_layout": False,
