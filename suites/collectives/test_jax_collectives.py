@@ -114,6 +114,8 @@ def test_compiles(
 @pytest.mark.parametrize("name", ["psum", "all_gather", "psum_scatter", "all_to_all", "ppermute"])
 def test_started_and_done(topology: Topology, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """What is started and then waited for, in a program of its own, is what happens at once."""
+    if name == "psum" and jax.__version_info__ >= (0, 11):
+        pytest.skip("JAX starts a sum only where shard_map checks what varies, from 0.11 on")
     start = getattr(parallel, f"{name}_start")
     monkeypatch.setattr(lax, name, lambda *args, **of: start(*args, **of).done())
     mesh, inputs = mesh_of(2, topology.total // 2), ranks_of(topology.total, SHAPE)
