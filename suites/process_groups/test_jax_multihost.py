@@ -148,6 +148,9 @@ def test_in_one_process() -> None:
             multihost_utils.live_devices(jax.devices())
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 5), reason="JAX before 0.5 asks Google Cloud which worker it is"
+)
 @pytest.mark.topologies("4@chip", "2x4@slice")
 def test_distributed_initialize(topology: Topology) -> None:
     """JAX's own coordination service on this machine, beside the job's devices."""
