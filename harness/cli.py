@@ -15,7 +15,7 @@ from harness import __version__
 from harness.commands.all_commands import ABOUT_CI, CI, COMMANDS, Command
 from harness.commands.output import say, show
 from harness.errors import INTERRUPTED, BadInputError, nearest
-from harness.model.versions import ABSENT, stack_versions
+from harness.model.versions import present, stack_versions
 
 if TYPE_CHECKING:
     from harness.commands.parsers import Commands
@@ -151,7 +151,6 @@ class _Version(argparse.Action):
     """Action that prints the versions, for which it looks at every component's package."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        present = {name: version for name, version in stack_versions().items() if version != ABSENT}
-        stack = ", ".join(f"{name} {version}" for name, version in present.items())
+        stack = ", ".join(f"{name} {text}" for name, text in present(stack_versions()).items())
         show(f"xla-harness {__version__} ({stack})")
         parser.exit()

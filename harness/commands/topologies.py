@@ -10,7 +10,7 @@ from harness.commands.parsers import add_json
 from harness.errors import BadInputError
 from harness.lanes.aot.vendor import VendorCompiler, vendor_of
 from harness.model.topology import Topology
-from harness.model.versions import ABSENT, installed
+from harness.model.versions import installed, present
 from harness.platforms import PLATFORMS
 from harness.platforms.description import Generation
 from harness.printable import folded
@@ -38,10 +38,9 @@ def _run(options: argparse.Namespace) -> int:
             continue
         os.environ.update(vendor.ENVIRONMENT)
         vendor.preload()
-        versions = {name: installed(name) for name in platform.packages}
-        present = {name: version for name, version in versions.items() if version != ABSENT}
-        compilers |= present
-        named = ", ".join(f"{name} {version}" for name, version in present.items())
+        versions = present({name: installed(name) for name in platform.packages})
+        compilers |= versions
+        named = ", ".join(f"{name} {version}" for name, version in versions.items())
         lines.append(f"{named}: compiles for these, and for several of each:")
         for generation in platform.generations:
             taken = topologies[generation.name] = _taken(vendor, generation, refused)

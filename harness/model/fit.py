@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from harness.model.topology import Topology
-from harness.model.versions import ABSENT, COMPONENTS, stack_versions
+from harness.model.versions import ABSENT, COMPONENTS, present, stack_versions
 from harness.platforms.gpu import packages
 from harness.platforms.tpu import TPU
 
@@ -25,7 +25,7 @@ LAUNCHER = "set_tpu_launch_env"
 
 def unfit_here() -> str:
     """Return what torch_tpu lacks, or which CUDA plugin is the wrong one, or "" if nothing."""
-    if unfit := packages.unfit({n: v for n, v in stack_versions().items() if v != ABSENT}):
+    if unfit := packages.unfit(present(stack_versions())):
         return unfit
     try:
         own = distribution("torch_tpu")

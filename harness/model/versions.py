@@ -27,6 +27,11 @@ def installed(distribution: str) -> str:
         return ABSENT
 
 
+def present(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the components that are installed, with their versions."""
+    return {name: text for name, text in versions.items() if text != ABSENT}
+
+
 # What a stack is of, and ordered by: the later follows the earlier. A stack is of jax only if it
 # has neither of the others, which bring a jax along.
 LEADING = ("torch_xla", "torch_tpu", "jax")

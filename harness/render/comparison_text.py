@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from harness.diagnosis.signature import headline
-from harness.model.versions import ABSENT
+from harness.model.versions import ABSENT, present
 from harness.platforms.gpu.packages import cuda_of
 from harness.printable import printable
 from harness.render.terminal_lines import WIDTH, heading, title, wrapped
@@ -167,8 +167,7 @@ def versions(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
 
 
 def _cuda(side: Side) -> str:
-    present = [name for name, version in side.versions.items() if version != ABSENT]
-    return cuda_of(present) or ABSENT
+    return cuda_of(list(present(side.versions))) or ABSENT
 
 
 def _version(side: Side, name: str) -> str:

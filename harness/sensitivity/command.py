@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +18,7 @@ from harness.files import write
 from harness.model.case_id import file_of
 
 if TYPE_CHECKING:
+    from harness.sensitivity.runs import Request
     from harness.sensitivity.score import Score
 
 _LANES = ("virtual-tpu", "cpu")
@@ -150,7 +151,9 @@ def _run(options: argparse.Namespace) -> int:
         tries=options.tries,
     )
     score = measure(request, say)
-    chosen = _smallest(score, options.seconds or _SECONDS_OF_SMALLEST, given)
+    seconds = options.seconds or _SECONDS_OF_SMALLEST
+    wanted = options.json or options.smallest
+    chosen = _smallest(score, request, seconds) if wanted else []
     answer(options, _data(score, chosen), "\n".join(shown.lines(score)))
     if options.junitxml:
         write_report(options.junitxml, score, options.lane, options.fail_under)
@@ -159,13 +162,14 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if options.fail_under is None else _held_to(options.fail_under, score)
 
 
-def _smallest(score: Score, seconds: float, given: Collection[str]) -> list[str]:
+def _smallest(score: Score, request: Request, seconds: float) -> list[str]:
     """Return the cases that stand for all: of whole modules, those that are soon through."""
-    from harness.sensitivity.quickest import quickest
+    from harness.sensitivity.quickest import executed_places, quickest
 
-    if score.unit == "module":
-        return quickest(score.executed, score.cost, seconds, given)
-    return score.smallest(_MOSTLY, given)
+    if request.modules:
+        executed = executed_places(request, score.cost)
+        return quickest(executed, score.cost, seconds, request.sample.first)
+    return score.smallest(_MOSTLY, request.sample.first)
 
 
 def _operators(options: argparse.Namespace) -> Sequence[str]:

@@ -33,7 +33,6 @@ from harness.sensitivity.fault import (
 from harness.sensitivity.python_calls import called
 from harness.sensitivity.python_faults import difference, places
 from harness.sensitivity.python_source import functions
-from harness.sensitivity.quickest import executed_places
 from harness.sensitivity.rounds import in_rounds
 from harness.sensitivity.runs import Request, Say, affordable, deadline, judged, run_session
 from harness.sensitivity.sample import planned
@@ -61,8 +60,7 @@ def measure(request: Request, say: Say) -> Score:
     cost = {result.id: result.duration for result in works}
     if request.modules and works:
         results = in_rounds(request, works, start + request.budget, say)
-        executed = executed_places(request, works)
-        return Score(results, red, sorted(idle), cost, "module", executed)
+        return Score(results, red, sorted(idle), cost, "module")
     of_case = _functions_in if request.packages else _programs_and_plugin
     programs_by_case = {result.id: of_case(programs, result) for result in works}
     idle += [case for case, recorded in programs_by_case.items() if not recorded]

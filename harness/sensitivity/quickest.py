@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from harness.junit.result import Result
 from harness.sensitivity.fault import case_file, python_file
 from harness.sensitivity.python_calls import called
 from harness.sensitivity.runs import Request
-from harness.sensitivity.whole_modules import every_slip
-
-Place = tuple[str, int]  # a function and its line, where a slip can be planted
+from harness.sensitivity.whole_modules import Place, every_slip
 
 # What each further case at a place is worth, of the one before: none sees every slip there, and
 # what the first one misses the next ones mostly miss, too.
 _NEXT = 0.5
 
 
-def executed_places(request: Request, works: Collection[Result]) -> dict[str, set[Place]]:
-    """Return the places that each case executes, after the run without a fault."""
+def executed_places(request: Request, cases: Iterable[str]) -> dict[str, set[Place]]:
+    """Return the places that each case executed in the run without a fault."""
     at_line: defaultdict[tuple[str, int], set[Place]] = defaultdict(set)
     for of_module in every_slip(request.modules, request.operators):
         for slip in of_module:
@@ -28,10 +25,10 @@ def executed_places(request: Request, works: Collection[Result]) -> dict[str, se
                 at_line[slip.module, line].add(slip.place)
     programs = request.folder / "programs"
     executed: dict[str, set[Place]] = {}
-    for result in works:
-        by_module = called(python_file(case_file(programs, result.id)))
+    for case in cases:
+        by_module = called(python_file(case_file(programs, case)))
         lines = {(module, line) for module, own in by_module.items() for line in own}
-        executed[result.id] = set().union(*(at_line[line] for line in lines & at_line.keys()))
+        executed[case] = set().union(*(at_line[line] for line in lines & at_line.keys()))
     return executed
 
 

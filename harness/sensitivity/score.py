@@ -83,8 +83,6 @@ class Score:
         idle: cases that compile no program.
         cost: how long each case takes without a fault, in seconds.
         unit: what a result's area is.
-        executed: the functions and lines, with a place for a slip, that each case executes, if
-            the unit is a module.
     """
 
     results: Sequence[FaultResult]
@@ -92,7 +90,6 @@ class Score:
     idle: Sequence[str] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
     unit: str = "area"
-    executed: Mapping[str, Collection[tuple[str, int]]] = field(default_factory=dict)
 
     def by_area(self) -> dict[str, Counter[FaultVerdict]]:
         """Count the faults of each area by verdict."""

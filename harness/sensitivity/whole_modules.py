@@ -18,6 +18,8 @@ from harness.sensitivity.python_faults import lines_by_place
 from harness.sensitivity.python_source import folder_of, functions
 from harness.sensitivity.sample import Sample, in_turn, spread
 
+Place = tuple[str, int]  # a function and a line of it where a slip can be planted
+
 
 @dataclass(frozen=True)
 class Slip:
@@ -28,7 +30,7 @@ class Slip:
     lines: range
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> Place:
         """Return the function and the line, which other slips may share."""
         return self.fault.program, self.lines[0]
 
@@ -85,7 +87,7 @@ def sampled(
     chance = random.Random(sample.seed)  # noqa: S311 - no secret
     queues = []
     for of_module in every_slip(modules, operators):
-        by_line: dict[tuple[str, int], list[Slip]] = {}
+        by_line: dict[Place, list[Slip]] = {}
         for slip in of_module:
             by_line.setdefault(slip.place, []).append(slip)
         for slips in by_line.values():

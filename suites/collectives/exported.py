@@ -38,6 +38,13 @@ def export(program: Any, *given: Any, platforms: tuple[str, ...] | None = None) 
     return exporting.export(program, platforms=platforms)(*shapes)
 
 
+def written(exported: Any, order: int = 0) -> Any:
+    """Write an exported function and read it, with the gradients of so many orders."""
+    from jax import export as exporting
+
+    return exporting.deserialize(exported.serialize(vjp_order=order))
+
+
 def main() -> None:
     """Write the artifacts of this environment's JAX."""
     os.environ["JAX_PLATFORMS"] = "cpu"

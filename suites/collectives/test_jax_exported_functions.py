@@ -14,6 +14,7 @@ import pytest
 from jax import export, lax
 from jax.sharding import Mesh, NamedSharding
 
+from suites.collectives.exported import written
 from suites.shared.global_arrays import Spec, mesh_of
 from suites.shared.jax_releases import checked, since_0_5
 
@@ -30,11 +31,6 @@ SIZES = ((1, 2), (3, 4), (8, 6))
 
 def shape_of(*dimensions: Any, dtype: str = "float32") -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(dimensions, dtype)
-
-
-def written(exported: Any, order: int = 0) -> Any:
-    """Write and read it, with the gradients of so many orders."""
-    return export.deserialize(exported.serialize(vjp_order=order))
 
 
 def numbers(*shape: int) -> np.ndarray:

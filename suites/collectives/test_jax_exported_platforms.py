@@ -10,6 +10,7 @@ import pytest
 from jax import export, lax
 from jax.sharding import Mesh, NamedSharding
 
+from suites.collectives.exported import written
 from suites.shared.global_arrays import Spec, mesh_of
 from suites.shared.jax_releases import checked
 
@@ -23,11 +24,6 @@ pytestmark = [
     ),
 ]
 VALUE = (np.arange(32).reshape(4, 8) * 37 % 11 - 4).astype(np.float32)
-
-
-def written(exported: Any, order: int = 0) -> Any:
-    """Write and read it, with the gradients of so many orders."""
-    return export.deserialize(exported.serialize(vjp_order=order))
 
 
 def shape_of(*dimensions: Any) -> jax.ShapeDtypeStruct:

@@ -15,6 +15,7 @@ from jax import lax
 from harness.oracles import collectives as oracle
 from suites.shared.global_arrays import Spec, mesh_of
 from suites.shared.groups import Groups
+from suites.shared.jax_collectives import groups_over
 from suites.shared.jax_releases import checked, jitted, since_0_5
 from suites.shared.values import ranks_of
 
@@ -132,15 +133,6 @@ def scattered(name: str, size: int) -> dict[str, Variant]:
     }
 
 
-def groups_of(names: Names, sizes: dict[str, int]) -> Groups:
-    """Return the groups of ranks over these axes; ranks count over all axes of ``sizes``."""
-    ranks = np.arange(np.prod(list(sizes.values()))).reshape(*sizes.values())
-    places = [list(sizes).index(name) for name in names]
-    moved = np.moveaxis(ranks, places, range(-len(places), 0))
-    count = int(np.prod([sizes[name] for name in names]))
-    return tuple(map(tuple, moved.reshape(-1, count).tolist()))
-
-
 def variants_of(sizes: dict[str, int]) -> Variants:
     """Return each collective over each axis, and those over both in each order."""
     first, second = sizes
@@ -167,7 +159,7 @@ def check(
     """Check each collective's results, whose first dimension is that of the ranks."""
     for (names, name), (_, meaning) in variants.items():
         with subtests.test(over=names, name=name):
-            expected = np.stack(meaning(inputs, groups_of(names, sizes)))
+            expected = np.stack(meaning(inputs, groups_over(names, sizes)))
             np.testing.assert_allclose(results[str((names, name))], expected, rtol=1e-6)
 
 

@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from suites.multislice_flash_attention.mosaic_by_hand import ways
-from suites.multislice_flash_attention.plain_kernels import BOTH, floats
+from suites.multislice_flash_attention.plain_kernels import BOTH, copy, floats
 from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
@@ -34,10 +34,6 @@ F32 = np.float32
 
 def like(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
-
-
-def copy(x: Any, out: Any) -> None:
-    out[...] = x[...]
 
 
 @BOTH

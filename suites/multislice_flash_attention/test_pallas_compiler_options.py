@@ -14,7 +14,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from suites.multislice_flash_attention.plain_kernels import EVERYWHERE, floats
+from suites.multislice_flash_attention.plain_kernels import EVERYWHERE, copy, floats
 from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
@@ -29,11 +29,7 @@ LIKE = jax.ShapeDtypeStruct(X.shape, F32)
 ROWS = pl.BlockSpec((8, 128), lambda i, *_: (i, 0))
 
 
-def copy(x: Any, out: Any) -> None:
-    out[...] = x[...]
-
-
-def told(fn: Callable[..., Any], *operands: Any) -> tuple[dict[str, Any], str]:
+def custom_call(fn: Callable[..., Any], *operands: Any) -> tuple[dict[str, Any], str]:
     """Return the configuration of the only custom call of a lowered function, and its line."""
     lines = jax.jit(fn).lower(*operands).as_text().splitlines()
     (line,) = (line for line in lines if "@tpu_custom_call" in line)
@@ -68,7 +64,7 @@ def test_options(subtests: pytest.Subtests) -> None:
         name="mine",
     )
     for count, function, operand in ((1, fn, X), (3, jax.vmap(fn), np.stack([X] * 3))):
-        options, line = told(function, operand)
+        options, line = custom_call(function, operand)
         with subtests.test(calls=count):
             assert costs(options) == (3 * count, 5 * count, 7 * count)
             assert [each["size"] for each in options["scoped_memory_configs"]] == [1 << 20]
@@ -77,7 +73,7 @@ def test_options(subtests: pytest.Subtests) -> None:
             assert "has_side_effect = true" in line
             assert 'kernel_name = "mine"' in line
             assert aliases(line) == [(0, 0)]
-    plain, line = told(pl.pallas_call(copy, LIKE), X)
+    plain, line = custom_call(pl.pallas_call(copy, LIKE), X)
     with subtests.test("none"):
         assert not set(plain) & {
             *("cost_estimate", "scoped_memory_configs", "allow_input_fusion"),
@@ -89,7 +85,7 @@ def test_options(subtests: pytest.Subtests) -> None:
 def test_cost_of_a_tangent() -> None:
     cost = pl.CostEstimate(flops=3, transcendentals=5, bytes_accessed=7)
     fn = pl.pallas_call(copy, LIKE, cost_estimate=cost)
-    options, _ = told(lambda x, dx: jax.jvp(fn, (x,), (dx,)), X, X)
+    options, _ = custom_call(lambda x, dx: jax.jvp(fn, (x,), (dx,)), X, X)
     assert costs(options) == (6, 10, 14)
 
 
@@ -110,7 +106,7 @@ def test_aliases_behind_other_operands() -> None:
             input_output_aliases={2: 0, 1: 1},
         )(places, x, y)
 
-    _, line = told(fn, np.int32(2), np.array([1], np.int32), X, X)
+    _, line = custom_call(fn, np.int32(2), np.array([1], np.int32), X, X)
     assert sorted(aliases(line)) == [(0, 3), (1, 2)]
 
 
@@ -132,7 +128,7 @@ def test_memories(name: str) -> None:
         )
         return call(x, pltpu.with_memory_space_constraint(y, memory))
 
-    options, line = told(fn, X, X)
+    options, line = custom_call(fn, X, X)
     color = {"HBM": 0, "VMEM": 1, "SMEM": 4}[name]
     assert options.get("output_memory_colors") == [color], line
     given = [{"operand_index": 1, "color": color}] if name != "SMEM" else None
@@ -148,7 +144,7 @@ def test_memories(name: str) -> None:
         )
         return call(x, y)
 
-    options, line = told(alias, X, X)
+    options, line = custom_call(alias, X, X)
     assert aliases(line) == [(0, 1)]
     assert options.get("input_memory_space_colors") == given
 
@@ -174,7 +170,7 @@ def test_model_of_a_kernel(place: str, capfd: pytest.CaptureFixture[str], tmp_pa
         "jax_pallas_dump_promela_to", "stdout" if place == "stdout" else str(tmp_path)
     )
     try:
-        told(fn, X)
+        custom_call(fn, X)
     finally:
         jax.config.update("jax_pallas_dump_promela_to", "")
     printed = capfd.readouterr().out

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -137,14 +138,15 @@ def groups_of(axes: Axes, total: int) -> Groups:
 
     The order of axes decides the order of devices within a group.
     """
-    devices = np.arange(total).reshape(2, -1)
-    grouped = {
-        ("x", "y"): devices.reshape(1, -1),
-        ("y", "x"): devices.T.reshape(1, -1),
-        ("x",): devices.T,
-        ("y",): devices,
-    }
-    return tuple(map(tuple, grouped[axes].tolist()))
+    return groups_over(axes, {"x": 2, "y": total // 2})
+
+
+def groups_over(axes: Axes, sizes: Mapping[str, int]) -> Groups:
+    """Return the groups over these axes, of ranks that count over all axes of ``sizes``."""
+    ranks = np.arange(math.prod(sizes.values())).reshape(*sizes.values())
+    places = [list(sizes).index(name) for name in axes]
+    moved = np.moveaxis(ranks, places, range(-len(places), 0))
+    return tuple(map(tuple, moved.reshape(-1, math.prod(sizes[name] for name in axes)).tolist()))
 
 
 def over(name: str, axes: Axes, groups: Groups = ()) -> Callable[[jax.Array], Any]:

@@ -21,7 +21,7 @@ from harness.lanes.aot import cubin, optimized
 from harness.lanes.aot.cubin import KernelUse
 from harness.lanes.aot.optimized import Optimized
 from harness.model.topology import Topology
-from harness.model.versions import ABSENT, installed
+from harness.model.versions import installed, present
 from harness.platforms import generation_named
 from harness.platforms.gpu import TARGETS, machine, packages
 
@@ -41,7 +41,7 @@ _MEMORY = re.compile(r"^  device_memory_size: (\d+)$", re.MULTILINE)
 
 def missing() -> str:
     """Return that no CUDA plugin is installed, or that it is too old; "" if one can compile."""
-    versions = {n: v for n in packages.PACKAGES if (v := installed(n)) != ABSENT}
+    versions = present({name: installed(name) for name in packages.PACKAGES})
     if not versions:
         return "no CUDA plugin is installed: expected jax-cuda12-plugin or jax-cuda13-plugin"
     for name, version in versions.items():
