@@ -99,7 +99,8 @@ def test_ragged_without_the_kernel(start_runtime: StartRuntime, batch: ragged.Ba
     ragged.assert_close(result, batch)
 
 
-def assert_multi_query(kv_heads: int, *, use_kernel: bool) -> None:
+def assert_multi_query(kv_heads: int, *, use_kernel: bool, padded: bool = False) -> None:
+    """Compare with NumPy. If ``padded``, the last sequence of the batch has no token."""
     from torch_xla.experimental.custom_kernel import multi_queries_paged_attention
 
     soft_cap = 0.7 if kv_heads > 1 else None
@@ -114,6 +115,9 @@ def assert_multi_query(kv_heads: int, *, use_kernel: bool) -> None:
         order,
         np.array(batch.new, np.int32),
     ]
+    if padded:
+        for n in (0, 3, 4, 5):
+            given[n] = np.insert(given[n], 2, 0, axis=0)
     result = multi_queries_paged_attention(
         *(torch.from_numpy(array).to(torch_xla.device()) for array in given),
         num_kv_pages_per_compute_block=8,
@@ -121,7 +125,7 @@ def assert_multi_query(kv_heads: int, *, use_kernel: bool) -> None:
         use_kernel=use_kernel,
         attn_logits_soft_cap=soft_cap,
     )
-    output = result.cpu().numpy().reshape(16, batch.heads, ragged.Batch.WIDTH)
+    output = result.cpu().numpy()[:2].reshape(16, batch.heads, ragged.Batch.WIDTH)
     ragged.assert_close(output[: sum(batch.new)], batch)
 
 
@@ -132,6 +136,14 @@ def test_multi_query(start_runtime: StartRuntime, kv_heads: int) -> None:
     """As many new tokens of each sequence."""
     start_runtime(spmd=False)
     assert_multi_query(kv_heads, use_kernel=True)
+
+
+@needs_tpu_interpret_mode
+@pytest.mark.deadline(60)
+def test_multi_query_of_a_padded_batch(start_runtime: StartRuntime) -> None:
+    """The last sequence is empty, so that no length is read behind the last one."""
+    start_runtime(spmd=False)
+    assert_multi_query(1, use_kernel=True, padded=True)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
